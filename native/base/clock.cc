@@ -1,0 +1,19 @@
+#include "base/clock.h"
+
+#include <ctime>
+
+namespace halfstep {
+
+uint64_t SystemClock::now_us() const noexcept {
+  timespec t{};
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000U + static_cast<uint64_t>(t.tv_nsec) / 1000U;
+}
+
+uint64_t SystemClock::wall_s() const noexcept {
+  timespec t{};
+  clock_gettime(CLOCK_REALTIME, &t);
+  return static_cast<uint64_t>(t.tv_sec);
+}
+
+}  // namespace halfstep

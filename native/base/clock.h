@@ -1,0 +1,23 @@
+// clock.h — time as an argument, so that the real code runs on a simulated clock.
+#pragma once
+
+#include <cstdint>
+
+namespace halfstep {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Monotonic, in microseconds from an arbitrary start: deadlines, leases, latencies.
+  virtual uint64_t now_us() const noexcept = 0;
+  // Seconds since 1970: what is written on flash. May jump; store time (V1 section 5) does not.
+  virtual uint64_t wall_s() const noexcept = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override;
+  uint64_t wall_s() const noexcept override;
+};
+
+}  // namespace halfstep

@@ -1,0 +1,35 @@
+// hash.h — the three hashes of version 1, each with one use.
+//   keyed_hash  SipHash-2-4 with 128 bits of output: index keys and page MACs. A tenant who does not know the store's secret
+//               can neither steer where a block lands in the index nor imitate a page (V1 sections 1, 2).
+//   xxh3_64     routes and the name number of wire checksums: fast, unkeyed, both ends compute it.
+//   sha256      layout ids and engine keys that are longer than their field.
+// Sources: Aumasson & Bernstein, "SipHash: a fast short-input PRF"; xxHash specification; FIPS 180-4.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "base/bytes.h"
+
+namespace halfstep {
+
+struct Hash128 {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  constexpr bool operator==(const Hash128&) const noexcept = default;
+};
+static_assert(sizeof(Hash128) == 16);
+
+struct HashKey {
+  uint64_t k0 = 0;
+  uint64_t k1 = 0;
+};
+
+Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept;
+
+uint64_t xxh3_64(ConstBytes bytes, uint64_t seed = 0) noexcept;
+
+using Sha256 = std::array<std::byte, 32>;
+Sha256 sha256(ConstBytes bytes) noexcept;
+
+}  // namespace halfstep

@@ -1,0 +1,52 @@
+// backing.h — where a store's bytes live: a preallocated file (or, later, a block device), opened for O_DIRECT and locked.
+// Invariants: the size never changes after create(); a file is allocated whole and never punched; the OFD lock is held from
+// open() to destruction, so that two daemons never write one store.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace halfstep::io {
+
+struct BackingFacts {
+  std::string path;
+  uint64_t bytes = 0;
+  bool direct = false;             // O_DIRECT is in force: statx said so and a probe read did it
+  std::string why_not_direct;      // not empty when it is not: cause and what it costs
+  uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
+  bool nocow = false;              // copy-on-write was switched off (btrfs)
+};
+
+class Backing {
+ public:
+  struct Options {
+    std::string path;
+    uint64_t bytes = 0;           // create(): the size; open(): ignored
+    bool allow_buffered = true;   // false: refuse where O_DIRECT is refused
+  };
+
+  // Makes the file, allocates every byte (progress by the callback: bytes done, bytes in all), syncs file and directory.
+  // Refuses to touch a file that exists. On any failure, Ctrl-C by the callback's false included, the file is removed.
+  static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context);
+  // Opens and locks. A lock held elsewhere is named: which process, where to look.
+  static Fault open(const Options& options, std::unique_ptr<Backing>* out);
+  ~Backing();
+  Backing(const Backing&) = delete;
+  Backing& operator=(const Backing&) = delete;
+
+  int descriptor() const noexcept { return descriptor_; }
+  const BackingFacts& facts() const noexcept { return facts_; }
+
+ private:
+  Backing() = default;
+  int descriptor_ = -1;
+  BackingFacts facts_;
+};
+
+// Bytes that an unprivileged caller could still write on the file system of `path` (statvfs), 0 if it cannot be said.
+uint64_t free_bytes(const std::string& path) noexcept;
+
+}  // namespace halfstep::io

@@ -1,0 +1,87 @@
+// engine.h — how bytes move between an arena and a device. Where they live is the Backing's affair (backing.h).
+// One interface, several engines: `uring` (io_uring, the default), `pread` (a small thread pool, where io_uring is refused),
+// `memory` (RAM with a fault model: simulator and software-cost benchmarks).
+// Invariants: a Request belongs to the engine from submit() to its complete(), which comes exactly once, from poll(), on the
+// shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
+// a completed request moved all of its bytes or failed.
+// Must never: block in submit() or flush_submissions(), print, or reorder a Flush before writes completed earlier.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace halfstep::io {
+
+class Backing;
+
+enum class Op : uint8_t { Read, Write, Flush };
+
+// Intrusive: lives in its owner's pooled object, so that nothing is allocated per request.
+struct Request {
+  Op op = Op::Read;
+  uint8_t device = 0;         // index of the backing given to the engine
+  uint8_t placement = 0;      // stream of the data; engines that can use it do (FDP), others ignore it
+  uint32_t bytes = 0;         // a multiple of the page for Read and Write; 0 for Flush
+  uint64_t offset = 0;        // page-aligned
+  std::byte* data = nullptr;  // page-aligned, in the arena or in memory that outlives the request
+
+  int32_t error = 0;                           // after completion: 0 or negative errno
+  void (*complete)(Request& request) = nullptr;  // may submit further requests
+  void* owner = nullptr;
+
+  // The engine's own.
+  uint32_t engine_done_bytes = 0;
+  Request* engine_next = nullptr;
+};
+
+// What is really in force, for the first lines of `serve` and for `stat`.
+struct EngineFacts {
+  std::string name;          // "uring", "pread", "memory"
+  std::string why_fallback;  // not empty when this engine stands in for another: cause and remedy
+  bool registered_buffers = false;
+  bool registered_files = false;
+  std::string ring_features;  // "single_issuer defer_taskrun ..." or empty
+  uint32_t queue_depth = 0;
+};
+
+struct EngineCounters {
+  uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, flushes = 0, errors = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual void submit(Request& request) noexcept = 0;
+  // Hands what submit() collected to the kernel: call once per turn of the loop.
+  virtual void flush_submissions() noexcept = 0;
+  // Runs complete() of what has finished; returns how many. Never waits.
+  virtual size_t poll() noexcept = 0;
+  // Blocks until at least one request in flight has finished (or none is in flight), for start-up and shutdown alone.
+  virtual void wait() noexcept = 0;
+  // An eventfd that is readable when poll() has work; -1 for an engine that is only polled (memory).
+  virtual int wake_descriptor() const noexcept = 0;
+  virtual uint32_t in_flight() const noexcept = 0;
+  virtual const EngineFacts& facts() const noexcept = 0;
+  virtual const EngineCounters& counters() const noexcept = 0;
+};
+
+enum class EngineChoice : uint8_t { Auto, Uring, Pread };
+
+struct EngineConfig {
+  EngineChoice choice = EngineChoice::Auto;  // Auto: uring, or pread with the reason in facts()
+  uint32_t queue_depth = 64;
+  uint32_t pread_threads = 4;
+};
+
+// `backings` outlive the engine; the arena does too.
+Fault open_engine(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
+                  std::unique_ptr<Engine>* out);
+
+}  // namespace halfstep::io
