@@ -1,0 +1,342 @@
+// records.h — the values inside TLVs: fixed structures, each followed by what its comment says, and the views that parse them.
+// Invariants: every count is checked against the bytes that are there before it is used; a view points into the body it was
+// parsed from and dies with it; reserved fields are zero and checked.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "wire/layout.h"
+#include "wire/message.h"
+
+namespace halfstep::wire {
+
+// ---- Answers -------------------------------------------------------------------------------------------------------------
+
+enum class Answer : uint8_t {
+  Pending = 0,  // never on the wire: the receiver's initial value
+  Ok = 1,
+  Miss = 2,
+  Late = 3,
+  Cancelled = 4,
+  Throttled = 5,
+  Rejected = 6,
+  Unavailable = 7,
+};
+
+enum class Reason : uint16_t {
+  None = 0,
+  // ok
+  Stored = 1, Present = 2,
+  // miss
+  Absent = 16, Corrupt = 17, Collision = 18, Length = 19, Skipped = 20, Expired = 21,
+  // throttled
+  Pending = 32, Load = 33, Budget = 34, Full = 35,
+  // rejected
+  Checksum = 48, TooLarge = 49, Policy = 50, Unsupported = 51, WrongShard = 52, Malformed = 53, UnknownLayout = 54,
+  UnknownNamespace = 55, Version = 56, Limit = 57,
+  // unavailable
+  Stopping = 64, Media = 65,
+  // unavailable, said by the client's own core and never on the wire
+  NoConnection = 80, OutcomeUnknown = 81, QueueFull = 82, Forked = 83, Closed = 84, Deadline = 85, ProtocolError = 86,
+};
+
+struct AnswerReason {
+  Answer answer = Answer::Pending;
+  Reason reason = Reason::None;
+  bool operator==(const AnswerReason&) const noexcept = default;
+};
+
+// ---- Hello ---------------------------------------------------------------------------------------------------------------
+
+struct HelloClient {
+  uint16_t version_min = kVersion;
+  uint16_t version_max = kVersion;
+  uint32_t features = 0;        // none defined in version 1
+  uint64_t codecs = 1;          // bit c: codec c is understood; bit 0 = raw
+  uint64_t client_id = 0;       // random, the same on all connections of a client: fairness, counters
+};
+static_assert(sizeof(HelloClient) == 24);
+
+struct HelloServer {
+  uint16_t version = kVersion;
+  uint16_t shards = 1;
+  uint32_t features = 0;
+  uint64_t codecs = 1;
+  std::array<std::byte, 16> store_uuid{};
+  std::array<std::byte, 16> boot_id{};  // random at every start of the daemon
+  uint32_t block_bytes_max = 0;
+  uint32_t parts_max = kPartsMax;
+  uint32_t keys_max = kKeysMax;
+  uint32_t requests_in_flight_max = kRequestsInFlightMax;
+  uint32_t chunk_bytes_max = kChunkBytesMax;
+  uint32_t early_credit_bytes = kEarlyCreditBytes;
+  uint32_t lease_ms_max = 0;
+  uint32_t shard = 0;  // which one answers on this connection
+};
+static_assert(sizeof(HelloServer) == 80);
+
+struct ShardAddress {  // ShardMap = ShardAddress[shards]
+  uint16_t port = 0;
+  uint16_t reserved[3] = {0, 0, 0};
+};
+static_assert(sizeof(ShardAddress) == 8);
+
+// ---- Requests ------------------------------------------------------------------------------------------------------------
+
+enum class Order : uint8_t { KeyMajor = 0, LayerMajor = 1 };
+enum class Durability : uint8_t { Cache = 0, Persist = 1 };
+
+struct Batch {
+  uint32_t deadline_us = 0;  // relative, from the moment the header entered the socket; 0 = none
+  uint8_t priority = 0;      // 0 = demand, larger = less urgent
+  Order order = Order::KeyMajor;
+  Durability durability = Durability::Cache;
+  uint8_t flags = 0;         // kBatchLengths
+  uint64_t hold_owner = 0;   // match: 0 = no hold
+  uint32_t hold_ms = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Batch) == 24);
+inline constexpr uint8_t kBatchLengths = 1;  // match: lengths are asked for too
+
+struct PartRange {  // parts start, start + stride, … (count of them)
+  uint32_t start = 0;
+  uint32_t count = 0;
+  uint32_t stride = 1;
+};
+static_assert(sizeof(PartRange) == 12);
+
+inline constexpr uint16_t kSectionStopAtMiss = 1;  // keys after the first miss are answered miss(skipped)
+struct SectionHead {
+  uint16_t layout = 0;  // handle of RegisterLayout on this connection
+  uint16_t flags = 0;
+  uint32_t first_component = 0;
+  uint16_t component_count = 1;
+  uint16_t range_count = 0;  // 0 = all parts
+  uint32_t key_count = 0;
+  uint32_t keys_bytes = 0;
+  uint32_t reserved = 0;
+};  // then PartRange[range_count], then key_count times (u8 length 1-255, bytes), keys_bytes in all
+static_assert(sizeof(SectionHead) == 24);
+
+// Item i of a section = (key i / component_count, component first_component + i % component_count).
+// For statuses of ranges: item * selected parts + ordinal of the part among the selected ones.
+
+inline constexpr uint8_t kParentUnknown = 0, kParentRoot = 1, kParentInBatch = 2, kParentKnown = 3;
+struct Offer {  // Offers = u16 section, u16 zero, u32 count (= items of the section), Offer[count]; follows its Section
+  uint32_t block_bytes = 0;  // raw length = what a get returns
+  uint32_t stored_bytes = 0;  // = block_bytes unless coded
+  uint64_t parent = 0;        // last 8 bytes of the parent's engine key, or the item's ordinal of key (kParentInBatch)
+  uint8_t parent_kind = kParentUnknown;
+  uint8_t hint = 0;
+  uint16_t depth = 0;
+  uint32_t ttl_s = 0;         // 0 = the namespace's default
+  uint32_t flags = 0;         // kOfferCoded: a PartTable for the item follows
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Offer) == 32);
+inline constexpr uint32_t kOfferCoded = 1;
+
+struct PartRecord {  // PartTable = u16 section, u16 zero, u32 item, u32 count, u32 zero, PartRecord[count]
+  uint8_t codec = 0;
+  uint8_t reserved[3] = {0, 0, 0};
+  uint32_t stored_bytes = 0;
+  uint32_t raw_bytes = 0;
+  uint32_t raw_crc = 0;
+};
+static_assert(sizeof(PartRecord) == 16);
+
+struct OwnerRecord {  // release: of the keys in the sections, or of all the owner's holds when there are none
+  uint64_t owner = 0;
+  uint32_t hint = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(OwnerRecord) == 16);
+
+struct CancelRecord {
+  uint64_t request_id = 0;  // in flight on this connection
+};
+
+// ---- Within a request ----------------------------------------------------------------------------------------------------
+
+inline constexpr uint16_t kRunAborted = 1;  // the bytes of this run are void (zero-filled): the sender had to stop
+inline constexpr uint16_t kRunCoded = 2;
+struct Run {
+  // A run is whole parts (offset 0; part_count checks follow, also when it is aborted), or a piece of one part
+  // (part_count 1; one check follows if it reaches the part's end, none otherwise).
+  uint16_t section = 0;
+  uint16_t flags = 0;
+  uint32_t item = 0;
+  uint32_t part = 0;        // first part
+  uint32_t part_count = 1;  // consecutive parts of the block
+  uint32_t offset = 0;      // within the first part
+  uint32_t bytes = 0;       // payload bytes of this run
+  uint32_t block_bytes = 0;  // of the block, so that the receiver can cut it
+  uint32_t check_count = 0;
+};
+static_assert(sizeof(Run) == 32);
+// Runs = u32 run_count, u32 check_count, Run[run_count], u32 check[check_count]. Checks lie in the order of the runs.
+// The payload is the runs' bytes back to back: payload_bytes = sum of Run::bytes.
+
+struct ItemRange {
+  uint16_t section = 0;
+  uint16_t reserved = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+static_assert(sizeof(ItemRange) == 12);
+struct GrantHead {  // Grant = GrantHead, ItemRange[range_count]: the items whose slots are reserved; each adds its
+  uint64_t credit_bytes = 0;  // stored_bytes to the request's credit. The first Want gives early credit back.
+  uint32_t range_count = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(GrantHead) == 16);
+
+struct StatusRun {  // Statuses = u16 section, u16 flags, u32 run_count, StatusRun[run_count]
+  uint32_t first = 0;
+  uint32_t count = 0;
+  Answer answer = Answer::Pending;
+  uint8_t reserved = 0;
+  Reason reason = Reason::None;
+};
+static_assert(sizeof(StatusRun) == 12);
+inline constexpr uint16_t kStatusPerPart = 1;  // first and count number selected parts, not items
+
+// Lengths   = u16 section, u16 zero, u32 first, u32 count, u32 zero, u32 block_bytes[count]    (0 = not there)
+// MatchBits = u16 section, u16 zero, u32 key_count, bytes: bit k % 8 of byte k / 8, all components of key k are there
+// Reason    = UTF-8 text for people;  LayoutHandle = LayoutHandleRecord
+
+struct LayoutHandleRecord {
+  uint16_t handle = 0;
+  uint16_t reserved[3] = {0, 0, 0};
+  LayoutId id{};
+};
+static_assert(sizeof(LayoutHandleRecord) == 24);
+
+struct LoadRecord {  // in every Final
+  uint32_t queue_depth = 0;      // requests admitted and not finished on this shard
+  uint32_t queue_us = 0;         // how long the next one would wait
+  uint64_t bytes_per_s = 0;      // service rate of the last second that had work
+};
+static_assert(sizeof(LoadRecord) == 16);
+
+struct CursorRecord {  // list: request and answer; zero starts, an answer of zero ends
+  uint64_t position = 0;
+  uint32_t limit = 0;    // entries wanted at most
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(CursorRecord) == 16);
+struct EntryRecord {  // Entries = u32 count, u32 zero, then per entry EntryRecord, engine key, zero padding to 8
+  LayoutId layout{};
+  uint32_t component = 0;
+  uint32_t block_bytes = 0;
+  uint32_t parts = 0;
+  uint32_t created_s = 0;
+  uint32_t expiry_s = 0;  // 0 = never
+  uint8_t key_bytes = 0;
+  uint8_t flags = 0;
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(EntryRecord) == 40);
+
+// Counters = repeated (u16 name_bytes, u16 zero, u32 zero, u64 value, name, zero padding to 8); names are metric names.
+
+// ---- Views ---------------------------------------------------------------------------------------------------------------
+
+// Walks packed keys that parse_section has found whole.
+class KeyCursor {
+ public:
+  explicit KeyCursor(ConstBytes keys) noexcept : rest_(keys) {}
+  bool next(ConstBytes* key) noexcept;
+
+ private:
+  ConstBytes rest_;
+};
+
+struct SectionView {
+  SectionHead head;
+  std::span<const std::byte> ranges;  // PartRange[range_count], unaligned
+  ConstBytes keys;
+  ConstBytes offers;  // Offer[items], unaligned; empty unless put
+  uint32_t item_count() const noexcept { return head.key_count * head.component_count; }
+  PartRange range(uint32_t index) const noexcept { return load<PartRange>(ranges.data() + index * sizeof(PartRange)); }
+  Offer offer(uint32_t item) const noexcept { return load<Offer>(offers.data() + item * sizeof(Offer)); }
+};
+
+struct PartTableView {
+  uint16_t section = 0;
+  uint32_t item = 0;
+  ConstBytes records;  // PartRecord[]
+};
+
+// A request with batch and sections: match, get, put, delete, release. Checks: at most kSectionsMax, kKeysMax, kItemsMax;
+// ranges non-empty with stride > 0 and below kPartsMax; key bytes exact; offers for every item of a put and nowhere else.
+struct RequestView {
+  Batch batch;
+  bool has_owner = false;
+  OwnerRecord owner;
+  uint32_t section_count = 0;
+  std::array<SectionView, kSectionsMax> sections;
+  std::vector<PartTableView> part_tables;  // reused by its owner
+};
+Status parse_request(Opcode opcode, ConstBytes body, RequestView* out);
+
+struct RunsView {
+  uint32_t run_count = 0;
+  uint32_t check_count = 0;
+  ConstBytes runs;
+  ConstBytes checks;
+  Run run(uint32_t index) const noexcept { return load<Run>(runs.data() + index * sizeof(Run)); }
+  uint32_t check(uint32_t index) const noexcept { return load<uint32_t>(checks.data() + index * sizeof(uint32_t)); }
+};
+// Checks counts, the rule for check_count of each run, and that the runs' bytes add up to payload_bytes.
+Status parse_runs(ConstBytes value, uint32_t payload_bytes, RunsView* out) noexcept;
+
+// Parts that a section selects of a block with `parts` parts, in the order of its ranges; Invalid when one lies outside.
+// `visit(uint32_t part)`. All parts when there are no ranges.
+template <typename Visit>
+Status for_selected_parts(const SectionView& section, uint32_t parts, Visit&& visit) {
+  if (section.head.range_count == 0) {
+    for (uint32_t part = 0; part < parts; ++part) visit(part);
+    return {};
+  }
+  for (uint32_t r = 0; r < section.head.range_count; ++r) {
+    const PartRange range = section.range(r);
+    if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
+    for (uint32_t i = 0; i < range.count; ++i) visit(range.start + i * range.stride);
+  }
+  return {};
+}
+
+// Walks Statuses of an answer: visit(section, flags, StatusRun).
+template <typename Visit>
+Status for_status_runs(ConstBytes value, Visit&& visit) {
+  Reader reader(value);
+  const auto section = reader.take<uint16_t>();
+  const auto flags = reader.take<uint16_t>();
+  const auto count = reader.take<uint32_t>();
+  if (reader.failed() || reader.left() != uint64_t{count} * sizeof(StatusRun)) return Code::Invalid;
+  for (uint32_t i = 0; i < count; ++i) visit(section, flags, reader.take<StatusRun>());
+  return {};
+}
+
+// Run-length encodes statuses, item by item in ascending order, into a Statuses TLV.
+class StatusWriter {
+ public:
+  StatusWriter(FrameWriter& frame, uint16_t section, uint16_t flags);
+  void add(uint32_t number, AnswerReason status);
+  void close();
+
+ private:
+  FrameWriter& frame_;
+  size_t count_at_;
+  uint32_t runs_ = 0;
+  StatusRun open_;
+};
+
+}  // namespace halfstep::wire
