@@ -1,0 +1,82 @@
+# Every target sets up what it needs itself. `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PRESET := release
+FUZZ_SECONDS ?= 60
+WERROR ?= $(if $(CI),ON,OFF)
+PYTEST_ARGS ?=
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+JOBS := $(shell nproc)
+NATIVE := $(shell find native cmake -type f) CMakeLists.txt CMakePresets.json
+CXX_FILES = $(shell git ls-files --cached --others --exclude-standard 'native/*.h' 'native/*.cc')
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+.PHONY: build demo test check
+build: $(VENV)/.built ## build everything into .venv of this checkout
+	@echo "built: $(VENV)/bin/halfstep"
+
+demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens identical
+	$(PYTHON) -m halfstep.tools.demo
+
+test: build $(VENV)/.models ## all native and Python tests
+	@status=0; \
+	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error || status=$$?; \
+	$(PYTHON) -m pytest $(PYTEST_ARGS) || status=$$?; \
+	exit $$status
+
+check: build ## format, lint, types, stubs, layering and unit tests, in under two minutes
+	clang-format --dry-run -Werror $(CXX_FILES)
+	ruff format --check
+	ruff check
+	mypy
+	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
+	$(PYTHON) -m pytest -m "not slow" tests/unit
+
+.PHONY: asan tsan fuzz
+asan: $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	WERROR=$(WERROR) scripts/sanitize.sh asan $(PYTEST_ARGS)
+
+tsan: $(VENV)/.tools ## all tests under ThreadSanitizer
+	WERROR=$(WERROR) scripts/sanitize.sh tsan $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
+	scripts/setup.sh fuzz
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+.PHONY: format stubs clean
+format: $(VENV)/.tools ## rewrite native and Python sources in the house format
+	clang-format -i $(CXX_FILES)
+	ruff check --fix-only
+	ruff format
+
+stubs: build ## write the stubs of the extension modules anew
+	$(PYTHON) -m nanobind.stubgen -q -m halfstep._peer -o src/halfstep/_peer.pyi
+	$(PYTHON) -m nanobind.stubgen -q -m halfstep._shard -o src/halfstep/_shard.pyi
+
+clean: ## remove everything that was built or installed here
+	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache
+
+$(VENV)/.tools: pyproject.toml scripts/setup.sh scripts/requirements.py
+	@scripts/setup.sh base
+	@touch $@
+
+$(VENV)/.models: $(VENV)/.tools
+	@scripts/setup.sh models
+	@touch $@
+
+# pip builds in build/release, the folder of the preset, so ctest finds its tests there and nothing is compiled twice.
+# Python sources are used in place: only a change of native sources or of pyproject.toml comes here.
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	@echo "native build: first time about two minutes on two cores, 300 MB under build/"
+	$(PYTHON) -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
+	  -Cbuild-dir=build/$(PRESET) -Ccmake.args=--preset=$(PRESET) -Ccmake.build-type=Release \
+	  -Ccmake.define.HALFSTEP_PYTHON=ON -Ccmake.define.HALFSTEP_WERROR=$(WERROR)
+	@touch $@

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# sanitize.sh asan|tsan [pytest arguments] — build the preset, run the native tests and then the Python tests under it.
+#
+# The modules are installed into build/venv-<preset>, which sees the packages of .venv behind its own, so the release build
+# in .venv stays what it is. The interpreter is not instrumented: the sanitizer's runtime is preloaded, Python's own
+# allocator is switched off, and every process, daemons included, writes what it finds to build/<preset>/reports, which
+# has to be empty at the end. Leaks are judged in the native tests, which hold no interpreter.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+preset=${1:?usage: sanitize.sh asan|tsan [pytest arguments]}
+shift
+venv=build/venv-$preset
+reports=$PWD/build/$preset/reports
+export PATH="$PWD/.venv/bin:$PATH"
+
+if [[ ! -x $venv/bin/python ]]; then
+  .venv/bin/python -m venv --without-pip "$venv"
+  .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
+fi
+"$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
+  -Cbuild-dir="build/$preset" -Ccmake.args=--preset="$preset" -Ccmake.build-type=Debug \
+  -Ccmake.define.HALFSTEP_PYTHON=ON -Ccmake.define.HALFSTEP_WERROR="${WERROR:-OFF}"
+
+rm -rf "$reports"
+mkdir -p "$reports"
+wrapper=()
+case $preset in
+  asan)
+    runtime="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
+    ;;
+  tsan)
+    runtime=$(g++ -print-file-name=libtsan.so)
+    # Kernels that randomise 32 bits of mmap put memory where older runtimes do not expect it.
+    if setarch -R true 2>/dev/null; then wrapper=(setarch -R); fi
+    ;;
+  *)
+    echo "sanitize.sh: unknown preset '$preset': asan or tsan" >&2
+    exit 2
+    ;;
+esac
+
+status=0
+"${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error || status=$?
+
+# libstdc++ is preloaded too: the interpreter does not link it, and the runtime looks for its throw functions at start.
+# torch is left out: it is not instrumented, and its own threads would fill the reports.
+env LD_PRELOAD="$runtime $(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc HALFSTEP_TESTS_WITHOUT=torch \
+  ASAN_OPTIONS="detect_leaks=0:log_path=$reports/asan" \
+  UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ubsan" \
+  TSAN_OPTIONS="log_path=$reports/tsan:suppressions=$PWD/scripts/tsan.supp:second_deadlock_stack=1:exitcode=66" \
+  "${wrapper[@]}" "$venv/bin/python" -m pytest -m "not slow" --timeout 600 -p no:cacheprovider "$@" || status=$?
+
+found=$(find "$reports" -type f -size +0 | wc -l)
+if ((found)); then
+  find "$reports" -type f -size +0 -exec tail -n +1 {} + | head -n 200
+  echo "sanitize.sh: $found $preset reports in $reports" >&2
+  status=1
+fi
+exit "$status"

@@ -1,0 +1,210 @@
+#!/usr/bin/env bash
+# setup.sh PART... — everything a checkout needs, on Debian 12, Ubuntu 24.04 or newer, with or without root.
+#
+#   base     compiler, libraries, Python; .venv with the build backend and the test tools
+#   models   torch (a CPU build where one can be had) and transformers, into .venv
+#   fuzz     clang with libFuzzer
+#
+# Each step is named with its size and time before it starts; what is there already is left alone, so a second run takes a
+# second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
+#
+#   HALFSTEP_PYTHON       interpreter for .venv (default: the first python3 >= 3.11 that has venv and headers)
+#   HALFSTEP_TORCH_INDEX  index to take torch from, where the default one has no CPU build (see pytorch.org, "Get Started")
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export DEBIAN_FRONTEND=noninteractive
+
+readonly TORCH_VERSION=2.13.0
+readonly VENV=.venv
+readonly PIP=("$VENV/bin/python" -m pip --disable-pip-version-check --no-input -qq install)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# --- system packages -----------------------------------------------------------------------------------------------------
+
+apt_install() {  # apt_install WHY PACKAGE...
+  local why=$1 size
+  shift
+  command -v apt-get >/dev/null ||
+    die "$why is missing and this is no Debian or Ubuntu; install the equivalents of: $*"
+  if [[ $(id -u) != 0 ]]; then
+    die "$why is missing; run this, then the same make command again:
+  sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
+  fi
+  if ! apt-get install --simulate -y --no-install-recommends "$@" >/dev/null 2>&1; then
+    say "package lists: apt-get update (10 to 50 MB, under a minute)"
+    apt-get update -qq
+  fi
+  size=$(apt-get install --assume-no --no-install-recommends "$@" 2>/dev/null | sed -n 's/^Need to get \(.*\) of archives.*/\1/p') || true
+  say "system packages for $why: $* (${size:-size unknown}, one to three minutes)"
+  apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+has_header() { echo "#include <$1>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }
+
+native_packages() {
+  local missing=()
+  if ! command -v g++ >/dev/null || (( $(g++ -dumpversion | cut -d. -f1) < 12 )); then
+    missing+=(g++)
+  fi
+  if ! command -v git >/dev/null; then missing+=(git); fi
+  local header package
+  while read -r header package; do
+    # Without a compiler nothing can be probed: ask for all of them, apt skips what is there.
+    if [[ " ${missing[*]-} " == *" g++ "* ]] || ! has_header "$header"; then missing+=("$package"); fi
+  done <<'HEADERS'
+isa-l.h libisal-dev
+liburing.h liburing-dev
+xxhash.h libxxhash-dev
+gtest/gtest.h libgtest-dev
+HEADERS
+  if (( ${#missing[@]} )); then apt_install "the native build" "${missing[@]}"; fi
+  (( $(g++ -dumpversion | cut -d. -f1) >= 12 )) ||
+    die "g++ $(g++ -dumpversion): Halfstep needs 12 or newer; install g++-12 and set CXX=g++-12"
+}
+
+# --- Python --------------------------------------------------------------------------------------------------------------
+
+python_serves() {  # a venv can be made of it, and extension modules can be compiled for it
+  "$1" - <<'PROBE' 2>/dev/null
+import ensurepip, pathlib, sys, sysconfig, venv
+sys.exit(not (sys.version_info >= (3, 11) and pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()))
+PROBE
+}
+
+find_python() {
+  local candidate
+  for candidate in ${HALFSTEP_PYTHON:-python3 python3.11 python3.12 python3.13 python3.14 /usr/bin/python3}; do
+    if command -v "$candidate" >/dev/null && python_serves "$candidate"; then
+      command -v "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+make_venv() {
+  if [[ -x $VENV/bin/python ]] && "$VENV/bin/python" -c 'import pip' 2>/dev/null; then return; fi
+  local python
+  if ! python=$(find_python); then
+    if [[ -n ${HALFSTEP_PYTHON:-} ]]; then
+      die "HALFSTEP_PYTHON=$HALFSTEP_PYTHON: needs Python >= 3.11 with the venv module and Python.h (python3-venv, python3-dev)"
+    fi
+    apt_install "Python (>= 3.11 with venv and headers)" python3 python3-venv python3-dev
+    python=$(find_python) ||
+      die "this system's Python is $(/usr/bin/python3 --version 2>&1 || echo absent): 3.11 or newer is needed;
+install one with its headers and set HALFSTEP_PYTHON to it"
+  fi
+  say "$VENV from $python ($("$python" --version)) (15 MB, 5 s)"
+  rm -rf "$VENV"
+  "$python" -m venv "$VENV"
+}
+
+# What was installed is remembered by the list's checksum, so that only a changed pyproject.toml installs again.
+pip_install() {  # pip_install NAME SIZE LIST...
+  local name=$1 size=$2 requirements sum
+  shift 2
+  requirements=$("$VENV/bin/python" scripts/requirements.py "$@")
+  sum=$(sha256sum <<<"$requirements")
+  if [[ -f $VENV/.setup-$name && $(<"$VENV/.setup-$name") == "$sum" ]]; then return; fi
+  say "$name into $VENV ($size)"
+  mapfile -t requirements <<<"$requirements"
+  "${PIP[@]}" "${requirements[@]}"
+  echo "$sum" >"$VENV/.setup-$name"
+}
+
+build_programs() {  # cmake and ninja from the system where they will do, else in .venv
+  local wanted=()
+  if ! PATH="$PWD/$VENV/bin:$PATH" cmake --version 2>/dev/null | awk 'NR == 1 { split($3, v, "."); exit !(v[1] > 3 || v[1] == 3 && v[2] >= 25) }'; then
+    wanted+=("cmake>=3.25,<5")
+  fi
+  if ! PATH="$PWD/$VENV/bin:$PATH" ninja --version >/dev/null 2>&1; then wanted+=(ninja); fi
+  if (( ${#wanted[@]} )); then
+    say "${wanted[*]} into $VENV (30 MB, 10 s)"
+    "${PIP[@]}" "${wanted[@]}"
+  fi
+}
+
+base() {
+  native_packages
+  make_venv
+  build_programs
+  pip_install tools "about 60 MB, half a minute" build dev
+}
+
+# --- models --------------------------------------------------------------------------------------------------------------
+
+torch_is_cpu() {  # does the default index resolve to a build without CUDA? Reads metadata, downloads no wheel where it can.
+  local report
+  report=$(mktemp)
+  "${PIP[@]}" --dry-run --ignore-installed --no-deps --report "$report" "torch==$TORCH_VERSION"
+  "$VENV/bin/python" - "$report" <<'PROBE'
+import json, sys
+metadata = json.load(open(sys.argv[1]))["install"][0]["metadata"]
+sys.exit(any(r.startswith(("nvidia-", "cuda-")) for r in metadata.get("requires_dist", [])) and "+cpu" not in metadata["version"])
+PROBE
+  local verdict=$?
+  rm -f "$report"
+  return $verdict
+}
+
+models() {
+  [[ -x $VENV/bin/python ]] || base
+  if ! "$VENV/bin/python" -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null; then
+    if [[ -n ${HALFSTEP_TORCH_INDEX:-} ]]; then
+      say "torch $TORCH_VERSION from HALFSTEP_TORCH_INDEX (a CPU build is about 200 MB, one to three minutes)"
+      "${PIP[@]}" --no-deps --index-url "$HALFSTEP_TORCH_INDEX" "torch==$TORCH_VERSION"
+    elif torch_is_cpu; then
+      say "torch $TORCH_VERSION, CPU build (about 200 MB, 900 MB on disk, one to three minutes)"
+    else
+      say "torch $TORCH_VERSION: this index has only the CUDA build (about 3 GB to download, 7 GB on disk, five minutes or more)."
+      say "To take 200 MB instead, stop this and set HALFSTEP_TORCH_INDEX to PyTorch's own index of CPU builds."
+      local free_gb
+      free_gb=$(df --output=avail -BG . | tr -dc '0-9\n' | tail -n1)
+      (( free_gb >= 10 )) || die "$PWD has ${free_gb} GB free: the CUDA build needs 10; set HALFSTEP_TORCH_INDEX"
+    fi
+    "${PIP[@]}" "torch==$TORCH_VERSION"
+  fi
+  pip_install models "transformers, about 60 MB, half a minute" transformers
+}
+
+# --- fuzz ----------------------------------------------------------------------------------------------------------------
+
+find_clang() {  # the newest clang++ >= 14 that links a fuzzer
+  local candidate version probe
+  probe=$(mktemp -d)
+  echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$probe/x.cc"
+  for candidate in "${CLANGXX:-clang++}" $(compgen -c clang++- | grep -E '^clang\+\+-[0-9]+$' | sort -t- -k2 -rnu); do
+    if command -v "$candidate" >/dev/null && version=$("$candidate" -dumpversion) && (( ${version%%.*} >= 14 )) &&
+      "$candidate" -fsanitize=fuzzer,address "$probe/x.cc" -o "$probe/x" 2>/dev/null; then
+      rm -r "$probe"
+      command -v "$candidate"
+      return
+    fi
+  done
+  rm -r "$probe"
+  return 1
+}
+
+fuzz() {
+  find_clang >/dev/null && return
+  local version
+  version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n1)
+  if [[ -z $version && $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+    say "package lists: apt-get update (10 to 50 MB, under a minute)"
+    apt-get update -qq
+    version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n1)
+  fi
+  apt_install "fuzzing (clang >= 14 with libFuzzer)" clang "libclang-rt-${version:-14}-dev"
+  find_clang >/dev/null || die "clang is installed but links no fuzzer; install libclang-rt-${version:-NN}-dev or set CLANGXX"
+}
+
+(( $# )) || set -- base
+for part in "$@"; do
+  case $part in
+    base | models | fuzz) "$part" ;;
+    find-clang) find_clang ;;
+    *) die "unknown part '$part': base, models or fuzz" ;;
+  esac
+done
