@@ -102,6 +102,7 @@ enum class Tlv : uint16_t {
   Entries = 21,
   Counters = 22,
   CancelTarget = 23,
+  NamespaceAction = 24,
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 

@@ -162,6 +162,15 @@ struct CancelRecord {
   uint64_t request_id = 0;  // in flight on this connection
 };
 
+enum class NamespaceVerb : uint8_t { Create = 1, Limit = 2, Delete = 3 };
+struct NamespaceRecord {  // with a NamespaceName TLV: the one acted upon; needs the connection's admin right
+  NamespaceVerb verb = NamespaceVerb::Create;
+  uint8_t reserved[3] = {0, 0, 0};
+  uint32_t default_ttl_s = 0;
+  uint64_t quota_bytes = 0;  // 0 = no limit but the store's
+};
+static_assert(sizeof(NamespaceRecord) == 16);
+
 // ---- Within a request ----------------------------------------------------------------------------------------------------
 
 inline constexpr uint16_t kRunAborted = 1;  // the bytes of this run are void (zero-filled): the sender had to stop

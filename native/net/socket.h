@@ -1,0 +1,42 @@
+// socket.h — addresses and sockets: TCP and unix, non-blocking, close-on-exec, with the options we want on both ends.
+// Measured over loopback (docs/performance.md): cubic moves twice what bbr does there, so the congestion control is chosen per
+// socket: cubic on loopback where the kernel has it, the system's choice elsewhere; facts report which.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace halfstep::net {
+
+// "127.0.0.1:7350", "[::1]:7350", "name:7350", "unix:/run/halfstep/halfstep.sock"
+struct Address {
+  bool is_unix = false;
+  std::string host;  // or the path
+  uint16_t port = 0;
+  static Fault parse(const std::string& text, Address* out);
+  std::string text() const;
+  bool loopback() const;  // unix counts as such
+};
+
+// A listening socket. A busy port or path is named with its holder where that can be found; a stale unix socket (nobody
+// accepts on it) is replaced. `bound` gets the real port when 0 was asked for.
+Fault listen_on(const Address& address, int* descriptor, Address* bound);
+
+// Accepts one; Throttled when none waits. `peer_loopback` and `peer_uid` (unix: SO_PEERCRED, else -1) describe the caller.
+struct Accepted {
+  int descriptor = -1;
+  bool peer_loopback = false;
+  int64_t peer_uid = -1;
+  std::string peer;
+};
+Status accept_on(int listener, Accepted* out);
+
+// Starts to connect; the caller waits for EPOLLOUT, then asks connect_result().
+Fault start_connect(const Address& address, int* descriptor);
+Status connect_result(int descriptor) noexcept;
+
+std::string congestion_control(int descriptor);
+
+}  // namespace halfstep::net

@@ -1,0 +1,109 @@
+// stream.h — one connection as a stream of frames, the same code at both ends.
+// Receiving: the header and body of a frame come into the stream's own small buffer; the payload of a Chunk is received
+// straight into the memory that the sink names for it, and is shown to the sink piece by piece as it lands, while it is hot in
+// the cache. In the steady state one readv() takes the rest of a payload and the head of the next frame.
+// Sending: frames are queued as bytes plus references to payload memory, and leave in order by sendmsg(). When less than
+// kSendLowBytes are queued the sink is asked for more, so that requests take turns chunk by chunk and a cancelled one stops at
+// a border.
+// Invariants: body memory grows only as bytes really arrive, never by the sender's number; a frame that fails its checks closes
+// the connection (after an Abort frame where possible); after divert_landing() or close() no byte lands any more.
+// Thread: the loop's.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "net/loop.h"
+#include "wire/message.h"
+
+namespace halfstep::net {
+
+inline constexpr uint64_t kSendLowBytes = 512 * 1024;
+
+class FrameStream;
+
+// Where the payload of one Chunk goes. The sink fills it in on_frame(); its pieces must add up to payload_bytes exactly.
+class Landing {
+ public:
+  void to(Bytes memory) {
+    if (!memory.empty()) pieces_.push_back({memory.data(), memory.size()});
+  }
+  // Bytes that nobody wants: received and dropped.
+  void to_scratch(size_t bytes) {
+    if (bytes != 0) pieces_.push_back({nullptr, bytes});
+  }
+  uint64_t bytes() const noexcept;
+
+ private:
+  friend class FrameStream;
+  std::vector<iovec> pieces_;  // iov_base null = scratch; reused from chunk to chunk
+};
+
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // A whole frame, header and body checked. For a Chunk: name the landing of its payload. `body` dies with the call.
+  // Not ok: the connection is aborted with that status.
+  virtual Status on_frame(const wire::Header& header, ConstBytes body, Landing* landing) = 0;
+  // Payload of the current Chunk that has just landed, in order, at most 256 KiB at a time and never across a piece of the
+  // landing. Scratch bytes are not shown (`skipped` counts them instead, `piece` is empty).
+  virtual void on_landed(ConstBytes piece, size_t skipped) = 0;
+  // The current Chunk is complete.
+  virtual Status on_chunk_end() = 0;
+  // Less than kSendLowBytes are queued: queue more with send_…(), or nothing. Called again only after something was sent or
+  // ask_for_more() was called.
+  virtual void on_sendable() = 0;
+  // The connection is gone, whoever ended it. The stream has no descriptor any more and touches no memory of the sink's.
+  // Every payload queued has been released (sent_ callback) before this call. The sink may destroy the stream here.
+  virtual void on_closed(Status why) = 0;
+};
+
+// Payload memory given back: all bytes queued with it have left, or the connection is gone.
+using Released = void (*)(void* owner, uint64_t tag);
+
+class FrameStream final : public Watch {
+ public:
+  // Takes the (connected) descriptor.
+  FrameStream(Loop& loop, int descriptor, FrameSink& sink);
+  ~FrameStream() override;
+  Status start();
+
+  // Frames built by wire::FrameWriter, without payload.
+  void send(ConstBytes frames);
+  // One Chunk: its header and body (copied), then payload by reference, then `released(owner, tag)`.
+  void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner, uint64_t tag);
+  // Calls sink.on_sendable() in this turn of the loop if little is queued.
+  void ask_for_more();
+  uint64_t queued_bytes() const noexcept { return queued_bytes_; }
+
+  // The rest of the Chunk that is landing goes to scratch from now on.
+  void divert_landing() noexcept;
+  // Stops and resumes reading (back-pressure): the peer sees a full socket.
+  void pause_reading();
+  void resume_reading();
+
+  // Sends an Abort with `reason` if the socket takes it at once, then closes; on_closed follows from the loop, not from here.
+  void abort(Status why, std::string_view reason);
+  int descriptor() const noexcept { return descriptor_; }
+  uint64_t received_bytes() const noexcept { return received_bytes_; }
+  uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+
+  void on_ready(uint32_t epoll_events) override;
+
+ private:
+  struct Impl;  // receive and send state: stream.cc
+  int descriptor_ = -1;
+  uint64_t queued_bytes_ = 0;
+  uint64_t received_bytes_ = 0;
+  uint64_t sent_bytes_ = 0;
+  Impl* impl_;
+};
+
+}  // namespace halfstep::net
