@@ -1,10 +1,9 @@
 #include "base/hash.h"
 
-#include <openssl/sha.h>
-
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 
 namespace halfstep {
@@ -37,6 +36,51 @@ struct SipState {
   }
 };
 
+// SHA-256 runs on cold paths alone (a layout's registration, an engine key beyond 32 bytes), so a plain one is enough, and the
+// client needs no OpenSSL.
+constexpr size_t kSha256BlockBytes = 64;
+constexpr std::array<uint32_t, 64> kSha256Rounds = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+};
+
+struct Sha256State {
+  std::array<uint32_t, 8> word = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+  void absorb(const std::byte* block) noexcept {
+    std::array<uint32_t, 64> schedule;
+    for (size_t i = 0; i < 16; ++i) schedule[i] = __builtin_bswap32(load<uint32_t>(block + 4 * i));
+    for (size_t i = 16; i < 64; ++i) {
+      const uint32_t s0 = std::rotr(schedule[i - 15], 7) ^ std::rotr(schedule[i - 15], 18) ^ (schedule[i - 15] >> 3);
+      const uint32_t s1 = std::rotr(schedule[i - 2], 17) ^ std::rotr(schedule[i - 2], 19) ^ (schedule[i - 2] >> 10);
+      schedule[i] = schedule[i - 16] + s0 + schedule[i - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = word;
+    for (size_t i = 0; i < 64; ++i) {
+      const uint32_t choice = (e & f) ^ (~e & g);
+      const uint32_t majority = (a & b) ^ (a & c) ^ (b & c);
+      const uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + choice + kSha256Rounds[i] + schedule[i];
+      const uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + majority;
+      h = g;
+      g = f;
+      f = e;
+      e = d + t1;
+      d = c;
+      c = b;
+      b = a;
+      a = t1 + t2;
+    }
+    const std::array<uint32_t, 8> add = {a, b, c, d, e, f, g, h};
+    for (size_t i = 0; i < word.size(); ++i) word[i] += add[i];
+  }
+};
+
 }  // namespace
 
 Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept {
@@ -58,8 +102,19 @@ Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept {
 uint64_t xxh3_64(ConstBytes bytes, uint64_t seed) noexcept { return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed); }
 
 Sha256 sha256(ConstBytes bytes) noexcept {
+  Sha256State state;
+  const size_t whole = bytes.size() / kSha256BlockBytes * kSha256BlockBytes;
+  for (size_t at = 0; at < whole; at += kSha256BlockBytes) state.absorb(bytes.data() + at);
+  // The rest, a one bit, zeros, and the length in bits, big-endian: one block or two.
+  std::array<std::byte, 2 * kSha256BlockBytes> tail{};
+  const ConstBytes rest = bytes.subspan(whole);
+  std::copy(rest.begin(), rest.end(), tail.begin());
+  tail[rest.size()] = std::byte{0x80};
+  const size_t end = rest.size() + 1 + sizeof(uint64_t) <= kSha256BlockBytes ? kSha256BlockBytes : 2 * kSha256BlockBytes;
+  store(tail.data() + end - sizeof(uint64_t), __builtin_bswap64(uint64_t{bytes.size()} * 8));
+  for (size_t at = 0; at < end; at += kSha256BlockBytes) state.absorb(tail.data() + at);
   Sha256 out;
-  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), reinterpret_cast<unsigned char*>(out.data()));
+  for (size_t i = 0; i < state.word.size(); ++i) store(out.data() + 4 * i, __builtin_bswap32(state.word[i]));
   return out;
 }
 
