@@ -1,0 +1,244 @@
+// store.h — one shard's flash store: names to verified bytes, over an engine, a clock and a secret.
+// A state machine: nothing here waits, owns a thread or reads a clock of its own, so that the same code runs on io_uring and on
+// a faulty memory device. Truth is on flash (format.h); the index only finds it.
+//
+// Life of a put:  begin_write() reserves a slot -> the caller fills it and names each part's checksum -> commit_write() makes
+// the block readable at once (from the slot) and puts it into the open frame -> the frame is written -> with `persist`, done
+// after the flush that covers it.
+// Life of a get:  begin_reads() for a window, all slots or none -> each read completes with a verified, pinned Resident, or
+// with an honest miss -> unpin().
+//
+// Invariants (V1 section 7; each is asserted or tested where it is kept):
+//   - bytes are handed out only after their extent's checksum, bound to the key, was verified in this process's memory;
+//   - a segment is reused only after its new generation is logged and flushed, and while nothing reads from it;
+//   - a deleted block never comes back: its tombstone is on media before the delete is acknowledged;
+//   - physical bytes never exceed the size at creation.
+// Thread: the shard's. Completions run from turn() or, where said, from inside the call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/slots.h"
+#include "base/status.h"
+#include "io/engine.h"
+#include "wire/layout.h"
+
+namespace halfstep::store {
+
+struct IndexKey {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  bool operator==(const IndexKey&) const noexcept = default;
+};
+
+struct BlockName {
+  uint32_t scope = 0;
+  wire::Component component;
+  ConstBytes engine_key;  // 1-255 bytes
+};
+
+// One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
+struct PartInfo {
+  uint32_t offset = 0;  // in the extent
+  uint32_t stored_bytes = 0;
+  uint32_t raw_bytes = 0;
+  uint32_t stored_crc = 0;
+  uint32_t raw_crc = 0;
+  uint8_t codec = 0;
+};
+
+// A verified extent in memory. Pinned while somebody sends from it; afterwards it stays as long as memory allows.
+class Resident {
+ public:
+  uint32_t block_bytes() const noexcept { return block_bytes_; }  // raw
+  std::span<const PartInfo> parts() const noexcept { return parts_; }
+  const Slot& slot() const noexcept { return slot_; }
+
+ protected:
+  uint32_t block_bytes_ = 0;
+  std::vector<PartInfo> parts_;  // keeps its capacity when the object is pooled
+  Slot slot_;
+};
+
+// A read of one block. Pooled by its caller; belongs to the store from begin_reads() until `complete`.
+struct Read {
+  IndexKey key;
+  void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
+  void* owner = nullptr;
+  uint64_t tag = 0;
+
+  Status status;                 // Ok; NotFound; Corrupt (dropped and counted); IoError
+  Resident* resident = nullptr;  // pinned when Ok: give back with unpin()
+};
+
+enum class Parent : uint8_t { Unknown, Root, Known };
+
+// A block on its way in. Pooled by its caller; belongs to the caller until commit_write(), then to the store until `done`.
+struct Write {
+  // In
+  BlockName name;  // engine_key must stay readable until begin_write() returns
+  IndexKey key;
+  uint32_t block_bytes = 0;   // raw
+  std::span<const PartInfo> coded_parts;  // empty: plain, cut by the group's shape. Else stored_bytes, raw_bytes, raw_crc, codec
+  Parent parent_kind = Parent::Unknown;
+  uint64_t parent = 0;
+  uint32_t ttl_s = 0;
+  uint16_t depth = 0;
+  uint8_t hint = 0;
+  bool persist = false;
+  void (*done)(Write& write) = nullptr;  // after commit_write(): readable (cache) or on media (persist), or it failed
+  void* owner = nullptr;
+  uint64_t tag = 0;
+
+  // Between begin_write() and commit_write(): the caller fills the slot's first stored_bytes and every part's stored_crc.
+  Slot* slot = nullptr;
+  std::span<PartInfo> parts;
+  uint32_t stored_bytes = 0;
+
+  Status status;
+  void* store_own = nullptr;
+};
+
+struct Remove {
+  IndexKey key;
+  void (*done)(Remove& remove) = nullptr;  // the tombstone is on media (Ok), nothing was there (NotFound), or IoError
+  void* owner = nullptr;
+  uint64_t tag = 0;
+  Status status;
+  void* store_own = nullptr;
+};
+
+struct Found {
+  bool present = false;
+  uint32_t block_bytes = 0;
+};
+
+struct Listed {
+  wire::LayoutId layout{};
+  wire::Component component;
+  ConstBytes engine_key;
+  uint32_t block_bytes = 0;
+  uint32_t parts = 0;
+  uint64_t created_s = 0;
+  uint64_t expiry_s = 0;  // 0 = never
+};
+
+struct Geometry {
+  uint64_t device_bytes = 0;
+  uint64_t segment_bytes = 0;
+  uint32_t segments = 0;
+  uint32_t shards = 1;
+  uint32_t block_bytes_max = 0;
+};
+// What format() would make of a device of this size; Fault names the smallest size that works.
+Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out);
+
+struct NamespaceInfo {
+  std::string name;
+  uint64_t quota_bytes = 0;
+  uint32_t default_ttl_s = 0;
+};
+
+struct RecoveryReport {
+  uint64_t blocks = 0, bytes = 0, micros = 0;
+  uint64_t segments_by_footer = 0, segments_by_frames = 0, segments_empty = 0, segments_bad = 0;
+  uint64_t blocks_dropped_deleted = 0, blocks_dropped_expired = 0, blocks_dropped_corrupt = 0, blocks_dropped_dead_scope = 0;
+  uint64_t pages_bad = 0, tombstones = 0;
+  std::vector<std::string> notes;  // one sentence for each thing that an operator should know
+};
+
+// Monotonic, since start. Names become metric names.
+struct Counters {
+  uint64_t hits_memory = 0, hits_flash = 0;
+  uint64_t misses_absent = 0, misses_corrupt = 0, misses_collision = 0, misses_expired = 0, misses_io = 0;
+  uint64_t writes_committed = 0, writes_aborted = 0, writes_present = 0, writes_throttled = 0, writes_failed = 0;
+  uint64_t bytes_user = 0, bytes_padding = 0, bytes_metadata = 0, bytes_rewritten = 0;
+  uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
+  uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
+};
+struct Gauges {
+  uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0;
+  uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
+};
+
+struct Options {
+  uint64_t lease_ms_max = 60'000;
+  uint64_t holds_max = 1'000'000;
+  double write_share = 0.5;  // of the slots that writes may hold at once; reads always find the rest
+};
+
+class Store {
+ public:
+  // Writes an empty store over device 0 of the engine, from nothing: geometry, secret, namespace "default". Blocking.
+  static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry);
+  // Reads the header, takes ownership (start number), recovers. Blocking; never refuses for bad media. `why_refused` of the
+  // Fault: not a store, a newer format, or another owner took it.
+  static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, std::unique_ptr<Store>* out);
+  virtual ~Store() = default;
+
+  virtual const Geometry& geometry() const noexcept = 0;
+  virtual const RecoveryReport& recovery() const noexcept = 0;
+  virtual std::array<std::byte, 16> uuid() const noexcept = 0;
+
+  // Names ------------------------------------------------------------------------------------------------------------------
+  virtual bool has_namespace(std::string_view name) const noexcept = 0;
+  virtual std::vector<NamespaceInfo> namespaces() const = 0;
+  // These three rewrite the store header: `done(status)` comes when it is on media, or from inside the call when nothing
+  // had to change. delete_namespace retires its scopes in O(1); their blocks are gone for match and get at once.
+  virtual void create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) = 0;
+  virtual void delete_namespace(std::string_view name, std::function<void(Status)> done) = 0;
+  virtual void register_layout(std::string_view name, const wire::Layout& layout,
+                               std::function<void(Status, uint32_t scope)> done) = 0;
+  // Null for a scope that is not alive.
+  virtual const wire::Layout* layout_of(uint32_t scope) const noexcept = 0;
+  virtual IndexKey key_of(const BlockName& name) const noexcept = 0;
+
+  // Blocks -----------------------------------------------------------------------------------------------------------------
+  virtual Found find(const IndexKey& key) noexcept = 0;
+  // A window of reads: takes memory for all of them or for none (Throttled: try again after on_memory; TooLarge: would never
+  // fit, cut the window). `complete` comes once for each, also for misses.
+  virtual Status begin_reads(std::span<Read* const> window) = 0;
+  virtual void unpin(Resident* resident) noexcept = 0;
+  // Ok: slot and parts are set. Present; Throttled(detail = why: see kThrottled…); TooLarge; Invalid (length against shape).
+  virtual Status begin_write(Write& write) = 0;
+  virtual void commit_write(Write& write) = 0;
+  virtual void abort_write(Write& write) noexcept = 0;
+  virtual void remove(Remove& remove) = 0;
+  // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end.
+  virtual uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
+                        const std::function<void(const Listed&)>& visit) const = 0;
+
+  // Holds (volatile): the newest (key, owner) wins ---------------------------------------------------------------------------
+  virtual Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) = 0;
+  virtual void release(const IndexKey& key, uint64_t owner) noexcept = 0;
+  virtual void release_all(uint64_t owner) noexcept = 0;
+
+  // Driving ----------------------------------------------------------------------------------------------------------------
+  // Once per turn of the loop, after engine.poll(): closes the frame if the device is idle or it is full, starts flushes,
+  // reclaim and sealing, expires holds.
+  virtual void turn() = 0;
+  // When turn() wants to run again though nothing happens; UINT64_MAX = never.
+  virtual uint64_t next_turn_us() const noexcept = 0;
+  // Called when begin_reads() or begin_write() was throttled for memory and some came free.
+  virtual void set_on_memory(std::function<void()> on_memory) = 0;
+  // Seals what is open, flushes, marks a clean stop. Blocking (engine.wait()); afterwards only the destructor may be called.
+  virtual Status close() = 0;
+
+  virtual const Counters& counters() const noexcept = 0;
+  virtual Gauges gauges() const noexcept = 0;
+};
+
+// Detail of Throttled from begin_write().
+inline constexpr int32_t kThrottledPending = 1;  // another writer holds the key
+inline constexpr int32_t kThrottledMemory = 2;   // no slot now
+inline constexpr int32_t kThrottledSpace = 3;    // no segment can be reclaimed now: everything is held or being read
+inline constexpr int32_t kThrottledQuota = 4;
+
+}  // namespace halfstep::store
