@@ -36,14 +36,14 @@ ConstBytes object_bytes(const T& value) noexcept {
 }
 
 template <Plain T>
-T load(const std::byte* from) noexcept {
+T load_le(const std::byte* from) noexcept {
   T value;
   std::memcpy(&value, from, sizeof(T));
   return value;
 }
 
 template <Plain T>
-void store(std::byte* to, const T& value) noexcept {
+void store_le(std::byte* to, const T& value) noexcept {
   std::memcpy(to, &value, sizeof(T));
 }
 

@@ -55,7 +55,7 @@ struct Sha256State {
 
   void absorb(const std::byte* block) noexcept {
     std::array<uint32_t, 64> schedule;
-    for (size_t i = 0; i < 16; ++i) schedule[i] = __builtin_bswap32(load<uint32_t>(block + 4 * i));
+    for (size_t i = 0; i < 16; ++i) schedule[i] = __builtin_bswap32(load_le<uint32_t>(block + 4 * i));
     for (size_t i = 16; i < 64; ++i) {
       const uint32_t s0 = std::rotr(schedule[i - 15], 7) ^ std::rotr(schedule[i - 15], 18) ^ (schedule[i - 15] >> 3);
       const uint32_t s1 = std::rotr(schedule[i - 2], 17) ^ std::rotr(schedule[i - 2], 19) ^ (schedule[i - 2] >> 10);
@@ -87,7 +87,7 @@ Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept {
   SipState s{key.k0 ^ 0x736f6d6570736575U, key.k1 ^ 0x646f72616e646f6dU ^ 0xeeU, key.k0 ^ 0x6c7967656e657261U,
              key.k1 ^ 0x7465646279746573U};
   const size_t whole = bytes.size() / 8 * 8;
-  for (size_t at = 0; at < whole; at += 8) s.absorb(load<uint64_t>(bytes.data() + at));
+  for (size_t at = 0; at < whole; at += 8) s.absorb(load_le<uint64_t>(bytes.data() + at));
   uint64_t last = static_cast<uint64_t>(bytes.size()) << 56;
   for (size_t i = whole; i < bytes.size(); ++i) last |= static_cast<uint64_t>(bytes[i]) << (8 * (i - whole));
   s.absorb(last);

@@ -273,8 +273,8 @@ struct SectionView {
   ConstBytes keys;
   ConstBytes offers;  // Offer[items], unaligned; empty unless put
   uint32_t item_count() const noexcept { return head.key_count * head.component_count; }
-  PartRange range(uint32_t index) const noexcept { return load<PartRange>(ranges.data() + index * sizeof(PartRange)); }
-  Offer offer(uint32_t item) const noexcept { return load<Offer>(offers.data() + item * sizeof(Offer)); }
+  PartRange range(uint32_t index) const noexcept { return load_le<PartRange>(ranges.data() + index * sizeof(PartRange)); }
+  Offer offer(uint32_t item) const noexcept { return load_le<Offer>(offers.data() + item * sizeof(Offer)); }
 };
 
 struct PartTableView {
@@ -300,8 +300,8 @@ struct RunsView {
   uint32_t check_count = 0;
   ConstBytes runs;
   ConstBytes checks;
-  Run run(uint32_t index) const noexcept { return load<Run>(runs.data() + index * sizeof(Run)); }
-  uint32_t check(uint32_t index) const noexcept { return load<uint32_t>(checks.data() + index * sizeof(uint32_t)); }
+  Run run(uint32_t index) const noexcept { return load_le<Run>(runs.data() + index * sizeof(Run)); }
+  uint32_t check(uint32_t index) const noexcept { return load_le<uint32_t>(checks.data() + index * sizeof(uint32_t)); }
 };
 // Checks counts, the rule for check_count of each run, and that the runs' bytes add up to payload_bytes.
 Status parse_runs(ConstBytes value, uint32_t payload_bytes, RunsView* out) noexcept;
