@@ -111,10 +111,10 @@ Sha256 sha256(ConstBytes bytes) noexcept {
   std::copy(rest.begin(), rest.end(), tail.begin());
   tail[rest.size()] = std::byte{0x80};
   const size_t end = rest.size() + 1 + sizeof(uint64_t) <= kSha256BlockBytes ? kSha256BlockBytes : 2 * kSha256BlockBytes;
-  store(tail.data() + end - sizeof(uint64_t), __builtin_bswap64(uint64_t{bytes.size()} * 8));
+  store_le(tail.data() + end - sizeof(uint64_t), __builtin_bswap64(uint64_t{bytes.size()} * 8));
   for (size_t at = 0; at < end; at += kSha256BlockBytes) state.absorb(tail.data() + at);
   Sha256 out;
-  for (size_t i = 0; i < state.word.size(); ++i) store(out.data() + 4 * i, __builtin_bswap32(state.word[i]));
+  for (size_t i = 0; i < state.word.size(); ++i) store_le(out.data() + 4 * i, __builtin_bswap32(state.word[i]));
   return out;
 }
 
