@@ -1,0 +1,226 @@
+/* halfstep.h — the client core's C interface (libhalfstep). No interpreter, no io_uring, no exceptions.
+ *
+ * One primitive: hs_submit() hands a batch to a queue and returns a ticket; hs_queue_poll() yields events; exactly one terminal
+ * event comes per ticket, and after it nothing writes to the ticket's memory any more (the fence, V1 section 4).
+ * Results are written into arrays that the caller gives with the batch. All but HS_OK is a miss to an engine, and then the
+ * target's bytes are undefined.
+ *
+ * Threads: any thread may call anything on any object, but a queue's poll/wait is for one thread at a time, and an object may
+ * be closed only when nobody else uses it.
+ * Fork: a child sees an inherited client as closed; hs_client_forked() tells; open a new one.
+ */
+#ifndef HALFSTEP_H
+#define HALFSTEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HS_API_VERSION 1
+
+typedef struct hs_client hs_client;
+typedef struct hs_queue hs_queue;
+typedef uint64_t hs_ticket; /* 0 = none */
+
+/* Answers and reasons: the numbers of docs/wire-protocol.md. */
+enum hs_answer_code {
+  HS_PENDING = 0,
+  HS_OK = 1,
+  HS_MISS = 2,
+  HS_LATE = 3,
+  HS_CANCELLED = 4,
+  HS_THROTTLED = 5,
+  HS_REJECTED = 6,
+  HS_UNAVAILABLE = 7
+};
+typedef struct hs_answer {
+  uint8_t answer; /* enum hs_answer_code */
+  uint8_t zero;
+  uint16_t reason;
+} hs_answer;
+
+/* ---- Client ---- */
+
+typedef struct hs_options {
+  uint32_t struct_bytes;       /* sizeof(hs_options) */
+  const char* address;         /* "host:port" or "unix:/path" */
+  const char* name_space;      /* "default" */
+  uint32_t connections;        /* data connections per shard, 1-16; 0 = 1 */
+  uint32_t connect_timeout_ms; /* of one attempt; 0 = 1000 */
+  uint32_t backoff_ms_min;     /* 0 = 50 */
+  uint32_t backoff_ms_max;     /* 0 = 2000 */
+  uint32_t tickets_max;        /* in flight over all queues; a submit beyond ends throttled(queue full); 0 = 4096 */
+} hs_options;
+
+/* 0, or -1 with a sentence in `why` (bad address, out of descriptors). Does not wait for the daemon. */
+int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t why_bytes);
+/* Cancels what is in flight (terminal events are delivered first), fences, closes. */
+void hs_client_close(hs_client* client);
+/* 1 when the first handshake is done and layouts are registered, 0 after timeout_ms, -1 when the daemon refused it for good
+ * (unknown namespace, version): `why` says it. */
+int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size_t why_bytes);
+int hs_client_forked(const hs_client* client);
+
+typedef struct hs_client_facts {
+  uint32_t connected;          /* connections that are up now */
+  uint32_t handshakes;         /* since open */
+  uint8_t store_uuid[16];
+  uint8_t boot_id[16];
+  uint32_t block_bytes_max;
+  uint32_t keys_max;
+  uint32_t queue_depth;        /* of the last Final */
+  uint32_t queue_us;
+  uint64_t bytes_per_s;
+  uint64_t bytes_received, bytes_sent;
+  uint64_t checksum_failures;  /* parts that arrived and did not verify */
+  char transport[16];          /* "tcp", "unix", or "" while not connected */
+  char congestion[16];
+  char last_error[256];        /* why it is not connected */
+} hs_client_facts;
+void hs_client_get_facts(hs_client* client, hs_client_facts* out);
+
+/* Registers a layout by its canonical bytes (V1 section 1); it is registered again on every reconnection. Returns a handle
+ * >= 0 of this client, or -1 when the bytes are not canonical. A layout that the daemon refuses makes its items
+ * rejected(policy). */
+int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
+
+/* ---- Queues and tickets ---- */
+
+int hs_queue_open(hs_client* client, hs_queue** out);
+void hs_queue_close(hs_queue* queue); /* its tickets are cancelled and fenced first */
+int hs_queue_descriptor(hs_queue* queue); /* eventfd: readable when poll has events */
+
+enum hs_event_kind { HS_EVENT_PROGRESS = 1, HS_EVENT_DONE = 2 };
+typedef struct hs_event {
+  hs_ticket ticket;
+  uint32_t kind;
+  uint32_t steps_done;  /* get, layer-major: selected parts complete over all items; else items complete */
+  uint64_t user_data;   /* of the batch */
+  uint32_t items_ok;    /* DONE only */
+  uint32_t zero;
+} hs_event;
+/* Never waits: up to `max` events; progress is coalesced, one per ticket. */
+size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max);
+/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). */
+size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us);
+
+enum hs_operation {
+  HS_OP_MATCH = 1,
+  HS_OP_GET = 2,
+  HS_OP_PUT = 3,
+  HS_OP_DELETE = 4,
+  HS_OP_RELEASE = 5,
+  HS_OP_LIST = 6,
+  HS_OP_STAT = 7,
+  HS_OP_NAMESPACE_CREATE = 8,
+  HS_OP_NAMESPACE_DELETE = 9
+};
+enum hs_order { HS_KEY_MAJOR = 0, HS_LAYER_MAJOR = 1 };
+enum hs_durability { HS_CACHE = 0, HS_PERSIST = 1 };
+
+typedef struct hs_range {
+  uint32_t start, count, stride; /* parts start, start + stride, ... */
+} hs_range;
+
+typedef struct hs_iovec {
+  void* base;
+  size_t bytes;
+} hs_iovec;
+
+/* How one part of a row lies in memory: inner_count pieces of inner_bytes, inner_stride apart, from
+ * base + offset + row * row_stride. */
+typedef struct hs_part_descriptor {
+  void* base;
+  uint64_t base_bytes; /* bounds: a row that leaves [base, base + base_bytes) is refused before anything is sent */
+  uint64_t offset;
+  int64_t row_stride;
+  uint32_t inner_count;
+  uint32_t inner_bytes;
+  int64_t inner_stride;
+} hs_part_descriptor;
+
+enum hs_target_kind { HS_TARGET_NONE = 0, HS_TARGET_IOVEC = 1, HS_TARGET_ROWS = 2 };
+
+typedef struct hs_section {
+  int layout; /* of hs_layout_register */
+  uint32_t first_component;
+  uint32_t component_count; /* 0 = 1 */
+  uint32_t flags;           /* HS_STOP_AT_MISS */
+  uint32_t key_count;
+  uint32_t keys_bytes;
+  const uint8_t* keys; /* packed: length byte 1-255, bytes; copied by hs_submit */
+  const hs_range* ranges;
+  uint32_t range_count;
+
+  /* get: where bytes go; put: where they come from. Items are key-major: key * component_count + component. */
+  uint32_t target_kind;
+  const hs_iovec* iovecs;        /* iovec: all items' pieces one after the other; copied */
+  const uint32_t* iovec_counts;  /* per item; null = one each. Pieces may ignore part borders, but must hold the item's bytes:
+                                  * get: at least those of the block (of the selected parts, back to back); put: exactly. */
+  const hs_part_descriptor* parts; /* rows: one per part of the block; copied */
+  uint32_t part_descriptor_count;
+  const int64_t* rows;           /* rows: one per item; copied */
+
+  /* put */
+  const uint32_t* block_bytes;   /* per item */
+  const uint64_t* parents;       /* per item or null = unknown; the ordinal of a key of this section, UINT64_MAX = root */
+  const uint16_t* depths;        /* per item or null */
+  uint32_t ttl_s;
+  uint8_t hint;
+
+  /* Out: written before the terminal event; must stay valid until then. Null where not wanted. */
+  hs_answer* answers;  /* per item; with ranges: per item and selected part */
+  uint32_t* lengths;   /* per item: block bytes (match, get), 0 = not there */
+} hs_section;
+#define HS_STOP_AT_MISS 1u
+
+/* A page of `list`, or the counters of `stat`: copied into memory of the caller's by this call-back on the client's thread. */
+typedef void (*hs_text_sink)(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
+
+typedef struct hs_batch {
+  uint32_t struct_bytes; /* sizeof(hs_batch) */
+  uint32_t operation;
+  uint32_t deadline_us; /* from hs_submit; 0 = the default: 2 s, match 20 ms */
+  uint8_t order;
+  uint8_t durability;
+  uint8_t priority;
+  uint8_t wants_lengths;
+  uint64_t hold_owner; /* match: 0 = none; release */
+  uint32_t hold_ms;
+  uint32_t section_count;
+  const hs_section* sections;
+  uint64_t user_data;
+
+  /* list: cursor in, next cursor out through `cursor_out`; entries as EntryRecord + engine key. stat: u64 value + name.
+   * namespace: name in `text`, quota in `value`. */
+  uint64_t cursor;
+  uint64_t* cursor_out;
+  uint32_t limit;
+  const char* text;
+  uint64_t value;
+  hs_text_sink sink;
+  void* sink_context;
+  hs_answer* outcome; /* of the whole request where it has no items (list, stat, namespace, release all) */
+} hs_batch;
+
+/* Always returns a ticket, whose terminal event comes whatever happens. 0 only for a batch that breaks a rule of this header
+ * (`why` says which) or a forked/closed client. Copies everything but targets and outputs. */
+hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes);
+/* Asks; the terminal event still comes, and items that were complete stay ok. */
+void hs_cancel(hs_queue* queue, hs_ticket ticket);
+
+/* ---- Names, without a client ---- */
+
+uint32_t hs_component(uint32_t group, uint32_t variant, uint32_t cell);
+const char* hs_answer_name(uint8_t answer);
+const char* hs_reason_name(uint16_t reason);
+/* "0.1.0 (asan)" */
+const char* hs_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

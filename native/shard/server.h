@@ -1,0 +1,86 @@
+// server.h — a running daemon core: one store, its shards' threads, their listeners. What bind/ starts and stops.
+// Configuration is one frozen struct, validated once by start(); what is really in force comes back in Facts.
+// Thread: start(), stop() and the accessors from any thread; the rest is the shard's own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/status.h"
+#include "io/backing.h"
+#include "io/engine.h"
+#include "store/store.h"
+
+namespace halfstep::shard {
+
+struct Config {
+  std::string store_path;             // the store's file
+  uint64_t store_bytes = 0;           // size when it has to be made; 0: it must exist
+  uint64_t segment_bytes = 0;         // 0: chosen by size
+  uint64_t arena_bytes = 256ULL << 20;  // per shard
+  bool huge_pages = true;
+  bool allow_buffered = true;
+  io::EngineConfig engine;
+  std::vector<std::string> listen;    // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
+  bool insecure_listen = false;       // allow an address beyond loopback though nobody is authenticated
+  uint32_t connections_max = 4096;
+  uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
+  store::Options store;
+  // Making or recovering a large store takes time: called now and then with what is being done; false stops.
+  std::function<bool(const char* step, uint64_t done, uint64_t total)> progress;
+};
+
+struct Facts {
+  std::vector<std::string> listening;  // with the real ports
+  io::BackingFacts backing;
+  io::EngineFacts engine;
+  Arena::Facts arena;
+  store::Geometry geometry;
+  store::RecoveryReport recovery;
+  std::string congestion_control;
+  std::array<std::byte, 16> store_uuid{};
+  std::array<std::byte, 16> boot_id{};
+  bool created = false;
+};
+
+// One number with its name and labels, Prometheus style: {"halfstep_requests_total", {{"command", "get"}}, 12}.
+struct Sample {
+  const char* name;
+  std::vector<std::pair<const char*, std::string>> labels;
+  double value;
+};
+// Latencies by command, microseconds; bounds are shared by all.
+struct Histogram {
+  std::string command;
+  std::vector<uint64_t> counts;  // one more than bounds
+  uint64_t sum_us = 0;
+};
+struct Metrics {
+  std::vector<Sample> counters;
+  std::vector<Sample> gauges;
+  std::vector<uint64_t> latency_bounds_us;
+  std::vector<Histogram> latencies;
+};
+
+class Server {
+ public:
+  // Opens or makes the store, recovers, listens, starts the shard threads. On a Fault nothing is left running or half made.
+  static Fault start(const Config& config, std::unique_ptr<Server>* out);
+  virtual ~Server() = default;  // stops
+
+  virtual const Facts& facts() const noexcept = 0;
+  // A consistent copy, taken on the shard's thread; any thread may ask.
+  virtual Metrics metrics() const = 0;
+  // No new requests, what is running gets `grace_ms`, then everything is sealed and flushed. Idempotent.
+  virtual Status stop(uint32_t grace_ms) = 0;
+  // False when a shard stopped by itself (another daemon took the store, the engine died): `why` says it.
+  virtual bool running(std::string* why) const = 0;
+};
+
+}  // namespace halfstep::shard
