@@ -29,6 +29,7 @@ inline constexpr uint32_t kGroupsMax = 256;     // a component has 8 bits for it
 inline constexpr uint32_t kPartSizesMax = 4;
 inline constexpr uint32_t kPartsMax = 2560;     // of one block, on flash (V1 section 5)
 inline constexpr uint32_t kOpaquePartBytes = 256 * KiB;
+inline constexpr uint32_t kBlockBytesMax = 256 * MiB - 256 * KiB;  // whatever the store's segments (V1 section 5)
 
 using LayoutId = std::array<std::byte, 16>;
 

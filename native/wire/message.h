@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
@@ -105,6 +106,9 @@ enum class Tlv : uint16_t {
   NamespaceAction = 24,
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
+constexpr bool is_known(uint16_t kind) noexcept {
+  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::CancelTarget);
+}
 
 struct TlvView {
   uint16_t kind = 0;

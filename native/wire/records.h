@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
@@ -51,6 +52,10 @@ struct AnswerReason {
   bool operator==(const AnswerReason&) const noexcept = default;
 };
 
+// Section number of the status that is about a request as a whole (first 0, count 1). It holds for every item that no other
+// status of the request names; a request without sections has no other.
+inline constexpr uint16_t kWholeRequest = 0xFFFF;
+
 // ---- Hello ---------------------------------------------------------------------------------------------------------------
 
 struct HelloClient {
@@ -79,9 +84,10 @@ struct HelloServer {
   uint32_t shard = 0;  // which one answers on this connection
 };
 static_assert(sizeof(HelloServer) == 80);
+inline constexpr uint32_t kShardsMax = 16;
 
-struct ShardAddress {  // ShardMap = ShardAddress[shards]
-  uint16_t port = 0;
+struct ShardAddress {  // ShardMap = ShardAddress[shards], on the host that the client reached
+  uint16_t port = 0;  // 0: at the address this connection goes to
   uint16_t reserved[3] = {0, 0, 0};
 };
 static_assert(sizeof(ShardAddress) == 8);
@@ -98,7 +104,7 @@ struct Batch {
   Durability durability = Durability::Cache;
   uint8_t flags = 0;         // kBatchLengths
   uint64_t hold_owner = 0;   // match: 0 = no hold
-  uint32_t hold_ms = 0;
+  uint32_t hold_ms = 0;      // > 0 exactly when there is an owner
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Batch) == 24);
@@ -115,7 +121,7 @@ inline constexpr uint16_t kSectionStopAtMiss = 1;  // keys after the first miss 
 struct SectionHead {
   uint16_t layout = 0;  // handle of RegisterLayout on this connection
   uint16_t flags = 0;
-  uint32_t first_component = 0;
+  uint32_t first_component = 0;   // component_count cells from here, all of one group and variant
   uint16_t component_count = 1;
   uint16_t range_count = 0;  // 0 = all parts
   uint32_t key_count = 0;
@@ -128,10 +134,11 @@ static_assert(sizeof(SectionHead) == 24);
 // For statuses of ranges: item * selected parts + ordinal of the part among the selected ones.
 
 inline constexpr uint8_t kParentUnknown = 0, kParentRoot = 1, kParentInBatch = 2, kParentKnown = 3;
+// kParentInBatch counts keys over the whole batch: section 0's keys from 0, then section 1's, and so on.
 struct Offer {  // Offers = u16 section, u16 zero, u32 count (= items of the section), Offer[count]; follows its Section
   uint32_t block_bytes = 0;  // raw length = what a get returns
   uint32_t stored_bytes = 0;  // = block_bytes unless coded
-  uint64_t parent = 0;        // last 8 bytes of the parent's engine key, or the item's ordinal of key (kParentInBatch)
+  uint64_t parent = 0;        // last 8 bytes of the parent's engine key, or its ordinal (kParentInBatch)
   uint8_t parent_kind = kParentUnknown;
   uint8_t hint = 0;
   uint16_t depth = 0;
@@ -142,7 +149,9 @@ struct Offer {  // Offers = u16 section, u16 zero, u32 count (= items of the sec
 static_assert(sizeof(Offer) == 32);
 inline constexpr uint32_t kOfferCoded = 1;
 
-struct PartRecord {  // PartTable = u16 section, u16 zero, u32 item, u32 count, u32 zero, PartRecord[count]
+// PartTable = u16 section, u16 zero, u32 item, u32 count, u32 zero, PartRecord[count]. In a put they follow the offers,
+// ascending by (section, item), one for each coded offer; in a Chunk of a get one stands beside the first run of a coded item.
+struct PartRecord {
   uint8_t codec = 0;
   uint8_t reserved[3] = {0, 0, 0};
   uint32_t stored_bytes = 0;
@@ -161,6 +170,7 @@ static_assert(sizeof(OwnerRecord) == 16);
 struct CancelRecord {
   uint64_t request_id = 0;  // in flight on this connection
 };
+static_assert(sizeof(CancelRecord) == 8);
 
 enum class NamespaceVerb : uint8_t { Create = 1, Limit = 2, Delete = 3 };
 struct NamespaceRecord {  // with a NamespaceName TLV: the one acted upon; needs the connection's admin right
@@ -178,6 +188,7 @@ inline constexpr uint16_t kRunCoded = 2;
 struct Run {
   // A run is whole parts (offset 0; part_count checks follow, also when it is aborted), or a piece of one part
   // (part_count 1; one check follows if it reaches the part's end, none otherwise).
+  // Only an aborted run may have no bytes: it then says that the rest of what it names will not come.
   uint16_t section = 0;
   uint16_t flags = 0;
   uint32_t item = 0;
@@ -257,7 +268,67 @@ static_assert(sizeof(EntryRecord) == 40);
 
 // ---- Views ---------------------------------------------------------------------------------------------------------------
 
-// Walks packed keys that parse_section has found whole.
+// Fixed structures. Invalid: another size, reserved bytes or undefined flags set, numbers out of their range.
+Status parse_hello_client(ConstBytes value, HelloClient* out) noexcept;
+Status parse_hello_server(ConstBytes value, HelloServer* out) noexcept;
+Status parse_batch(ConstBytes value, Batch* out) noexcept;
+Status parse_owner(ConstBytes value, OwnerRecord* out) noexcept;
+Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept;
+Status parse_layout_handle(ConstBytes value, LayoutHandleRecord* out) noexcept;
+Status parse_load(ConstBytes value, LoadRecord* out) noexcept;
+Status parse_cursor(ConstBytes value, CursorRecord* out) noexcept;
+// 1-255 bytes of UTF-8 without control characters.
+Status parse_namespace_name(ConstBytes value, std::string_view* out) noexcept;
+
+// An array of fixed structures inside a body, unaligned.
+template <Plain T>
+class PackedArray {
+ public:
+  PackedArray() = default;
+  explicit PackedArray(ConstBytes bytes) noexcept : bytes_(bytes) {}
+  uint32_t size() const noexcept { return static_cast<uint32_t>(bytes_.size() / sizeof(T)); }
+  bool empty() const noexcept { return bytes_.empty(); }
+  T operator[](uint32_t index) const noexcept { return load_le<T>(bytes_.data() + size_t{index} * sizeof(T)); }
+
+ private:
+  ConstBytes bytes_;
+};
+
+Status parse_shard_map(ConstBytes value, PackedArray<ShardAddress>* out) noexcept;
+
+struct GrantView {
+  GrantHead head;
+  PackedArray<ItemRange> ranges;
+};
+Status parse_grant(ConstBytes value, GrantView* out) noexcept;
+
+struct LengthsView {
+  uint16_t section = 0;
+  uint32_t first = 0;
+  PackedArray<uint32_t> block_bytes;
+};
+Status parse_lengths(ConstBytes value, LengthsView* out) noexcept;
+
+struct MatchBitsView {
+  uint16_t section = 0;
+  uint32_t key_count = 0;
+  ConstBytes bits;
+  bool operator[](uint32_t key) const noexcept {
+    return (std::to_integer<uint32_t>(bits[key / 8]) >> (key % 8) & 1U) != 0;
+  }
+};
+// Bits past key_count are zero.
+Status parse_match_bits(ConstBytes value, MatchBitsView* out) noexcept;
+
+// One after the other; each checks the whole value first, so that nothing is visited of a malformed one.
+Status check_entries(ConstBytes value, uint32_t* count) noexcept;
+template <typename Visit>  // visit(const EntryRecord&, ConstBytes engine_key)
+Status for_entries(ConstBytes value, Visit&& visit);
+Status check_counters(ConstBytes value) noexcept;
+template <typename Visit>  // visit(std::string_view name, uint64_t value)
+Status for_counters(ConstBytes value, Visit&& visit);
+
+// Walks packed keys that parse_request has found whole.
 class KeyCursor {
  public:
   explicit KeyCursor(ConstBytes keys) noexcept : rest_(keys) {}
@@ -280,11 +351,17 @@ struct SectionView {
 struct PartTableView {
   uint16_t section = 0;
   uint32_t item = 0;
-  ConstBytes records;  // PartRecord[]
+  PackedArray<PartRecord> records;
 };
+// Sums come back too, for whoever knows what they must be; each fits u32, or the table is Invalid.
+Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_bytes, uint32_t* raw_bytes) noexcept;
 
-// A request with batch and sections: match, get, put, delete, release. Checks: at most kSectionsMax, kKeysMax, kItemsMax;
-// ranges non-empty with stride > 0 and below kPartsMax; key bytes exact; offers for every item of a put and nowhere else.
+// A request with batch and sections: match, get, put, delete, release; Unsupported for the others. Checks: exactly one Batch;
+// an Owner for release and nowhere else; at least one section (release: or none); no empty section; at most kSectionsMax,
+// kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
+// kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
+// match; Offers for every item of a put and nowhere else, and a PartTable for each coded one. Unknown TLVs are skipped unless
+// they must be understood (Unsupported); known ones that do not belong are Invalid.
 struct RequestView {
   Batch batch;
   bool has_owner = false;
@@ -305,6 +382,8 @@ struct RunsView {
 };
 // Checks counts, the rule for check_count of each run, and that the runs' bytes add up to payload_bytes.
 Status parse_runs(ConstBytes value, uint32_t payload_bytes, RunsView* out) noexcept;
+// The body of a Chunk: exactly one Runs, and PartTables, each of which is checked.
+Status parse_chunk(ConstBytes body, uint32_t payload_bytes, RunsView* out) noexcept;
 
 // Parts that a section selects of a block with `parts` parts, in the order of its ranges; Invalid when one lies outside.
 // `visit(uint32_t part)`. All parts when there are no ranges.
@@ -322,15 +401,48 @@ Status for_selected_parts(const SectionView& section, uint32_t parts, Visit&& vi
   return {};
 }
 
-// Walks Statuses of an answer: visit(section, flags, StatusRun).
+// Invalid: reserved or undefined flags set, an empty run, Answer::Pending, a run that passes kItemsMax (per part: times
+// kPartsMax), a section that is neither below kSectionsMax nor kWholeRequest. Answers and reasons that are unknown are not:
+// they are misses.
+Status check_statuses(ConstBytes value) noexcept;
+// Walks Statuses of an answer: visit(section, flags, StatusRun). Nothing is visited of a malformed one.
 template <typename Visit>
 Status for_status_runs(ConstBytes value, Visit&& visit) {
+  if (Status s = check_statuses(value); !s.ok()) return s;
   Reader reader(value);
   const auto section = reader.take<uint16_t>();
   const auto flags = reader.take<uint16_t>();
   const auto count = reader.take<uint32_t>();
-  if (reader.failed() || reader.left() != uint64_t{count} * sizeof(StatusRun)) return Code::Invalid;
   for (uint32_t i = 0; i < count; ++i) visit(section, flags, reader.take<StatusRun>());
+  return {};
+}
+
+template <typename Visit>
+Status for_entries(ConstBytes value, Visit&& visit) {
+  uint32_t count = 0;
+  if (Status s = check_entries(value, &count); !s.ok()) return s;
+  Reader reader(value.subspan(2 * sizeof(uint32_t)));
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto entry = reader.take<EntryRecord>();
+    const ConstBytes key = reader.take_bytes(entry.key_bytes);
+    reader.take_bytes((8 - entry.key_bytes % 8) % 8);
+    visit(entry, key);
+  }
+  return {};
+}
+
+template <typename Visit>
+Status for_counters(ConstBytes value, Visit&& visit) {
+  if (Status s = check_counters(value); !s.ok()) return s;
+  Reader reader(value);
+  while (reader.left() > 0) {
+    const auto name_bytes = reader.take<uint16_t>();
+    reader.take_bytes(sizeof(uint16_t) + sizeof(uint32_t));
+    const auto count = reader.take<uint64_t>();
+    const ConstBytes name = reader.take_bytes(name_bytes);
+    reader.take_bytes((8 - name_bytes % 8) % 8);
+    visit(as_text(name), count);
+  }
   return {};
 }
 
@@ -342,6 +454,7 @@ class StatusWriter {
   void close();
 
  private:
+  void flush();
   FrameWriter& frame_;
   size_t count_at_;
   uint32_t runs_ = 0;
