@@ -25,9 +25,9 @@ namespace halfstep::wire {
 
 inline constexpr uint16_t kLayoutVersion = 1;
 inline constexpr uint32_t kLayoutBytesMax = 16 * KiB;
-inline constexpr uint32_t kGroupsMax = 256;     // a component has 8 bits for it
+inline constexpr uint32_t kGroupsMax = 256;  // a component has 8 bits for it
 inline constexpr uint32_t kPartSizesMax = 4;
-inline constexpr uint32_t kPartsMax = 2560;     // of one block, on flash (V1 section 5)
+inline constexpr uint32_t kPartsMax = 2560;  // of one block, on flash (V1 section 5)
 inline constexpr uint32_t kOpaquePartBytes = 256 * KiB;
 inline constexpr uint32_t kBlockBytesMax = 256 * MiB - 256 * KiB;  // whatever the store's segments (V1 section 5)
 

@@ -19,16 +19,16 @@ namespace halfstep::wire {
 inline constexpr uint32_t kMagic = 0x31575348;  // "HSW1"
 inline constexpr uint16_t kVersion = 1;
 inline constexpr uint32_t kHeaderBytes = 32;
-inline constexpr uint32_t kChunkBytesMax = 256 * KiB;   // payload of one Chunk
+inline constexpr uint32_t kChunkBytesMax = 256 * KiB;  // payload of one Chunk
 inline constexpr uint32_t kChunkBodyBytesMax = 64 * KiB;
-inline constexpr uint32_t kBodyBytesMax = 2 * MiB;      // of a request or an answer
+inline constexpr uint32_t kBodyBytesMax = 2 * MiB;       // of a request or an answer
 inline constexpr uint32_t kEarlyCreditBytes = 64 * KiB;  // put bytes a connection may send before a grant
 inline constexpr uint32_t kSectionsMax = 16;
 inline constexpr uint32_t kRangesMax = 8;
-inline constexpr uint32_t kKeysMax = 4096;              // of one request, all sections together
-inline constexpr uint32_t kItemsMax = 16384;            // keys x components of one request
+inline constexpr uint32_t kKeysMax = 4096;    // of one request, all sections together
+inline constexpr uint32_t kItemsMax = 16384;  // keys x components of one request
 inline constexpr uint32_t kRunsPerChunkMax = 512;
-inline constexpr uint32_t kRequestsInFlightMax = 256;   // of one connection
+inline constexpr uint32_t kRequestsInFlightMax = 256;  // of one connection
 inline constexpr uint32_t kEngineKeyBytesMax = 255;
 inline constexpr uint32_t kNamespaceBytesMax = 255;
 

@@ -32,18 +32,42 @@ enum class Answer : uint8_t {
 enum class Reason : uint16_t {
   None = 0,
   // ok
-  Stored = 1, Present = 2,
+  Stored = 1,
+  Present = 2,
   // miss
-  Absent = 16, Corrupt = 17, Collision = 18, Length = 19, Skipped = 20, Expired = 21,
+  Absent = 16,
+  Corrupt = 17,
+  Collision = 18,
+  Length = 19,
+  Skipped = 20,
+  Expired = 21,
   // throttled
-  Pending = 32, Load = 33, Budget = 34, Full = 35,
+  Pending = 32,
+  Load = 33,
+  Budget = 34,
+  Full = 35,
   // rejected
-  Checksum = 48, TooLarge = 49, Policy = 50, Unsupported = 51, WrongShard = 52, Malformed = 53, UnknownLayout = 54,
-  UnknownNamespace = 55, Version = 56, Limit = 57,
+  Checksum = 48,
+  TooLarge = 49,
+  Policy = 50,
+  Unsupported = 51,
+  WrongShard = 52,
+  Malformed = 53,
+  UnknownLayout = 54,
+  UnknownNamespace = 55,
+  Version = 56,
+  Limit = 57,
   // unavailable
-  Stopping = 64, Media = 65,
+  Stopping = 64,
+  Media = 65,
   // unavailable, said by the client's own core and never on the wire
-  NoConnection = 80, OutcomeUnknown = 81, QueueFull = 82, Forked = 83, Closed = 84, Deadline = 85, ProtocolError = 86,
+  NoConnection = 80,
+  OutcomeUnknown = 81,
+  QueueFull = 82,
+  Forked = 83,
+  Closed = 84,
+  Deadline = 85,
+  ProtocolError = 86,
 };
 
 struct AnswerReason {
@@ -61,9 +85,9 @@ inline constexpr uint16_t kWholeRequest = 0xFFFF;
 struct HelloClient {
   uint16_t version_min = kVersion;
   uint16_t version_max = kVersion;
-  uint32_t features = 0;        // none defined in version 1
-  uint64_t codecs = 1;          // bit c: codec c is understood; bit 0 = raw
-  uint64_t client_id = 0;       // random, the same on all connections of a client: fairness, counters
+  uint32_t features = 0;   // none defined in version 1
+  uint64_t codecs = 1;     // bit c: codec c is understood; bit 0 = raw
+  uint64_t client_id = 0;  // random, the same on all connections of a client: fairness, counters
 };
 static_assert(sizeof(HelloClient) == 24);
 
@@ -87,7 +111,7 @@ static_assert(sizeof(HelloServer) == 80);
 inline constexpr uint32_t kShardsMax = 16;
 
 struct ShardAddress {  // ShardMap = ShardAddress[shards], on the host that the client reached
-  uint16_t port = 0;  // 0: at the address this connection goes to
+  uint16_t port = 0;   // 0: at the address this connection goes to
   uint16_t reserved[3] = {0, 0, 0};
 };
 static_assert(sizeof(ShardAddress) == 8);
@@ -102,9 +126,9 @@ struct Batch {
   uint8_t priority = 0;      // 0 = demand, larger = less urgent
   Order order = Order::KeyMajor;
   Durability durability = Durability::Cache;
-  uint8_t flags = 0;         // kBatchLengths
-  uint64_t hold_owner = 0;   // match: 0 = no hold
-  uint32_t hold_ms = 0;      // > 0 exactly when there is an owner
+  uint8_t flags = 0;        // kBatchLengths
+  uint64_t hold_owner = 0;  // match: 0 = no hold
+  uint32_t hold_ms = 0;     // > 0 exactly when there is an owner
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Batch) == 24);
@@ -121,7 +145,7 @@ inline constexpr uint16_t kSectionStopAtMiss = 1;  // keys after the first miss 
 struct SectionHead {
   uint16_t layout = 0;  // handle of RegisterLayout on this connection
   uint16_t flags = 0;
-  uint32_t first_component = 0;   // component_count cells from here, all of one group and variant
+  uint32_t first_component = 0;  // component_count cells from here, all of one group and variant
   uint16_t component_count = 1;
   uint16_t range_count = 0;  // 0 = all parts
   uint32_t key_count = 0;
@@ -136,14 +160,14 @@ static_assert(sizeof(SectionHead) == 24);
 inline constexpr uint8_t kParentUnknown = 0, kParentRoot = 1, kParentInBatch = 2, kParentKnown = 3;
 // kParentInBatch counts keys over the whole batch: section 0's keys from 0, then section 1's, and so on.
 struct Offer {  // Offers = u16 section, u16 zero, u32 count (= items of the section), Offer[count]; follows its Section
-  uint32_t block_bytes = 0;  // raw length = what a get returns
+  uint32_t block_bytes = 0;   // raw length = what a get returns
   uint32_t stored_bytes = 0;  // = block_bytes unless coded
   uint64_t parent = 0;        // last 8 bytes of the parent's engine key, or its ordinal (kParentInBatch)
   uint8_t parent_kind = kParentUnknown;
   uint8_t hint = 0;
   uint16_t depth = 0;
-  uint32_t ttl_s = 0;         // 0 = the namespace's default
-  uint32_t flags = 0;         // kOfferCoded: a PartTable for the item follows
+  uint32_t ttl_s = 0;  // 0 = the namespace's default
+  uint32_t flags = 0;  // kOfferCoded: a PartTable for the item follows
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Offer) == 32);
@@ -192,10 +216,10 @@ struct Run {
   uint16_t section = 0;
   uint16_t flags = 0;
   uint32_t item = 0;
-  uint32_t part = 0;        // first part
-  uint32_t part_count = 1;  // consecutive parts of the block
-  uint32_t offset = 0;      // within the first part
-  uint32_t bytes = 0;       // payload bytes of this run
+  uint32_t part = 0;         // first part
+  uint32_t part_count = 1;   // consecutive parts of the block
+  uint32_t offset = 0;       // within the first part
+  uint32_t bytes = 0;        // payload bytes of this run
   uint32_t block_bytes = 0;  // of the block, so that the receiver can cut it
   uint32_t check_count = 0;
 };
@@ -210,7 +234,7 @@ struct ItemRange {
   uint32_t count = 0;
 };
 static_assert(sizeof(ItemRange) == 12);
-struct GrantHead {  // Grant = GrantHead, ItemRange[range_count]: the items whose slots are reserved; each adds its
+struct GrantHead {            // Grant = GrantHead, ItemRange[range_count]: the items whose slots are reserved; each adds its
   uint64_t credit_bytes = 0;  // stored_bytes to the request's credit. The first Want gives early credit back.
   uint32_t range_count = 0;
   uint32_t reserved = 0;
@@ -238,16 +262,16 @@ struct LayoutHandleRecord {
 };
 static_assert(sizeof(LayoutHandleRecord) == 24);
 
-struct LoadRecord {  // in every Final
-  uint32_t queue_depth = 0;      // requests admitted and not finished on this shard
-  uint32_t queue_us = 0;         // how long the next one would wait
-  uint64_t bytes_per_s = 0;      // service rate of the last second that had work
+struct LoadRecord {          // in every Final
+  uint32_t queue_depth = 0;  // requests admitted and not finished on this shard
+  uint32_t queue_us = 0;     // how long the next one would wait
+  uint64_t bytes_per_s = 0;  // service rate of the last second that had work
 };
 static_assert(sizeof(LoadRecord) == 16);
 
 struct CursorRecord {  // list: request and answer; zero starts, an answer of zero ends
   uint64_t position = 0;
-  uint32_t limit = 0;    // entries wanted at most
+  uint32_t limit = 0;  // entries wanted at most
   uint32_t reserved = 0;
 };
 static_assert(sizeof(CursorRecord) == 16);
@@ -313,9 +337,7 @@ struct MatchBitsView {
   uint16_t section = 0;
   uint32_t key_count = 0;
   ConstBytes bits;
-  bool operator[](uint32_t key) const noexcept {
-    return (std::to_integer<uint32_t>(bits[key / 8]) >> (key % 8) & 1U) != 0;
-  }
+  bool operator[](uint32_t key) const noexcept { return (std::to_integer<uint32_t>(bits[key / 8]) >> (key % 8) & 1U) != 0; }
 };
 // Bits past key_count are zero.
 Status parse_match_bits(ConstBytes value, MatchBitsView* out) noexcept;
@@ -390,13 +412,15 @@ Status parse_chunk(ConstBytes body, uint32_t payload_bytes, RunsView* out) noexc
 template <typename Visit>
 Status for_selected_parts(const SectionView& section, uint32_t parts, Visit&& visit) {
   if (section.head.range_count == 0) {
-    for (uint32_t part = 0; part < parts; ++part) visit(part);
+    for (uint32_t part = 0; part < parts; ++part)
+      visit(part);
     return {};
   }
   for (uint32_t r = 0; r < section.head.range_count; ++r) {
     const PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
-    for (uint32_t i = 0; i < range.count; ++i) visit(range.start + i * range.stride);
+    for (uint32_t i = 0; i < range.count; ++i)
+      visit(range.start + i * range.stride);
   }
   return {};
 }
@@ -413,7 +437,8 @@ Status for_status_runs(ConstBytes value, Visit&& visit) {
   const auto section = reader.take<uint16_t>();
   const auto flags = reader.take<uint16_t>();
   const auto count = reader.take<uint32_t>();
-  for (uint32_t i = 0; i < count; ++i) visit(section, flags, reader.take<StatusRun>());
+  for (uint32_t i = 0; i < count; ++i)
+    visit(section, flags, reader.take<StatusRun>());
   return {};
 }
 
