@@ -1,0 +1,46 @@
+"""The systemd unit is one that systemd accepts, and keeps what the daemon stands on."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def unit(repository: Path) -> Path:
+    return repository / "systemd" / "halfstepd.service"
+
+
+def test_systemd_accepts_the_unit(unit: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    if "Failed to initialize manager" in said or "Failed to connect to bus" in said:
+        pytest.skip(f"systemd-analyze cannot run here: {said.strip()}")
+    assert (done.returncode, said) == (0, "")
+
+
+def test_unit_leaves_io_uring_and_locked_memory_to_the_daemon(unit: Path) -> None:
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(unit.read_text())
+    service = parser["Service"]
+    assert service["Type"] == "notify"
+    assert service["Restart"] == "on-failure"
+    assert service["LimitMEMLOCK"] == "infinity"
+    # Either of these would refuse what the data path needs: io_uring_setup, or pages that a device writes to.
+    assert "SystemCallFilter" not in service
+    assert "MemoryDenyWriteExecute" not in service
+    assert "PrivateDevices" not in service, "flash nodes name block devices"

@@ -1,0 +1,99 @@
+"""The wheel as a stranger gets it: installed into an empty environment with numpy alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# What the extras bring. None of it may be needed, or even looked at, by `import halfstep`.
+EXTRAS = ("click", "rich", "msgspec", "prometheus_client", "torch", "transformers", "xxhash")
+
+PROBE = f"""
+import json, sys
+before = set(sys.modules)
+import halfstep
+loaded = sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} - set(sys.stdlib_module_names))
+import halfstep._peer, halfstep._shard
+print(json.dumps({{"loaded": loaded, "file": halfstep.__file__, "extras": [e for e in {EXTRAS!r} if e in sys.modules]}}))
+"""
+
+
+def run(*arguments: str | Path, timeout_s: float = 600) -> str:
+    done = subprocess.run(
+        [str(a) for a in arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, f"{arguments}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("wheel")
+    # Its own build folder, without the native tests, and kept: a second run compiles only what changed.
+    run(
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            "-qq",
+            "wheel",
+            "--no-build-isolation",
+            "--no-deps",
+            "--wheel-dir",
+            target,
+        ),
+        *(f"-Cbuild-dir={repository}/build/wheel", repository),
+    )
+    (built,) = target.glob("halfstep-*.whl")
+    return built
+
+
+@pytest.mark.timeout(900)
+def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = repository / "src"
+    wanted = {
+        str(path.relative_to(package))
+        for path in (package / "halfstep").rglob("*")
+        if path.is_file() and path.suffix != ".so" and "__pycache__" not in path.parts
+    }
+    modules = {name for name in names if name.endswith(".so")}
+    assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard"}
+    assert names - modules == wanted
+
+
+@pytest.mark.timeout(900)
+def test_import_needs_numpy_alone(wheel: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", environment)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "-qq", "--disable-pip-version-check", "install", wheel)
+    installed = {entry["name"] for entry in json.loads(run(python, "-m", "pip", "list", "--format=json"))}
+    assert installed - {"pip", "setuptools"} == {"halfstep", "numpy"}
+
+    seen = json.loads(run(python, "-c", PROBE))
+    assert seen["file"].startswith(str(environment))
+    assert set(seen["loaded"]) <= {"halfstep", "numpy"}
+    assert seen["extras"] == []
+
+
+@pytest.mark.timeout(900)
+def test_client_module_does_not_link_io_uring(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (client,) = (name for name in archive.namelist() if name.startswith("halfstep/_peer") and name.endswith(".so"))
+        module = archive.read(client)
+    assert b"io_uring" not in module
+    assert b"liburing" not in module
