@@ -3,7 +3,11 @@
 // `memory` (RAM with a fault model: simulator and software-cost benchmarks).
 // Invariants: a Request belongs to the engine from submit() to its complete(), which comes exactly once, from poll(), on the
 // shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
-// a completed request moved all of its bytes or failed.
+// a completed request moved all of its bytes or failed. An address outside the device, or off the page, comes back as
+// -EINVAL; a transfer that cannot go on (a file that was cut) as -EIO.
+// Thread: one, the first that calls anything but facts(), wake_descriptor() or the constructor's factory: a ring belongs to it.
+// It destroys the engine too, or has ended before. Destruction waits for what the kernel has in hand and then drops every
+// request, completed or not, without calling complete(): the kernel touches no memory of theirs any more.
 // Must never: block in submit() or flush_submissions(), print, or reorder a Flush before writes completed earlier.
 #pragma once
 
@@ -37,6 +41,7 @@ struct Request {
 
   // The engine's own.
   uint32_t engine_done_bytes = 0;
+  uint8_t engine_retries = 0;
   Request* engine_next = nullptr;
 };
 
@@ -46,7 +51,8 @@ struct EngineFacts {
   std::string why_fallback;  // not empty when this engine stands in for another: cause and remedy
   bool registered_buffers = false;
   bool registered_files = false;
-  std::string ring_features;  // "single_issuer defer_taskrun ..." or empty
+  std::string why_unregistered;  // not empty when a ring had to go on without one of the two: cause and remedy
+  std::string ring_features;     // "single_issuer defer_taskrun ..." or empty
   uint32_t queue_depth = 0;
 };
 
@@ -59,7 +65,8 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual void submit(Request& request) noexcept = 0;
-  // Hands what submit() collected to the kernel: call once per turn of the loop.
+  // Hands what submit() collected, and what waited for room in the queue, to the kernel: call once per turn of the loop,
+  // after poll() and whether or not anything was submitted in this turn.
   virtual void flush_submissions() noexcept = 0;
   // Runs complete() of what has finished; returns how many. Never waits.
   virtual size_t poll() noexcept = 0;

@@ -1,0 +1,406 @@
+#include "io/backing.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/units.h"
+
+namespace halfstep::io {
+namespace {
+
+// One fallocate call per step: small enough that Ctrl-C is answered, large enough that extents stay
+// long.
+constexpr uint64_t kAllocateStepBytes = 1 * GiB;
+// Where fallocate is refused, zeros are written instead, in steps of this.
+constexpr size_t kZeroBytes = 1 * MiB;
+// Left to the file system for its own metadata: extents, the journal, the directory.
+constexpr uint64_t kHeadroomBytes = 1 * MiB;
+
+std::string human(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  uint64_t unit = KiB;
+  size_t index = 0;
+  while (index + 1 < std::size(kUnits) && bytes >= unit * 1024) {
+    unit *= 1024;
+    ++index;
+  }
+  const uint64_t tenths = bytes * 10 / unit;
+  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + kUnits[index];
+}
+
+std::string sized(uint64_t bytes) {
+  return std::to_string(bytes) + " (" + human(bytes) + ")";
+}
+
+std::string parent_of(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+Fault failed(const std::string& what, int error, const std::string& remedy = {}) {
+  const Code code = error == ENOSPC || error == EDQUOT ? Code::NoSpace : Code::IoError;
+  return {{code, -error}, what + ": " + errno_name(error) + (remedy.empty() ? "" : "; " + remedy)};
+}
+
+// A file that exists only if create() ends well.
+class NewFile {
+ public:
+  NewFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    if (!kept_) unlink(path_.c_str());
+    close(descriptor_);
+  }
+  int descriptor() const noexcept { return descriptor_; }
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  std::string path_;
+  int descriptor_;
+  bool kept_ = false;
+};
+
+// Must come before the first byte: btrfs takes the flag for empty files alone. Overwriting in place
+// is what the format does, and copy-on-write would turn every page of it into a new extent.
+void switch_off_copy_on_write(int descriptor) noexcept {
+  struct statfs fs {};
+  if (fstatfs(descriptor, &fs) != 0 || fs.f_type != BTRFS_SUPER_MAGIC) return;
+  int flags = 0;
+  if (ioctl(descriptor, FS_IOC_GETFLAGS, &flags) != 0) return;
+  flags |= FS_NOCOW_FL;
+  // A refusal shows in facts().nocow, which open() reads back.
+  (void)ioctl(descriptor, FS_IOC_SETFLAGS, &flags);
+}
+
+bool copy_on_write_is_off(int descriptor) noexcept {
+  struct statfs fs {};
+  int flags = 0;
+  return fstatfs(descriptor, &fs) == 0 && fs.f_type == BTRFS_SUPER_MAGIC &&
+         ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0;
+}
+
+// 0 or an errno.
+int write_zeros(int descriptor, uint64_t offset, uint64_t count) {
+  static const std::vector<std::byte> zeros(kZeroBytes);
+  while (count > 0) {
+    const size_t step = static_cast<size_t>(std::min<uint64_t>(count, kZeroBytes));
+    const ssize_t done = pwrite(descriptor, zeros.data(), step, static_cast<off_t>(offset));
+    if (done < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    if (done == 0) return EIO;
+    offset += static_cast<uint64_t>(done);
+    count -= static_cast<uint64_t>(done);
+  }
+  return 0;
+}
+
+// 0 or an errno. posix_fallocate is not used: where the file system has no fallocate, glibc's
+// stand-in writes one byte a block and cannot be interrupted.
+int allocate(int descriptor, uint64_t offset, uint64_t count) {
+  for (;;) {
+    if (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(count)) == 0)
+      return 0;
+    if (errno == EINTR) continue;
+    if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+    return write_zeros(descriptor, offset, count);
+  }
+}
+
+int sync_directory(const std::string& path) noexcept {
+  const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return errno;
+  const int error = fsync(directory) == 0 ? 0 : errno;
+  close(directory);
+  // Some network and FUSE file systems have no fsync for directories; there is nothing more to be
+  // done there.
+  return error == EINVAL || error == ENOTSUP ? 0 : error;
+}
+
+// 0 or an errno; EAGAIN: another open file description holds it.
+int lock_whole_file(int descriptor) noexcept {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;  // l_len 0: to the end, wherever that is
+  if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return 0;
+  return errno == EACCES ? EAGAIN : errno;
+}
+
+std::string read_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+bool is_number(std::string_view text) noexcept {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// fdinfo of a descriptor whose open file description holds a lock has a line "lock: 1: OFDLCK
+// ADVISORY WRITE -1 ...".
+bool holds_lock(const std::string& fdinfo_path) {
+  std::ifstream in(fdinfo_path);
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("lock:", 0) == 0) return true;
+  }
+  return false;
+}
+
+std::string describe_process(const std::string& pid) {
+  std::ifstream in("/proc/" + pid + "/cmdline", std::ios::binary);
+  std::string command((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  while (!command.empty() && command.back() == ' ')
+    command.pop_back();
+  if (command.empty()) command = read_line("/proc/" + pid + "/comm");
+  constexpr size_t kShown = 120;
+  if (command.size() > kShown) command = command.substr(0, kShown) + "...";
+  return "process " + pid + " (" + command + ")";
+}
+
+// F_OFD_GETLK says pid -1 for an OFD lock, because several processes can share one. So: whose
+// descriptor of this very file carries a lock? Descriptors of other users are out of sight without
+// privilege, hence the last answer.
+std::string lock_holder(int descriptor, const std::string& path) {
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  if (fcntl(descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid > 0) {
+    return describe_process(std::to_string(lock.l_pid));
+  }
+  struct stat file {};
+  if (fstat(descriptor, &file) != 0) return "another process";
+  std::error_code ignored;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
+    const std::string pid = process.path().filename().string();
+    if (!is_number(pid)) continue;
+    const std::string base = "/proc/" + pid;
+    // A process that ends while it is looked at leaves errors, never a fault.
+    std::error_code gone;
+    std::filesystem::directory_iterator it(base + "/fd", gone);
+    for (; !gone && it != std::filesystem::directory_iterator(); it.increment(gone)) {
+      struct stat other {};
+      if (stat(it->path().c_str(), &other) != 0) continue;
+      if (other.st_dev != file.st_dev || other.st_ino != file.st_ino) continue;
+      if (holds_lock(base + "/fdinfo/" + it->path().filename().string()))
+        return describe_process(pid);
+    }
+  }
+  return "a process that cannot be seen from here (another user's or another container's; as root, "
+         "`lsof " +
+         path + "` names it)";
+}
+
+struct AlignedFree {
+  void operator()(void* at) const noexcept { std::free(at); }
+};
+
+// Is the first page of the file in the page cache? nullopt: cannot be said.
+std::optional<bool> first_page_is_cached(int descriptor) noexcept {
+  void* at = mmap(nullptr, kPageBytes, PROT_READ, MAP_SHARED, descriptor, 0);
+  if (at == MAP_FAILED) return std::nullopt;
+  unsigned char resident = 0;
+  const int result = mincore(at, kPageBytes, &resident);
+  munmap(at, kPageBytes);
+  if (result != 0) return std::nullopt;
+  return (resident & 1U) != 0;
+}
+
+// Turns O_DIRECT on and proves it: the file system's word by statx, a read of a page, and that this
+// page did not pass through the page cache (several file systems accept the flag and ignore it).
+// Returns the reason against it, empty when in force.
+std::string go_direct(int descriptor, uint32_t* align_bytes) {
+  struct statfs fs {};
+  if (fstatfs(descriptor, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)) {
+    return "the file lies on tmpfs, which is memory: nothing survives a reboot and every byte "
+           "counts twice";
+  }
+  struct statx about {};
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &about) == 0 &&
+      (about.stx_mask & STATX_DIOALIGN) != 0) {
+    *align_bytes = about.stx_dio_offset_align;
+    if (about.stx_dio_offset_align == 0)
+      return "the file system says that this file cannot do O_DIRECT (statx DIOALIGN)";
+    if (about.stx_dio_offset_align > kPageBytes || about.stx_dio_mem_align > kPageBytes) {
+      return "the file system wants O_DIRECT aligned to " +
+             std::to_string(std::max(about.stx_dio_offset_align, about.stx_dio_mem_align)) +
+             " bytes; the format aligns to " + std::to_string(kPageBytes);
+    }
+  }
+  const int flags = fcntl(descriptor, F_GETFL);
+  (void)fdatasync(descriptor);
+  (void)posix_fadvise(descriptor, 0, kPageBytes, POSIX_FADV_DONTNEED);
+  const std::optional<bool> cached_before = first_page_is_cached(descriptor);
+  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0)
+    return "O_DIRECT is refused: " + errno_name(errno);
+
+  const std::unique_ptr<void, AlignedFree> page(std::aligned_alloc(kPageBytes, kPageBytes));
+  std::string reason;
+  const ssize_t got = page == nullptr ? -1 : pread(descriptor, page.get(), kPageBytes, 0);
+  if (got != static_cast<ssize_t>(kPageBytes)) {
+    reason = "a probe read of " + std::to_string(kPageBytes) + " bytes with O_DIRECT " +
+             (got < 0 ? "failed: " + errno_name(errno) : "returned " + std::to_string(got));
+  } else if (cached_before == false && first_page_is_cached(descriptor) == true) {
+    reason = "the file system accepts O_DIRECT but reads through the page cache";
+  }
+  if (!reason.empty()) (void)fcntl(descriptor, F_SETFL, flags);
+  return reason;
+}
+
+}  // namespace
+
+uint64_t free_bytes(const std::string& path) noexcept {
+  struct statvfs fs {};
+  std::string at = path;
+  while (statvfs(at.c_str(), &fs) != 0) {
+    // The file, or the directories that it will be in, may not be there yet.
+    if (errno != ENOENT || at == "." || at == "/") return 0;
+    at = parent_of(at);
+  }
+  return uint64_t{fs.f_bavail} * fs.f_frsize;
+}
+
+Fault Backing::create(const Options& options,
+                      bool (*progress)(void* context, uint64_t done, uint64_t total),
+                      void* context) {
+  const std::string& path = options.path;
+  if (options.bytes == 0 || options.bytes % kPageBytes != 0) {
+    return {Code::Invalid, "flash_bytes=" + std::to_string(options.bytes) + " for " + path +
+                               ": must be a positive multiple of " + std::to_string(kPageBytes)};
+  }
+  const std::string directory = parent_of(path);
+  const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (descriptor < 0) {
+    const int error = errno;
+    if (error == EEXIST) {
+      return {{Code::Present, -EEXIST},
+              path + " exists; open it, or remove it first to make a new store"};
+    }
+    if (error == ENOENT)
+      return failed("creating " + path, error, "make the directory " + directory + " first");
+    if (error == EACCES || error == EPERM || error == EROFS) {
+      return failed("creating " + path, error, "choose a directory that this user may write");
+    }
+    return failed("creating " + path, error);
+  }
+  NewFile file(path, descriptor);
+
+  // Asked of the descriptor, so that it is the file system that the file is really on.
+  struct statvfs fs {};
+  if (fstatvfs(descriptor, &fs) == 0) {
+    const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
+    if (options.bytes > free || free - options.bytes < kHeadroomBytes) {
+      return {{Code::NoSpace, -ENOSPC},
+              "flash_bytes=" + sized(options.bytes) + ": " + directory + " has " + sized(free) +
+                  " free; lower it or mount a larger device"};
+    }
+  }
+  // Held while it grows, so that a daemon started meanwhile is told so instead of opening half a
+  // store.
+  if (const int error = lock_whole_file(descriptor); error != 0)
+    return failed("locking " + path, error);
+  switch_off_copy_on_write(descriptor);
+
+  for (uint64_t done = 0; done < options.bytes;) {
+    const uint64_t step = std::min(options.bytes - done, kAllocateStepBytes);
+    if (const int error = allocate(descriptor, done, step); error != 0) {
+      return failed("allocating flash_bytes=" + sized(options.bytes) + " in " + directory +
+                        " after " + sized(done),
+                    error,
+                    error == EFBIG
+                        ? "the file system's or the process's file size limit (ulimit -f) is lower"
+                        : "lower it or mount a larger device");
+    }
+    done += step;
+    if (progress != nullptr && !progress(context, done, options.bytes)) {
+      return {Code::Cancelled,
+              "allocating " + path + " was stopped after " + sized(done) + "; the file is removed"};
+    }
+  }
+  if (fsync(descriptor) != 0) return failed("syncing " + path, errno);
+  if (const int error = sync_directory(directory); error != 0)
+    return failed("syncing the directory " + directory, error);
+  file.keep();
+  return {};
+}
+
+Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
+  const std::string& path = options.path;
+  std::unique_ptr<Backing> backing(new Backing);
+  backing->facts_.path = path;
+  backing->descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int descriptor = backing->descriptor_;
+  if (descriptor < 0) {
+    const int error = errno;
+    if (error == ENOENT) return {{Code::NotFound, -ENOENT}, path + ": no such file"};
+    return failed("opening " + path, error,
+                  error == EACCES
+                      ? "run as the user that made it, or give this user read and write access"
+                      : "");
+  }
+  struct stat about {};
+  if (fstat(descriptor, &about) != 0) return failed("opening " + path, errno);
+  if (!S_ISREG(about.st_mode)) {
+    return {Code::Unsupported, path + ": not a regular file; give the path of a store file"};
+  }
+  if (const int error = lock_whole_file(descriptor); error == EAGAIN) {
+    return {{Code::Present, -EAGAIN},
+            path + ": locked by " + lock_holder(descriptor, path) +
+                "; one store serves one daemon: stop that one or use another path"};
+  } else if (error != 0) {
+    return failed(
+        "locking " + path, error,
+        "without a lock two daemons could write one store; use a file system with OFD locks");
+  }
+  backing->facts_.bytes = static_cast<uint64_t>(about.st_size);
+  if (backing->facts_.bytes == 0 || backing->facts_.bytes % kPageBytes != 0) {
+    return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) +
+                               " bytes is not a positive multiple of " +
+                               std::to_string(kPageBytes) +
+                               ", so it was not made here or was cut; restore or remove it"};
+  }
+  backing->facts_.nocow = copy_on_write_is_off(descriptor);
+
+  const std::string reason = go_direct(descriptor, &backing->facts_.direct_align_bytes);
+  backing->facts_.direct = reason.empty();
+  if (!reason.empty()) {
+    if (!options.allow_buffered) {
+      return {
+          Code::Unsupported,
+          path + ": " + reason + "; put the store on ext4, xfs or btrfs, or allow buffered I/O"};
+    }
+    backing->facts_.why_not_direct =
+        reason + "; I/O is buffered: each byte is copied once more and fills the page cache";
+  }
+  *out = std::move(backing);
+  return {};
+}
+
+Backing::~Backing() {
+  // Closing the last descriptor of the open file description gives the lock back.
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+}  // namespace halfstep::io

@@ -1,0 +1,369 @@
+#include "io/uring_engine.h"
+
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+#include <fstream>
+#include <string>
+
+#include "io/backing.h"
+
+namespace halfstep::io {
+namespace {
+
+struct Rung {
+  unsigned flags;
+  const char* features;
+};
+
+// Best first. A kernel that does not know a flag answers EINVAL, and the next rung is tried.
+constexpr Rung kLadder[] = {
+    // 6.1: completions are run when we ask for them, in our thread, in batches. TASKRUN_FLAG tells
+    // without a system call that
+    // there are some; SUBMIT_ALL (5.18) does not stop at a bad SQE.
+    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL |
+         IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+     "single_issuer defer_taskrun"},
+    // 6.0
+    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL |
+         IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,
+     "single_issuer coop_taskrun"},
+    // 5.19
+    {IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_TASKRUN_FLAG |
+         IORING_SETUP_COOP_TASKRUN,
+     "coop_taskrun"},
+    {IORING_SETUP_CLAMP, ""},
+};
+
+std::string first_word_of(const char* path) {
+  std::ifstream in(path);
+  std::string word;
+  in >> word;
+  return word;
+}
+
+bool under_seccomp_filter() {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("Seccomp:", 0) == 0) return line.find('2') != std::string::npos;
+  }
+  return false;
+}
+
+// Why no ring is to be had, and what to do: the operator's sentence.
+std::string explain_refusal(int error) {
+  std::string what = "io_uring_setup: " + errno_name(error);
+  const std::string disabled = first_word_of("/proc/sys/kernel/io_uring_disabled");
+  switch (-error) {
+    case EPERM:
+    case EACCES:
+      if (disabled == "2") return what + "; kernel.io_uring_disabled=2, set it to 0";
+      if (disabled == "1" && !under_seccomp_filter()) {
+        return what +
+               "; kernel.io_uring_disabled=1 lets only CAP_SYS_ADMIN and the group "
+               "kernel.io_uring_group (" +
+               first_word_of("/proc/sys/kernel/io_uring_group") +
+               ") in: join it or set io_uring_disabled to 0";
+      }
+      what += disabled.empty() ? "; " : "; kernel.io_uring_disabled=" + disabled + ", so ";
+      what += under_seccomp_filter()
+                  ? "a seccomp filter forbids it (container runtimes do by default): allow "
+                    "io_uring_setup, io_uring_enter "
+                    "and io_uring_register in the profile"
+                  : "a security module forbids it: allow io_uring for this service";
+      return what;
+    case ENOSYS:
+      return what + (under_seccomp_filter()
+                         ? "; a seccomp filter hides it: allow io_uring_setup, io_uring_enter and "
+                           "io_uring_register in the profile"
+                         : "; this kernel has no io_uring: 5.15 or newer is needed");
+    case ENOMEM:
+      return what +
+             "; the ring's memory counts as locked on kernels before 5.12: raise the memlock limit "
+             "(ulimit -l)";
+    case EMFILE:
+    case ENFILE:
+      return what + "; raise the limit of open files (ulimit -n)";
+    default:
+      return what;
+  }
+}
+
+std::string memlock_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes";
+}
+
+}  // namespace
+
+Fault UringEngine::open(const EngineConfig& config, Arena& arena,
+                        const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out) {
+  std::unique_ptr<UringEngine> engine(new UringEngine(arena));
+  for (const Backing* backing : backings) {
+    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
+  }
+  engine->facts_.name = "uring";
+  engine->facts_.queue_depth = config.queue_depth;
+  if (const int error = engine->set_up_ring(config.queue_depth); error != 0) {
+    return {{Code::Unsupported, error}, explain_refusal(error)};
+  }
+  engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (engine->event_ < 0)
+    return {{Code::IoError, -errno}, "eventfd for the ring: " + errno_name(errno)};
+  // A ring under DEFER_TASKRUN never wakes an epoll wait on its own descriptor; its eventfd does.
+  if (const int error = io_uring_register_eventfd(&engine->ring_, engine->event_); error != 0) {
+    return {{Code::Unsupported, error}, "registering the ring's eventfd: " + errno_name(error)};
+  }
+  engine->register_resources();
+  *out = std::move(engine);
+  return {};
+}
+
+// 0 or a negative errno.
+int UringEngine::set_up_ring(uint32_t entries) {
+  int error = 0;
+  for (const Rung& rung : kLadder) {
+    io_uring_params params{};
+    params.flags = rung.flags;
+    error = io_uring_queue_init_params(entries, &ring_, &params);
+    if (error == -EINVAL) continue;
+    if (error != 0) return error;
+    ring_open_ = true;
+    disabled_ = (rung.flags & IORING_SETUP_R_DISABLED) != 0;
+    facts_.ring_features = rung.features;
+    return 0;
+  }
+  return error;
+}
+
+// Both registrations save work per request and neither is needed: a refusal is said, not returned.
+void UringEngine::register_resources() {
+  std::vector<iovec> regions;
+  for (uint32_t i = 0; i < arena_.facts().regions; ++i) {
+    const Bytes region = arena_.region(i);
+    regions.push_back({region.data(), region.size()});
+  }
+  int error =
+      io_uring_register_buffers(&ring_, regions.data(), static_cast<unsigned>(regions.size()));
+  facts_.registered_buffers = error == 0;
+  if (error != 0) {
+    facts_.why_unregistered = "registering the arena's " + std::to_string(arena_.facts().bytes) +
+                              " bytes with the ring: " + errno_name(error) +
+                              "; the memlock limit is " + memlock_limit() +
+                              ": raise it (LimitMEMLOCK=) or grant CAP_IPC_LOCK";
+  }
+  std::vector<int> files;
+  for (const Device& device : devices_)
+    files.push_back(device.descriptor);
+  error = io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
+  facts_.registered_files = error == 0;
+  if (error != 0) {
+    if (!facts_.why_unregistered.empty()) facts_.why_unregistered += "; ";
+    facts_.why_unregistered += "registering " + std::to_string(files.size()) +
+                               " files: " + errno_name(error) +
+                               "; raise the limit of open files (ulimit -n)";
+  }
+}
+
+UringEngine::~UringEngine() {
+  if (ring_open_) {
+    // What the kernel has not taken goes down with the ring; what it has, it may still write
+    // through: wait for it.
+    uint32_t held = active_ - io_uring_sq_ready(&ring_);
+    while (held > 0) {
+      unsigned head = 0;
+      unsigned count = 0;
+      io_uring_cqe* cqe = nullptr;
+      io_uring_for_each_cqe(&ring_, head, cqe) {
+        ++count;
+      }
+      io_uring_cq_advance(&ring_, count);
+      held -= count;
+      if (held == 0) break;
+      io_uring_cqe* next = nullptr;
+      // EEXIST: another thread issued and has ended. The kernel finished its requests then, or is
+      // about to; their CQEs come without our help.
+      if (io_uring_wait_cqe(&ring_, &next) == -EEXIST) {
+        const timespec pause{0, 1'000'000};
+        nanosleep(&pause, nullptr);
+      }
+    }
+    io_uring_queue_exit(&ring_);
+  }
+  if (event_ >= 0) close(event_);
+}
+
+void UringEngine::wake() noexcept {
+  // Cannot fail but by a counter of 2^64 - 2, when it is readable anyway.
+  (void)eventfd_write(event_, 1);
+}
+
+void UringEngine::submit(Request& request) noexcept {
+  request.engine_done_bytes = 0;
+  request.engine_retries = 0;
+  ++in_flight_;
+  request.error =
+      request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
+  if (request.error != 0) {
+    finish(request);
+    wake();
+    return;
+  }
+  waiting_.push_back(request);
+}
+
+bool UringEngine::enable() noexcept {
+  const int error = io_uring_enable_rings(&ring_);
+  disabled_ = false;
+  if (error >= 0) return true;
+  // Not seen on any kernel; without a ring every request fails alike, now and later (submitted()
+  // answers for the later ones).
+  while (Request* request = waiting_.pop_front()) {
+    request->error = error;
+    finish(*request);
+  }
+  wake();
+  return false;
+}
+
+void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
+  const int file = facts_.registered_files ? request.device : devices_[request.device].descriptor;
+  std::byte* data = request.data + request.engine_done_bytes;
+  const uint32_t bytes = request.bytes - request.engine_done_bytes;
+  const uint64_t offset = request.offset + request.engine_done_bytes;
+  const Bytes arena = arena_.bytes();
+  // A fixed buffer must hold the whole transfer, so one that would straddle two regions goes as
+  // ordinary memory.
+  const bool fixed = facts_.registered_buffers && data >= arena.data() &&
+                     data + bytes <= arena.data() + arena.size() &&
+                     arena_.region_of(data) == arena_.region_of(data + bytes - 1);
+  switch (request.op) {
+    case Op::Read:
+      if (fixed) {
+        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset,
+                                 static_cast<int>(arena_.region_of(data)));
+      } else {
+        io_uring_prep_read(&sqe, file, data, bytes, offset);
+      }
+      break;
+    case Op::Write:
+      if (fixed) {
+        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset,
+                                  static_cast<int>(arena_.region_of(data)));
+      } else {
+        io_uring_prep_write(&sqe, file, data, bytes, offset);
+      }
+      break;
+    case Op::Flush:
+      io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC);
+      break;
+  }
+  if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
+  io_uring_sqe_set_data(&sqe, &request);
+}
+
+void UringEngine::fill_ring() noexcept {
+  while (active_ < facts_.queue_depth && !waiting_.empty()) {
+    io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
+    if (sqe == nullptr) return;  // what an earlier call left unsubmitted fills the ring
+    prepare(*sqe, *waiting_.pop_front());
+    ++active_;
+  }
+}
+
+// What io_uring_submit answered. Everything but a passing shortage is final: SQEs that stay in the
+// ring would hang for ever.
+void UringEngine::submitted(int result) noexcept {
+  if (result >= 0 && io_uring_sq_ready(&ring_) == 0) return;
+  if (result >= 0 || result == -EINTR || result == -EAGAIN || result == -EBUSY) {
+    wake();  // another turn of the loop tries again
+    return;
+  }
+  assert(result != -EEXIST && "the ring belongs to another thread");
+  fail_unsubmitted(result);
+}
+
+void UringEngine::fail_unsubmitted(int32_t error) noexcept {
+  // The kernel reads this queue only inside io_uring_enter, so between two calls it may be taken
+  // back.
+  io_uring_sq& sq = ring_.sq;
+  const unsigned head = __atomic_load_n(sq.khead, __ATOMIC_ACQUIRE);
+  for (unsigned at = head; at != sq.sqe_tail; ++at) {
+    auto* request = reinterpret_cast<Request*>(sq.sqes[at & sq.ring_mask].user_data);
+    request->error = error;
+    --active_;
+    finish(*request);
+  }
+  sq.sqe_head = sq.sqe_tail = head;
+  __atomic_store_n(sq.ktail, head, __ATOMIC_RELEASE);
+  wake();
+}
+
+void UringEngine::flush_submissions() noexcept {
+  if (waiting_.empty() && io_uring_sq_ready(&ring_) == 0) return;
+  if (disabled_ && !enable()) return;
+  fill_ring();
+  if (io_uring_sq_ready(&ring_) != 0) submitted(io_uring_submit(&ring_));
+}
+
+void UringEngine::reap() noexcept {
+  if (active_ == 0) return;
+  // Relaxed is enough: a flag seen late is seen at the next turn, and its eventfd is readable until
+  // then.
+  const unsigned flags = __atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED);
+  if ((flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) (void)io_uring_get_events(&ring_);
+  unsigned head = 0;
+  unsigned count = 0;
+  io_uring_cqe* cqe = nullptr;
+  io_uring_for_each_cqe(&ring_, head, cqe) {
+    ++count;
+    auto* request = static_cast<Request*>(io_uring_cqe_get_data(cqe));
+    if (advance(*request, cqe->res) == Step::Finished) {
+      finish(*request);
+    } else {
+      waiting_.push_front(*request);  // goes on at this turn's flush_submissions()
+    }
+  }
+  io_uring_cq_advance(&ring_, count);
+  active_ -= count;
+}
+
+size_t UringEngine::poll() noexcept {
+  reap();
+  if (done_.empty()) {
+    // Nothing: the eventfd is stale or will be. Drained here and not at every poll, so that a busy
+    // engine spends no system call on it; looked at once more because something may have finished
+    // between the look and the drain.
+    eventfd_t ignored = 0;
+    (void)eventfd_read(event_, &ignored);
+    reap();
+  }
+  RequestQueue done;
+  done.take_all(done_);
+  size_t completed = 0;
+  while (Request* request = done.pop_front()) {
+    --in_flight_;
+    ++completed;
+    count(counters_, *request);
+    request->complete(*request);
+  }
+  return completed;
+}
+
+void UringEngine::wait() noexcept {
+  flush_submissions();
+  reap();
+  while (done_.empty() && in_flight_ > 0) {
+    fill_ring();
+    const int result = io_uring_submit_and_wait(&ring_, 1);
+    if (result < 0) submitted(result);
+    reap();
+  }
+}
+
+}  // namespace halfstep::io

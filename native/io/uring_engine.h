@@ -1,0 +1,70 @@
+// uring_engine.h — requests on one io_uring ring, with the arena and the files registered where the
+// kernel lets us. Invariants: at most queue_depth requests are in the ring, the rest waits in order
+// in `waiting_`; the completion queue has twice that room, so it cannot overflow; a Request's
+// address is its SQE's user_data and the kernel's only handle on it. Thread: the ring is made
+// disabled and enabled by the first call that hands it work, because SINGLE_ISSUER (Linux 6.0) ties
+// it to the thread that enables it, and the factory may run on another one.
+// Kernels: 5.15 and newer. What is newer than that is tried and left out when it is refused.
+#pragma once
+
+#include <liburing.h>
+
+#include <memory>
+#include <vector>
+
+#include "io/engine.h"
+#include "io/request.h"
+
+namespace halfstep::io {
+
+class UringEngine final : public Engine {
+ public:
+  // Fails, with cause and remedy, only where no ring is to be had at all.
+  static Fault open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
+                    std::unique_ptr<Engine>* out);
+  ~UringEngine() override;
+  UringEngine(const UringEngine&) = delete;
+  UringEngine& operator=(const UringEngine&) = delete;
+
+  void submit(Request& request) noexcept override;
+  void flush_submissions() noexcept override;
+  size_t poll() noexcept override;
+  void wait() noexcept override;
+  int wake_descriptor() const noexcept override { return event_; }
+  uint32_t in_flight() const noexcept override { return in_flight_; }
+  const EngineFacts& facts() const noexcept override { return facts_; }
+  const EngineCounters& counters() const noexcept override { return counters_; }
+
+ private:
+  struct Device {
+    int descriptor = -1;
+    uint64_t bytes = 0;
+  };
+
+  explicit UringEngine(Arena& arena) : arena_(arena) {}
+  int set_up_ring(uint32_t entries);
+  void register_resources();
+  bool enable() noexcept;
+  void fill_ring() noexcept;
+  void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
+  void submitted(int result) noexcept;
+  void fail_unsubmitted(int32_t error) noexcept;
+  void reap() noexcept;
+  void finish(Request& request) noexcept { done_.push_back(request); }
+  void wake() noexcept;
+
+  Arena& arena_;
+  std::vector<Device> devices_;
+  io_uring ring_{};
+  bool ring_open_ = false;
+  bool disabled_ = false;  // made with R_DISABLED and not enabled yet
+  int event_ = -1;
+  uint32_t active_ = 0;  // SQEs filled and not reaped
+  uint32_t in_flight_ = 0;
+  RequestQueue waiting_;
+  RequestQueue done_;  // finished, complete() not called
+  EngineFacts facts_;
+  EngineCounters counters_;
+};
+
+}  // namespace halfstep::io
