@@ -20,6 +20,7 @@ SIBLINGS = frozenset({"io", "index", "compress", "rdma", "wire", "net"})
 NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
     "base": frozenset(),
     **{folder: frozenset({"base"}) for folder in SIBLINGS},
+    "net": frozenset({"wire", "base"}),  # docs/adr/0001
     "store": SIBLINGS | {"base"},
     "shard": SIBLINGS | {"store", "base"},
     "peer": frozenset({"wire", "net", "rdma", "compress", "base"}),
