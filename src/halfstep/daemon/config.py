@@ -1,0 +1,133 @@
+"""What `halfstep serve` can be told, with its defaults and its limits.
+
+One frozen struct, validated once. Sizes are bytes; texts such as "64GiB" are parsed by `parse_bytes` at the edge.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from halfstep.errors import ConfigError
+
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+
+PORT = 7350
+STORE_BYTES_MIN = 64 * MIB
+# Without --size: a quarter of what is free, so that a trial on a laptop never fills its disk, and never above this.
+DEFAULT_STORE_SHARE = 0.25
+DEFAULT_STORE_BYTES_MAX = 64 * GIB
+DEFAULT_ARENA_BYTES = 256 * MIB
+ARENA_BYTES_MIN = 32 * MIB
+ARENA_BYTES_MAX = 8 * GIB
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
+
+
+def parse_bytes(text: str, name: str = "size") -> int:
+    """Bytes of "4096", "64k", "64KiB", "1.5GiB"; decimal units without the i, binary ones with it.
+
+    Errors: ConfigError that names `name` and what would do.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ConfigError(f"{name}={text!r}: not a size; write for example 512MiB, 64GiB or 1.5TiB")
+    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+def format_bytes(count: float) -> str:
+    """Three digits with a binary unit, such as 1.5 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TiB"
+
+
+def state_directory() -> Path:
+    """Where the store lives by default: systemd's StateDirectory=, else the XDG state directory."""
+    if given := os.environ.get("STATE_DIRECTORY"):
+        return Path(given.split(":")[0])
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "halfstep"
+
+
+def runtime_directory() -> Path:
+    """Where the unix socket lives by default: systemd's RuntimeDirectory=, the XDG runtime directory, else one in /tmp."""
+    if given := os.environ.get("RUNTIME_DIRECTORY"):
+        return Path(given.split(":")[0])
+    if base := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(base) / "halfstep"
+    return Path(f"/tmp/halfstep-{os.getuid()}")
+
+
+def default_store_bytes(directory: Path) -> int:
+    """A quarter of the free space of `directory`'s file system, at most 64 GiB, in whole MiB."""
+    probe = directory
+    while not probe.exists():
+        probe = probe.parent
+    share = int(shutil.disk_usage(probe).free * DEFAULT_STORE_SHARE)
+    return min(share, DEFAULT_STORE_BYTES_MAX) // MIB * MIB
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Everything `serve` needs. Zero or empty means: choose the default.
+
+    store: path of the store's file. size_bytes: of a store that has to be made; an existing one keeps its size.
+    listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
+    """
+
+    store: Path = Path()
+    size_bytes: int = 0
+    segment_bytes: int = 0
+    arena_bytes: int = DEFAULT_ARENA_BYTES
+    listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
+    unix: str = ""
+    insecure_listen: bool = False
+    engine: str = "auto"
+    queue_depth: int = 64
+    huge_pages: bool = True
+    require_direct: bool = False
+    metrics: str = ""
+    stop_grace_ms: int = 5000
+    connections_max: int = 4096
+
+    def validated(self) -> ServeConfig:
+        """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
+        store = self.store if self.store != Path() else state_directory() / "store.hs"
+        if store.is_dir():
+            store = store / "store.hs"
+        size = self.size_bytes
+        if size == 0 and not store.exists():
+            size = default_store_bytes(store.parent)
+            if size < STORE_BYTES_MIN:
+                raise ConfigError(
+                    f"size: a quarter of the free space of {store.parent} is {format_bytes(size)}, the smallest store is "
+                    f"{format_bytes(STORE_BYTES_MIN)}; free some space or give --store a path on a larger file system"
+                )
+        if size != 0 and size < STORE_BYTES_MIN:
+            raise ConfigError(
+                f"size={format_bytes(size)}: the smallest store is {format_bytes(STORE_BYTES_MIN)} (64 segments of 1 MiB)"
+            )
+        if not ARENA_BYTES_MIN <= self.arena_bytes <= ARENA_BYTES_MAX:
+            raise ConfigError(
+                f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN)} to "
+                f"{format_bytes(ARENA_BYTES_MAX)} per shard"
+            )
+        if self.engine not in ("auto", "uring", "pread"):
+            raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")
+        if not 1 <= self.queue_depth <= 1024:
+            raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
+        unix = self.unix or str(runtime_directory() / "halfstep.sock")
+        return replace(self, store=store, size_bytes=size, unix=unix)
+
+    @property
+    def addresses(self) -> list[str]:
+        """What the shard listens on, in its own notation."""
+        unix = [] if self.unix in ("", "none") else [f"unix:{self.unix}"]
+        return [*self.listen, *unix]
+

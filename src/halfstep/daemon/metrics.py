@@ -1,0 +1,88 @@
+"""Prometheus text of a running server, taken at each scrape from the shard's own counters."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from halfstep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+# What the numbers mean, where the name alone does not say it.
+HELP = {
+    "halfstep_requests": "Requests finished, by command.",
+    "halfstep_answers": "Keys and components answered, by command, answer and reason: misses, throttles and rejections apart.",
+    "halfstep_request_latency_seconds": "From a request's header to its last byte queued, by command.",
+}
+
+Snapshot = Callable[[], Mapping[str, Any]]
+
+
+class ServerCollector:
+    """A prometheus_client collector over `_shard.Server.metrics()`."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """One family per name; label names are those of the family's first sample."""
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        snapshot = self._snapshot()
+        for kind, make in (("counters", CounterMetricFamily), ("gauges", GaugeMetricFamily)):
+            families: dict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+            for name, labels, value in snapshot[kind]:
+                families[name].append((dict(labels), value))
+            for name, samples in families.items():
+                plain = name.removesuffix("_total")
+                family = make(name, HELP.get(plain, plain.replace("_", " ")), labels=list(samples[0][0]))
+                for labels, value in samples:
+                    family.add_metric(list(labels.values()), value)
+                yield family
+        family = HistogramMetricFamily(
+            "halfstep_request_latency_seconds", HELP["halfstep_request_latency_seconds"], labels=["command"]
+        )
+        bounds = [f"{us / 1e6:g}" for us in snapshot["latency_bounds_us"]] + ["+Inf"]
+        for histogram in snapshot["latencies"]:
+            total, buckets = 0, []
+            for bound, count in zip(bounds, histogram["counts"], strict=True):
+                total += count
+                buckets.append((bound, float(total)))
+            family.add_metric([histogram["command"]], buckets, sum_value=histogram["sum_us"] / 1e6)
+        yield family
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """"host:port" or ":port" (every interface). Errors: ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"metrics={text!r}: write host:port, for example 127.0.0.1:9350")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104: asked for by an empty host
+
+
+def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None], str]:
+    """Serves /metrics on a thread of its own. Returns a function that ends it, and the address with its real port.
+
+    Errors: ConfigError when the address is taken or the `daemon` extra is not installed.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ModuleNotFoundError as error:
+        raise ConfigError("metrics: prometheus-client is not installed; pip install 'halfstep[daemon]'") from error
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServerCollector(snapshot))  # type: ignore[arg-type]
+    host, port = parse_address(address)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise ConfigError(f"metrics={address}: {error.strerror}; choose another address with --metrics") from error
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end, f"{host}:{server.server_port}"

@@ -1,0 +1,55 @@
+"""What a started daemon says of itself: only what is really in force, as the native core found it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from halfstep.daemon.config import format_bytes
+
+
+def lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """One line per thing that an operator would ask for at three in the morning. `facts` is `_shard.Server.facts()`."""
+    engine, backing, arena = facts["engine"], facts["backing"], facts["arena"]
+    geometry, recovery = facts["geometry"], facts["recovery"]
+    yield _engine(engine)
+    direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
+    yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}, {direct}"
+    pages = "2 MiB huge pages" if arena["page_bytes"] >= 2 << 20 else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
+    yield f"memory     arena {format_bytes(arena['bytes'])} per shard on {pages}; index {format_bytes(facts['index_bytes'])}"
+    yield (
+        f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
+        f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
+    )
+    yield _recovery(recovery, created=facts["created"])
+    for note in recovery["notes"]:
+        yield f"note       {note}"
+    if facts["congestion_control"]:
+        yield f"tcp        congestion control {facts['congestion_control']} on loopback"
+    for address in facts["listening"]:
+        yield f"listening  {address}"
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    buffers = "registered" if engine["registered_buffers"] else "unregistered"
+    features = f", {engine['ring_features']}" if engine["ring_features"] else ""
+    text = f"engine     {engine['name']}, {buffers} buffers, queue depth {engine['queue_depth']}{features}"
+    return f"{text}; {engine['why_fallback']}" if engine["why_fallback"] else text
+
+
+def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:
+    if created:
+        return "recovery   none: the store is new"
+    dropped = {
+        "deleted": recovery["blocks_dropped_deleted"],
+        "expired": recovery["blocks_dropped_expired"],
+        "corrupt": recovery["blocks_dropped_corrupt"],
+        "of retired scopes": recovery["blocks_dropped_dead_scope"],
+    }
+    told = ", ".join(f"{count} {why}" for why, count in dropped.items() if count)
+    return (
+        f"recovery   {recovery['blocks']} blocks, {format_bytes(recovery['bytes'])} in {recovery['micros'] / 1e6:.3f} s from "
+        f"{recovery['segments_by_footer']} footers and {recovery['segments_by_frames']} open segments"
+        + (f"; left out: {told}" if told else "")
+        + (f"; {recovery['segments_bad']} bad segments" if recovery["segments_bad"] else "")
+    )

@@ -1,0 +1,153 @@
+"""Starting, watching and ending a daemon: what `halfstep serve` does once its flags are read.
+
+The main thread only waits for signals; the shard's threads are native and never take the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TextIO
+
+from halfstep import _shard
+from halfstep.daemon.config import ServeConfig, format_bytes
+from halfstep.daemon.metrics import serve_metrics
+from halfstep.daemon.notify import notify
+from halfstep.daemon.report import lines
+from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError, Unavailable
+
+# How often the main thread looks whether a shard has stopped by itself.
+WATCH_S = 0.5
+
+# Which error a refusal to start is, by the native core's code: who can act.
+_ERRORS: dict[str, type[HalfstepError]] = {
+    "invalid": ConfigError,
+    "too_large": ConfigError,
+    "unsupported": ConfigError,
+    "no_space": ConfigError,
+    "throttled": Unavailable,
+    "present": Unavailable,
+    "io_error": DeviceError,
+    "corrupt": DeviceError,
+}
+
+
+def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None = None) -> _shard.Server:
+    """Opens or makes the store and serves it. `config` is validated.
+
+    Errors: ConfigError (a value, a busy port, a locked store, no space), DeviceError (the disk), each a whole sentence.
+    """
+    config.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for address in config.addresses:
+        if address.startswith("unix:"):
+            _socket_directory(address.removeprefix("unix:"))
+    try:
+        return _shard.Server(
+            store_path=str(config.store),
+            store_bytes=0 if config.store.exists() else config.size_bytes,
+            segment_bytes=config.segment_bytes,
+            arena_bytes=config.arena_bytes,
+            huge_pages=config.huge_pages,
+            allow_buffered=not config.require_direct,
+            engine=config.engine,
+            queue_depth=config.queue_depth,
+            listen=config.addresses,
+            insecure_listen=config.insecure_listen,
+            connections_max=config.connections_max,
+            progress=progress,
+        )
+    except _shard.StartError as error:
+        code, sentence = error.args
+        if code == "cancelled":
+            raise KeyboardInterrupt from None
+        raise _ERRORS.get(code, InternalError)(sentence) from None
+
+
+def _socket_directory(path: str) -> None:
+    from pathlib import Path
+
+    parent = Path(path).parent
+    if not parent.exists():
+        parent.mkdir(mode=0o755, parents=True)
+
+
+def run(config: ServeConfig, *, as_json: bool = False, out: TextIO = sys.stdout) -> int:
+    """Serves until SIGTERM or SIGINT; returns the process's exit status. A second signal does not wait for the grace."""
+    stop = threading.Event()
+    signals: list[int] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        signals.append(number)
+        stop.set()
+
+    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        config = config.validated()
+        server = start(config, _progress(stop, as_json=as_json, out=out))
+        return _serve(server, config, stop, signals, as_json=as_json, out=out)
+    except KeyboardInterrupt:
+        print("stopped before the store was ready; nothing was left behind", file=out, flush=True)
+        return 130
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _serve(
+    server: _shard.Server, config: ServeConfig, stop: threading.Event, signals: list[int], *, as_json: bool, out: TextIO
+) -> int:
+    end_metrics: Callable[[], None] | None = None
+    try:
+        facts = server.facts()
+        if config.metrics:
+            end_metrics, facts["metrics"] = serve_metrics(config.metrics, server.metrics)
+        _say_started(facts, as_json=as_json, out=out)
+        notify(READY="1", STATUS=f"serving {', '.join(facts['listening'])}")
+        while not stop.wait(WATCH_S):
+            if why := server.why_stopped():
+                raise DeviceError(f"a shard stopped by itself: {why}")
+        notify(STOPPING="1")
+        if not as_json:
+            print(f"stopping   {signal.Signals(signals[0]).name}: sealing and flushing", file=out, flush=True)
+    finally:
+        if end_metrics is not None:
+            end_metrics()
+        server.stop(config.stop_grace_ms)
+    if not as_json:
+        print("stopped    clean: everything acknowledged is on media", file=out, flush=True)
+    return 0
+
+
+def _say_started(facts: dict[str, Any], *, as_json: bool, out: TextIO) -> None:
+    if as_json:
+        print(json.dumps(facts, default=_plain), file=out, flush=True)
+        return
+    print(f"halfstep {_shard.build_info()['version']} serving; stop with Ctrl-C or SIGTERM", file=out)
+    for line in lines(facts):
+        print(line, file=out)
+    if metrics := facts.get("metrics"):
+        print(f"metrics    http://{metrics}/metrics", file=out)
+    out.flush()
+
+
+def _plain(value: object) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _progress(stop: threading.Event, *, as_json: bool, out: TextIO) -> Callable[[str, int, int], bool]:
+    """Says each step once, and how far a long one is at every tenth; False as soon as a signal came."""
+    said: dict[str, int] = {}
+
+    def progress(step: str, done: int, total: int) -> bool:
+        tenth = 10 if total == 0 else done * 10 // total
+        if not as_json and said.get(step) != tenth:
+            said[step] = tenth
+            print(f"{step}: {format_bytes(done)} of {format_bytes(total)}", file=out, flush=True)
+            notify(STATUS=step, EXTEND_TIMEOUT_USEC="30000000")
+        return not stop.is_set()
+
+    return progress
