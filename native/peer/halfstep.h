@@ -7,7 +7,9 @@
  *
  * Threads: any thread may call anything on any object, but a queue's poll/wait is for one thread at a time, and an object may
  * be closed only when nobody else uses it.
- * Fork: a child sees an inherited client as closed; hs_client_forked() tells; open a new one.
+ * Fork: a child sees an inherited client as closed: hs_client_forked() is 1, hs_submit() answers 0, polls are empty, and the
+ * tickets of the parent never end there. Closing an inherited client or queue frees nothing and returns at once. Open a new one.
+ * Exit: a process may end without closing anything: the client's thread is stopped first, and open tickets do not end.
  */
 #ifndef HALFSTEP_H
 #define HALFSTEP_H
@@ -83,8 +85,8 @@ typedef struct hs_client_facts {
 void hs_client_get_facts(hs_client* client, hs_client_facts* out);
 
 /* Registers a layout by its canonical bytes (V1 section 1); it is registered again on every reconnection. Returns a handle
- * >= 0 of this client, or -1 when the bytes are not canonical. A layout that the daemon refuses makes its items
- * rejected(policy). */
+ * >= 0 of this client (the same for the same bytes), or -1 when the bytes are not canonical. A layout that the daemon refuses
+ * makes its items rejected with the daemon's reason, policy if it gives none. */
 int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
 
 /* ---- Queues and tickets ---- */
@@ -93,11 +95,14 @@ int hs_queue_open(hs_client* client, hs_queue** out);
 void hs_queue_close(hs_queue* queue); /* its tickets are cancelled and fenced first */
 int hs_queue_descriptor(hs_queue* queue); /* eventfd: readable when poll has events */
 
+/* PROGRESS only for batches that ask for it (wants_progress): each wakes the waiter. */
 enum hs_event_kind { HS_EVENT_PROGRESS = 1, HS_EVENT_DONE = 2 };
 typedef struct hs_event {
   hs_ticket ticket;
   uint32_t kind;
-  uint32_t steps_done;  /* get, layer-major: selected parts complete over all items; else items complete */
+  uint32_t steps_done;  /* get, layer-major, where the group's shape or the ranges fix the parts: how many of the selected parts,
+                         * from the first on, are complete over all items; items that failed are answered before and count as
+                         * complete. Else: items answered. */
   uint64_t user_data;   /* of the batch */
   uint32_t items_ok;    /* DONE only */
   uint32_t zero;
@@ -122,7 +127,7 @@ enum hs_order { HS_KEY_MAJOR = 0, HS_LAYER_MAJOR = 1 };
 enum hs_durability { HS_CACHE = 0, HS_PERSIST = 1 };
 
 typedef struct hs_range {
-  uint32_t start, count, stride; /* parts start, start + stride, ... */
+  uint32_t start, count, stride; /* parts start, start + stride, ...; no part twice in a section */
 } hs_range;
 
 typedef struct hs_iovec {
@@ -146,38 +151,46 @@ enum hs_target_kind { HS_TARGET_NONE = 0, HS_TARGET_IOVEC = 1, HS_TARGET_ROWS = 
 
 typedef struct hs_section {
   int layout; /* of hs_layout_register */
-  uint32_t first_component;
+  uint32_t first_component; /* component_count cells from here: all of one group and variant */
   uint32_t component_count; /* 0 = 1 */
   uint32_t flags;           /* HS_STOP_AT_MISS */
   uint32_t key_count;
   uint32_t keys_bytes;
   const uint8_t* keys; /* packed: length byte 1-255, bytes; copied by hs_submit */
-  const hs_range* ranges;
+  const hs_range* ranges; /* get alone */
   uint32_t range_count;
 
   /* get: where bytes go; put: where they come from. Items are key-major: key * component_count + component. */
   uint32_t target_kind;
   const hs_iovec* iovecs;        /* iovec: all items' pieces one after the other; copied */
   const uint32_t* iovec_counts;  /* per item; null = one each. Pieces may ignore part borders, but must hold the item's bytes:
-                                  * get: at least those of the block (of the selected parts, back to back); put: exactly. */
-  const hs_part_descriptor* parts; /* rows: one per part of the block; copied */
+                                  * get: at least those of the block (of the selected parts, back to back, in the order of the
+                                  * ranges); put: exactly. Where the group's shape fixes the length, less is refused here;
+                                  * where it does not, a longer block is miss(length) and nothing of it lands. */
+  const hs_part_descriptor* parts; /* rows: one per part of the block, in its order, also those that no range selects; copied.
+                                    * inner_count * inner_bytes = the part's bytes (at least those of a last, shorter one). */
   uint32_t part_descriptor_count;
   const int64_t* rows;           /* rows: one per item; copied */
 
   /* put */
   const uint32_t* block_bytes;   /* per item */
-  const uint64_t* parents;       /* per item or null = unknown; the ordinal of a key of this section, UINT64_MAX = root */
+  const uint64_t* parents;       /* per item or null = unknown; the ordinal of a key of this section, or HS_PARENT_... */
   const uint16_t* depths;        /* per item or null */
   uint32_t ttl_s;
   uint8_t hint;
 
-  /* Out: written before the terminal event; must stay valid until then. Null where not wanted. */
+  /* Out: must stay valid until the terminal event. Null where not wanted. hs_submit() sets all answers to HS_PENDING and all
+   * lengths to 0; each is then written once, before the event that counts it, by another thread: read those that an event has
+   * told of. */
   hs_answer* answers;  /* per item; with ranges: per item and selected part */
-  uint32_t* lengths;   /* per item: block bytes (match, get), 0 = not there */
+  uint32_t* lengths;   /* per item: block bytes (match with wants_lengths, get), 0 = not there */
 } hs_section;
-#define HS_STOP_AT_MISS 1u
+#define HS_STOP_AT_MISS 1u /* match, get: keys after the first miss may be answered miss(skipped) */
+#define HS_PARENT_ROOT UINT64_MAX
+#define HS_PARENT_UNKNOWN (UINT64_MAX - 1)
 
-/* A page of `list`, or the counters of `stat`: copied into memory of the caller's by this call-back on the client's thread. */
+/* One entry of `list`, or one counter of `stat` (with several shards a name comes once per shard): called on the client's own
+ * thread, before the terminal event; what it is shown dies with the call. It must not wait, nor call into this library. */
 typedef void (*hs_text_sink)(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
 
 typedef struct hs_batch {
@@ -188,17 +201,18 @@ typedef struct hs_batch {
   uint8_t durability;
   uint8_t priority;
   uint8_t wants_lengths;
-  uint64_t hold_owner; /* match: 0 = none; release */
-  uint32_t hold_ms;
+  uint64_t hold_owner; /* match: 0 = none; release: whose holds, of the sections' keys or, without sections, all */
+  uint32_t hold_ms;    /* match: > 0 exactly when there is an owner */
   uint32_t section_count;
   const hs_section* sections;
   uint64_t user_data;
 
-  /* list: cursor in, next cursor out through `cursor_out`; entries as EntryRecord + engine key. stat: u64 value + name.
-   * namespace: name in `text`, quota in `value`. */
+  /* list: cursor in (0 starts), next cursor out through `cursor_out` (0 = the end); the sink gets EntryRecord (40 bytes, see
+   * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`. */
   uint64_t cursor;
   uint64_t* cursor_out;
-  uint32_t limit;
+  uint32_t limit;          /* list: entries at most; 0 = the daemon's choice */
+  uint32_t wants_progress; /* 1: PROGRESS events, too */
   const char* text;
   uint64_t value;
   hs_text_sink sink;
@@ -207,7 +221,9 @@ typedef struct hs_batch {
 } hs_batch;
 
 /* Always returns a ticket, whose terminal event comes whatever happens. 0 only for a batch that breaks a rule of this header
- * (`why` says which) or a forked/closed client. Copies everything but targets and outputs. */
+ * (`why` says which) or a forked/closed client. Copies everything but targets and outputs. What a put reads and a get writes
+ * is touched until the terminal event only; when it is due while bytes of a put are still on their way into the socket, the
+ * event waits for them, at most 10 ms, and then for the connection's end. */
 hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes);
 /* Asks; the terminal event still comes, and items that were complete stay ok. */
 void hs_cancel(hs_queue* queue, hs_ticket ticket);
