@@ -39,7 +39,7 @@ TEST(KeyedHash, MatchesTheReferenceVectorsOfSipHash128) {
       "31fcefac66d7de9c7ec7485fe4494902", "5493e99933b0a8117e08ec0f97cfc3d9",
   };
   const std::vector<std::byte> key_bytes = counting(16);
-  const HashKey key{load<uint64_t>(key_bytes.data()), load<uint64_t>(key_bytes.data() + 8)};
+  const HashKey key{load_le<uint64_t>(key_bytes.data()), load_le<uint64_t>(key_bytes.data() + 8)};
   for (size_t i = 0; i < std::size(kVectors); ++i) {
     const Hash128 got = keyed_hash(key, counting(i));
     EXPECT_EQ(hex(object_bytes(got)), kVectors[i]) << "message of " << i << " bytes";

@@ -1,0 +1,192 @@
+// memory_engine.h — a device in RAM that fails on purpose: for the simulator, for tests, and for
+// measuring what the software alone costs. Where the bytes live (MemoryDevice) and how they move
+// (MemoryEngine) are two objects, so that a device is carried into a new engine after a crash, or
+// copied to be crashed again.
+//
+// The fault model. All of it is driven by one seed: the same seed, requests and turns give the same
+// bytes, errors and order.
+//   Reordering       requests in the queue take effect and complete in any order; each takes effect
+//   at one moment, between
+//                    submission and completion. (shuffle)
+//   Delay            a request stays in the queue for up to so many polls. (delay_polls_max)
+//   Write-back cache a completed write is seen by every later read, but is on media only after a
+//   flush that was handed over
+//                    after its completion. A flush covers no more than that.
+//   Power cut        what is only in the cache is lost; each write survives with
+//   cut_survival_chance all the same, older ones
+//                    no sooner than newer ones. Writes in the queue count as cached or as never
+//                    arrived, by coin.
+//   Torn write       a write that survives a power cut, or that was in the queue at a crash, does
+//   so page by page, each by its
+//                    own coin. A page (4 KiB) is never torn in itself. (torn_writes)
+//   Killed process   the cache stays; of the writes in the queue each is done or not, by coin (page
+//   by page if torn_writes). Read error       EIO; the memory then holds noise. Write error: EIO;
+//   any part of its pages may have been written. Flush
+//                    error: EIO; every cached page is by coin on media or lost, and no later flush
+//                    tells (as Linux does). By chance, or by a rule for an operation and a range
+//                    (inject).
+//   Bit flip         a read returns one wrong bit; media are right, reading again helps.
+//   (bit_flip_chance) Bit rot          one bit of media is wrong from now on. (rot) Misdirected
+//   read a read returns another place's bytes. (misdirected_read_chance)
+// Not modelled: writes to another place than asked, writes acknowledged and never done, tears
+// inside a page, time. Every fault that fires is counted; a test that asks for one must see its
+// counter.
+//
+// Thread: the shard's. There is no wake descriptor: it is polled.
+#pragma once
+
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/units.h"
+#include "io/engine.h"
+#include "io/request.h"
+
+namespace halfstep::io {
+
+struct MemoryFaults {
+  bool shuffle = true;
+  uint32_t delay_polls_max = 0;
+  double read_error_chance = 0;
+  double write_error_chance = 0;
+  double flush_error_chance = 0;
+  double bit_flip_chance = 0;
+  double misdirected_read_chance = 0;
+  double cut_survival_chance = 0;
+  bool torn_writes = false;
+};
+
+struct MemoryFaultCounters {
+  uint64_t reordered =
+      0;  // requests completed before one that was handed over earlier, in the same poll
+  uint64_t delayed = 0;
+  uint64_t read_errors = 0;
+  uint64_t write_errors = 0;
+  uint64_t flush_errors = 0;
+  uint64_t bit_flips = 0;
+  uint64_t misdirected_reads = 0;
+  uint64_t rotted_bits = 0;
+  uint64_t lost_writes = 0;       // by crashes: nothing of it is left
+  uint64_t torn_writes = 0;       // by crashes: some of its pages are left
+  uint64_t surviving_writes = 0;  // by crashes: cached or in the queue, and whole afterwards
+};
+
+// Sparse: pages never written read as zeros and take no memory. Copying it copies media and cache.
+class MemoryDevice {
+ public:
+  // `bytes` is a multiple of the page. Without a volatile cache a completed write is on media.
+  explicit MemoryDevice(uint64_t bytes, bool volatile_cache = true);
+
+  uint64_t bytes() const noexcept { return bytes_; }
+  bool volatile_cache() const noexcept { return volatile_cache_; }
+  uint64_t media_pages() const noexcept { return media_.size(); }
+  uint64_t cached_pages() const noexcept;
+
+  // Page-aligned, inside the device. What a reader of the device sees: the cache over media.
+  void read(uint64_t offset, Bytes out) const;
+  // One write; `keep(page)` says whether each of its pages arrives. Returns how many did.
+  template <typename Keep>
+  uint64_t write(uint64_t offset, ConstBytes from, Keep&& keep);
+  // Everything up to write `through` goes to media.
+  void flush(uint64_t through);
+  uint64_t last_write() const noexcept { return last_write_; }
+
+  void flip_bit(uint64_t offset, uint32_t bit);
+  // A failed flush: each cached page goes to media or is lost.
+  void lose_cached_pages(Prng& prng);
+  void cut_power(Prng& prng, const MemoryFaults& faults, MemoryFaultCounters& counters);
+
+ private:
+  using Page = std::array<std::byte, kPageBytes>;
+  struct Version {
+    uint64_t write = 0;
+    Page bytes;
+  };
+  void put_page(uint64_t page, const std::byte* from);
+
+  uint64_t bytes_;
+  bool volatile_cache_;
+  uint64_t last_write_ = 0;
+  std::unordered_map<uint64_t, Page>
+      media_;  // by page number; never walked, so that its order decides nothing
+  std::map<uint64_t, std::vector<Version>> cache_;  // by page number, oldest version first
+};
+
+struct MemoryConfig {
+  uint64_t seed = 0;
+  uint32_t queue_depth = 64;
+  MemoryFaults faults;
+};
+
+class MemoryEngine final : public Engine {
+ public:
+  // Requests of `op` that touch [offset, offset + bytes) of a device fail with `error`, so many
+  // times.
+  struct Rule {
+    Op op = Op::Read;
+    uint8_t device = 0;
+    uint64_t offset = 0;
+    uint64_t bytes = UINT64_MAX;
+    int32_t error = -EIO;
+    uint32_t times = UINT32_MAX;
+  };
+  enum class Crash : uint8_t { Killed, PowerCut };
+
+  // `devices` outlive the engine.
+  MemoryEngine(const MemoryConfig& config, std::vector<MemoryDevice*> devices);
+
+  void submit(Request& request) noexcept override;
+  void flush_submissions() noexcept override;
+  size_t poll() noexcept override;
+  void wait() noexcept override;
+  int wake_descriptor() const noexcept override { return -1; }
+  uint32_t in_flight() const noexcept override { return in_flight_; }
+  const EngineFacts& facts() const noexcept override { return facts_; }
+  const EngineCounters& counters() const noexcept override { return counters_; }
+
+  void inject(const Rule& rule) { rules_.push_back(rule); }
+  void set_faults(const MemoryFaults& faults) noexcept { faults_ = faults; }
+  // Flips one bit of [offset, offset + bytes) for good, and says which: offset * 8 + bit.
+  uint64_t rot(uint8_t device, uint64_t offset, uint64_t bytes);
+  // The process or the machine is gone: what was in flight never completes, the engine answers
+  // -ENODEV from here on, and the devices are as a restart finds them.
+  void crash(Crash how);
+  const MemoryFaultCounters& fault_counters() const noexcept { return fault_counters_; }
+
+ private:
+  struct Active {
+    Request* request = nullptr;
+    uint32_t polls_left = 0;
+    uint64_t flush_through = 0;
+    uint64_t number = 0;  // order of handing over
+  };
+
+  void turn();
+  void execute(const Active& active);
+  void read(Request& request, MemoryDevice& device);
+  void write(Request& request, MemoryDevice& device);
+  void flush(Request& request, MemoryDevice& device, uint64_t through);
+  int32_t ruled_error(const Request& request) noexcept;
+
+  std::vector<MemoryDevice*> devices_;
+  MemoryFaults faults_;
+  Prng prng_;
+  std::vector<Rule> rules_;
+  std::vector<Active> active_;
+  std::vector<Active> due_;
+  uint64_t handed_over_ = 0;
+  uint32_t in_flight_ = 0;
+  bool crashed_ = false;
+  RequestQueue waiting_;
+  RequestQueue done_;
+  EngineFacts facts_;
+  EngineCounters counters_;
+  MemoryFaultCounters fault_counters_;
+};
+
+}  // namespace halfstep::io
