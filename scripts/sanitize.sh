@@ -28,7 +28,9 @@ mkdir -p "$reports"
 wrapper=()
 case $preset in
   asan)
-    runtime="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)"
+    # This order, because both runtimes export the function that opens a report: with libubsan second, its reports would
+    # go to the stderr of whichever process it is, which a test may have captured or thrown away.
+    runtime="$(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libasan.so)"
     ;;
   tsan)
     runtime=$(g++ -print-file-name=libtsan.so)
@@ -47,9 +49,9 @@ status=0
 # libstdc++ is preloaded too: the interpreter does not link it, and the runtime looks for its throw functions at start.
 # torch is left out: it is not instrumented, and its own threads would fill the reports.
 env LD_PRELOAD="$runtime $(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=malloc HALFSTEP_TESTS_WITHOUT=torch \
-  ASAN_OPTIONS="detect_leaks=0:log_path=$reports/asan" \
+  ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path=$reports/asan" \
   UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ubsan" \
-  TSAN_OPTIONS="log_path=$reports/tsan:suppressions=$PWD/scripts/tsan.supp:second_deadlock_stack=1:exitcode=66" \
+  TSAN_OPTIONS="log_path=$reports/tsan:second_deadlock_stack=1:die_after_fork=0:exitcode=66" \
   "${wrapper[@]}" "$venv/bin/python" -m pytest -m "not slow" --timeout 600 -p no:cacheprovider "$@" || status=$?
 
 found=$(find "$reports" -type f -size +0 | wc -l)
