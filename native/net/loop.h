@@ -1,28 +1,30 @@
 // loop.h — one thread's event loop: epoll, timers, and a wake-up from other threads.
 // Everything that can become ready is a descriptor here: sockets, an engine's eventfd, a peer's queue (DESIGN section 2).
 // Invariants: handlers run on the thread that calls turn(); a Watch may remove itself or any other watch while it runs, and a
-// removed watch is never called again, even if it was ready in the same turn.
+// removed watch is never called again, even if it was ready in the same turn. A timer that is armed while timers fire waits for
+// the next turn, so that no handler can keep a turn from ending. turn() does not nest.
 // Must never: allocate per event, or call a handler after remove().
 #pragma once
 
 #include <sys/epoll.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status.h"
 
 namespace halfstep::net {
 
+// Memory that a handler may use until it returns, one block a loop: what is received before it is known where it belongs.
+inline constexpr size_t kLoopScratchBytes = 128 * 1024;
+
 class Watch {
  public:
   virtual ~Watch() = default;
   virtual void on_ready(uint32_t epoll_events) = 0;
-
- private:
-  friend class Loop;
-  uint64_t loop_serial_ = 0;  // tells a watch from a later one on the same descriptor
 };
 
 class Loop;
@@ -42,6 +44,7 @@ class Timer {
   void* owner_;
   Loop* loop_ = nullptr;
   uint64_t due_us_ = 0;
+  uint64_t order_ = 0;  // timers due at the same time fire as they were armed
   size_t heap_at_ = 0;
 };
 
@@ -57,7 +60,8 @@ class Loop {
   Status change(int descriptor, uint32_t epoll_events, Watch* watch);
   void remove(int descriptor, Watch* watch);
 
-  // (Re)arms; fires once, on the first turn at or after `due_us` of the loop's clock.
+  // (Re)arms; fires once, on the first turn at or after `due_us` of the loop's clock. Allocates only when more timers are armed
+  // than ever before.
   void arm(Timer& timer, uint64_t due_us);
   void disarm(Timer& timer) noexcept;
 
@@ -68,15 +72,35 @@ class Loop {
 
   uint64_t now_us() const noexcept { return clock_.now_us(); }
   const Clock& clock() const noexcept { return clock_; }
+  // kLoopScratchBytes, of the handler that runs, until it returns.
+  Bytes scratch() noexcept { return {scratch_.get(), kLoopScratchBytes}; }
 
  private:
-  struct Entry;
+  struct Entry {
+    Watch* watch = nullptr;
+    uint32_t serial = 0;  // tells a watch from an earlier one on the same descriptor, whose event may still be at hand
+  };
+
+  Entry* entry_of(int descriptor) noexcept;
+  void dispatch(const epoll_event& event);
+  void fire_due();
+  void wait(epoll_event* events, int events_max, uint64_t wait_us, int* ready) noexcept;
+  static bool sooner(const Timer* a, const Timer* b) noexcept;
+  void place(Timer* timer, size_t at) noexcept;
+  void sift_up(size_t at) noexcept;
+  void sift_down(size_t at) noexcept;
+
   const Clock& clock_;
   int epoll_ = -1;
   int wake_ = -1;
-  uint64_t serial_ = 0;
-  std::vector<Watch*> watches_;  // by descriptor
+  bool fine_waits_ = true;  // epoll_pwait2 (Linux 5.11), else milliseconds
+  bool turning_ = false;
+  uint32_t serial_ = 0;
+  uint64_t armed_count_ = 0;
+  uint64_t fired_at_us_ = 0;
+  std::vector<Entry> entries_;  // by descriptor
   std::vector<Timer*> heap_;
+  std::unique_ptr<std::byte[]> scratch_;
 };
 
 }  // namespace halfstep::net

@@ -24,7 +24,9 @@ struct Address {
 // accepts on it) is replaced. `bound` gets the real port when 0 was asked for.
 Fault listen_on(const Address& address, int* descriptor, Address* bound);
 
-// Accepts one; Throttled when none waits. `peer_loopback` and `peer_uid` (unix: SO_PEERCRED, else -1) describe the caller.
+// Accepts one; Throttled when none waits; NoSpace when this process or the system is out of descriptors or memory: the caller
+// stops watching the listener for a while, or epoll would call at once again. `peer_loopback` and `peer_uid` (unix:
+// SO_PEERCRED, else -1) describe the caller.
 struct Accepted {
   int descriptor = -1;
   bool peer_loopback = false;
@@ -33,7 +35,7 @@ struct Accepted {
 };
 Status accept_on(int listener, Accepted* out);
 
-// Starts to connect; the caller waits for EPOLLOUT, then asks connect_result().
+// Starts to connect; the caller waits for EPOLLOUT, then asks connect_result(). Resolving a name (not a number) may block.
 Fault start_connect(const Address& address, int* descriptor);
 Status connect_result(int descriptor) noexcept;
 

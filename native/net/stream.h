@@ -6,14 +6,17 @@
 // kSendLowBytes are queued the sink is asked for more, so that requests take turns chunk by chunk and a cancelled one stops at
 // a border.
 // Invariants: body memory grows only as bytes really arrive, never by the sender's number; a frame that fails its checks closes
-// the connection (after an Abort frame where possible); after divert_landing() or close() no byte lands any more.
+// the connection (after an Abort frame where possible); after divert_landing(), abort() or close() no byte lands any more.
+// Re-entrancy: a sink may call every method of the stream from within its callbacks, but destroy the stream only in
+// on_closed(). abort() and close() act at once and call nothing back; on_closed() follows from the loop. send…() and
+// ask_for_more() call nothing back either: what is queued leaves when the callback has returned.
+// The end: a peer that closes its sending half ends the connection; what is queued and fits the socket is sent first.
 // Thread: the loop's.
 #pragma once
 
 #include <sys/uio.h>
 
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,6 +24,7 @@
 #include "base/bytes.h"
 #include "base/status.h"
 #include "net/loop.h"
+#include "net/send_queue.h"
 #include "wire/message.h"
 
 namespace halfstep::net {
@@ -65,9 +69,6 @@ class FrameSink {
   virtual void on_closed(Status why) = 0;
 };
 
-// Payload memory given back: all bytes queued with it have left, or the connection is gone.
-using Released = void (*)(void* owner, uint64_t tag);
-
 class FrameStream final : public Watch {
  public:
   // Takes the (connected) descriptor.
@@ -81,29 +82,84 @@ class FrameStream final : public Watch {
   void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner, uint64_t tag);
   // Calls sink.on_sendable() in this turn of the loop if little is queued.
   void ask_for_more();
-  uint64_t queued_bytes() const noexcept { return queued_bytes_; }
+  uint64_t queued_bytes() const noexcept { return queue_.bytes(); }
 
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
-  // Stops and resumes reading (back-pressure): the peer sees a full socket.
+  // Stops and resumes reading (back-pressure): the peer sees a full socket. Frames that came with the same read (64 KiB at
+  // most) are still shown. A peer that dies while we do not read closes the connection at once.
   void pause_reading();
   void resume_reading();
 
   // Sends an Abort with `reason` if the socket takes it at once, then closes; on_closed follows from the loop, not from here.
   void abort(Status why, std::string_view reason);
+  // The same without a word to the peer.
+  void close(Status why);
   int descriptor() const noexcept { return descriptor_; }
   uint64_t received_bytes() const noexcept { return received_bytes_; }
   uint64_t sent_bytes() const noexcept { return sent_bytes_; }
+  // Frames of unknown opcodes that need not be understood: dropped as they arrive.
+  uint64_t skipped_frames() const noexcept { return skipped_frames_; }
 
   void on_ready(uint32_t epoll_events) override;
 
  private:
-  struct Impl;  // receive and send state: stream.cc
-  int descriptor_ = -1;
-  uint64_t queued_bytes_ = 0;
+  static void run_soon(void* self);
+  static void run_trim(void* self);
+  void later();
+
+  // Receiving.
+  void receive();
+  size_t gather_landing(std::span<iovec> out, size_t* used) noexcept;
+  void land(size_t count, const std::byte* copied_from);
+  void parse(ConstBytes bytes);
+  bool parse_head(ConstBytes from);
+  void on_whole_frame(ConstBytes body);
+  void end_chunk();
+  void end_of_input(Status why);
+
+  // Sending.
+  void pump();
+  bool send_some(size_t* budget);
+  void send_what_fits() noexcept;
+  void send_failed(int error);
+
+  uint32_t wanted_events() const noexcept;
+  void watch_for();
+  void trim_when_idle();
+  void finish();
+
+  Loop& loop_;
+  FrameSink& sink_;
+  int descriptor_;
+  Status why_;
+
   uint64_t received_bytes_ = 0;
   uint64_t sent_bytes_ = 0;
-  Impl* impl_;
+  uint64_t skipped_frames_ = 0;
+  uint64_t trim_mark_ = 0;  // received and sent bytes when trim_ was armed
+  uint32_t watched_ = 0;
+  bool finished_ = false;  // on_closed() was called
+  bool paused_ = false;
+  bool in_ready_ = false;  // on_ready() runs and will pump
+  bool pumping_ = false;
+  bool socket_full_ = false;  // EPOLLOUT is awaited
+  bool asked_ = false;        // on_sendable() is due when little is queued
+  int send_error_ = 0;        // what is left to read is still read
+
+  wire::Header header_;          // of the frame under way
+  bool in_body_ = false;         // header_ holds, its body is incomplete in held_
+  std::vector<std::byte> held_;  // header and body of a frame that has arrived in part
+  uint64_t skip_left_ = 0;       // of a frame that is skipped
+  uint64_t payload_left_ = 0;    // of the Chunk that is landing
+  Landing landing_;
+  size_t landing_at_ = 0;  // the piece that fills, and how far
+  size_t landing_offset_ = 0;
+  size_t ahead_bytes_;  // how much to read beyond the payload that is landing
+
+  SendQueue queue_;
+  Timer soon_;
+  Timer trim_;
 };
 
 }  // namespace halfstep::net

@@ -1,0 +1,207 @@
+#include "net/loop.h"
+
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <ctime>
+
+namespace halfstep::net {
+namespace {
+
+constexpr int kEventsPerTurn = 128;  // what is left over is ready in the next turn: epoll goes round
+constexpr uint64_t kUsPerSecond = 1'000'000;
+constexpr uint64_t kWaitUsMax = 3600 * kUsPerSecond;
+
+epoll_event event_for(int descriptor, uint32_t epoll_events, uint32_t serial) noexcept {
+  epoll_event event{};
+  event.events = epoll_events;
+  event.data.u64 = (uint64_t{serial} << 32) | static_cast<uint32_t>(descriptor);
+  return event;
+}
+
+}  // namespace
+
+Timer::~Timer() {
+  if (loop_ != nullptr) loop_->disarm(*this);
+}
+
+Loop::~Loop() {
+  for (Timer* timer : heap_) timer->loop_ = nullptr;
+  if (wake_ >= 0) ::close(wake_);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+Status Loop::open() {
+  assert(epoll_ < 0);
+  epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ < 0) return {Code::IoError, -errno};
+  wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wake_ < 0) return {Code::IoError, -errno};
+  epoll_event event = event_for(wake_, EPOLLIN, 0);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event) != 0) return {Code::IoError, -errno};
+  scratch_ = std::make_unique_for_overwrite<std::byte[]>(kLoopScratchBytes);
+  return {};
+}
+
+Loop::Entry* Loop::entry_of(int descriptor) noexcept {
+  const auto at = static_cast<size_t>(descriptor);
+  return descriptor >= 0 && at < entries_.size() ? &entries_[at] : nullptr;
+}
+
+Status Loop::add(int descriptor, uint32_t epoll_events, Watch* watch) {
+  if (descriptor < 0 || watch == nullptr) return {Code::Invalid, -EBADF};
+  const auto at = static_cast<size_t>(descriptor);
+  if (at >= entries_.size()) entries_.resize(at + 1);
+  if (entries_[at].watch != nullptr) return {Code::Invalid, -EEXIST};
+  if (++serial_ == 0) ++serial_;
+  epoll_event event = event_for(descriptor, epoll_events, serial_);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return {Code::IoError, -errno};
+  entries_[at] = {watch, serial_};
+  return {};
+}
+
+Status Loop::change(int descriptor, uint32_t epoll_events, Watch* watch) {
+  const Entry* entry = entry_of(descriptor);
+  if (entry == nullptr || entry->watch != watch) return {Code::Invalid, -ENOENT};
+  epoll_event event = event_for(descriptor, epoll_events, entry->serial);
+  if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, descriptor, &event) != 0) return {Code::IoError, -errno};
+  return {};
+}
+
+void Loop::remove(int descriptor, Watch* watch) {
+  Entry* entry = entry_of(descriptor);
+  if (entry == nullptr || entry->watch != watch || watch == nullptr) return;
+  *entry = {};
+  // Fails only if the descriptor was closed before, and then the kernel has dropped it already.
+  epoll_event unused{};
+  (void)::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, &unused);
+}
+
+void Loop::wait(epoll_event* events, int events_max, uint64_t wait_us, int* ready) noexcept {
+#ifdef SYS_epoll_pwait2
+  if (fine_waits_) {
+    const timespec limit{.tv_sec = static_cast<time_t>(wait_us / kUsPerSecond),
+                         .tv_nsec = static_cast<long>(wait_us % kUsPerSecond * 1000)};
+    const long count = ::syscall(SYS_epoll_pwait2, epoll_, events, events_max, &limit, nullptr, size_t{0});
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) {
+      *ready = static_cast<int>(count);
+      return;
+    }
+    fine_waits_ = false;  // an older kernel, or a profile that does not know the call
+  }
+#endif
+  *ready = ::epoll_wait(epoll_, events, events_max, static_cast<int>((wait_us + 999) / 1000));
+}
+
+void Loop::dispatch(const epoll_event& event) {
+  const auto descriptor = static_cast<int>(event.data.u64 & UINT32_MAX);
+  if (descriptor == wake_) {
+    uint64_t count = 0;
+    // EAGAIN if an earlier turn has taken it: a wake-up is a level, not a count.
+    (void)!::read(wake_, &count, sizeof(count));
+    return;
+  }
+  const Entry* entry = entry_of(descriptor);
+  if (entry == nullptr || entry->watch == nullptr) return;
+  if (entry->serial != static_cast<uint32_t>(event.data.u64 >> 32)) return;
+  entry->watch->on_ready(event.events);
+}
+
+void Loop::turn(uint64_t wait_us_max) {
+  assert(!turning_ && epoll_ >= 0);
+  turning_ = true;
+  uint64_t wait_us = std::min(wait_us_max, kWaitUsMax);
+  if (!heap_.empty()) {
+    const uint64_t now = now_us();
+    const uint64_t due = heap_.front()->due_us_;
+    wait_us = due <= now ? 0 : std::min(wait_us, due - now);
+  }
+  epoll_event events[kEventsPerTurn];
+  int ready = 0;
+  wait(events, kEventsPerTurn, wait_us, &ready);  // EINTR is a turn without events
+  for (int i = 0; i < ready; ++i) dispatch(events[i]);
+  fire_due();
+  turning_ = false;
+}
+
+void Loop::wake() noexcept {
+  const int saved = errno;
+  const uint64_t one = 1;
+  (void)!::write(wake_, &one, sizeof(one));
+  errno = saved;
+}
+
+// arm() makes no timer due before `fired_at_us_`, so that all that is armed from here on stands behind what was armed before.
+void Loop::fire_due() {
+  if (heap_.empty()) return;
+  fired_at_us_ = now_us();
+  const uint64_t armed_before = armed_count_;
+  while (!heap_.empty()) {
+    Timer* timer = heap_.front();
+    if (timer->due_us_ > fired_at_us_ || timer->order_ >= armed_before) return;
+    disarm(*timer);
+    timer->fire_(timer->owner_);  // may destroy the timer
+  }
+}
+
+bool Loop::sooner(const Timer* a, const Timer* b) noexcept {
+  return a->due_us_ != b->due_us_ ? a->due_us_ < b->due_us_ : a->order_ < b->order_;
+}
+
+void Loop::place(Timer* timer, size_t at) noexcept {
+  heap_[at] = timer;
+  timer->heap_at_ = at;
+}
+
+void Loop::sift_up(size_t at) noexcept {
+  Timer* timer = heap_[at];
+  while (at != 0) {
+    const size_t parent = (at - 1) / 2;
+    if (!sooner(timer, heap_[parent])) break;
+    place(heap_[parent], at);
+    at = parent;
+  }
+  place(timer, at);
+}
+
+void Loop::sift_down(size_t at) noexcept {
+  Timer* timer = heap_[at];
+  for (;;) {
+    size_t child = 2 * at + 1;
+    if (child >= heap_.size()) break;
+    if (child + 1 < heap_.size() && sooner(heap_[child + 1], heap_[child])) ++child;
+    if (!sooner(heap_[child], timer)) break;
+    place(heap_[child], at);
+    at = child;
+  }
+  place(timer, at);
+}
+
+void Loop::arm(Timer& timer, uint64_t due_us) {
+  assert(timer.loop_ == nullptr || timer.loop_ == this);
+  disarm(timer);
+  heap_.push_back(&timer);
+  timer.loop_ = this;
+  timer.due_us_ = std::max(due_us, fired_at_us_);
+  timer.order_ = armed_count_++;
+  sift_up(heap_.size() - 1);
+}
+
+void Loop::disarm(Timer& timer) noexcept {
+  if (timer.loop_ == nullptr) return;
+  const size_t at = timer.heap_at_;
+  assert(timer.loop_ == this && at < heap_.size() && heap_[at] == &timer);
+  timer.loop_ = nullptr;
+  Timer* last = heap_.back();
+  heap_.pop_back();
+  if (last == &timer) return;
+  place(last, at);
+  sift_up(at);
+  sift_down(last->heap_at_);
+}
+
+}  // namespace halfstep::net

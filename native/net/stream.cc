@@ -1,0 +1,535 @@
+#include "net/stream.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+
+#include "base/units.h"
+
+namespace halfstep::net {
+namespace {
+
+// What one connection may receive and send before the others have their turn.
+constexpr size_t kTurnBytes = 512 * KiB;
+constexpr size_t kVectorsMax = 256;  // below IOV_MAX: a 256 KiB Chunk of 4 KiB pieces takes 64
+
+// The loop's scratch: what is read ahead of its frame being known, then what nobody wants.
+constexpr size_t kAheadBytesMax = kLoopScratchBytes / 2;
+constexpr size_t kDropBytes = kLoopScratchBytes / 2;
+// After a large Chunk, read ahead only what the next head will take, so that its payload is not copied. After a small one a
+// copy costs less than another system call.
+constexpr size_t kAheadBytesMin = 512;
+constexpr size_t kDirectBytesMin = 32 * KiB;
+
+constexpr size_t kIdleBytesMax = 4 * KiB;  // of buffers that an idle connection may keep
+constexpr uint64_t kIdleUs = 100'000;
+constexpr size_t kDrainBytesMax = 1 * MiB;
+
+bool known(uint8_t opcode) noexcept {
+  using wire::Opcode;
+  switch (static_cast<Opcode>(opcode)) {
+    case Opcode::Hello:
+    case Opcode::RegisterLayout:
+    case Opcode::Match:
+    case Opcode::Get:
+    case Opcode::Put:
+    case Opcode::Release:
+    case Opcode::Delete:
+    case Opcode::Cancel:
+    case Opcode::List:
+    case Opcode::Stat:
+    case Opcode::Prefetch:
+    case Opcode::Touch:
+    case Opcode::Hold:
+    case Opcode::Renew:
+    case Opcode::Expire:
+    case Opcode::Clear:
+    case Opcode::Namespace:
+    case Opcode::Chunk:
+    case Opcode::Want:
+    case Opcode::Answers:
+    case Opcode::Final:
+    case Opcode::Abort: return true;
+  }
+  return false;
+}
+
+bool is_chunk(const wire::Header& header) noexcept { return header.opcode == static_cast<uint8_t>(wire::Opcode::Chunk); }
+
+std::string_view header_fault(Status status) noexcept {
+  switch (status.code()) {
+    case Code::TooLarge: return "frame header: a length is over what its opcode allows";
+    case Code::Unsupported: return "frame header: this opcode must be understood and is not";
+    default: return "frame header: wrong magic, flags, reserved field or checksum";
+  }
+}
+
+ssize_t receive_message(int descriptor, iovec* vectors, size_t count) noexcept {
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = count;
+  ssize_t got = 0;
+  do {
+    got = ::recvmsg(descriptor, &message, MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  return got;
+}
+
+ssize_t send_message(int descriptor, iovec* vectors, size_t count) noexcept {
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = count;
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
+}
+
+// Closing a TCP socket with unread bytes resets the connection, and a reset may overtake the Abort frame in the peer's socket.
+void drain(int descriptor) noexcept {
+  std::array<std::byte, 16 * KiB> dropped;
+  for (size_t total = 0; total < kDrainBytesMax;) {
+    const ssize_t got = ::recv(descriptor, dropped.data(), dropped.size(), MSG_DONTWAIT);
+    if (got <= 0) return;
+    total += static_cast<size_t>(got);
+  }
+}
+
+}  // namespace
+
+uint64_t Landing::bytes() const noexcept {
+  uint64_t sum = 0;
+  for (const iovec& piece : pieces_) sum += piece.iov_len;
+  return sum;
+}
+
+FrameStream::FrameStream(Loop& loop, int descriptor, FrameSink& sink)
+    : loop_(loop),
+      sink_(sink),
+      descriptor_(descriptor),
+      ahead_bytes_(kAheadBytesMax),
+      soon_(&FrameStream::run_soon, this),
+      trim_(&FrameStream::run_trim, this) {}
+
+FrameStream::~FrameStream() {
+  assert(!in_ready_ && !pumping_);
+  if (descriptor_ >= 0) {
+    loop_.remove(descriptor_, this);
+    ::close(descriptor_);
+    descriptor_ = -1;
+  }
+  finished_ = true;
+  queue_.drop();
+}
+
+Status FrameStream::start() {
+  watched_ = wanted_events();
+  return loop_.add(descriptor_, watched_, this);
+}
+
+void FrameStream::on_ready(uint32_t epoll_events) {
+  if (descriptor_ < 0) return;
+  in_ready_ = true;
+  if ((epoll_events & EPOLLOUT) != 0) socket_full_ = false;
+  if (!paused_) {
+    if ((epoll_events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
+  } else if ((epoll_events & (EPOLLHUP | EPOLLERR)) != 0) {
+    close({Code::Closed, -ECONNRESET});
+  }
+  in_ready_ = false;
+  if (descriptor_ >= 0) pump();
+  trim_when_idle();
+}
+
+void FrameStream::later() {
+  if (!soon_.armed()) loop_.arm(soon_, loop_.now_us());
+}
+
+void FrameStream::run_soon(void* self) {
+  auto* stream = static_cast<FrameStream*>(self);
+  if (stream->descriptor_ < 0) {
+    stream->finish();  // may destroy the stream
+    return;
+  }
+  if (stream->send_error_ != 0) {
+    // The peer's last words, an Abort perhaps, may still be unread.
+    stream->in_ready_ = true;
+    if (!stream->paused_) stream->receive();
+    stream->in_ready_ = false;
+    stream->close({Code::Closed, -stream->send_error_});
+    return;
+  }
+  stream->pump();
+}
+
+// ---- Receiving -----------------------------------------------------------------------------------------------------------
+
+void FrameStream::receive() {
+  size_t budget = kTurnBytes;
+  while (descriptor_ >= 0 && !paused_ && budget != 0) {
+    std::array<iovec, kVectorsMax> vectors;
+    size_t used = 0;
+    const size_t landing = gather_landing(std::span(vectors).first(kVectorsMax - 1), &used);
+    Bytes ahead;
+    if (landing == payload_left_) {
+      ahead = loop_.scratch().first(ahead_bytes_);
+      vectors[used++] = {ahead.data(), ahead.size()};
+    }
+    const ssize_t result = receive_message(descriptor_, vectors.data(), used);
+    if (result < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK) end_of_input({Code::Closed, -errno});
+      return;
+    }
+    if (result == 0) {
+      const bool at_border = held_.empty() && payload_left_ == 0 && skip_left_ == 0;
+      end_of_input({Code::Closed, at_border ? 0 : -EPIPE});
+      return;
+    }
+    const auto got = static_cast<size_t>(result);
+    received_bytes_ += got;
+    budget -= std::min(budget, got);
+    const size_t landed = std::min(got, landing);
+    if (landed != 0) land(landed, nullptr);
+    if (got > landing) parse(ahead.first(got - landing));
+    if (got < landing + ahead.size()) return;  // the socket is empty; epoll tells when it is not
+    if (landing == 0) ahead_bytes_ = std::min(ahead_bytes_ * 2, kAheadBytesMax);
+  }
+}
+
+size_t FrameStream::gather_landing(std::span<iovec> out, size_t* used) noexcept {
+  size_t total = 0;
+  size_t skip = landing_offset_;
+  size_t at = landing_at_;
+  const Bytes dropped = loop_.scratch().last(kDropBytes);
+  for (uint64_t left = payload_left_; left != 0 && *used < out.size();) {
+    const iovec& piece = landing_.pieces_[at];
+    size_t count = piece.iov_len - skip;
+    if (piece.iov_base != nullptr) {
+      out[(*used)++] = {static_cast<std::byte*>(piece.iov_base) + skip, count};
+    } else {
+      count = std::min(count, dropped.size());
+      out[(*used)++] = {dropped.data(), count};
+    }
+    total += count;
+    left -= count;
+    skip += count;
+    if (skip == piece.iov_len) {
+      skip = 0;
+      ++at;
+    }
+  }
+  return total;
+}
+
+// `count` bytes of the landing have arrived: in their place already, or at `copied_from`. The sink may divert the rest or end
+// the connection at every piece; bytes of this same read that lie beyond are then not shown.
+void FrameStream::land(size_t count, const std::byte* copied_from) {
+  while (count != 0 && descriptor_ >= 0) {
+    const iovec piece = landing_.pieces_[landing_at_];
+    const size_t step = std::min(count, piece.iov_len - landing_offset_);
+    std::byte* to = nullptr;
+    if (piece.iov_base != nullptr) {
+      to = static_cast<std::byte*>(piece.iov_base) + landing_offset_;
+      if (copied_from != nullptr) std::memcpy(to, copied_from, step);
+    }
+    if (copied_from != nullptr) copied_from += step;
+    count -= step;
+    payload_left_ -= step;
+    landing_offset_ += step;
+    if (landing_offset_ == piece.iov_len) {
+      landing_offset_ = 0;
+      ++landing_at_;
+    }
+    if (to != nullptr) {
+      sink_.on_landed({to, step}, 0);
+    } else {
+      sink_.on_landed({}, step);
+    }
+  }
+  if (descriptor_ >= 0 && payload_left_ == 0) end_chunk();
+}
+
+void FrameStream::end_chunk() {
+  const Status status = sink_.on_chunk_end();
+  if (!status.ok()) abort(status, code_name(status.code()));
+}
+
+void FrameStream::parse(ConstBytes bytes) {
+  while (!bytes.empty() && descriptor_ >= 0) {
+    size_t taken = 0;
+    if (payload_left_ != 0) {
+      taken = std::min<uint64_t>(bytes.size(), payload_left_);
+      land(taken, bytes.data());
+    } else if (skip_left_ != 0) {
+      taken = std::min<uint64_t>(bytes.size(), skip_left_);
+      skip_left_ -= taken;
+    } else if (held_.empty() && bytes.size() >= wire::kHeaderBytes) {
+      if (!parse_head(bytes.first(wire::kHeaderBytes))) return;
+      taken = wire::kHeaderBytes;
+      if (skip_left_ == 0) {
+        if (bytes.size() - taken < header_.body_bytes) {
+          held_.assign(bytes.begin(), bytes.end());
+          in_body_ = true;
+          return;
+        }
+        taken += header_.body_bytes;
+        on_whole_frame(bytes.subspan(wire::kHeaderBytes, header_.body_bytes));
+      }
+    } else {
+      const size_t whole = wire::kHeaderBytes + (in_body_ ? header_.body_bytes : 0);
+      taken = std::min(bytes.size(), whole - held_.size());
+      held_.insert(held_.end(), bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(taken));
+      if (held_.size() == whole) {
+        if (!in_body_) {
+          if (!parse_head(held_)) return;
+          in_body_ = skip_left_ == 0;
+          if (!in_body_) held_.clear();
+        }
+        if (in_body_ && held_.size() == wire::kHeaderBytes + header_.body_bytes) {
+          in_body_ = false;
+          on_whole_frame(ConstBytes(held_).subspan(wire::kHeaderBytes));
+          held_.clear();
+        }
+      }
+    }
+    bytes = bytes.subspan(taken);
+  }
+}
+
+// False when the connection was aborted.
+bool FrameStream::parse_head(ConstBytes from) {
+  const Status status = wire::parse_header(from, &header_);
+  if (!status.ok()) {
+    abort(status, header_fault(status));
+    return false;
+  }
+  if (!known(header_.opcode)) {
+    ++skipped_frames_;
+    skip_left_ = uint64_t{header_.body_bytes} + header_.payload_bytes;
+    // Nothing follows the header: an empty skip is over already, and must not be taken for a frame.
+    if (skip_left_ == 0) header_.body_bytes = 0;
+  }
+  return true;
+}
+
+void FrameStream::on_whole_frame(ConstBytes body) {
+  if (!known(header_.opcode)) return;
+  if (!wire::check_body(header_, body).ok()) {
+    abort(Code::Corrupt, "frame body: its checksum does not match");
+    return;
+  }
+  landing_.pieces_.clear();
+  landing_at_ = 0;
+  landing_offset_ = 0;
+  const Status status = sink_.on_frame(header_, body, &landing_);
+  if (descriptor_ < 0) return;
+  if (!status.ok()) {
+    abort(status, code_name(status.code()));
+    return;
+  }
+  if (!is_chunk(header_)) return;
+  if (landing_.bytes() != header_.payload_bytes) {
+    abort(Code::Internal, "the landing does not fit the payload");
+    return;
+  }
+  payload_left_ = header_.payload_bytes;
+  ahead_bytes_ = header_.payload_bytes < kDirectBytesMin
+                     ? kAheadBytesMax
+                     : std::clamp(wire::kHeaderBytes + body.size(), kAheadBytesMin, kAheadBytesMax);
+  if (payload_left_ == 0) end_chunk();
+}
+
+void FrameStream::divert_landing() noexcept {
+  if (payload_left_ == 0) return;
+  landing_.pieces_.resize(1);  // shrinks, or keeps: a landing in progress has a piece
+  landing_.pieces_[0] = {nullptr, payload_left_};
+  landing_at_ = 0;
+  landing_offset_ = 0;
+}
+
+void FrameStream::pause_reading() {
+  paused_ = true;
+  watch_for();
+}
+
+void FrameStream::resume_reading() {
+  paused_ = false;
+  watch_for();
+}
+
+void FrameStream::end_of_input(Status why) {
+  send_what_fits();
+  close(why);
+}
+
+// ---- Sending -------------------------------------------------------------------------------------------------------------
+
+void FrameStream::send(ConstBytes frames) {
+  if (descriptor_ < 0) return;
+  queue_.push(frames);
+  if (!in_ready_ && !pumping_) later();
+}
+
+void FrameStream::send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner,
+                             uint64_t tag) {
+  if (finished_) {
+    if (released != nullptr) released(owner, tag);
+    return;
+  }
+  // A stream that is closing keeps the payload until finish(), so that nothing is called back from here.
+  queue_.push(head);
+  queue_.push_payload(payload, released, owner, tag);
+  if (!in_ready_ && !pumping_) later();
+}
+
+void FrameStream::ask_for_more() {
+  asked_ = true;
+  if (!in_ready_ && !pumping_ && descriptor_ >= 0) later();
+}
+
+void FrameStream::pump() {
+  assert(!pumping_);
+  pumping_ = true;
+  size_t budget = kTurnBytes;
+  bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
+  while (descriptor_ >= 0) {
+    if (asked_ && may_ask && queue_.bytes() < kSendLowBytes) {
+      asked_ = false;
+      may_ask = false;
+      sink_.on_sendable();
+      continue;
+    }
+    if (queue_.bytes() == 0) {
+      queue_.consume(0);  // empty payloads wait to be released
+      if (queue_.bytes() == 0) break;
+    }
+    if (socket_full_ || send_error_ != 0) break;
+    if (budget == 0) {
+      later();
+      break;
+    }
+    if (!send_some(&budget)) break;
+    may_ask = true;
+  }
+  pumping_ = false;
+  if (descriptor_ < 0) return;
+  if (asked_ && queue_.bytes() < kSendLowBytes && send_error_ == 0) later();
+  watch_for();
+}
+
+// False when nothing was sent.
+bool FrameStream::send_some(size_t* budget) {
+  std::array<iovec, kVectorsMax> vectors;
+  const size_t used = queue_.gather(vectors, *budget);
+  size_t wanted = 0;
+  for (size_t i = 0; i < used; ++i) wanted += vectors[i].iov_len;
+  const ssize_t result = send_message(descriptor_, vectors.data(), used);
+  if (result < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      socket_full_ = true;
+    } else {
+      send_failed(errno);
+    }
+    return false;
+  }
+  const auto sent = static_cast<size_t>(result);
+  socket_full_ = sent < wanted;
+  sent_bytes_ += sent;
+  *budget -= sent;
+  asked_ = true;
+  queue_.consume(sent);
+  return true;
+}
+
+// One attempt, for the end of a connection. Nothing is consumed, hence nothing released: finish() does that from the loop.
+void FrameStream::send_what_fits() noexcept {
+  if (queue_.bytes() == 0 || send_error_ != 0) return;
+  std::array<iovec, kVectorsMax> vectors;
+  const size_t used = queue_.gather(vectors, SIZE_MAX);
+  const ssize_t sent = send_message(descriptor_, vectors.data(), used);
+  if (sent > 0) sent_bytes_ += static_cast<uint64_t>(sent);
+}
+
+void FrameStream::send_failed(int error) {
+  send_error_ = error;
+  later();
+}
+
+// ---- Life ----------------------------------------------------------------------------------------------------------------
+
+uint32_t FrameStream::wanted_events() const noexcept {
+  return (paused_ ? 0U : uint32_t{EPOLLIN}) | (socket_full_ ? uint32_t{EPOLLOUT} : 0U);
+}
+
+void FrameStream::watch_for() {
+  if (descriptor_ < 0) return;
+  const uint32_t wanted = wanted_events();
+  if (wanted == watched_) return;
+  const Status status = loop_.change(descriptor_, wanted, this);
+  if (status.ok()) {
+    watched_ = wanted;
+  } else if (status.code() == Code::IoError) {
+    close(status);
+  }  // else start() has not been called yet
+}
+
+void FrameStream::trim_when_idle() {
+  if (descriptor_ < 0 || trim_.armed()) return;
+  const size_t held = queue_.held_bytes() + held_.capacity() + landing_.pieces_.capacity() * sizeof(iovec);
+  if (held <= kIdleBytesMax) return;
+  trim_mark_ = received_bytes_ + sent_bytes_;
+  loop_.arm(trim_, loop_.now_us() + kIdleUs);
+}
+
+void FrameStream::run_trim(void* self) {
+  auto* stream = static_cast<FrameStream*>(self);
+  if (stream->received_bytes_ + stream->sent_bytes_ == stream->trim_mark_) {
+    stream->queue_.trim();
+    if (stream->held_.empty()) stream->held_ = {};
+    if (stream->payload_left_ == 0) stream->landing_.pieces_ = {};
+    return;  // what is still held belongs to a frame under way; the next event looks again
+  }
+  stream->trim_when_idle();
+}
+
+void FrameStream::abort(Status why, std::string_view reason) {
+  if (descriptor_ < 0) return;
+  std::vector<std::byte> frame;
+  wire::FrameWriter writer(frame);
+  writer.begin(wire::Opcode::Abort, 0);
+  writer.tlv_bytes(wire::Tlv::Reason, as_bytes(reason));
+  writer.finish();
+  queue_.push(frame);
+  send_what_fits();
+  (void)::shutdown(descriptor_, SHUT_WR);
+  drain(descriptor_);
+  close(why);
+}
+
+void FrameStream::close(Status why) {
+  if (descriptor_ < 0) return;
+  loop_.remove(descriptor_, this);
+  ::close(descriptor_);
+  descriptor_ = -1;
+  why_ = why;
+  payload_left_ = 0;
+  later();
+}
+
+void FrameStream::finish() {
+  assert(!finished_);
+  finished_ = true;
+  loop_.disarm(trim_);
+  queue_.drop();
+  held_ = {};
+  landing_.pieces_ = {};
+  sink_.on_closed(why_);
+}
+
+}  // namespace halfstep::net
