@@ -1,0 +1,459 @@
+// Each fault of the model is asked for alone and proven to fire; then what the model promises is
+// held against it.
+#include "io/memory_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/bytes.h"
+#include "io/test_files.h"
+
+namespace halfstep::io {
+namespace {
+
+constexpr uint64_t kDeviceBytes = 4 * MiB;
+constexpr uint32_t kPages = 16;
+
+class Harness {
+ public:
+  explicit Harness(const MemoryFaults& faults, uint64_t seed = 1, MemoryDevice* device = nullptr)
+      : device_(device != nullptr ? device : &own_device_),
+        engine_(MemoryConfig{seed, 64, faults}, std::vector<MemoryDevice*>{device_}) {}
+
+  MemoryEngine& engine() { return engine_; }
+  MemoryDevice& device() { return *device_; }
+  std::byte* memory() { return memory_.get(); }
+  const std::vector<int>& order() const { return order_; }
+
+  // A page whose every word says which page it is and which write put it there.
+  static void label(std::byte* page, uint64_t number, uint64_t version) {
+    for (uint32_t at = 0; at < kPageBytes; at += 16) {
+      store_le(page + at, number);
+      store_le(page + at + 8, version);
+    }
+  }
+  static bool labelled(const std::byte* page, uint64_t number, uint64_t version) {
+    for (uint32_t at = 0; at < kPageBytes; at += 16) {
+      if (load_le<uint64_t>(page + at) != number || load_le<uint64_t>(page + at + 8) != version)
+        return false;
+    }
+    return true;
+  }
+
+  void start(int tag, Op op, uint64_t page, uint32_t pages) {
+    auto& pending = pending_.emplace_back(std::make_unique<Pending>());
+    pending->owner = this;
+    pending->tag = tag;
+    pending->request.op = op;
+    pending->request.offset = page * kPageBytes;
+    pending->request.bytes = pages * kPageBytes;
+    pending->request.data = op == Op::Flush ? nullptr : memory() + page * kPageBytes;
+    pending->request.complete = [](Request& request) {
+      auto& self = *static_cast<Pending*>(request.owner);
+      self.owner->order_.push_back(self.tag);
+    };
+    pending->request.owner = pending.get();
+    engine_.submit(pending->request);
+    engine_.flush_submissions();
+  }
+  int32_t run(Op op, uint64_t page, uint32_t pages) {
+    start(0, op, page, pages);
+    const Request& request = pending_.back()->request;
+    while (engine_.in_flight() > 0) {
+      engine_.wait();
+      engine_.poll();
+    }
+    return request.error;
+  }
+  int32_t write(uint64_t page, uint32_t pages, uint64_t version) {
+    for (uint64_t i = page; i < page + pages; ++i)
+      label(memory() + i * kPageBytes, i, version);
+    return run(Op::Write, page, pages);
+  }
+  int32_t flush() { return run(Op::Flush, 0, 0); }
+  // 0: never written; UINT64_MAX: not a whole page of ours.
+  uint64_t version_on_device(uint64_t page) const {
+    const auto bytes = aligned_bytes(kPageBytes);
+    device_->read(page * kPageBytes, {bytes.get(), kPageBytes});
+    const auto version = load_le<uint64_t>(bytes.get() + 8);
+    if (version == 0) return labelled(bytes.get(), 0, 0) ? 0 : UINT64_MAX;
+    return labelled(bytes.get(), page, version) ? version : UINT64_MAX;
+  }
+
+ private:
+  struct Pending {
+    Request request;
+    Harness* owner = nullptr;
+    int tag = 0;
+  };
+  MemoryDevice own_device_{kDeviceBytes};
+  MemoryDevice* device_;
+  std::unique_ptr<std::byte[], AlignedDelete> memory_ = aligned_bytes(kDeviceBytes);
+  std::vector<std::unique_ptr<Pending>> pending_;
+  std::vector<int> order_;
+  MemoryEngine engine_;
+};
+
+MemoryFaults none() {
+  MemoryFaults faults;
+  faults.shuffle = false;
+  return faults;
+}
+
+TEST(MemoryEngine, KeepsOrderWithoutFaults) {
+  Harness h(none());
+  for (int i = 0; i < 32; ++i)
+    h.start(i, Op::Write, static_cast<uint64_t>(i), 1);
+  EXPECT_EQ(h.engine().poll(), 32U);
+  EXPECT_TRUE(std::is_sorted(h.order().begin(), h.order().end()));
+  EXPECT_EQ(h.engine().fault_counters().reordered, 0U);
+}
+
+TEST(MemoryEngine, ShufflesCompletions) {
+  MemoryFaults faults;
+  Harness h(faults);
+  for (int i = 0; i < 32; ++i)
+    h.start(i, Op::Write, static_cast<uint64_t>(i), 1);
+  EXPECT_EQ(h.engine().poll(), 32U);
+  EXPECT_FALSE(std::is_sorted(h.order().begin(), h.order().end()));
+  EXPECT_GT(h.engine().fault_counters().reordered, 0U);
+}
+
+TEST(MemoryEngine, DelaysWithinTheBound) {
+  MemoryFaults faults = none();
+  faults.delay_polls_max = 5;
+  Harness h(faults);
+  for (int i = 0; i < 60; ++i)
+    h.start(i, Op::Write, static_cast<uint64_t>(i), 1);
+  size_t completed = 0;
+  std::vector<size_t> per_poll;
+  for (int turn = 0; turn < 6; ++turn)
+    completed += per_poll.emplace_back(h.engine().poll());
+  EXPECT_EQ(completed, 60U) << "none may take longer than delay_polls_max";
+  EXPECT_LT(per_poll.front(), 60U);
+  EXPECT_EQ(h.engine().fault_counters().delayed, 60 - per_poll.front());
+}
+
+TEST(MemoryEngine, SameSeedGivesTheSameRun) {
+  const auto run = [](uint64_t seed) {
+    MemoryFaults faults;
+    faults.delay_polls_max = 3;
+    faults.read_error_chance = faults.write_error_chance = faults.flush_error_chance = 0.1;
+    faults.bit_flip_chance = faults.misdirected_read_chance = 0.1;
+    faults.cut_survival_chance = 0.5;
+    faults.torn_writes = true;
+    Harness h(faults, seed);
+    Prng work(99);  // the same work for every seed
+    for (int i = 0; i < 400; ++i) {
+      const uint64_t page = work.below(kPages);
+      const auto pages = static_cast<uint32_t>(work.below(4) + 1);
+      const uint64_t kind = work.below(8);
+      if (kind < 4) {
+        for (uint64_t at = page; at < page + pages; ++at) {
+          Harness::label(h.memory() + at * kPageBytes, at, static_cast<uint64_t>(i) + 1);
+        }
+        h.start(i, Op::Write, page, pages);
+      } else if (kind < 7) {
+        h.start(i, Op::Read, 512 + page, pages);
+      } else {
+        h.start(i, Op::Flush, 0, 0);
+      }
+      if (i % 3 == 0) h.engine().poll();
+      h.engine().flush_submissions();
+    }
+    h.engine().crash(MemoryEngine::Crash::PowerCut);
+    const auto image = aligned_bytes(kDeviceBytes);
+    h.device().read(0, {image.get(), kDeviceBytes});
+    uint64_t sum = 0;
+    for (uint64_t at = 0; at < kDeviceBytes; at += 8)
+      sum = sum * 31 + load_le<uint64_t>(image.get() + at);
+    const EngineCounters& c = h.engine().counters();
+    return std::tuple(sum, h.order(), c.errors, c.reads, c.writes, c.flushes);
+  };
+  const auto first = run(5);
+  EXPECT_EQ(first, run(5));
+  EXPECT_NE(first, run(6));
+}
+
+TEST(MemoryEngine, InjectedErrorHitsItsRangeOperationAndCountAlone) {
+  Harness h(none());
+  h.engine().inject({Op::Read, 0, 8 * kPageBytes, 2 * kPageBytes, -EIO, 2});
+  h.engine().inject({Op::Write, 0, 20 * kPageBytes, kPageBytes, -ENOSPC, UINT32_MAX});
+  h.engine().inject({Op::Flush, 0, 0, UINT64_MAX, -EIO, 1});
+  EXPECT_EQ(h.run(Op::Read, 7, 1), 0);
+  EXPECT_EQ(h.run(Op::Read, 10, 1), 0);
+  EXPECT_EQ(h.write(8, 2, 1), 0);
+  EXPECT_EQ(h.run(Op::Read, 7, 2), -EIO);
+  EXPECT_EQ(h.run(Op::Read, 9, 4), -EIO);
+  EXPECT_EQ(h.run(Op::Read, 8, 1), 0) << "two times were asked for";
+  EXPECT_EQ(h.write(18, 3, 1), -ENOSPC);
+  EXPECT_EQ(h.write(20, 1, 1), -ENOSPC);
+  EXPECT_EQ(h.write(21, 1, 1), 0);
+  EXPECT_EQ(h.flush(), -EIO);
+  EXPECT_EQ(h.flush(), 0);
+  const MemoryFaultCounters& counters = h.engine().fault_counters();
+  EXPECT_EQ(counters.read_errors, 2U);
+  EXPECT_EQ(counters.write_errors, 2U);
+  EXPECT_EQ(counters.flush_errors, 1U);
+  EXPECT_EQ(h.engine().counters().errors, 5U);
+}
+
+TEST(MemoryEngine, FailedReadLeavesNoiseInsteadOfTheRightBytes) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  ASSERT_EQ(h.write(3, 1, 7), 0);
+  faults.read_error_chance = 1;
+  h.engine().set_faults(faults);
+  EXPECT_EQ(h.run(Op::Read, 3, 1), -EIO);
+  EXPECT_FALSE(Harness::labelled(h.memory() + 3 * kPageBytes, 3, 7));
+  EXPECT_EQ(h.engine().fault_counters().read_errors, 1U);
+}
+
+TEST(MemoryEngine, FailedWriteMayLeaveAnyPartOfItself) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  ASSERT_EQ(h.write(0, kPages, 1), 0);
+  faults.write_error_chance = 1;
+  h.engine().set_faults(faults);
+  EXPECT_EQ(h.write(0, kPages, 2), -EIO);
+  uint32_t news = 0;
+  for (uint64_t page = 0; page < kPages; ++page) {
+    const uint64_t version = h.version_on_device(page);
+    EXPECT_TRUE(version == 1 || version == 2) << "page " << page;
+    news += version == 2 ? 1 : 0;
+  }
+  EXPECT_GT(news, 0U);
+  EXPECT_LT(news, kPages);
+  EXPECT_EQ(h.engine().fault_counters().write_errors, 1U);
+}
+
+TEST(MemoryEngine, FailedFlushLosesPagesThatNoLaterFlushBringsBack) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  ASSERT_EQ(h.write(0, 64, 1), 0);
+  faults.flush_error_chance = 1;
+  h.engine().set_faults(faults);
+  EXPECT_EQ(h.flush(), -EIO);
+  h.engine().set_faults(none());
+  EXPECT_EQ(h.flush(), 0);
+  uint32_t lost = 0;
+  for (uint64_t page = 0; page < 64; ++page)
+    lost += h.version_on_device(page) == 0 ? 1 : 0;
+  EXPECT_GT(lost, 0U);
+  EXPECT_LT(lost, 64U);
+  EXPECT_EQ(h.engine().fault_counters().flush_errors, 1U);
+}
+
+TEST(MemoryEngine, BitFlipIsGoneAtTheNextRead) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  ASSERT_EQ(h.write(2, 1, 9), 0);
+  faults.bit_flip_chance = 1;
+  h.engine().set_faults(faults);
+  ASSERT_EQ(h.run(Op::Read, 2, 1), 0);
+  EXPECT_FALSE(Harness::labelled(h.memory() + 2 * kPageBytes, 2, 9));
+  h.engine().set_faults(none());
+  ASSERT_EQ(h.run(Op::Read, 2, 1), 0);
+  EXPECT_TRUE(Harness::labelled(h.memory() + 2 * kPageBytes, 2, 9));
+  EXPECT_EQ(h.engine().fault_counters().bit_flips, 1U);
+}
+
+TEST(MemoryEngine, BitRotStaysAndIsWhereItSays) {
+  Harness h(none());
+  ASSERT_EQ(h.write(2, 1, 9), 0);
+  const uint64_t bit = h.engine().rot(0, 2 * kPageBytes, kPageBytes);
+  EXPECT_EQ(bit / 8 / kPageBytes, 2U);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(h.run(Op::Read, 2, 1), 0);
+    EXPECT_FALSE(Harness::labelled(h.memory() + 2 * kPageBytes, 2, 9));
+    h.memory()[bit / 8] ^= std::byte{static_cast<unsigned char>(1U << (bit % 8))};
+    EXPECT_TRUE(Harness::labelled(h.memory() + 2 * kPageBytes, 2, 9))
+        << "one bit, the one that was named";
+    ASSERT_EQ(h.flush(), 0);
+  }
+  EXPECT_EQ(h.engine().fault_counters().rotted_bits, 1U);
+}
+
+TEST(MemoryEngine, MisdirectedReadBringsAnotherPlacesBytes) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  for (uint64_t page = 0; page < kDeviceBytes / kPageBytes; ++page)
+    ASSERT_EQ(h.write(page, 1, 1), 0);
+  faults.misdirected_read_chance = 1;
+  h.engine().set_faults(faults);
+  ASSERT_EQ(h.run(Op::Read, 5, 1), 0);
+  const auto from = load_le<uint64_t>(h.memory() + 5 * kPageBytes);
+  EXPECT_TRUE(Harness::labelled(h.memory() + 5 * kPageBytes, from, 1))
+      << "a whole page of another place";
+  EXPECT_NE(from, 5U);
+  EXPECT_EQ(h.engine().fault_counters().misdirected_reads, 1U);
+}
+
+TEST(MemoryEngine, PowerCutLosesWhatWasNotFlushedAndKeepsWhatWas) {
+  Harness h(none());
+  ASSERT_EQ(h.write(0, kPages, 1), 0);
+  ASSERT_EQ(h.flush(), 0);
+  ASSERT_EQ(h.write(0, kPages / 2, 2), 0);
+  EXPECT_EQ(h.version_on_device(0), 2U) << "the cache is read";
+  h.engine().crash(MemoryEngine::Crash::PowerCut);
+  for (uint64_t page = 0; page < kPages; ++page)
+    EXPECT_EQ(h.version_on_device(page), 1U);
+  EXPECT_EQ(h.engine().fault_counters().lost_writes, 1U);
+  EXPECT_EQ(h.device().cached_pages(), 0U);
+}
+
+TEST(MemoryEngine, FlushCoversNoWriteThatCompletedAfterItWasHandedOver) {
+  MemoryFaults faults = none();
+  Harness h(faults);
+  // Both are in the queue together: the write takes effect first, and the flush owes it nothing.
+  Harness::label(h.memory(), 0, 1);
+  h.start(1, Op::Write, 0, 1);
+  h.start(2, Op::Flush, 0, 0);
+  EXPECT_EQ(h.engine().poll(), 2U);
+  h.engine().crash(MemoryEngine::Crash::PowerCut);
+  EXPECT_EQ(h.version_on_device(0), 0U);
+}
+
+TEST(MemoryEngine, PowerCutSparesWholeWritesUnlessTearingIsAskedFor) {
+  for (const bool torn : {false, true}) {
+    uint64_t torn_writes = 0;
+    uint64_t lost = 0;
+    uint64_t surviving = 0;
+    for (uint64_t seed = 0; seed < 30; ++seed) {
+      MemoryFaults faults = none();
+      faults.cut_survival_chance = 0.5;
+      faults.torn_writes = torn;
+      Harness h(faults, seed);
+      for (uint64_t i = 0; i < 4; ++i)
+        ASSERT_EQ(h.write(i * 4, 4, 1), 0);
+      h.engine().crash(MemoryEngine::Crash::PowerCut);
+      uint64_t mixed = 0;
+      for (uint64_t i = 0; i < 4; ++i) {
+        uint64_t kept = 0;
+        for (uint64_t page = i * 4; page < i * 4 + 4; ++page) {
+          ASSERT_LE(h.version_on_device(page), 1U) << "a page is never torn in itself";
+          kept += h.version_on_device(page);
+        }
+        mixed += kept != 0 && kept != 4 ? 1 : 0;
+      }
+      const MemoryFaultCounters& counters = h.engine().fault_counters();
+      EXPECT_EQ(counters.torn_writes, mixed);
+      torn_writes += counters.torn_writes;
+      lost += counters.lost_writes;
+      surviving += counters.surviving_writes;
+    }
+    EXPECT_EQ(torn_writes + lost + surviving, 120U);
+    EXPECT_GT(lost, 0U);
+    EXPECT_GT(surviving, 0U);
+    EXPECT_EQ(torn_writes > 0, torn);
+  }
+}
+
+TEST(MemoryEngine, PowerCutReordersTwoWritesOfOnePlace) {
+  // With survival by coin, the older of two unflushed writes may be what is left.
+  std::vector<uint64_t> seen(3);
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    MemoryFaults faults = none();
+    faults.cut_survival_chance = 0.5;
+    Harness h(faults, seed);
+    ASSERT_EQ(h.write(0, 1, 1), 0);
+    ASSERT_EQ(h.write(0, 1, 2), 0);
+    h.engine().crash(MemoryEngine::Crash::PowerCut);
+    const uint64_t version = h.version_on_device(0);
+    ASSERT_LE(version, 2U);
+    ++seen[version];
+  }
+  for (const uint64_t times : seen)
+    EXPECT_GT(times, 0U);
+}
+
+TEST(MemoryEngine, KilledProcessKeepsTheCacheAndLeavesTheQueueToChance) {
+  uint64_t arrived = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Harness h(none(), seed);
+    ASSERT_EQ(h.write(0, 2, 1), 0);
+    for (uint64_t page = 2; page < 4; ++page)
+      Harness::label(h.memory() + page * kPageBytes, page, 1);
+    h.start(1, Op::Write, 2, 2);
+    h.engine().crash(MemoryEngine::Crash::Killed);
+    EXPECT_EQ(h.engine().in_flight(), 0U);
+    EXPECT_EQ(h.engine().poll(), 0U) << "what was in flight never completes";
+    EXPECT_EQ(h.version_on_device(0), 1U);
+    EXPECT_EQ(h.version_on_device(2), h.version_on_device(3))
+        << "whole or not at all: tearing was not asked for";
+    arrived += h.version_on_device(2);
+    const MemoryFaultCounters& counters = h.engine().fault_counters();
+    EXPECT_EQ(counters.surviving_writes, h.version_on_device(2));
+    EXPECT_EQ(counters.lost_writes, 1 - h.version_on_device(2));
+  }
+  EXPECT_GT(arrived, 0U);
+  EXPECT_LT(arrived, 40U);
+}
+
+TEST(MemoryEngine, KilledProcessTearsWhatWasInTheQueueWhenAsked) {
+  uint64_t torn = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    MemoryFaults faults = none();
+    faults.torn_writes = true;
+    Harness h(faults, seed);
+    for (uint64_t page = 0; page < 8; ++page)
+      Harness::label(h.memory() + page * kPageBytes, page, 1);
+    h.start(1, Op::Write, 0, 8);
+    h.engine().crash(MemoryEngine::Crash::Killed);
+    torn += h.engine().fault_counters().torn_writes;
+  }
+  EXPECT_GT(torn, 0U);
+}
+
+TEST(MemoryEngine, AnswersNothingButNoDeviceAfterACrash) {
+  Harness h(none());
+  h.engine().crash(MemoryEngine::Crash::PowerCut);
+  EXPECT_EQ(h.run(Op::Read, 0, 1), -ENODEV);
+  EXPECT_EQ(h.flush(), -ENODEV);
+}
+
+TEST(MemoryDevice, IsCarriedIntoANewEngineAndCopiedToBeCrashedAgain) {
+  MemoryDevice device(kDeviceBytes);
+  {
+    Harness before(none(), 1, &device);
+    ASSERT_EQ(before.write(0, 4, 1), 0);
+    ASSERT_EQ(before.flush(), 0);
+    ASSERT_EQ(before.write(2, 4, 2), 0);
+  }
+  MemoryDevice copy = device;
+  {
+    Harness cut(none(), 2, &copy);
+    cut.engine().crash(MemoryEngine::Crash::PowerCut);
+    EXPECT_EQ(cut.version_on_device(2), 1U);
+    EXPECT_EQ(cut.version_on_device(5), 0U);
+  }
+  Harness after(none(), 3, &device);
+  EXPECT_EQ(after.version_on_device(2), 2U) << "the copy's power cut is not the original's";
+  ASSERT_EQ(after.run(Op::Read, 5, 1), 0);
+  EXPECT_TRUE(Harness::labelled(after.memory() + 5 * kPageBytes, 5, 2));
+}
+
+TEST(MemoryDevice, WithoutAVolatileCacheWritesAreDurableAtOnce) {
+  MemoryDevice device(kDeviceBytes, false);
+  Harness h(none(), 1, &device);
+  ASSERT_EQ(h.write(0, 4, 1), 0);
+  EXPECT_EQ(device.cached_pages(), 0U);
+  h.engine().crash(MemoryEngine::Crash::PowerCut);
+  for (uint64_t page = 0; page < 4; ++page)
+    EXPECT_EQ(h.version_on_device(page), 1U);
+}
+
+TEST(MemoryDevice, TakesMemoryForWrittenPagesAlone) {
+  MemoryDevice device(uint64_t{1} << 50);
+  const auto page = aligned_bytes(kPageBytes);
+  device.read((uint64_t{1} << 50) - kPageBytes, {page.get(), kPageBytes});
+  EXPECT_EQ(device.media_pages() + device.cached_pages(), 0U);
+}
+
+}  // namespace
+}  // namespace halfstep::io
