@@ -77,6 +77,6 @@ $(VENV)/.models: $(VENV)/.tools
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo "native build: first time about two minutes on two cores, 300 MB under build/"
 	$(PYTHON) -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
-	  -Cbuild-dir=build/$(PRESET) -Ccmake.args=--preset=$(PRESET) -Ccmake.build-type=Release \
-	  -Ccmake.define.HALFSTEP_PYTHON=ON -Ccmake.define.HALFSTEP_WERROR=$(WERROR)
+	  --config-settings=build-dir=build/$(PRESET) --config-settings=cmake.args=--preset=$(PRESET) --config-settings=cmake.build-type=Release \
+	  --config-settings=cmake.define.HALFSTEP_PYTHON=ON --config-settings=cmake.define.HALFSTEP_WERROR=$(WERROR)
 	@touch $@

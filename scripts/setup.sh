@@ -21,15 +21,15 @@ readonly PIP=("$VENV/bin/python" -m pip --disable-pip-version-check --no-input -
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# --- system packages -----------------------------------------------------------------------------------------------------
+# --- system packages and Python ------------------------------------------------------------------------------------------
 
 apt_install() {  # apt_install WHY PACKAGE...
   local why=$1 size
   shift
   command -v apt-get >/dev/null ||
-    die "$why is missing and this is no Debian or Ubuntu; install the equivalents of: $*"
+    die "system packages for $why are missing and this is no Debian or Ubuntu; install the equivalents of: $*"
   if [[ $(id -u) != 0 ]]; then
-    die "$why is missing; run this, then the same make command again:
+    die "system packages for $why are missing; run this, then the same make command again:
   sudo apt-get update && sudo apt-get install -y --no-install-recommends $*"
   fi
   if ! apt-get install --simulate -y --no-install-recommends "$@" >/dev/null 2>&1; then
@@ -42,29 +42,6 @@ apt_install() {  # apt_install WHY PACKAGE...
 }
 
 has_header() { echo "#include <$1>" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1; }
-
-native_packages() {
-  local missing=()
-  if ! command -v g++ >/dev/null || (( $(g++ -dumpversion | cut -d. -f1) < 12 )); then
-    missing+=(g++)
-  fi
-  if ! command -v git >/dev/null; then missing+=(git); fi
-  local header package
-  while read -r header package; do
-    # Without a compiler nothing can be probed: ask for all of them, apt skips what is there.
-    if [[ " ${missing[*]-} " == *" g++ "* ]] || ! has_header "$header"; then missing+=("$package"); fi
-  done <<'HEADERS'
-isa-l.h libisal-dev
-liburing.h liburing-dev
-xxhash.h libxxhash-dev
-gtest/gtest.h libgtest-dev
-HEADERS
-  if (( ${#missing[@]} )); then apt_install "the native build" "${missing[@]}"; fi
-  (( $(g++ -dumpversion | cut -d. -f1) >= 12 )) ||
-    die "g++ $(g++ -dumpversion): Halfstep needs 12 or newer; install g++-12 and set CXX=g++-12"
-}
-
-# --- Python --------------------------------------------------------------------------------------------------------------
 
 python_serves() {  # a venv can be made of it, and extension modules can be compiled for it
   "$1" - <<'PROBE' 2>/dev/null
@@ -84,18 +61,41 @@ find_python() {
   return 1
 }
 
+wanted_packages() {  # what `base` lacks, one package a line
+  local compiler=yes header package
+  if ! command -v g++ >/dev/null || (( $(g++ -dumpversion | cut -d. -f1) < 12 )); then
+    echo g++
+    compiler=no
+  fi
+  command -v git >/dev/null || echo git
+  # Without a compiler nothing can be probed: ask for all of them, apt skips what is there.
+  while read -r header package; do
+    [[ $compiler == yes ]] && has_header "$header" || echo "$package"
+  done <<'HEADERS'
+isa-l.h libisal-dev
+liburing.h liburing-dev
+xxhash.h libxxhash-dev
+gtest/gtest.h libgtest-dev
+HEADERS
+  [[ -x $VENV/bin/python ]] || find_python >/dev/null || printf '%s\n' python3 python3-venv python3-dev
+}
+
+system_packages() {
+  local wanted
+  if [[ -n ${HALFSTEP_PYTHON:-} ]] && ! find_python >/dev/null; then
+    die "HALFSTEP_PYTHON=$HALFSTEP_PYTHON: needs Python >= 3.11 with the venv module and Python.h (python3-venv, python3-dev)"
+  fi
+  mapfile -t wanted < <(wanted_packages)
+  if (( ${#wanted[@]} )); then apt_install "the build" "${wanted[@]}"; fi
+  (( $(g++ -dumpversion | cut -d. -f1) >= 12 )) ||
+    die "g++ is version $(g++ -dumpversion), Halfstep needs 12 or newer: install one and put it first in PATH as g++"
+}
+
 make_venv() {
   if [[ -x $VENV/bin/python ]] && "$VENV/bin/python" -c 'import pip' 2>/dev/null; then return; fi
   local python
-  if ! python=$(find_python); then
-    if [[ -n ${HALFSTEP_PYTHON:-} ]]; then
-      die "HALFSTEP_PYTHON=$HALFSTEP_PYTHON: needs Python >= 3.11 with the venv module and Python.h (python3-venv, python3-dev)"
-    fi
-    apt_install "Python (>= 3.11 with venv and headers)" python3 python3-venv python3-dev
-    python=$(find_python) ||
-      die "this system's Python is $(/usr/bin/python3 --version 2>&1 || echo absent): 3.11 or newer is needed;
+  python=$(find_python) || die "/usr/bin/python3 is $(/usr/bin/python3 --version 2>&1): 3.11 or newer is needed;
 install one with its headers and set HALFSTEP_PYTHON to it"
-  fi
   say "$VENV from $python ($("$python" --version)) (15 MB, 5 s)"
   rm -rf "$VENV"
   "$python" -m venv "$VENV"
@@ -127,7 +127,7 @@ build_programs() {  # cmake and ninja from the system where they will do, else i
 }
 
 base() {
-  native_packages
+  system_packages
   make_venv
   build_programs
   pip_install tools "about 60 MB, half a minute" build dev

@@ -54,7 +54,7 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--wheel-dir",
             target,
         ),
-        *(f"-Cbuild-dir={repository}/build/wheel", repository),
+        *(f"--config-settings=build-dir={repository}/build/wheel", repository),
     )
     (built,) = target.glob("halfstep-*.whl")
     return built
