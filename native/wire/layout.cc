@@ -9,15 +9,12 @@
 namespace halfstep::wire {
 namespace {
 
-bool usable(const GroupShape& shape) noexcept {
-  return shape.size_count >= 1 && shape.size_count <= kPartSizesMax;
-}
+bool usable(const GroupShape& shape) noexcept { return shape.size_count >= 1 && shape.size_count <= kPartSizesMax; }
 
 // Bytes of the first `count` sizes; at most four u32, so 34 bits.
 uint64_t prefix_bytes(const GroupShape& shape, uint32_t count) noexcept {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count; ++i)
-    bytes += shape.part_bytes[i];
+  for (uint32_t i = 0; i < count; ++i) bytes += shape.part_bytes[i];
   return bytes;
 }
 
@@ -63,8 +60,7 @@ uint32_t GroupShape::parts_of(uint64_t block_bytes) const noexcept {
   if (cycles > kPartsMax) return 0;
   uint64_t rest = block_bytes % cycle_bytes;
   auto parts = static_cast<uint32_t>(cycles * size_count);
-  for (uint32_t i = 0; rest > 0; ++i, ++parts)
-    rest -= std::min<uint64_t>(rest, part_bytes[i]);
+  for (uint32_t i = 0; rest > 0; ++i, ++parts) rest -= std::min<uint64_t>(rest, part_bytes[i]);
   return parts <= kPartsMax ? parts : 0;
 }
 
@@ -128,8 +124,7 @@ Status Layout::make(std::vector<std::pair<std::string, std::string>> fields, std
     if (!usable(shape)) return Code::Invalid;
     writer.put(shape.part_count);
     writer.put(shape.size_count);
-    for (uint32_t i = 0; i < shape.size_count; ++i)
-      writer.put(shape.part_bytes[i]);
+    for (uint32_t i = 0; i < shape.size_count; ++i) writer.put(shape.part_bytes[i]);
   }
   return parse(canonical, out);  // the one place where the rules stand
 }

@@ -32,9 +32,7 @@ bool take_section(Reader& reader, uint16_t* out) noexcept {
   return reader.take<uint16_t>() == 0 && *out < kSectionsMax;
 }
 
-bool within_items(uint32_t first, uint32_t count) noexcept {
-  return uint64_t{first} + count <= kItemsMax;
-}
+bool within_items(uint32_t first, uint32_t count) noexcept { return uint64_t{first} + count <= kItemsMax; }
 
 // The rule of records.h for one run, apart from what only the group's shape can tell.
 bool run_allowed(const Run& run) noexcept {

@@ -412,15 +412,13 @@ Status parse_chunk(ConstBytes body, uint32_t payload_bytes, RunsView* out) noexc
 template <typename Visit>
 Status for_selected_parts(const SectionView& section, uint32_t parts, Visit&& visit) {
   if (section.head.range_count == 0) {
-    for (uint32_t part = 0; part < parts; ++part)
-      visit(part);
+    for (uint32_t part = 0; part < parts; ++part) visit(part);
     return {};
   }
   for (uint32_t r = 0; r < section.head.range_count; ++r) {
     const PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
-    for (uint32_t i = 0; i < range.count; ++i)
-      visit(range.start + i * range.stride);
+    for (uint32_t i = 0; i < range.count; ++i) visit(range.start + i * range.stride);
   }
   return {};
 }
@@ -437,8 +435,7 @@ Status for_status_runs(ConstBytes value, Visit&& visit) {
   const auto section = reader.take<uint16_t>();
   const auto flags = reader.take<uint16_t>();
   const auto count = reader.take<uint32_t>();
-  for (uint32_t i = 0; i < count; ++i)
-    visit(section, flags, reader.take<StatusRun>());
+  for (uint32_t i = 0; i < count; ++i) visit(section, flags, reader.take<StatusRun>());
   return {};
 }
 

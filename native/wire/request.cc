@@ -18,23 +18,12 @@ struct Rules {
 
 bool rules_of(Opcode opcode, Rules* out) noexcept {
   switch (opcode) {
-    case Opcode::Match:
-      *out = {.stop_at_miss = true, .hold = true};
-      return true;
-    case Opcode::Get:
-      *out = {.ranges = true, .stop_at_miss = true};
-      return true;
-    case Opcode::Put:
-      *out = {.offers = true};
-      return true;
-    case Opcode::Delete:
-      *out = {};
-      return true;
-    case Opcode::Release:
-      *out = {.owner = true, .sections_needed = false};
-      return true;
-    default:
-      return false;
+    case Opcode::Match: *out = {.stop_at_miss = true, .hold = true}; return true;
+    case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true}; return true;
+    case Opcode::Put: *out = {.offers = true}; return true;
+    case Opcode::Delete: *out = {}; return true;
+    case Opcode::Release: *out = {.owner = true, .sections_needed = false}; return true;
+    default: return false;
   }
 }
 
@@ -82,18 +71,14 @@ class RequestParser {
  private:
   Status take(const TlvView& tlv) {
     switch (static_cast<Tlv>(tlv.kind)) {
-      case Tlv::Batch:
-        return take_batch(tlv.value);
+      case Tlv::Batch: return take_batch(tlv.value);
       case Tlv::Owner:
         if (!rules_.owner || out_.has_owner) return Code::Invalid;
         out_.has_owner = true;
         return parse_owner(tlv.value, &out_.owner);
-      case Tlv::Section:
-        return take_section(tlv.value);
-      case Tlv::Offers:
-        return take_offers(tlv.value);
-      case Tlv::PartTable:
-        return take_part_table(tlv.value);
+      case Tlv::Section: return take_section(tlv.value);
+      case Tlv::Offers: return take_offers(tlv.value);
+      case Tlv::PartTable: return take_part_table(tlv.value);
       default:
         if ((tlv.kind & kMustUnderstandTlv) != 0) return Code::Unsupported;
         return is_known(tlv.kind) ? Status(Code::Invalid) : Status();
