@@ -1,13 +1,12 @@
 // One suite for every engine: what engine.h promises, whichever way the bytes move.
 #include "io/engine.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,7 +16,8 @@
 #include "base/units.h"
 #include "io/backing.h"
 #include "io/memory_engine.h"
-#include "io/test_files.h"
+#include "io/test_fixtures.h"
+#include "io/uring_engine.h"
 
 namespace halfstep::io {
 namespace {
@@ -26,7 +26,7 @@ constexpr uint64_t kDeviceBytes = 8 * MiB;
 constexpr uint64_t kArenaBytes = 8 * MiB;
 constexpr uint32_t kQueueDepth = 8;
 
-enum class Kind { Uring, Pread, Memory };
+enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory };
 
 std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   switch (info.param) {
@@ -87,12 +87,29 @@ class EngineContract : public testing::TestWithParam<Kind> {
       return;
     }
     EngineConfig config;
-    config.choice = GetParam() == Kind::Uring ? EngineChoice::Uring : EngineChoice::Pread;
     config.queue_depth = kQueueDepth;
-    const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
-    if (GetParam() == Kind::Uring && fault.status == Code::Unsupported)
-      GTEST_SKIP() << "no io_uring here: " << fault.what;
+    config.choice = EngineChoice::Pread;
+    if (GetParam() == Kind::Pread) {
+      const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+      return;
+    }
+    const Fault fault = UringEngine::open(config, *arena_, {backing_.get()}, &engine_, features());
+    if (fault.status == Code::Unsupported) GTEST_SKIP() << "no io_uring here: " << fault.what;
     ASSERT_TRUE(fault.ok()) << fault.what;
+  }
+
+  static UringEngine::Features features() {
+    switch (GetParam()) {
+      case Kind::UringOfLinux60:
+        return UringEngine::Features::NoDeferredTaskRun;
+      case Kind::UringOfLinux519:
+        return UringEngine::Features::NoSingleIssuer;
+      case Kind::UringOfLinux515:
+        return UringEngine::Features::None;
+      default:
+        return UringEngine::Features::All;
+    }
   }
 
   std::byte* at(uint64_t offset) { return arena_->bytes().data() + offset; }

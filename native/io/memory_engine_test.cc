@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "io/test_files.h"
+#include "io/test_fixtures.h"
 
 namespace halfstep::io {
 namespace {

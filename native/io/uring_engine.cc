@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <ctime>
 #include <fstream>
+#include <span>
 #include <string>
 
 #include "io/backing.h"
@@ -20,7 +21,8 @@ struct Rung {
   const char* features;
 };
 
-// Best first. A kernel that does not know a flag answers EINVAL, and the next rung is tried.
+// In the order of Features, best first. A kernel that does not know a flag answers EINVAL, and the
+// next rung is tried.
 constexpr Rung kLadder[] = {
     // 6.1: completions are run when we ask for them, in our thread, in batches. TASKRUN_FLAG tells
     // without a system call that
@@ -102,14 +104,15 @@ std::string memlock_limit() {
 }  // namespace
 
 Fault UringEngine::open(const EngineConfig& config, Arena& arena,
-                        const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out) {
+                        const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out,
+                        Features features) {
   std::unique_ptr<UringEngine> engine(new UringEngine(arena));
   for (const Backing* backing : backings) {
     engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
   }
   engine->facts_.name = "uring";
   engine->facts_.queue_depth = config.queue_depth;
-  if (const int error = engine->set_up_ring(config.queue_depth); error != 0) {
+  if (const int error = engine->set_up_ring(config.queue_depth, features); error != 0) {
     return {{Code::Unsupported, error}, explain_refusal(error)};
   }
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -125,9 +128,9 @@ Fault UringEngine::open(const EngineConfig& config, Arena& arena,
 }
 
 // 0 or a negative errno.
-int UringEngine::set_up_ring(uint32_t entries) {
+int UringEngine::set_up_ring(uint32_t entries, Features features) {
   int error = 0;
-  for (const Rung& rung : kLadder) {
+  for (const Rung& rung : std::span(kLadder).subspan(static_cast<size_t>(features))) {
     io_uring_params params{};
     params.flags = rung.flags;
     error = io_uring_queue_init_params(entries, &ring_, &params);

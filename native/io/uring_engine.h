@@ -19,9 +19,12 @@ namespace halfstep::io {
 
 class UringEngine final : public Engine {
  public:
+  // What the kernel is asked for at most: a test takes the place of an older kernel with it.
+  enum class Features : uint8_t { All, NoDeferredTaskRun, NoSingleIssuer, None };
+
   // Fails, with cause and remedy, only where no ring is to be had at all.
   static Fault open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
-                    std::unique_ptr<Engine>* out);
+                    std::unique_ptr<Engine>* out, Features features = Features::All);
   ~UringEngine() override;
   UringEngine(const UringEngine&) = delete;
   UringEngine& operator=(const UringEngine&) = delete;
@@ -42,7 +45,7 @@ class UringEngine final : public Engine {
   };
 
   explicit UringEngine(Arena& arena) : arena_(arena) {}
-  int set_up_ring(uint32_t entries);
+  int set_up_ring(uint32_t entries, Features features);
   void register_resources();
   bool enable() noexcept;
   void fill_ring() noexcept;

@@ -1,0 +1,326 @@
+#include "io/backing.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "io/test_fixtures.h"
+
+namespace halfstep::io {
+namespace {
+
+constexpr uint64_t kBytes = 4 * MiB;
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool on_tmpfs(const std::string& path) {
+  struct statfs fs {};
+  return statfs(path.c_str(), &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
+Fault create(const std::string& path, uint64_t bytes = kBytes) {
+  return Backing::create({path, bytes, true}, nullptr, nullptr);
+}
+
+class BackingFile : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_FALSE(directory_.path().empty()); }
+  std::string path() const { return directory_.path() + "/store"; }
+  bool exists() const { return std::filesystem::exists(path()); }
+  Fault open(std::unique_ptr<Backing>* out, bool allow_buffered = true) {
+    return Backing::open({path(), 0, allow_buffered}, out);
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(BackingFile, IsAllocatedWholeWithProgressToTheEnd) {
+  struct Seen {
+    std::vector<uint64_t> done;
+    uint64_t total = 0;
+  } seen;
+  const auto progress = [](void* context, uint64_t done, uint64_t total) {
+    auto& s = *static_cast<Seen*>(context);
+    s.done.push_back(done);
+    s.total = total;
+    return true;
+  };
+  constexpr uint64_t kLong = 2 * GiB + 4096;  // three steps
+  if (free_bytes(path()) < 2 * kLong)
+    GTEST_SKIP() << directory_.path() << " has less than 4 GiB free";
+  if (on_tmpfs(directory_.path()))
+    GTEST_SKIP() << directory_.path() << " is tmpfs: 2 GiB would be memory";
+  const Fault fault = Backing::create({path(), kLong, true}, progress, &seen);
+  ASSERT_TRUE(fault.ok()) << fault.what;
+  struct stat about {};
+  ASSERT_EQ(stat(path().c_str(), &about), 0);
+  EXPECT_EQ(static_cast<uint64_t>(about.st_size), kLong);
+  EXPECT_GE(static_cast<uint64_t>(about.st_blocks) * 512, kLong) << "not a hole";
+  EXPECT_EQ(about.st_mode & 0777U, 0600U) << "tenants' bytes are nobody else's";
+  EXPECT_EQ(seen.done, (std::vector<uint64_t>{1 * GiB, 2 * GiB, kLong}));
+  EXPECT_EQ(seen.total, kLong);
+}
+
+TEST_F(BackingFile, IsRemovedWhenItsCreationIsStopped) {
+  const Fault fault = Backing::create(
+      {path(), kBytes, true}, [](void*, uint64_t, uint64_t) { return false; }, nullptr);
+  EXPECT_TRUE(fault.status == Code::Cancelled);
+  EXPECT_FALSE(exists());
+}
+
+TEST_F(BackingFile, IsRemovedWhenItCannotGrow) {
+  // A limit on file size makes fallocate fail in a way that statvfs cannot foresee.
+  const Child child([this] {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{kBytes / 2, kBytes / 2};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return std::string("setrlimit failed");
+    const Fault fault = create(path());
+    return fault.what + (exists() ? " STILL THERE" : "");
+  });
+  EXPECT_TRUE(contains(child.answer(), "EFBIG")) << child.answer();
+  EXPECT_TRUE(contains(child.answer(), "ulimit -f")) << child.answer();
+  EXPECT_FALSE(exists());
+}
+
+TEST_F(BackingFile, RefusesMoreThanTheFileSystemHasBeforeItStarts) {
+  bool started = false;
+  const auto progress = [](void* context, uint64_t, uint64_t) {
+    return *static_cast<bool*>(context) = true;
+  };
+  const Fault fault = Backing::create({path(), uint64_t{1} << 60, true}, progress, &started);
+  EXPECT_TRUE(fault.status == Code::NoSpace);
+  EXPECT_FALSE(started);
+  EXPECT_TRUE(contains(fault.what, "flash_bytes=1152921504606846976")) << fault.what;
+  EXPECT_TRUE(contains(fault.what, directory_.path() + " has ")) << fault.what;
+  EXPECT_TRUE(contains(fault.what, "lower it or mount a larger device")) << fault.what;
+  EXPECT_FALSE(exists());
+}
+
+TEST_F(BackingFile, RefusesMoreThanASmallFileSystemHolds) {
+  if (mount("halfstep-test", directory_.path().c_str(), "tmpfs", 0, "size=2m") != 0) {
+    GTEST_SKIP() << "mounting a tmpfs needs CAP_SYS_ADMIN";
+  }
+  const Fault fault = create(path(), kBytes);
+  const bool left_behind = exists();
+  umount(directory_.path().c_str());
+  EXPECT_TRUE(fault.status == Code::NoSpace) << fault.what;
+  EXPECT_TRUE(contains(fault.what, "2097152 (2.0 MiB) free")) << fault.what;
+  EXPECT_FALSE(left_behind);
+}
+
+TEST_F(BackingFile, NeverTouchesAFileThatExists) {
+  std::ofstream(path()) << "somebody's";
+  const Fault fault = create(path());
+  EXPECT_TRUE(fault.status == Code::Present);
+  EXPECT_TRUE(contains(fault.what, path() + " exists")) << fault.what;
+  std::string content;
+  std::ifstream(path()) >> content;
+  EXPECT_EQ(content, "somebody's");
+}
+
+TEST_F(BackingFile, RefusesSizesThatAreNoPages) {
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4097}}) {
+    const Fault fault = create(path(), bytes);
+    EXPECT_TRUE(fault.status == Code::Invalid);
+    EXPECT_TRUE(contains(fault.what, "flash_bytes=" + std::to_string(bytes))) << fault.what;
+    EXPECT_TRUE(contains(fault.what, "4096")) << fault.what;
+    EXPECT_FALSE(exists());
+  }
+}
+
+TEST_F(BackingFile, NamesTheDirectoryThatIsMissing) {
+  const Fault fault = create(directory_.path() + "/not/there/store");
+  EXPECT_FALSE(fault.ok());
+  EXPECT_TRUE(contains(fault.what, "make the directory " + directory_.path() + "/not/there first"))
+      << fault.what;
+}
+
+TEST_F(BackingFile, FreeBytesLooksAtTheNearestDirectoryThatExists) {
+  const uint64_t here = free_bytes(directory_.path());
+  EXPECT_GT(here, 0U);
+  EXPECT_GT(free_bytes(directory_.path() + "/not/there/store"), 0U);
+  EXPECT_GT(free_bytes("relative-name-that-is-not-there"), 0U);
+}
+
+TEST_F(BackingFile, OpensForDirectIoWhereTheFileSystemCanDoIt) {
+  ASSERT_TRUE(create(path()).ok());
+  std::unique_ptr<Backing> backing;
+  const Fault fault = open(&backing);
+  ASSERT_TRUE(fault.ok()) << fault.what;
+  const BackingFacts& facts = backing->facts();
+  EXPECT_EQ(facts.bytes, kBytes);
+  EXPECT_EQ(facts.path, path());
+  if (!facts.direct) GTEST_SKIP() << "no O_DIRECT under TMPDIR: " << facts.why_not_direct;
+  EXPECT_TRUE(facts.why_not_direct.empty());
+  EXPECT_LE(facts.direct_align_bytes, kPageBytes);
+  EXPECT_NE(fcntl(backing->descriptor(), F_GETFL) & O_DIRECT, 0);
+}
+
+TEST_F(BackingFile, SaysWhyItIsBufferedOnTmpfsAndIsRefusedWhenThatIsNotAllowed) {
+  if (!on_tmpfs("/dev/shm")) GTEST_SKIP() << "/dev/shm is not tmpfs here";
+  const TemporaryDirectory memory("/dev/shm");
+  ASSERT_FALSE(memory.path().empty());
+  const std::string file = memory.path() + "/store";
+  const Fault created = create(file);
+  ASSERT_TRUE(created.ok()) << created.what;
+  std::unique_ptr<Backing> backing;
+  ASSERT_TRUE(Backing::open({file, 0, true}, &backing).ok());
+  EXPECT_FALSE(backing->facts().direct);
+  EXPECT_TRUE(contains(backing->facts().why_not_direct, "tmpfs"))
+      << backing->facts().why_not_direct;
+  EXPECT_EQ(fcntl(backing->descriptor(), F_GETFL) & O_DIRECT, 0);
+  backing.reset();
+  const Fault refused = Backing::open({file, 0, false}, &backing);
+  EXPECT_TRUE(refused.status == Code::Unsupported);
+  EXPECT_TRUE(contains(refused.what, "tmpfs")) << refused.what;
+  EXPECT_TRUE(contains(refused.what, "put the store on")) << refused.what;
+}
+
+TEST_F(BackingFile, LockOfAnotherProcessIsNamed) {
+  ASSERT_TRUE(create(path()).ok());
+  std::unique_ptr<Backing> backing;
+  {
+    const Child holder([this] {
+      static std::unique_ptr<Backing> held;
+      const Fault fault = open(&held);
+      return fault.ok() ? "held" : fault.what;
+    });
+    ASSERT_EQ(holder.answer(), "held");
+    const Fault fault = open(&backing);
+    EXPECT_TRUE(fault.status == Code::Present);
+    EXPECT_TRUE(contains(fault.what, "locked by process " + std::to_string(holder.pid()) + " ("))
+        << fault.what;
+    EXPECT_TRUE(contains(fault.what, "backing_test")) << "the command: " << fault.what;
+    EXPECT_TRUE(contains(fault.what, "use another path")) << fault.what;
+  }
+  const Fault fault = open(&backing);
+  EXPECT_TRUE(fault.ok()) << "the holder has ended: " << fault.what;
+}
+
+TEST_F(BackingFile, LockHolderOutOfSightIsSaidToBeSo) {
+  if (geteuid() != 0)
+    GTEST_SKIP() << "needs root, to become somebody who may not look at root's processes";
+  ASSERT_TRUE(create(path()).ok());
+  ASSERT_EQ(chmod(directory_.path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(path().c_str(), 0666), 0);
+  std::unique_ptr<Backing> backing;
+  ASSERT_TRUE(open(&backing).ok());
+  const Child other([this, &backing] {
+    close(backing->descriptor());  // inherited, and the same lock
+    if (setgid(65534) != 0 || setuid(65534) != 0) return std::string("setuid failed");
+    std::unique_ptr<Backing> mine;
+    return open(&mine).what;
+  });
+  EXPECT_TRUE(contains(other.answer(), "locked by a process that cannot be seen from here"))
+      << other.answer();
+  EXPECT_TRUE(contains(other.answer(), "lsof " + path())) << other.answer();
+}
+
+TEST_F(BackingFile, IsLockedAgainstItsOwnProcessToo) {
+  ASSERT_TRUE(create(path()).ok());
+  std::unique_ptr<Backing> first;
+  std::unique_ptr<Backing> second;
+  ASSERT_TRUE(open(&first).ok());
+  const Fault fault = open(&second);
+  EXPECT_TRUE(fault.status == Code::Present);
+  EXPECT_TRUE(contains(fault.what, "process " + std::to_string(getpid()))) << fault.what;
+  first.reset();
+  EXPECT_TRUE(open(&second).ok());
+}
+
+TEST_F(BackingFile, RefusesToOpenWhatIsNoStoreFile) {
+  std::unique_ptr<Backing> backing;
+  EXPECT_TRUE(open(&backing).status == Code::NotFound);
+  EXPECT_FALSE(Backing::open({directory_.path(), 0, true}, &backing).ok());
+  EXPECT_TRUE(Backing::open({"/dev/null", 0, true}, &backing).status == Code::Unsupported);
+  std::ofstream(path()) << "cut short";
+  const Fault fault = open(&backing);
+  EXPECT_TRUE(fault.status == Code::Invalid);
+  EXPECT_TRUE(contains(fault.what, "9 bytes")) << fault.what;
+  EXPECT_EQ(backing, nullptr);
+}
+
+// Another file system in a file, mounted; gone with the object. `mkfs` gets the image's path
+// appended.
+class Mounted {
+ public:
+  Mounted(const std::string& directory, const std::string& mkfs, uint64_t bytes,
+          const std::string& options = "loop")
+      : at_(directory + "/mounted") {
+    const std::string image = directory + "/image";
+    std::error_code ignored;
+    std::filesystem::create_directory(at_, ignored);
+    std::ofstream(image).close();
+    std::filesystem::resize_file(image, bytes, ignored);
+    ok_ = shell(mkfs + " " + image) && shell("mount -o " + options + " " + image + " " + at_);
+  }
+  Mounted(const Mounted&) = delete;
+  Mounted& operator=(const Mounted&) = delete;
+  ~Mounted() {
+    if (ok_) (void)shell("umount " + at_);
+  }
+  bool ok() const { return ok_; }
+  const std::string& at() const { return at_; }
+
+ private:
+  static bool shell(const std::string& command) {
+    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+  }
+  std::string at_;
+  bool ok_ = false;
+};
+
+TEST_F(BackingFile, SwitchesCopyOnWriteOffOnBtrfs) {
+  const Mounted btrfs(directory_.path(), "mkfs.btrfs -q", 256 * MiB);
+  if (!btrfs.ok()) GTEST_SKIP() << "needs root, mkfs.btrfs, loop devices and btrfs in the kernel";
+  const std::string file = btrfs.at() + "/store";
+  const Fault created = create(file);
+  ASSERT_TRUE(created.ok()) << created.what;
+  std::unique_ptr<Backing> backing;
+  const Fault opened = Backing::open({file, 0, true}, &backing);
+  ASSERT_TRUE(opened.ok()) << opened.what;
+  EXPECT_TRUE(backing->facts().nocow);
+  EXPECT_TRUE(backing->facts().direct) << backing->facts().why_not_direct;
+}
+
+TEST_F(BackingFile, OpensDirectOnXfs) {
+  const Mounted xfs(directory_.path(), "mkfs.xfs -q", 512 * MiB);
+  if (!xfs.ok()) GTEST_SKIP() << "needs root, mkfs.xfs, loop devices and xfs in the kernel";
+  const std::string file = xfs.at() + "/store";
+  ASSERT_TRUE(create(file).ok());
+  std::unique_ptr<Backing> backing;
+  ASSERT_TRUE(Backing::open({file, 0, false}, &backing).ok());
+  EXPECT_TRUE(backing->facts().direct);
+  EXPECT_FALSE(backing->facts().nocow);
+}
+
+TEST_F(BackingFile, SaysThatAFileSystemIgnoresDirectIo) {
+  // ext4 that journals data takes O_DIRECT and goes through the page cache all the same.
+  const Mounted ext4(directory_.path(), "mkfs.ext4 -q", 64 * MiB, "loop,data=journal");
+  if (!ext4.ok()) GTEST_SKIP() << "needs root, mkfs.ext4 and loop devices";
+  const std::string file = ext4.at() + "/store";
+  ASSERT_TRUE(create(file).ok());
+  std::unique_ptr<Backing> backing;
+  ASSERT_TRUE(Backing::open({file, 0, true}, &backing).ok());
+  EXPECT_FALSE(backing->facts().direct);
+  EXPECT_TRUE(contains(backing->facts().why_not_direct, "I/O is buffered"))
+      << backing->facts().why_not_direct;
+}
+
+}  // namespace
+}  // namespace halfstep::io
