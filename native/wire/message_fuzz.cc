@@ -1,0 +1,133 @@
+// Any bytes as a frame: header, body, and every TLV through the parser of its kind. A second pass repairs the magic and the
+// checksums first, since no mutation finds those by itself.
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/crc.h"
+#include "wire/records.h"
+
+namespace halfstep::wire {
+namespace {
+
+// What a parser lets through is read to its last byte, so that AddressSanitizer sees a count that lied.
+volatile uint64_t sink = 0;
+void touch(ConstBytes bytes) {
+  for (const std::byte b : bytes) sink = sink + std::to_integer<uint64_t>(b);
+}
+template <Plain T>
+void touch_all(const PackedArray<T>& array) {
+  for (uint32_t i = 0; i < array.size(); ++i) touch(object_bytes(array[i]));
+}
+
+template <typename T>
+void record(ConstBytes value, Status (*parse)(ConstBytes, T*) noexcept) {
+  T out;
+  if (parse(value, &out).ok() && value.size() != sizeof(T)) std::abort();
+}
+
+void parse_array(Tlv kind, ConstBytes value) {
+  if (kind == Tlv::ShardMap) {
+    PackedArray<ShardAddress> map;
+    if (parse_shard_map(value, &map).ok()) touch_all(map);
+  } else if (kind == Tlv::Grant) {
+    GrantView grant;
+    if (!parse_grant(value, &grant).ok()) return;
+    if (grant.ranges.size() != grant.head.range_count) std::abort();
+    touch_all(grant.ranges);
+  } else if (kind == Tlv::Lengths) {
+    LengthsView lengths;
+    if (parse_lengths(value, &lengths).ok()) touch_all(lengths.block_bytes);
+  } else if (kind == Tlv::PartTable) {
+    PartTableView table;
+    uint32_t stored_bytes = 0;
+    uint32_t raw_bytes = 0;
+    if (parse_part_table(value, &table, &stored_bytes, &raw_bytes).ok()) touch_all(table.records);
+  } else if (kind == Tlv::MatchBits) {
+    MatchBitsView match;
+    if (!parse_match_bits(value, &match).ok()) return;
+    for (uint32_t key = 0; key < match.key_count; ++key) sink = sink + (match[key] ? 1 : 0);
+  }
+}
+
+void parse_list(Tlv kind, ConstBytes value) {
+  if (kind == Tlv::Statuses) {
+    const Status walked = for_status_runs(value, [](uint16_t section, uint16_t, const StatusRun& run) {
+      if (run.count == 0 || run.answer == Answer::Pending) std::abort();
+      if (section >= kSectionsMax && section != kWholeRequest) std::abort();
+    });
+    sink = sink + (walked.ok() ? 1 : 0);
+  } else if (kind == Tlv::Entries) {
+    const Status walked = for_entries(value, [](const EntryRecord& entry, ConstBytes key) {
+      if (key.size() != entry.key_bytes || key.empty()) std::abort();
+      touch(key);
+    });
+    sink = sink + (walked.ok() ? 1 : 0);
+  } else if (kind == Tlv::Counters) {
+    const Status walked = for_counters(value, [](std::string_view name, uint64_t) { touch(as_bytes(name)); });
+    sink = sink + (walked.ok() ? 1 : 0);
+  }
+}
+
+void parse_tlv(const TlvView& tlv) {
+  std::string_view name;
+  switch (static_cast<Tlv>(tlv.kind)) {
+    case Tlv::HelloClient: return record<HelloClient>(tlv.value, parse_hello_client);
+    case Tlv::HelloServer: return record<HelloServer>(tlv.value, parse_hello_server);
+    case Tlv::Batch: return record<Batch>(tlv.value, parse_batch);
+    case Tlv::Owner: return record<OwnerRecord>(tlv.value, parse_owner);
+    case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
+    case Tlv::LayoutHandle: return record<LayoutHandleRecord>(tlv.value, parse_layout_handle);
+    case Tlv::Load: return record<LoadRecord>(tlv.value, parse_load);
+    case Tlv::Cursor: return record<CursorRecord>(tlv.value, parse_cursor);
+    case Tlv::NamespaceName:
+      if (parse_namespace_name(tlv.value, &name).ok()) touch(as_bytes(name));
+      return;
+    default: parse_array(static_cast<Tlv>(tlv.kind), tlv.value); parse_list(static_cast<Tlv>(tlv.kind), tlv.value);
+  }
+}
+
+void walk(const Header& header, ConstBytes body) {
+  TlvReader reader(body);
+  TlvView tlv;
+  size_t bytes = 0;
+  while (reader.next(&tlv)) {
+    bytes += 8 + (tlv.value.size() + 7) / 8 * 8;
+    parse_tlv(tlv);
+  }
+  if (reader.status().ok() && bytes != body.size()) std::abort();
+  RunsView runs;
+  if (parse_chunk(body, header.payload_bytes, &runs).ok()) {
+    touch(runs.runs);
+    touch(runs.checks);
+  }
+}
+
+void parse_frame(ConstBytes frame) {
+  if (frame.size() < kHeaderBytes) return;
+  Header header;
+  if (!parse_header(frame.first(kHeaderBytes), &header).ok()) return;
+  if (header.body_bytes > kBodyBytesMax || header.payload_bytes > kChunkBytesMax) std::abort();
+  const ConstBytes rest = frame.subspan(kHeaderBytes);
+  const ConstBytes body = rest.first(std::min<size_t>(rest.size(), header.body_bytes));
+  if (check_body(header, body).ok()) walk(header, body);
+}
+
+}  // namespace
+}  // namespace halfstep::wire
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace halfstep;
+  using namespace halfstep::wire;
+  const ConstBytes given(reinterpret_cast<const std::byte*>(data), size);
+  parse_frame(given);
+  if (size < kHeaderBytes) return 0;
+
+  auto header = load_le<Header>(given.data());
+  header.magic = kMagic;
+  const ConstBytes rest = given.subspan(kHeaderBytes);
+  seal_header(header, rest.first(std::min<size_t>(rest.size(), header.body_bytes)));
+  std::vector<std::byte> repaired(given.begin(), given.end());
+  store_le(repaired.data(), header);
+  parse_frame(repaired);
+  return 0;
+}
