@@ -1,0 +1,224 @@
+"""`python -m halfstep.tools.demo`: saves, kills the daemon with SIGKILL, restarts it, restores; the exit status is the verdict.
+
+Everything happens in a directory of its own and on a free port; nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+KINDS = {"gqa": "Qwen3 (GQA)", "mla": "DeepSeek-V3 (MLA)"}
+START_S = 60
+WORKER_S = 240
+
+
+@dataclass
+class Run:
+    """What the processes of one model told, and what was concluded."""
+
+    kind: str
+    save: dict[str, Any]
+    restore: dict[str, Any] = field(default_factory=dict)
+    swap: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def identical(self) -> bool:
+        """The restored run went on with the very same tokens, and all of its prefix came from the tier."""
+        return (
+            self.restore["tokens"] == self.save["tokens"]
+            and self.restore["hit_blocks"] == self.restore["asked_blocks"] == self.save["saved_blocks"] > 0
+        )
+
+    @property
+    def varied(self) -> bool:
+        """The tokens are no constant: a comparison of them can fail."""
+        return len(set(self.save["tokens"])) > len(self.save["tokens"]) // 4
+
+    @property
+    def swap_differs(self) -> bool:
+        """Two blocks in each other's place give other tokens: the comparison does see a wrong cache."""
+        return bool(self.swap["hit_blocks"] == self.swap["asked_blocks"] and self.swap["tokens"] != self.save["tokens"])
+
+
+class DaemonProcess:
+    """`halfstep serve` in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._log = (directory / "daemon.log").open("a+b")
+        self.process: subprocess.Popen[str] | None = None
+        self.url = ""
+        self.facts: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Starts it and waits for its facts. Errors: SystemExit with the end of its log."""
+        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--listen", "127.0.0.1:0", "--unix", "none"]
+        command += ["--store", str(self._directory / "store.hs"), "--size", "512MiB", "--arena", "128MiB"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait(START_S)
+            self._log.seek(0)
+            raise SystemExit(f"the daemon did not start:\n{self._log.read().decode(errors='replace')}")
+        self.facts = json.loads(line)
+        self.url = f"halfstep://{self.facts['listening'][0]}/default"
+
+    def end(self, number: int) -> int:
+        """Sends the signal, reaps it, returns its status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        status = self.process.wait(START_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.process = None
+        return status
+
+    def close(self) -> None:
+        """Whatever happened: no process stays."""
+        if self.process is not None:
+            self.end(signal.SIGKILL)
+        self._log.close()
+
+
+@contextmanager
+def daemon() -> Iterator[DaemonProcess]:
+    """A daemon in a temporary directory, gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="halfstep-demo-") as directory:
+        process = DaemonProcess(Path(directory))
+        try:
+            process.start()
+            yield process
+        finally:
+            process.close()
+
+
+def worker(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[str, Any]:
+    """Runs one client process. Errors: SystemExit with what it said."""
+    command = [sys.executable, "-m", "halfstep.tools.demo.worker", role, kind, url, str(tokens), str(new_tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WORKER_S, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{role} of {KINDS[kind]} failed:\n{done.stderr[-4000:]}")
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def run(tokens: int, new_tokens: int) -> tuple[list[Run], dict[str, Any]]:
+    """The whole story; says each step as it begins."""
+    runs: list[Run] = []
+    with daemon() as process:
+        say(f"daemon at {process.url}, {process.facts['engine']['name']} engine")
+        for kind, name in KINDS.items():
+            say(f"{name}: a process prefills {tokens} tokens and saves them")
+            runs.append(Run(kind, worker("save", kind, process.url, tokens, new_tokens)))
+        say("kill -9 of the daemon")
+        process.end(signal.SIGKILL)
+        process.start()
+        recovery = process.facts["recovery"]
+        say(f"restarted: {recovery['blocks']} blocks recovered in {recovery['micros'] / 1e3:.0f} ms")
+        for one in runs:
+            say(f"{KINDS[one.kind]}: another process restores and goes on")
+            one.restore = worker("restore", one.kind, process.url, tokens, new_tokens)
+            say(f"{KINDS[one.kind]}: a third one restores with two blocks swapped")
+            one.swap = worker("swap", one.kind, process.url, tokens, new_tokens)
+        status = process.end(signal.SIGTERM)
+        if status != 0:
+            raise SystemExit(f"the daemon ended with status {status} on SIGTERM; 0 was expected")
+        return runs, process.facts
+
+
+def table(runs: list[Run]) -> list[tuple[str, list[str]]]:
+    """Rows of the report: a label and a cell per model."""
+
+    def row(label: str, cell: Any) -> tuple[str, list[str]]:
+        return label, [cell(one) for one in runs]
+
+    return [
+        row("", lambda r: KINDS[r.kind]),
+        row("prompt tokens", lambda r: f"{r.save['prompt_tokens']}"),
+        row("blocks restored / saved", lambda r: f"{r.restore['hit_blocks']} / {r.save['saved_blocks']}"),
+        row("bytes", lambda r: f"{r.restore['bytes']:,}"),
+        row("save", lambda r: f"{r.save['save_bytes_per_s'] / 1e9:.2f} GB/s"),
+        row("restore", lambda r: f"{r.restore['restore_bytes_per_s'] / 1e9:.2f} GB/s"),
+        row("prefill without the tier", lambda r: f"{r.save['prefill_s'] * 1e3:.0f} ms"),
+        row("prefill while saving", lambda r: f"{r.save['prefill_with_save_s'] * 1e3:.0f} ms"),
+        row("prefill with the tier", lambda r: f"{r.restore['prefill_with_tier_s'] * 1e3:.0f} ms"),
+        row("tokens identical", lambda r: "yes" if r.identical else "NO"),
+        row("swapped blocks give other tokens", lambda r: "yes" if r.swap_differs else "NO"),
+    ]
+
+
+def verdict(runs: list[Run]) -> list[str]:
+    """What is wrong, one sentence each; empty when all is well."""
+    wrong = []
+    for one in runs:
+        name = KINDS[one.kind]
+        if not one.varied:
+            wrong.append(f"{name}: the generated tokens hardly vary, so comparing them proves nothing")
+        if not one.identical:
+            wrong.append(f"{name}: the restored run differs ({one.restore['reason'] or 'other tokens'})")
+        if not one.swap_differs:
+            wrong.append(f"{name}: swapped blocks went unnoticed ({one.swap['reason'] or 'the same tokens'})")
+        if one.save["refused_blocks"]:
+            wrong.append(f"{name}: {one.save['refused_blocks']} blocks were not saved ({one.save['reason']})")
+    return wrong
+
+
+def remarks(runs: list[Run]) -> Iterator[str]:
+    """Where the numbers need words."""
+    for one in runs:
+        without, with_tier = one.save["prefill_s"], one.restore["prefill_with_tier_s"]
+        if with_tier < without:
+            yield f"{KINDS[one.kind]}: the tier saved {1 - with_tier / without:.0%} of the prefill."
+        else:
+            yield f"{KINDS[one.kind]}: this model is too small for the tier to win time: its prefill costs less than a round trip."
+    yield "The models are tiny and random; what is shown is that the bytes are right, not how fast a real model gets."
+
+
+def say(text: str) -> None:
+    """One step, as it begins."""
+    print(f"demo: {text}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 when the tokens are identical and swapped blocks are noticed, for both models; 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="halfstep.tools.demo", description=__doc__)
+    parser.add_argument("--tokens", type=int, default=1000, help="prompt length (default 1000)")
+    parser.add_argument("--new-tokens", type=int, default=32, help="tokens to generate (default 32)")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    options = parser.parse_args(argv)
+    started = time.perf_counter()
+    runs, facts = run(options.tokens, options.new_tokens)
+    wrong = verdict(runs)
+    if options.json:
+        results = [one.__dict__ | {"identical": one.identical, "swap_differs": one.swap_differs} for one in runs]
+        print(json.dumps({"results": results, "daemon": facts, "wrong": wrong}))
+        return 1 if wrong else 0
+    print()
+    for label, cells in table(runs):
+        print(f"{label:<34}" + "".join(f"{cell:>20}" for cell in cells))
+    print()
+    for remark in remarks(runs):
+        print(remark)
+    for sentence in wrong:
+        print(f"WRONG: {sentence}")
+    print(f"{'all is well' if not wrong else 'FAILED'}, {time.perf_counter() - started:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,93 @@
+"""One client process of the demo: `python -m halfstep.tools.demo.worker ROLE KIND URL TOKENS NEW`, one JSON object on stdout.
+
+Roles: `save` prefills and saves, then generates; `restore` restores and generates; `swap` restores two blocks in each other's
+place, which must give other tokens. All three compute what the tier does not give in the same pieces, so that equal caches
+give equal bits.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+import halfstep
+from halfstep.connectors.transformers import PromptCache
+from halfstep.tools.demo.models import build, prompt
+
+BLOCK_TOKENS = 16
+# Far above what a loaded machine needs: the demo judges tokens, not time.
+DEADLINE_MS = 20_000
+
+
+def main(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[str, Any]:
+    """What this process did, for the table."""
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # leave a core to the daemon, which shares the machine here
+    model, ids = build(kind), prompt(kind, tokens)
+    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS) as client:
+        store = PromptCache(client, model, block_tokens=BLOCK_TOKENS, durability="persist")
+        told: dict[str, Any] = {"role": role, "kind": kind, "prompt_tokens": tokens, "block_bytes": store.block_bytes}
+        told |= _save(store, ids) if role == "save" else _restore(store, ids, swap=role == "swap")
+        cache = told.pop("cache")
+        with torch.no_grad():
+            output = model.generate(ids, past_key_values=cache, max_new_tokens=new_tokens, do_sample=False)
+        told["tokens"] = output[0, tokens:].tolist()
+        told["path"] = client.path
+        return told
+
+
+def _save(store: PromptCache, ids: torch.Tensor) -> dict[str, Any]:
+    warm = DynamicCache(config=store.config)
+    store.prefill(ids[:, : 4 * BLOCK_TOKENS], warm, save=False)  # the first forwards of a process pay for its set-up
+    alone = DynamicCache(config=store.config)
+    started = time.perf_counter()
+    store.prefill(ids, alone, save=False)
+    prefill_s = time.perf_counter() - started
+
+    cache = DynamicCache(config=store.config)
+    started = time.perf_counter()
+    saved = store.prefill(ids, cache, deadline_ms=DEADLINE_MS)
+    with_save_s = time.perf_counter() - started
+    # The same bytes again, under a salt of their own: how fast saving is when no model runs beside it.
+    other = PromptCache(store.client, store.model, block_tokens=BLOCK_TOKENS, salt=b"speed", durability="persist")
+    started = time.perf_counter()
+    again = other.save(ids, cache, deadline_ms=DEADLINE_MS)
+    save_s = time.perf_counter() - started
+    return {
+        "cache": cache,
+        "prefill_s": prefill_s,
+        "prefill_with_save_s": with_save_s,
+        "saved_blocks": saved.stored + saved.present,
+        "refused_blocks": saved.refused + again.refused,
+        "reason": saved.reason or again.reason,
+        "bytes": (saved.stored + saved.present) * store.block_bytes,
+        "save_bytes_per_s": again.bytes / save_s,
+    }
+
+
+def _restore(store: PromptCache, ids: torch.Tensor, *, swap: bool) -> dict[str, Any]:
+    keys = store.keys(ids)[: (ids.shape[1] - 1) // BLOCK_TOKENS]
+    if swap:
+        keys[1], keys[-2] = keys[-2], keys[1]
+    started = time.perf_counter()
+    restored = store.restore_keys(keys, deadline_ms=DEADLINE_MS)
+    restore_s = time.perf_counter() - started
+    store.prefill(ids, restored.cache, save=False)
+    return {
+        "cache": restored.cache,
+        "restore_s": restore_s,
+        "prefill_with_tier_s": time.perf_counter() - started,
+        "hit_blocks": restored.hit_blocks,
+        "asked_blocks": restored.asked_blocks,
+        "bytes": restored.bytes,
+        "reason": restored.reason,
+        "restore_bytes_per_s": restored.bytes / restore_s,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
