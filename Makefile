@@ -13,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 JOBS := $(shell nproc)
 NATIVE := $(shell find native cmake -type f) CMakeLists.txt CMakePresets.json
-CXX_FILES = $(shell git ls-files --cached --others --exclude-standard 'native/*.h' 'native/*.cc')
+CXX_FILES := $(shell find native -name '*.h' -o -name '*.cc')
 
 .PHONY: help
 help: ## list the targets
@@ -42,10 +42,10 @@ check: build ## format, lint, types, stubs, layering and unit tests, in under tw
 
 .PHONY: asan tsan fuzz
 asan: $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
-	WERROR=$(WERROR) scripts/sanitize.sh asan $(PYTEST_ARGS)
+	scripts/sanitize.sh asan $(PYTEST_ARGS)
 
 tsan: $(VENV)/.tools ## all tests under ThreadSanitizer
-	WERROR=$(WERROR) scripts/sanitize.sh tsan $(PYTEST_ARGS)
+	scripts/sanitize.sh tsan $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
 	scripts/setup.sh fuzz
@@ -77,6 +77,7 @@ $(VENV)/.models: $(VENV)/.tools
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@echo "native build: first time about two minutes on two cores, 300 MB under build/"
 	$(PYTHON) -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
-	  --config-settings=build-dir=build/$(PRESET) --config-settings=cmake.args=--preset=$(PRESET) --config-settings=cmake.build-type=Release \
-	  --config-settings=cmake.define.HALFSTEP_PYTHON=ON --config-settings=cmake.define.HALFSTEP_WERROR=$(WERROR)
+	  --config-settings=build-dir=build/$(PRESET) --config-settings=cmake.args=--preset=$(PRESET) \
+	  --config-settings=cmake.build-type=Release --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
+	  --config-settings=cmake.define.HALFSTEP_WERROR=$(WERROR)
 	@touch $@
