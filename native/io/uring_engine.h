@@ -4,6 +4,8 @@
 // address is its SQE's user_data and the kernel's only handle on it. Thread: the ring is made
 // disabled and enabled by the first call that hands it work, because SINGLE_ISSUER (Linux 6.0) ties
 // it to the thread that enables it, and the factory may run on another one.
+// Without deferred task run (before Linux 6.1) the kernel completes requests by interrupting this thread: a system call that
+// waits may return EINTR.
 // Kernels: 5.15 and newer. What is newer than that is tried and left out when it is refused.
 #pragma once
 
