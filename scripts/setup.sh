@@ -9,7 +9,7 @@
 # second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
 #
 #   HALFSTEP_PYTHON       interpreter for .venv (default: the first python3 >= 3.11 that has venv and headers)
-#   HALFSTEP_TORCH_INDEX  index to take torch from, where the default one has no CPU build (see pytorch.org, "Get Started")
+#   HALFSTEP_TORCH_INDEX  index to take torch from, where the default one has no CPU build (PyTorch's "Get Started" page names one)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export DEBIAN_FRONTEND=noninteractive
