@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -144,25 +145,39 @@ def module_name(root: Path, path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(root: Path, path: Path, modules: frozenset[str]) -> Iterator[tuple[int, str]]:
+class Import(NamedTuple):
+    line: int
+    module: str
+    # Under `if TYPE_CHECKING:`. It is the forward declaration of Python: an arrow, but no part of a cycle.
+    for_types: bool
+
+
+def imports(root: Path, path: Path, modules: frozenset[str]) -> Iterator[Import]:
     """Every module of ours that `path` imports, wherever in the file: an import hidden in a function is an arrow too."""
     name = module_name(root, path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+    tree = ast.parse(path.read_text(), str(path))
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.split(".")[0] == "halfstep":
-                    yield node.lineno, alias.name
+            targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parents = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parents, *([base] if base else [])])
-            if base.split(".")[0] != "halfstep":
-                continue
-            for alias in node.names:
-                submodule = f"{base}.{alias.name}"
-                yield node.lineno, submodule if submodule in modules else base
+            targets = [f"{base}.{a.name}" if f"{base}.{a.name}" in modules else base for a in node.names]
+        else:
+            continue
+        for target in targets:
+            if target.split(".")[0] == "halfstep":
+                yield Import(node.lineno, target, id(node) in for_types)
 
 
 def python_modules(root: Path) -> frozenset[str]:
@@ -187,7 +202,7 @@ def python_faults(root: Path) -> Iterator[str]:
         if source not in PYTHON_MAY_IMPORT:
             yield f"{relative}: halfstep.{source} has no place in the layers; add it to PYTHON_MAY_IMPORT or move the file"
             continue
-        for line, target in imports(root, path, modules):
+        for line, target, _ in imports(root, path, modules):
             group = python_group(root, target)
             if group == source or group in PYTHON_MAY_IMPORT[source]:
                 continue
@@ -201,7 +216,7 @@ def python_faults(root: Path) -> Iterator[str]:
 def python_graph(root: Path) -> dict[str, set[str]]:
     modules = python_modules(root)
     return {
-        module_name(root, path): {target for _, target in imports(root, path, modules)} - {module_name(root, path)}
+        module_name(root, path): {i.module for i in imports(root, path, modules) if not i.for_types} - {module_name(root, path)}
         for path in python_files(root)
     }
 
@@ -433,6 +448,16 @@ def test_a_cycle_of_modules_is_found_through_an_import_inside_a_function(tmp_pat
     faults = list(cycle_faults(plant(tmp_path, {**SOUND, **ring})))
     assert len(faults) == 1
     assert "halfstep.client.plan -> halfstep.client.prefetch -> halfstep.client.plan" in faults[0]
+
+
+def test_a_module_that_is_named_for_its_types_alone_closes_no_cycle(tmp_path: Path) -> None:
+    back = {
+        "src/halfstep/client/queue.py": "import halfstep.client.ticket\n",
+        "src/halfstep/client/ticket.py": "if TYPE_CHECKING:\n    from halfstep.client.queue import Queue\n",
+    }
+    assert all_faults(plant(tmp_path, {**SOUND, **back})) == []
+    up = {"src/halfstep/client/ticket.py": "if TYPE_CHECKING:\n    from halfstep.daemon.serve import Server\n"}
+    assert "client -> daemon" in "".join(all_faults(plant(tmp_path, up)))
 
 
 def test_a_listed_long_file_may_stay_but_not_grow(tmp_path: Path) -> None:
