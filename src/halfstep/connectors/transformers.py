@@ -29,7 +29,7 @@ from transformers import DynamicCache
 from transformers import __version__ as transformers_version
 from transformers.cache_utils import DynamicLayer
 
-from halfstep.client import Client, PartDescriptor, PutResult, Rows, Template, Ticket
+from halfstep.client import PARENT_ROOT, PARENT_UNKNOWN, Client, PartDescriptor, PutResult, Rows, Template, Ticket
 from halfstep.errors import ConfigError
 from halfstep.keys import prefix_keys
 from halfstep.layout import Group, Layout
@@ -276,7 +276,7 @@ class Saver:
             self._keys[first:held],
             store._rows(tensors, first, count),  # noqa: SLF001
             layout=store.layout,
-            parents=_parents(count) if first == 0 else None,
+            parents=[PARENT_ROOT if first == 0 else PARENT_UNKNOWN, *range(count - 1)],
             depths=np.arange(first, held).clip(max=0xFFFF).astype(np.uint16),
             ttl_s=store._ttl_s,  # noqa: SLF001
             durability=store._durability,  # noqa: SLF001
@@ -306,11 +306,6 @@ def _flat(ids: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
     if ids.dim() == 2 and ids.shape[0] != 1:
         raise ConfigError(f"ids: batch size {ids.shape[0]}; save and restore one prompt at a time")
     return ids.reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
-
-
-def _parents(count: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """The chain from the root: no parent for the first block, each later one follows the one before it in the batch."""
-    return np.arange(count, dtype=np.uint64) - np.uint64(1)  # 0 - 1 wraps to the number that says root
 
 
 def _dense(layer: Any, name: str) -> torch.Tensor:

@@ -1,0 +1,92 @@
+"""What several commands share: naming a daemon, naming keys, printing a table or JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from halfstep.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+URL_VARIABLE = "HALFSTEP_URL"
+DEFAULT_URL = "halfstep://127.0.0.1:7350/default"
+
+_HEX = "hex:"
+
+
+def default_url() -> str:
+    """$HALFSTEP_URL, or the daemon that `halfstep serve` starts without arguments."""
+    return os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+
+def url_option(function: F) -> F:
+    """`--url URL` for commands whose arguments are keys or files."""
+    return click.option("-u", "--url", default=default_url, show_default=DEFAULT_URL, help="The daemon and namespace.")(function)
+
+
+def url_argument(function: F) -> F:
+    """`[URL]` for commands about a daemon as a whole."""
+    return click.argument("url", default=default_url)(function)
+
+
+def json_option(function: F) -> F:
+    """`--json`: the same facts, for programs."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+
+
+def key_of(text: str) -> bytes:
+    """An engine key from the command line: its UTF-8 bytes, or those of `hex:…`. Errors: ConfigError."""
+    if text.startswith(_HEX):
+        try:
+            key = bytes.fromhex(text.removeprefix(_HEX))
+        except ValueError:
+            raise ConfigError(f"key {text!r}: after hex: come pairs of hexadecimal digits") from None
+    else:
+        key = text.encode()
+    if not 1 <= len(key) <= 255:
+        raise ConfigError(f"key {text[:40]!r}: has {len(key)} bytes; an engine key has 1 to 255")
+    return key
+
+
+def key_text(key: bytes) -> str:
+    """The inverse of `key_of`: as text where that is unambiguous and printable, else hex."""
+    try:
+        text = key.decode()
+    except UnicodeDecodeError:
+        return _HEX + key.hex()
+    return text if text.isprintable() and not text.startswith(_HEX) else _HEX + key.hex()
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.hex()
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def print_table(columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequence[object]]) -> None:
+    """A table on stdout. A column is a title, or (title, "right") for numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        title, justify = column if isinstance(column, tuple) else (column, "left")
+        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console()
+    # Piped into a file or grep, a line must not be folded at 80 columns.
+    (console if console.is_terminal else Console(width=200)).print(table)

@@ -1,0 +1,63 @@
+"""`halfstep serve`: flags to a ServeConfig."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from halfstep.tools.options import json_option
+
+
+@click.command()
+@click.option("--store", type=click.Path(path_type=Path), default=Path(), help="The store's file or its directory.  [default: the XDG state directory]")
+@click.option("--size", default="", help="Bytes of a new store, e.g. 512MiB or 2TiB.  [default: a quarter of the free space, at most 64 GiB]")
+@click.option("--segment", default="", help="Bytes of a segment of a new store.  [default: chosen by size]")
+@click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, per shard.")
+@click.option("--listen", multiple=True, default=("127.0.0.1:7350",), show_default=True, help="host:port; may be given again.")
+@click.option("--unix", default="", help='Path of the unix socket, or "none".  [default: halfstep.sock in the XDG runtime directory]')
+@click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
+@click.option("--engine", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True, help="How disk bytes move; auto falls back to pread and says why.")
+@click.option("--queue-depth", type=int, default=64, show_default=True, help="Requests at the device at once.")
+@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
+@click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
+@click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
+@json_option
+def serve(
+    store: Path,
+    size: str,
+    segment: str,
+    arena: str,
+    listen: tuple[str, ...],
+    unix: str,
+    insecure_listen: bool,
+    engine: str,
+    queue_depth: int,
+    huge_pages: bool,
+    require_direct: bool,
+    metrics: str,
+    as_json: bool,
+) -> None:
+    """Serve a store in the foreground until SIGTERM or Ctrl-C.
+
+    Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
+    lines say what is really in force. With --json they are one JSON object on one line.
+    """
+    from halfstep.daemon.config import ServeConfig, parse_bytes
+    from halfstep.daemon.serve import run
+
+    config = ServeConfig(
+        store=store,
+        size_bytes=parse_bytes(size, "size") if size else 0,
+        segment_bytes=parse_bytes(segment, "segment") if segment else 0,
+        arena_bytes=parse_bytes(arena, "arena"),
+        listen=listen,
+        unix=unix,
+        insecure_listen=insecure_listen,
+        engine=engine,
+        queue_depth=queue_depth,
+        huge_pages=huge_pages,
+        require_direct=require_direct,
+        metrics=metrics,
+    )
+    raise SystemExit(run(config, as_json=as_json))
