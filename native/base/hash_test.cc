@@ -29,14 +29,12 @@ std::vector<std::byte> counting(size_t count) {
 // The reference implementation's vectors_sip128: key 00 01 .. 0f, message i is 00 01 .. (i-1).
 TEST(KeyedHash, MatchesTheReferenceVectorsOfSipHash128) {
   const char* const kVectors[] = {
-      "a3817f04ba25a8e66df67214c7550293", "da87c1d86b99af44347659119b22fc45",
-      "8177228da4a45dc7fca38bdef60affe4", "9c70b60c5267a94e5f33b6b02985ed51",
-      "f88164c12d9c8faf7d0f6e7c7bcd5579", "1368875980776f8854527a07690e9627",
-      "14eeca338b208613485ea0308fd7a15e", "a1f1ebbed8dbc153c0b84aa61ff08239",
-      "3b62a9ba6258f5610f83e264f31497b4", "264499060ad9baabc47f8b02bb6d71ed",
-      "00110dc378146956c95447d3f3d0fbba", "0151c568386b6677a2b4dc6f81e5dc18",
-      "d626b266905ef35882634df68532c125", "9869e247e9c08b10d029934fc4b952f7",
-      "31fcefac66d7de9c7ec7485fe4494902", "5493e99933b0a8117e08ec0f97cfc3d9",
+      "a3817f04ba25a8e66df67214c7550293", "da87c1d86b99af44347659119b22fc45", "8177228da4a45dc7fca38bdef60affe4",
+      "9c70b60c5267a94e5f33b6b02985ed51", "f88164c12d9c8faf7d0f6e7c7bcd5579", "1368875980776f8854527a07690e9627",
+      "14eeca338b208613485ea0308fd7a15e", "a1f1ebbed8dbc153c0b84aa61ff08239", "3b62a9ba6258f5610f83e264f31497b4",
+      "264499060ad9baabc47f8b02bb6d71ed", "00110dc378146956c95447d3f3d0fbba", "0151c568386b6677a2b4dc6f81e5dc18",
+      "d626b266905ef35882634df68532c125", "9869e247e9c08b10d029934fc4b952f7", "31fcefac66d7de9c7ec7485fe4494902",
+      "5493e99933b0a8117e08ec0f97cfc3d9",
   };
   const std::vector<std::byte> key_bytes = counting(16);
   const HashKey key{load_le<uint64_t>(key_bytes.data()), load_le<uint64_t>(key_bytes.data() + 8)};
@@ -60,11 +58,13 @@ TEST(KeyedHash, DependsOnEveryByteAndOnBothHalvesOfTheKey) {
   EXPECT_EQ(keyed_hash(key, message), base);
 }
 
-// xxHash's own sanity check: lengths on each of the algorithm's paths, over the bytes of its generator.
+// xxHash's own sanity check: lengths on each of the algorithm's paths, over the bytes of its
+// generator.
 TEST(Xxh3, MatchesPublishedValues) {
   EXPECT_EQ(xxh3_64({}), 0x2D06800538D394C2U);
   EXPECT_EQ(xxh3_64({}, 0x9E3779B185EBCA8DU), 0xA8A6B918B2F0364AU);
-  // That generator: the top byte of a state that starts at PRIME32_1 and is multiplied by PRIME64_1.
+  // That generator: the top byte of a state that starts at PRIME32_1 and is multiplied by
+  // PRIME64_1.
   std::vector<std::byte> input(512);
   uint64_t generator = 2654435761U;
   for (std::byte& b : input) {
@@ -86,13 +86,11 @@ TEST(Xxh3, MatchesPublishedValues) {
 // FIPS 180-4 examples, and lengths around the padding's two borders.
 TEST(Sha256, MatchesPublishedVectors) {
   EXPECT_EQ(hex(sha256({})), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(hex(sha256(as_bytes("abc"))),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256(as_bytes("abc"))), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hex(sha256(as_bytes("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"))),
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   const std::string million(1'000'000, 'a');
-  EXPECT_EQ(hex(sha256(as_bytes(million))),
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(hex(sha256(as_bytes(million))), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 TEST(Sha256, PadsAtEveryLengthAroundABlockBorder) {

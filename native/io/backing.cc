@@ -46,9 +46,7 @@ std::string human(uint64_t bytes) {
   return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + kUnits[index];
 }
 
-std::string sized(uint64_t bytes) {
-  return std::to_string(bytes) + " (" + human(bytes) + ")";
-}
+std::string sized(uint64_t bytes) { return std::to_string(bytes) + " (" + human(bytes) + ")"; }
 
 std::string parent_of(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
@@ -94,8 +92,8 @@ void switch_off_copy_on_write(int descriptor) noexcept {
 bool copy_on_write_is_off(int descriptor) noexcept {
   struct statfs fs {};
   int flags = 0;
-  return fstatfs(descriptor, &fs) == 0 && fs.f_type == BTRFS_SUPER_MAGIC &&
-         ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 && (flags & FS_NOCOW_FL) != 0;
+  return fstatfs(descriptor, &fs) == 0 && fs.f_type == BTRFS_SUPER_MAGIC && ioctl(descriptor, FS_IOC_GETFLAGS, &flags) == 0 &&
+         (flags & FS_NOCOW_FL) != 0;
 }
 
 // 0 or an errno.
@@ -119,8 +117,7 @@ int write_zeros(int descriptor, uint64_t offset, uint64_t count) {
 // stand-in writes one byte a block and cannot be interrupted.
 int allocate(int descriptor, uint64_t offset, uint64_t count) {
   for (;;) {
-    if (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(count)) == 0)
-      return 0;
+    if (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(count)) == 0) return 0;
     if (errno == EINTR) continue;
     if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
     return write_zeros(descriptor, offset, count);
@@ -154,8 +151,7 @@ std::string read_line(const std::string& path) {
 }
 
 bool is_number(std::string_view text) noexcept {
-  return !text.empty() &&
-         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 // fdinfo of a descriptor whose open file description holds a lock has a line "lock: 1: OFDLCK
@@ -172,8 +168,7 @@ std::string describe_process(const std::string& pid) {
   std::ifstream in("/proc/" + pid + "/cmdline", std::ios::binary);
   std::string command((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   std::replace(command.begin(), command.end(), '\0', ' ');
-  while (!command.empty() && command.back() == ' ')
-    command.pop_back();
+  while (!command.empty() && command.back() == ' ') command.pop_back();
   if (command.empty()) command = read_line("/proc/" + pid + "/comm");
   constexpr size_t kShown = 120;
   if (command.size() > kShown) command = command.substr(0, kShown) + "...";
@@ -204,8 +199,7 @@ std::string lock_holder(int descriptor, const std::string& path) {
       struct stat other {};
       if (stat(it->path().c_str(), &other) != 0) continue;
       if (other.st_dev != file.st_dev || other.st_ino != file.st_ino) continue;
-      if (holds_lock(base + "/fdinfo/" + it->path().filename().string()))
-        return describe_process(pid);
+      if (holds_lock(base + "/fdinfo/" + it->path().filename().string())) return describe_process(pid);
     }
   }
   return "a process that cannot be seen from here (another user's or another container's; as root, "
@@ -238,23 +232,20 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
            "counts twice";
   }
   struct statx about {};
-  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &about) == 0 &&
-      (about.stx_mask & STATX_DIOALIGN) != 0) {
+  if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &about) == 0 && (about.stx_mask & STATX_DIOALIGN) != 0) {
     *align_bytes = about.stx_dio_offset_align;
-    if (about.stx_dio_offset_align == 0)
-      return "the file system says that this file cannot do O_DIRECT (statx DIOALIGN)";
+    if (about.stx_dio_offset_align == 0) return "the file system says that this file cannot do O_DIRECT (statx DIOALIGN)";
     if (about.stx_dio_offset_align > kPageBytes || about.stx_dio_mem_align > kPageBytes) {
       return "the file system wants O_DIRECT aligned to " +
-             std::to_string(std::max(about.stx_dio_offset_align, about.stx_dio_mem_align)) +
-             " bytes; the format aligns to " + std::to_string(kPageBytes);
+             std::to_string(std::max(about.stx_dio_offset_align, about.stx_dio_mem_align)) + " bytes; the format aligns to " +
+             std::to_string(kPageBytes);
     }
   }
   const int flags = fcntl(descriptor, F_GETFL);
   (void)fdatasync(descriptor);
   (void)posix_fadvise(descriptor, 0, kPageBytes, POSIX_FADV_DONTNEED);
   const std::optional<bool> cached_before = first_page_is_cached(descriptor);
-  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0)
-    return "O_DIRECT is refused: " + errno_name(errno);
+  if (flags < 0 || fcntl(descriptor, F_SETFL, flags | O_DIRECT) != 0) return "O_DIRECT is refused: " + errno_name(errno);
 
   const std::unique_ptr<void, AlignedFree> page(std::aligned_alloc(kPageBytes, kPageBytes));
   std::string reason;
@@ -282,9 +273,7 @@ uint64_t free_bytes(const std::string& path) noexcept {
   return uint64_t{fs.f_bavail} * fs.f_frsize;
 }
 
-Fault Backing::create(const Options& options,
-                      bool (*progress)(void* context, uint64_t done, uint64_t total),
-                      void* context) {
+Fault Backing::create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context) {
   const std::string& path = options.path;
   if (options.bytes == 0 || options.bytes % kPageBytes != 0) {
     return {Code::Invalid, "flash_bytes=" + std::to_string(options.bytes) + " for " + path +
@@ -295,11 +284,9 @@ Fault Backing::create(const Options& options,
   if (descriptor < 0) {
     const int error = errno;
     if (error == EEXIST) {
-      return {{Code::Present, -EEXIST},
-              path + " exists; open it, or remove it first to make a new store"};
+      return {{Code::Present, -EEXIST}, path + " exists; open it, or remove it first to make a new store"};
     }
-    if (error == ENOENT)
-      return failed("creating " + path, error, "make the directory " + directory + " first");
+    if (error == ENOENT) return failed("creating " + path, error, "make the directory " + directory + " first");
     if (error == EACCES || error == EPERM || error == EROFS) {
       return failed("creating " + path, error, "choose a directory that this user may write");
     }
@@ -319,29 +306,23 @@ Fault Backing::create(const Options& options,
   }
   // Held while it grows, so that a daemon started meanwhile is told so instead of opening half a
   // store.
-  if (const int error = lock_whole_file(descriptor); error != 0)
-    return failed("locking " + path, error);
+  if (const int error = lock_whole_file(descriptor); error != 0) return failed("locking " + path, error);
   switch_off_copy_on_write(descriptor);
 
   for (uint64_t done = 0; done < options.bytes;) {
     const uint64_t step = std::min(options.bytes - done, kAllocateStepBytes);
     if (const int error = allocate(descriptor, done, step); error != 0) {
-      return failed("allocating flash_bytes=" + sized(options.bytes) + " in " + directory +
-                        " after " + sized(done),
-                    error,
-                    error == EFBIG
-                        ? "the file system's or the process's file size limit (ulimit -f) is lower"
-                        : "lower it or mount a larger device");
+      return failed("allocating flash_bytes=" + sized(options.bytes) + " in " + directory + " after " + sized(done), error,
+                    error == EFBIG ? "the file system's or the process's file size limit (ulimit -f) is lower"
+                                   : "lower it or mount a larger device");
     }
     done += step;
     if (progress != nullptr && !progress(context, done, options.bytes)) {
-      return {Code::Cancelled,
-              "allocating " + path + " was stopped after " + sized(done) + "; the file is removed"};
+      return {Code::Cancelled, "allocating " + path + " was stopped after " + sized(done) + "; the file is removed"};
     }
   }
   if (fsync(descriptor) != 0) return failed("syncing " + path, errno);
-  if (const int error = sync_directory(directory); error != 0)
-    return failed("syncing the directory " + directory, error);
+  if (const int error = sync_directory(directory); error != 0) return failed("syncing the directory " + directory, error);
   file.keep();
   return {};
 }
@@ -356,9 +337,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
     const int error = errno;
     if (error == ENOENT) return {{Code::NotFound, -ENOENT}, path + ": no such file"};
     return failed("opening " + path, error,
-                  error == EACCES
-                      ? "run as the user that made it, or give this user read and write access"
-                      : "");
+                  error == EACCES ? "run as the user that made it, or give this user read and write access" : "");
   }
   struct stat about {};
   if (fstat(descriptor, &about) != 0) return failed("opening " + path, errno);
@@ -370,16 +349,13 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
             path + ": locked by " + lock_holder(descriptor, path) +
                 "; one store serves one daemon: stop that one or use another path"};
   } else if (error != 0) {
-    return failed(
-        "locking " + path, error,
-        "without a lock two daemons could write one store; use a file system with OFD locks");
+    return failed("locking " + path, error,
+                  "without a lock two daemons could write one store; use a file system with OFD locks");
   }
   backing->facts_.bytes = static_cast<uint64_t>(about.st_size);
   if (backing->facts_.bytes == 0 || backing->facts_.bytes % kPageBytes != 0) {
-    return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) +
-                               " bytes is not a positive multiple of " +
-                               std::to_string(kPageBytes) +
-                               ", so it was not made here or was cut; restore or remove it"};
+    return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) + " bytes is not a positive multiple of " +
+                               std::to_string(kPageBytes) + ", so it was not made here or was cut; restore or remove it"};
   }
   backing->facts_.nocow = copy_on_write_is_off(descriptor);
 
@@ -387,12 +363,9 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   backing->facts_.direct = reason.empty();
   if (!reason.empty()) {
     if (!options.allow_buffered) {
-      return {
-          Code::Unsupported,
-          path + ": " + reason + "; put the store on ext4, xfs or btrfs, or allow buffered I/O"};
+      return {Code::Unsupported, path + ": " + reason + "; put the store on ext4, xfs or btrfs, or allow buffered I/O"};
     }
-    backing->facts_.why_not_direct =
-        reason + "; I/O is buffered: each byte is copied once more and fills the page cache";
+    backing->facts_.why_not_direct = reason + "; I/O is buffered: each byte is copied once more and fills the page cache";
   }
   *out = std::move(backing);
   return {};

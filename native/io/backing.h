@@ -14,18 +14,18 @@ namespace halfstep::io {
 struct BackingFacts {
   std::string path;
   uint64_t bytes = 0;
-  bool direct = false;             // O_DIRECT is in force: statx said so and a probe read did it
-  std::string why_not_direct;      // not empty when it is not: cause and what it costs
+  bool direct = false;              // O_DIRECT is in force: statx said so and a probe read did it
+  std::string why_not_direct;       // not empty when it is not: cause and what it costs
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
-  bool nocow = false;              // copy-on-write was switched off (btrfs)
+  bool nocow = false;               // copy-on-write was switched off (btrfs)
 };
 
 class Backing {
  public:
   struct Options {
     std::string path;
-    uint64_t bytes = 0;           // create(): the size; open(): ignored
-    bool allow_buffered = true;   // false: refuse where O_DIRECT is refused
+    uint64_t bytes = 0;          // create(): the size; open(): ignored
+    bool allow_buffered = true;  // false: refuse where O_DIRECT is refused
   };
 
   // Makes the file, allocates every byte (progress by the callback: bytes done, bytes in all), syncs file and directory.

@@ -25,9 +25,7 @@ namespace {
 
 constexpr uint64_t kBytes = 4 * MiB;
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 bool on_tmpfs(const std::string& path) {
   struct statfs fs {};
@@ -61,10 +59,8 @@ TEST_F(BackingFile, IsAllocatedWholeWithProgressToTheEnd) {
     return true;
   };
   constexpr uint64_t kLong = 2 * GiB + 4096;  // three steps
-  if (free_bytes(path()) < 2 * kLong)
-    GTEST_SKIP() << directory_.path() << " has less than 4 GiB free";
-  if (on_tmpfs(directory_.path()))
-    GTEST_SKIP() << directory_.path() << " is tmpfs: 2 GiB would be memory";
+  if (free_bytes(path()) < 2 * kLong) GTEST_SKIP() << directory_.path() << " has less than 4 GiB free";
+  if (on_tmpfs(directory_.path())) GTEST_SKIP() << directory_.path() << " is tmpfs: 2 GiB would be memory";
   const Fault fault = Backing::create({path(), kLong, true}, progress, &seen);
   ASSERT_TRUE(fault.ok()) << fault.what;
   struct stat about {};
@@ -99,9 +95,7 @@ TEST_F(BackingFile, IsRemovedWhenItCannotGrow) {
 
 TEST_F(BackingFile, RefusesMoreThanTheFileSystemHasBeforeItStarts) {
   bool started = false;
-  const auto progress = [](void* context, uint64_t, uint64_t) {
-    return *static_cast<bool*>(context) = true;
-  };
+  const auto progress = [](void* context, uint64_t, uint64_t) { return *static_cast<bool*>(context) = true; };
   const Fault fault = Backing::create({path(), uint64_t{1} << 60, true}, progress, &started);
   EXPECT_TRUE(fault.status == Code::NoSpace);
   EXPECT_FALSE(started);
@@ -146,8 +140,7 @@ TEST_F(BackingFile, RefusesSizesThatAreNoPages) {
 TEST_F(BackingFile, NamesTheDirectoryThatIsMissing) {
   const Fault fault = create(directory_.path() + "/not/there/store");
   EXPECT_FALSE(fault.ok());
-  EXPECT_TRUE(contains(fault.what, "make the directory " + directory_.path() + "/not/there first"))
-      << fault.what;
+  EXPECT_TRUE(contains(fault.what, "make the directory " + directory_.path() + "/not/there first")) << fault.what;
 }
 
 TEST_F(BackingFile, FreeBytesLooksAtTheNearestDirectoryThatExists) {
@@ -181,8 +174,7 @@ TEST_F(BackingFile, SaysWhyItIsBufferedOnTmpfsAndIsRefusedWhenThatIsNotAllowed) 
   std::unique_ptr<Backing> backing;
   ASSERT_TRUE(Backing::open({file, 0, true}, &backing).ok());
   EXPECT_FALSE(backing->facts().direct);
-  EXPECT_TRUE(contains(backing->facts().why_not_direct, "tmpfs"))
-      << backing->facts().why_not_direct;
+  EXPECT_TRUE(contains(backing->facts().why_not_direct, "tmpfs")) << backing->facts().why_not_direct;
   EXPECT_EQ(fcntl(backing->descriptor(), F_GETFL) & O_DIRECT, 0);
   backing.reset();
   const Fault refused = Backing::open({file, 0, false}, &backing);
@@ -203,8 +195,7 @@ TEST_F(BackingFile, LockOfAnotherProcessIsNamed) {
     ASSERT_EQ(holder.answer(), "held");
     const Fault fault = open(&backing);
     EXPECT_TRUE(fault.status == Code::Present);
-    EXPECT_TRUE(contains(fault.what, "locked by process " + std::to_string(holder.pid()) + " ("))
-        << fault.what;
+    EXPECT_TRUE(contains(fault.what, "locked by process " + std::to_string(holder.pid()) + " (")) << fault.what;
     EXPECT_TRUE(contains(fault.what, "backing_test")) << "the command: " << fault.what;
     EXPECT_TRUE(contains(fault.what, "use another path")) << fault.what;
   }
@@ -213,8 +204,7 @@ TEST_F(BackingFile, LockOfAnotherProcessIsNamed) {
 }
 
 TEST_F(BackingFile, LockHolderOutOfSightIsSaidToBeSo) {
-  if (geteuid() != 0)
-    GTEST_SKIP() << "needs root, to become somebody who may not look at root's processes";
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody who may not look at root's processes";
   ASSERT_TRUE(create(path()).ok());
   ASSERT_EQ(chmod(directory_.path().c_str(), 0755), 0);
   ASSERT_EQ(chmod(path().c_str(), 0666), 0);
@@ -226,8 +216,7 @@ TEST_F(BackingFile, LockHolderOutOfSightIsSaidToBeSo) {
     std::unique_ptr<Backing> mine;
     return open(&mine).what;
   });
-  EXPECT_TRUE(contains(other.answer(), "locked by a process that cannot be seen from here"))
-      << other.answer();
+  EXPECT_TRUE(contains(other.answer(), "locked by a process that cannot be seen from here")) << other.answer();
   EXPECT_TRUE(contains(other.answer(), "lsof " + path())) << other.answer();
 }
 
@@ -259,8 +248,7 @@ TEST_F(BackingFile, RefusesToOpenWhatIsNoStoreFile) {
 // appended.
 class Mounted {
  public:
-  Mounted(const std::string& directory, const std::string& mkfs, uint64_t bytes,
-          const std::string& options = "loop")
+  Mounted(const std::string& directory, const std::string& mkfs, uint64_t bytes, const std::string& options = "loop")
       : at_(directory + "/mounted") {
     const std::string image = directory + "/image";
     std::error_code ignored;
@@ -278,9 +266,7 @@ class Mounted {
   const std::string& at() const { return at_; }
 
  private:
-  static bool shell(const std::string& command) {
-    return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
-  }
+  static bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
   std::string at_;
   bool ok_ = false;
 };
@@ -318,8 +304,7 @@ TEST_F(BackingFile, SaysThatAFileSystemIgnoresDirectIo) {
   std::unique_ptr<Backing> backing;
   ASSERT_TRUE(Backing::open({file, 0, true}, &backing).ok());
   EXPECT_FALSE(backing->facts().direct);
-  EXPECT_TRUE(contains(backing->facts().why_not_direct, "I/O is buffered"))
-      << backing->facts().why_not_direct;
+  EXPECT_TRUE(contains(backing->facts().why_not_direct, "I/O is buffered")) << backing->facts().why_not_direct;
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Request {
   uint64_t offset = 0;        // page-aligned
   std::byte* data = nullptr;  // page-aligned, in the arena or in memory that outlives the request
 
-  int32_t error = 0;                           // after completion: 0 or negative errno
+  int32_t error = 0;                             // after completion: 0 or negative errno
   void (*complete)(Request& request) = nullptr;  // may submit further requests
   void* owner = nullptr;
 

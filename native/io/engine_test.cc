@@ -30,8 +30,7 @@ constexpr uint32_t kQueueDepth = 8;
 enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory };
 
 std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-  constexpr const char* kNames[] = {"Uring",           "UringOfLinux60", "UringOfLinux519",
-                                    "UringOfLinux515", "Pread",          "Memory"};
+  constexpr const char* kNames[] = {"Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515", "Pread", "Memory"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
@@ -95,14 +94,10 @@ class EngineContract : public testing::TestWithParam<Kind> {
 
   static UringEngine::Features features() {
     switch (GetParam()) {
-      case Kind::UringOfLinux60:
-        return UringEngine::Features::NoDeferredTaskRun;
-      case Kind::UringOfLinux519:
-        return UringEngine::Features::NoSingleIssuer;
-      case Kind::UringOfLinux515:
-        return UringEngine::Features::None;
-      default:
-        return UringEngine::Features::All;
+      case Kind::UringOfLinux60: return UringEngine::Features::NoDeferredTaskRun;
+      case Kind::UringOfLinux519: return UringEngine::Features::NoSingleIssuer;
+      case Kind::UringOfLinux515: return UringEngine::Features::None;
+      default: return UringEngine::Features::All;
     }
   }
 
@@ -163,8 +158,7 @@ TEST_P(EngineContract, ReadsBackWhatWasWritten) {
 TEST_P(EngineContract, CompletesOnceEachInAnyOrderWithItsOwnBytes) {
   Prng prng(2);
   constexpr size_t kPages = 256;
-  for (uint64_t page = 0; page < kPages; ++page)
-    store_le(at(page * 4096), page * 0x9E3779B97F4A7C15U);
+  for (uint64_t page = 0; page < kPages; ++page) store_le(at(page * 4096), page * 0x9E3779B97F4A7C15U);
   Tracked write;
   write.set(Op::Write, 0, at(0), kPages * 4096);
   ASSERT_EQ(run(write), 0);
@@ -172,10 +166,8 @@ TEST_P(EngineContract, CompletesOnceEachInAnyOrderWithItsOwnBytes) {
   std::vector<Tracked*> finished;
   std::vector<Tracked> reads(kPages);
   std::vector<size_t> pages(kPages);
-  for (size_t i = 0; i < kPages; ++i)
-    pages[i] = i;
-  for (size_t i = kPages - 1; i > 0; --i)
-    std::swap(pages[i], pages[prng.below(i + 1)]);
+  for (size_t i = 0; i < kPages; ++i) pages[i] = i;
+  for (size_t i = kPages - 1; i > 0; --i) std::swap(pages[i], pages[prng.below(i + 1)]);
   for (size_t i = 0; i < kPages; ++i) {
     reads[i].set(Op::Read, pages[i] * 4096, at(2 * MiB + i * 4096), 4096);
     reads[i].finished = &finished;
@@ -294,8 +286,7 @@ TEST_P(EngineContract, FlushSucceedsAmongWrites) {
     engine_->submit(requests[i].request);
   }
   drain();
-  for (const Tracked& tracked : requests)
-    EXPECT_EQ(tracked.request.error, 0);
+  for (const Tracked& tracked : requests) EXPECT_EQ(tracked.request.error, 0);
   EXPECT_EQ(engine_->counters().flushes, 10U);
   EXPECT_EQ(engine_->counters().writes, 20U);
 }
@@ -322,8 +313,7 @@ TEST_P(EngineContract, WaitReturnsWhenNothingIsInFlight) {
 TEST_P(EngineContract, DestructionWaitsForTheDeviceAndCompletesNothing) {
   std::vector<Tracked> requests(10 * kQueueDepth);
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].set(i % 2 == 0 ? Op::Read : Op::Write, i * 64 * KiB, at((i % 32) * 64 * KiB),
-                    64 * KiB);
+    requests[i].set(i % 2 == 0 ? Op::Read : Op::Write, i * 64 * KiB, at((i % 32) * 64 * KiB), 64 * KiB);
     engine_->submit(requests[i].request);
   }
   engine_->flush_submissions();
@@ -331,8 +321,7 @@ TEST_P(EngineContract, DestructionWaitsForTheDeviceAndCompletesNothing) {
   // The arena goes now; a transfer that is still under way would be found by the sanitizers or by
   // the kernel's own accounting.
   arena_.reset();
-  for (const Tracked& tracked : requests)
-    EXPECT_EQ(tracked.completions, 0U);
+  for (const Tracked& tracked : requests) EXPECT_EQ(tracked.completions, 0U);
 }
 
 // A ring's task work interrupts epoll_wait before Linux 6.1 (and a ring's end does on all): loops
@@ -361,8 +350,7 @@ TEST_P(EngineContract, WakesAnEpollWaitForEachCompletion) {
     }
     engine_->flush_submissions();
     while (engine_->in_flight() > 0) {
-      ASSERT_EQ(wait_for_event(epoll, 10'000), 1)
-          << "turn " << turn << ": no wake, " << engine_->in_flight() << " in flight";
+      ASSERT_EQ(wait_for_event(epoll, 10'000), 1) << "turn " << turn << ": no wake, " << engine_->in_flight() << " in flight";
       engine_->poll();
       engine_->flush_submissions();
     }
@@ -374,8 +362,7 @@ TEST_P(EngineContract, WakesAnEpollWaitForEachCompletion) {
   engine_->flush_submissions();
   ASSERT_EQ(wait_for_event(epoll, 10'000), 1);
   engine_->poll();
-  for (int turn = 0; turn < 3 && wait_for_event(epoll, 0) == 1; ++turn)
-    engine_->poll();
+  for (int turn = 0; turn < 3 && wait_for_event(epoll, 0) == 1; ++turn) engine_->poll();
   EXPECT_EQ(wait_for_event(epoll, 0), 0);
   EXPECT_EQ(bad.completions, 1U);
   close(epoll);
@@ -409,8 +396,7 @@ TEST_P(EngineContract, MayBeDestroyedByAnotherThreadOnceItsOwnHasEnded) {
   shard.join();
   engine_.reset();
   arena_.reset();
-  for (const Tracked& tracked : requests)
-    EXPECT_EQ(tracked.completions, 0U);
+  for (const Tracked& tracked : requests) EXPECT_EQ(tracked.completions, 0U);
 }
 
 TEST_P(EngineContract, SurvivesAReopen) {
@@ -456,8 +442,8 @@ TEST_P(EngineContract, ErrorsOfTheSystemComeBackAsTheyAre) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, EngineContract,
-                         testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519,
-                                         Kind::UringOfLinux515, Kind::Pread, Kind::Memory),
+                         testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519, Kind::UringOfLinux515,
+                                         Kind::Pread, Kind::Memory),
                          kind_name);
 
 }  // namespace

@@ -27,22 +27,19 @@ void tally(const Fate& fate, MemoryFaultCounters& counters) noexcept {
 bool touches(const MemoryEngine::Rule& rule, const Request& request) noexcept {
   if (rule.times == 0 || rule.op != request.op || rule.device != request.device) return false;
   if (request.op == Op::Flush) return true;
-  const bool before_its_end =
-      rule.bytes > UINT64_MAX - rule.offset || request.offset < rule.offset + rule.bytes;
+  const bool before_its_end = rule.bytes > UINT64_MAX - rule.offset || request.offset < rule.offset + rule.bytes;
   return before_its_end && rule.offset < request.offset + request.bytes;
 }
 
 }  // namespace
 
-MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache)
-    : bytes_(bytes), volatile_cache_(volatile_cache) {
+MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache) : bytes_(bytes), volatile_cache_(volatile_cache) {
   assert(bytes > 0 && bytes % kPageBytes == 0);
 }
 
 uint64_t MemoryDevice::cached_pages() const noexcept {
   uint64_t pages = 0;
-  for (const auto& [page, versions] : cache_)
-    pages += versions.size();
+  for (const auto& [page, versions] : cache_) pages += versions.size();
   return pages;
 }
 
@@ -61,14 +58,11 @@ void MemoryDevice::read(uint64_t offset, Bytes out) const {
   }
 }
 
-void MemoryDevice::put_page(uint64_t page, const std::byte* from) {
-  std::memcpy(media_[page].data(), from, kPageBytes);
-}
+void MemoryDevice::put_page(uint64_t page, const std::byte* from) { std::memcpy(media_[page].data(), from, kPageBytes); }
 
 template <typename Keep>
 uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
-  assert(offset % kPageBytes == 0 && from.size() % kPageBytes == 0 &&
-         offset + from.size() <= bytes_);
+  assert(offset % kPageBytes == 0 && from.size() % kPageBytes == 0 && offset + from.size() <= bytes_);
   const uint64_t write = ++last_write_;
   uint64_t kept = 0;
   for (size_t done = 0; done < from.size(); done += kPageBytes) {
@@ -89,8 +83,8 @@ uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
 void MemoryDevice::flush(uint64_t through) {
   for (auto it = cache_.begin(); it != cache_.end();) {
     std::vector<Version>& versions = it->second;
-    const auto later = std::find_if(versions.begin(), versions.end(),
-                                    [through](const Version& v) { return v.write > through; });
+    const auto later =
+        std::find_if(versions.begin(), versions.end(), [through](const Version& v) { return v.write > through; });
     if (later != versions.begin()) put_page(it->first, std::prev(later)->bytes.data());
     versions.erase(versions.begin(), later);
     it = versions.empty() ? cache_.erase(it) : std::next(it);
@@ -104,8 +98,7 @@ void MemoryDevice::flip_bit(uint64_t offset, uint32_t bit) {
   Page& stored = media_.try_emplace(page, Page{}).first->second;
   stored[offset % kPageBytes] ^= mask;
   if (const auto cached = cache_.find(page); cached != cache_.end()) {
-    for (Version& version : cached->second)
-      version.bytes[offset % kPageBytes] ^= mask;
+    for (Version& version : cached->second) version.bytes[offset % kPageBytes] ^= mask;
   }
 }
 
@@ -116,8 +109,7 @@ void MemoryDevice::lose_cached_pages(Prng& prng) {
   cache_.clear();
 }
 
-void MemoryDevice::cut_power(Prng& prng, const MemoryFaults& faults,
-                             MemoryFaultCounters& counters) {
+void MemoryDevice::cut_power(Prng& prng, const MemoryFaults& faults, MemoryFaultCounters& counters) {
   std::map<uint64_t, std::pair<bool, Fate>> writes;
   for (const auto& [page, versions] : cache_) {
     const Version* newest_kept = nullptr;
@@ -125,8 +117,7 @@ void MemoryDevice::cut_power(Prng& prng, const MemoryFaults& faults,
       const auto [entry, is_new] = writes.try_emplace(version.write);
       auto& [whole_write_survives, fate] = entry->second;
       if (is_new) whole_write_survives = prng.chance(faults.cut_survival_chance);
-      const bool survives =
-          faults.torn_writes ? prng.chance(faults.cut_survival_chance) : whole_write_survives;
+      const bool survives = faults.torn_writes ? prng.chance(faults.cut_survival_chance) : whole_write_survives;
       ++fate.pages;
       if (!survives) continue;
       ++fate.kept;
@@ -134,8 +125,7 @@ void MemoryDevice::cut_power(Prng& prng, const MemoryFaults& faults,
     }
     if (newest_kept != nullptr) put_page(page, newest_kept->bytes.data());
   }
-  for (const auto& [write, verdict] : writes)
-    tally(verdict.second, counters);
+  for (const auto& [write, verdict] : writes) tally(verdict.second, counters);
   cache_.clear();
 }
 
@@ -152,9 +142,7 @@ void MemoryEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error = request.device < devices_.size()
-                      ? refusal(request, devices_[request.device]->bytes())
-                      : -EINVAL;
+  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device]->bytes()) : -EINVAL;
   if (crashed_) request.error = -ENODEV;
   (request.error == 0 ? waiting_ : done_).push_back(request);
 }
@@ -185,8 +173,7 @@ void MemoryEngine::turn() {
     return true;
   });
   if (faults_.shuffle) {
-    for (size_t i = due_.size(); i > 1; --i)
-      std::swap(due_[i - 1], due_[prng_.below(i)]);
+    for (size_t i = due_.size(); i > 1; --i) std::swap(due_[i - 1], due_[prng_.below(i)]);
     uint64_t least = UINT64_MAX;
     for (size_t i = due_.size(); i-- > 0;) {
       if (due_[i].number > least) ++fault_counters_.reordered;
@@ -213,12 +200,9 @@ void MemoryEngine::execute(const Active& active) {
   MemoryDevice& device = *devices_[request.device];
   request.error = ruled_error(request);
   switch (request.op) {
-    case Op::Read:
-      return read(request, device);
-    case Op::Write:
-      return write(request, device);
-    case Op::Flush:
-      return flush(request, device, active.flush_through);
+    case Op::Read: return read(request, device);
+    case Op::Write: return write(request, device);
+    case Op::Flush: return flush(request, device, active.flush_through);
   }
 }
 
@@ -307,14 +291,12 @@ void MemoryEngine::crash(Crash how) {
     const bool arrives = prng_.chance(0.5);
     Fate fate;
     fate.pages = request.bytes / kPageBytes;
-    fate.kept = device.write(request.offset, {request.data, request.bytes}, [&](uint64_t) {
-      return settled && faults_.torn_writes ? prng_.chance(0.5) : arrives;
-    });
+    fate.kept = device.write(request.offset, {request.data, request.bytes},
+                             [&](uint64_t) { return settled && faults_.torn_writes ? prng_.chance(0.5) : arrives; });
     if (settled || fate.kept == 0) tally(fate, fault_counters_);
   }
   if (how == Crash::PowerCut) {
-    for (MemoryDevice* device : devices_)
-      device->cut_power(prng_, faults_, fault_counters_);
+    for (MemoryDevice* device : devices_) device->cut_power(prng_, faults_, fault_counters_);
   }
   active_.clear();
   waiting_ = {};

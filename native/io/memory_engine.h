@@ -62,8 +62,7 @@ struct MemoryFaults {
 };
 
 struct MemoryFaultCounters {
-  uint64_t reordered =
-      0;  // requests completed before one that was handed over earlier, in the same poll
+  uint64_t reordered = 0;  // requests completed before one that was handed over earlier, in the same poll
   uint64_t delayed = 0;
   uint64_t read_errors = 0;
   uint64_t write_errors = 0;
@@ -112,8 +111,7 @@ class MemoryDevice {
   uint64_t bytes_;
   bool volatile_cache_;
   uint64_t last_write_ = 0;
-  std::unordered_map<uint64_t, Page>
-      media_;  // by page number; never walked, so that its order decides nothing
+  std::unordered_map<uint64_t, Page> media_;        // by page number; never walked, so that its order decides nothing
   std::map<uint64_t, std::vector<Version>> cache_;  // by page number, oldest version first
 };
 

@@ -15,17 +15,16 @@ constexpr uint32_t kPreadThreadsMax = 64;
 
 Fault check(const EngineConfig& config, size_t devices) {
   if (config.queue_depth == 0 || config.queue_depth > kQueueDepthMax) {
-    return {Code::Invalid, "queue_depth=" + std::to_string(config.queue_depth) + ": must be 1 to " +
-                               std::to_string(kQueueDepthMax)};
+    return {Code::Invalid,
+            "queue_depth=" + std::to_string(config.queue_depth) + ": must be 1 to " + std::to_string(kQueueDepthMax)};
   }
   if (config.pread_threads == 0 || config.pread_threads > kPreadThreadsMax) {
-    return {Code::Invalid, "pread_threads=" + std::to_string(config.pread_threads) +
-                               ": must be 1 to " + std::to_string(kPreadThreadsMax)};
+    return {Code::Invalid,
+            "pread_threads=" + std::to_string(config.pread_threads) + ": must be 1 to " + std::to_string(kPreadThreadsMax)};
   }
   constexpr size_t kDevicesMax = size_t{std::numeric_limits<decltype(Request::device)>::max()} + 1;
   if (devices == 0 || devices > kDevicesMax) {
-    return {Code::Invalid,
-            "devices=" + std::to_string(devices) + ": must be 1 to " + std::to_string(kDevicesMax)};
+    return {Code::Invalid, "devices=" + std::to_string(devices) + ": must be 1 to " + std::to_string(kDevicesMax)};
   }
   return {};
 }

@@ -22,9 +22,7 @@
 namespace halfstep::io {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // From here on io_uring_setup answers `error` in this process: what a container's default profile
 // does.
@@ -36,16 +34,14 @@ bool refuse_io_uring(uint16_t error) {
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
 }
 
 // Writes a page, reads it back elsewhere. "works" or what went wrong.
 std::string try_out(Engine& engine, Arena& arena) {
   std::byte* const from = arena.bytes().data();
   std::byte* const to = from + kPageBytes;
-  for (uint32_t i = 0; i < kPageBytes; ++i)
-    from[i] = static_cast<std::byte>(i * 7);
+  for (uint32_t i = 0; i < kPageBytes; ++i) from[i] = static_cast<std::byte>(i * 7);
   for (const Op op : {Op::Write, Op::Flush, Op::Read}) {
     Request request;
     request.op = op;
@@ -81,9 +77,8 @@ class OpenEngine : public testing::Test {
     std::unique_ptr<Engine> engine;
     if (const Fault fault = open(choice, &engine); !fault.ok()) return "refused: " + fault.what;
     const EngineFacts& facts = engine->facts();
-    return facts.name + " " + try_out(*engine, *arena_) +
-           (facts.registered_buffers ? " buffers" : "") + (facts.registered_files ? " files" : "") +
-           " [" + facts.ring_features + "] why_fallback: " + facts.why_fallback +
+    return facts.name + " " + try_out(*engine, *arena_) + (facts.registered_buffers ? " buffers" : "") +
+           (facts.registered_files ? " files" : "") + " [" + facts.ring_features + "] why_fallback: " + facts.why_fallback +
            " why_unregistered: " + facts.why_unregistered;
   }
 
@@ -111,30 +106,25 @@ TEST_F(OpenEngine, TakesThreadsWhenAskedWithoutAnApology) {
 }
 
 TEST_F(OpenEngine, FallsBackToThreadsWhereSeccompRefusesAndSaysSo) {
-  const Child child(
-      [this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Auto) : "no seccomp"; });
+  const Child child([this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Auto) : "no seccomp"; });
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
   EXPECT_TRUE(contains(child.answer(), "pread works")) << child.answer();
   EXPECT_TRUE(contains(child.answer(), "io_uring_setup: EPERM")) << child.answer();
-  EXPECT_TRUE(contains(child.answer(), "seccomp") ||
-              contains(child.answer(), "io_uring_disabled=2"))
+  EXPECT_TRUE(contains(child.answer(), "seccomp") || contains(child.answer(), "io_uring_disabled=2"))
       << "cause: " << child.answer();
-  EXPECT_TRUE(contains(child.answer(), "allow io_uring_setup") ||
-              contains(child.answer(), "set it to 0"))
+  EXPECT_TRUE(contains(child.answer(), "allow io_uring_setup") || contains(child.answer(), "set it to 0"))
       << "remedy: " << child.answer();
 }
 
 TEST_F(OpenEngine, FallsBackToThreadsWhereIoUringIsHidden) {
-  const Child child(
-      [this] { return refuse_io_uring(ENOSYS) ? story(EngineChoice::Auto) : "no seccomp"; });
+  const Child child([this] { return refuse_io_uring(ENOSYS) ? story(EngineChoice::Auto) : "no seccomp"; });
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
   EXPECT_TRUE(contains(child.answer(), "pread works")) << child.answer();
   EXPECT_TRUE(contains(child.answer(), "io_uring_setup: ENOSYS")) << child.answer();
 }
 
 TEST_F(OpenEngine, RefusesInsteadOfFallingBackWhenIoUringWasDemanded) {
-  const Child child(
-      [this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
+  const Child child([this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
   EXPECT_EQ(child.answer().rfind("refused: io_uring_setup: EPERM", 0), 0U) << child.answer();
 }
@@ -143,8 +133,7 @@ TEST_F(OpenEngine, GoesOnUnregisteredBeyondTheMemlockLimit) {
   const Child child([this]() -> std::string {
     const rlimit limit{64 * KiB, 64 * KiB};
     if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "no limit";
-    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
-      return "no user";  // CAP_IPC_LOCK goes with root
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0)) return "no user";  // CAP_IPC_LOCK goes with root
     return story(EngineChoice::Uring);
   });
   if (contains(child.answer(), "refused:")) GTEST_SKIP() << "no io_uring here: " << child.answer();
@@ -162,12 +151,10 @@ TEST_F(OpenEngine, NamesValueAndBoundOfWhatItRefuses) {
   EXPECT_TRUE(fault.status == Code::Invalid);
   EXPECT_EQ(fault.what, "queue_depth=0: must be 1 to 4096");
   config.queue_depth = 4097;
-  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what,
-            "queue_depth=4097: must be 1 to 4096");
+  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what, "queue_depth=4097: must be 1 to 4096");
   config.queue_depth = 1;
   config.pread_threads = 65;
-  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what,
-            "pread_threads=65: must be 1 to 64");
+  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what, "pread_threads=65: must be 1 to 64");
   config.pread_threads = 1;
   EXPECT_EQ(open_engine(config, *arena_, {}, &engine).what, "devices=0: must be 1 to 256");
   EXPECT_EQ(engine, nullptr);

@@ -11,18 +11,15 @@
 
 namespace halfstep::io {
 
-Fault PreadEngine::open(const EngineConfig& config, const std::vector<Backing*>& backings,
-                        std::unique_ptr<Engine>* out) {
+Fault PreadEngine::open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out) {
   std::unique_ptr<PreadEngine> engine(new PreadEngine);
   for (const Backing* backing : backings) {
     engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
   }
   engine->facts_.name = "pread";
-  engine->facts_.queue_depth =
-      config.pread_threads;  // what the device can really be made to do at once
+  engine->facts_.queue_depth = config.pread_threads;  // what the device can really be made to do at once
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (engine->event_ < 0)
-    return {{Code::IoError, -errno}, "eventfd for the pread engine: " + errno_name(errno)};
+  if (engine->event_ < 0) return {{Code::IoError, -errno}, "eventfd for the pread engine: " + errno_name(errno)};
 
   // Workers inherit the mask: signals stay with the threads that handle them.
   sigset_t all;
@@ -43,8 +40,7 @@ Fault PreadEngine::open(const EngineConfig& config, const std::vector<Backing*>&
   if (error != 0) {
     return {{Code::IoError, -error},
             "starting thread " + std::to_string(engine->workers_.size() + 1) +
-                " of pread_threads=" + std::to_string(config.pread_threads) + ": " +
-                errno_name(error) +
+                " of pread_threads=" + std::to_string(config.pread_threads) + ": " + errno_name(error) +
                 "; lower it or raise the limit of processes (ulimit -u, TasksMax=)"};
   }
   *out = std::move(engine);
@@ -57,8 +53,7 @@ PreadEngine::~PreadEngine() {
     stopping_ = true;
   }
   work_ready_.notify_all();
-  for (const pthread_t worker : workers_)
-    pthread_join(worker, nullptr);
+  for (const pthread_t worker : workers_) pthread_join(worker, nullptr);
   if (event_ >= 0) close(event_);
 }
 
@@ -93,15 +88,9 @@ void PreadEngine::transfer(Request& request) const noexcept {
     const size_t bytes = request.bytes - request.engine_done_bytes;
     const auto offset = static_cast<off_t>(request.offset + request.engine_done_bytes);
     switch (request.op) {
-      case Op::Read:
-        result = pread(descriptor, data, bytes, offset);
-        break;
-      case Op::Write:
-        result = pwrite(descriptor, data, bytes, offset);
-        break;
-      case Op::Flush:
-        result = fdatasync(descriptor);
-        break;
+      case Op::Read: result = pread(descriptor, data, bytes, offset); break;
+      case Op::Write: result = pwrite(descriptor, data, bytes, offset); break;
+      case Op::Flush: result = fdatasync(descriptor); break;
     }
     if (result < 0) result = -errno;
   } while (advance(request, result) == Step::Again);
@@ -111,8 +100,7 @@ void PreadEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error =
-      request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
+  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
   (request.error == 0 ? submitted_ : refused_).push_back(request);
 }
 

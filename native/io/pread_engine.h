@@ -19,8 +19,7 @@ namespace halfstep::io {
 
 class PreadEngine final : public Engine {
  public:
-  static Fault open(const EngineConfig& config, const std::vector<Backing*>& backings,
-                    std::unique_ptr<Engine>* out);
+  static Fault open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out);
   ~PreadEngine() override;
   PreadEngine(const PreadEngine&) = delete;
   PreadEngine& operator=(const PreadEngine&) = delete;

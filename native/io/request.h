@@ -20,10 +20,8 @@ inline constexpr uint8_t kRetriesMax = 64;
 // asserted, and never lets a write grow the file.
 inline int32_t refusal(const Request& request, uint64_t device_bytes) noexcept {
   if (request.op == Op::Flush) return request.bytes == 0 ? 0 : -EINVAL;
-  if (request.bytes == 0 || request.bytes % kPageBytes != 0 || request.offset % kPageBytes != 0)
-    return -EINVAL;
-  if (request.data == nullptr || reinterpret_cast<uintptr_t>(request.data) % kPageBytes != 0)
-    return -EINVAL;
+  if (request.bytes == 0 || request.bytes % kPageBytes != 0 || request.offset % kPageBytes != 0) return -EINVAL;
+  if (request.data == nullptr || reinterpret_cast<uintptr_t>(request.data) % kPageBytes != 0) return -EINVAL;
   if (request.bytes > device_bytes || request.offset > device_bytes - request.bytes) return -EINVAL;
   return 0;
 }
@@ -73,9 +71,7 @@ inline void count(EngineCounters& counters, const Request& request) noexcept {
       ++counters.writes;
       counters.write_bytes += request.bytes;
       return;
-    case Op::Flush:
-      ++counters.flushes;
-      return;
+    case Op::Flush: ++counters.flushes; return;
   }
 }
 

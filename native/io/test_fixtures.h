@@ -39,13 +39,10 @@ class TemporaryDirectory {
 };
 
 struct AlignedDelete {
-  void operator()(std::byte* at) const noexcept {
-    ::operator delete[](at, std::align_val_t{kPageBytes});
-  }
+  void operator()(std::byte* at) const noexcept { ::operator delete[](at, std::align_val_t{kPageBytes}); }
 };
 inline std::unique_ptr<std::byte[], AlignedDelete> aligned_bytes(size_t bytes) {
-  return std::unique_ptr<std::byte[], AlignedDelete>(new (std::align_val_t{kPageBytes})
-                                                         std::byte[bytes]());
+  return std::unique_ptr<std::byte[], AlignedDelete>(new (std::align_val_t{kPageBytes}) std::byte[bytes]());
 }
 
 // A forked child for what a process cannot undo (a seccomp filter, another user, a limit) or cannot
@@ -63,8 +60,7 @@ class Child {
       close(answer[0]);
       close(leave[1]);
       const std::string text = body();
-      const bool sent =
-          write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+      const bool sent = write(answer[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
       close(answer[1]);
       char byte = 0;
       while (read(leave[0], &byte, 1) < 0 && errno == EINTR) {

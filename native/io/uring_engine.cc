@@ -27,17 +27,15 @@ constexpr Rung kLadder[] = {
     // 6.1: completions are run when we ask for them, in our thread, in batches. TASKRUN_FLAG tells
     // without a system call that
     // there are some; SUBMIT_ALL (5.18) does not stop at a bad SQE.
-    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL |
-         IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
+    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_TASKRUN_FLAG |
+         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN,
      "single_issuer defer_taskrun"},
     // 6.0
-    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL |
-         IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,
+    {IORING_SETUP_CLAMP | IORING_SETUP_R_DISABLED | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_TASKRUN_FLAG |
+         IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN,
      "single_issuer coop_taskrun"},
     // 5.19
-    {IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_TASKRUN_FLAG |
-         IORING_SETUP_COOP_TASKRUN,
-     "coop_taskrun"},
+    {IORING_SETUP_CLAMP | IORING_SETUP_SUBMIT_ALL | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},
     {IORING_SETUP_CLAMP, ""},
 };
 
@@ -68,30 +66,25 @@ std::string explain_refusal(int error) {
         return what +
                "; kernel.io_uring_disabled=1 lets only CAP_SYS_ADMIN and the group "
                "kernel.io_uring_group (" +
-               first_word_of("/proc/sys/kernel/io_uring_group") +
-               ") in: join it or set io_uring_disabled to 0";
+               first_word_of("/proc/sys/kernel/io_uring_group") + ") in: join it or set io_uring_disabled to 0";
       }
       what += disabled.empty() ? "; " : "; kernel.io_uring_disabled=" + disabled + ", so ";
-      what += under_seccomp_filter()
-                  ? "a seccomp filter forbids it (container runtimes do by default): allow "
-                    "io_uring_setup, io_uring_enter "
-                    "and io_uring_register in the profile"
-                  : "a security module forbids it: allow io_uring for this service";
+      what += under_seccomp_filter() ? "a seccomp filter forbids it (container runtimes do by default): allow "
+                                       "io_uring_setup, io_uring_enter "
+                                       "and io_uring_register in the profile"
+                                     : "a security module forbids it: allow io_uring for this service";
       return what;
     case ENOSYS:
-      return what + (under_seccomp_filter()
-                         ? "; a seccomp filter hides it: allow io_uring_setup, io_uring_enter and "
-                           "io_uring_register in the profile"
-                         : "; this kernel has no io_uring: 5.15 or newer is needed");
+      return what + (under_seccomp_filter() ? "; a seccomp filter hides it: allow io_uring_setup, io_uring_enter and "
+                                              "io_uring_register in the profile"
+                                            : "; this kernel has no io_uring: 5.15 or newer is needed");
     case ENOMEM:
       return what +
              "; the ring's memory counts as locked on kernels before 5.12: raise the memlock limit "
              "(ulimit -l)";
     case EMFILE:
-    case ENFILE:
-      return what + "; raise the limit of open files (ulimit -n)";
-    default:
-      return what;
+    case ENFILE: return what + "; raise the limit of open files (ulimit -n)";
+    default: return what;
   }
 }
 
@@ -103,9 +96,8 @@ std::string memlock_limit() {
 
 }  // namespace
 
-Fault UringEngine::open(const EngineConfig& config, Arena& arena,
-                        const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out,
-                        Features features) {
+Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
+                        std::unique_ptr<Engine>* out, Features features) {
   std::unique_ptr<UringEngine> engine(new UringEngine(arena));
   for (const Backing* backing : backings) {
     engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
@@ -116,8 +108,7 @@ Fault UringEngine::open(const EngineConfig& config, Arena& arena,
     return {{Code::Unsupported, error}, explain_refusal(error)};
   }
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (engine->event_ < 0)
-    return {{Code::IoError, -errno}, "eventfd for the ring: " + errno_name(errno)};
+  if (engine->event_ < 0) return {{Code::IoError, -errno}, "eventfd for the ring: " + errno_name(errno)};
   // A ring under DEFER_TASKRUN never wakes an epoll wait on its own descriptor; its eventfd does.
   if (const int error = io_uring_register_eventfd(&engine->ring_, engine->event_); error != 0) {
     return {{Code::Unsupported, error}, "registering the ring's eventfd: " + errno_name(error)};
@@ -151,24 +142,20 @@ void UringEngine::register_resources() {
     const Bytes region = arena_.region(i);
     regions.push_back({region.data(), region.size()});
   }
-  int error =
-      io_uring_register_buffers(&ring_, regions.data(), static_cast<unsigned>(regions.size()));
+  int error = io_uring_register_buffers(&ring_, regions.data(), static_cast<unsigned>(regions.size()));
   facts_.registered_buffers = error == 0;
   if (error != 0) {
     facts_.why_unregistered = "registering the arena's " + std::to_string(arena_.facts().bytes) +
-                              " bytes with the ring: " + errno_name(error) +
-                              "; the memlock limit is " + memlock_limit() +
+                              " bytes with the ring: " + errno_name(error) + "; the memlock limit is " + memlock_limit() +
                               ": raise it (LimitMEMLOCK=) or grant CAP_IPC_LOCK";
   }
   std::vector<int> files;
-  for (const Device& device : devices_)
-    files.push_back(device.descriptor);
+  for (const Device& device : devices_) files.push_back(device.descriptor);
   error = io_uring_register_files(&ring_, files.data(), static_cast<unsigned>(files.size()));
   facts_.registered_files = error == 0;
   if (error != 0) {
     if (!facts_.why_unregistered.empty()) facts_.why_unregistered += "; ";
-    facts_.why_unregistered += "registering " + std::to_string(files.size()) +
-                               " files: " + errno_name(error) +
+    facts_.why_unregistered += "registering " + std::to_string(files.size()) + " files: " + errno_name(error) +
                                "; raise the limit of open files (ulimit -n)";
   }
 }
@@ -182,9 +169,7 @@ UringEngine::~UringEngine() {
       unsigned head = 0;
       unsigned count = 0;
       io_uring_cqe* cqe = nullptr;
-      io_uring_for_each_cqe(&ring_, head, cqe) {
-        ++count;
-      }
+      io_uring_for_each_cqe(&ring_, head, cqe) { ++count; }
       io_uring_cq_advance(&ring_, count);
       held -= count;
       if (held == 0) break;
@@ -210,8 +195,7 @@ void UringEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error =
-      request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
+  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
   if (request.error != 0) {
     finish(request);
     wake();
@@ -242,29 +226,24 @@ void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
   const Bytes arena = arena_.bytes();
   // A fixed buffer must hold the whole transfer, so one that would straddle two regions goes as
   // ordinary memory.
-  const bool fixed = facts_.registered_buffers && data >= arena.data() &&
-                     data + bytes <= arena.data() + arena.size() &&
+  const bool fixed = facts_.registered_buffers && data >= arena.data() && data + bytes <= arena.data() + arena.size() &&
                      arena_.region_of(data) == arena_.region_of(data + bytes - 1);
   switch (request.op) {
     case Op::Read:
       if (fixed) {
-        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset,
-                                 static_cast<int>(arena_.region_of(data)));
+        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset, static_cast<int>(arena_.region_of(data)));
       } else {
         io_uring_prep_read(&sqe, file, data, bytes, offset);
       }
       break;
     case Op::Write:
       if (fixed) {
-        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset,
-                                  static_cast<int>(arena_.region_of(data)));
+        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset, static_cast<int>(arena_.region_of(data)));
       } else {
         io_uring_prep_write(&sqe, file, data, bytes, offset);
       }
       break;
-    case Op::Flush:
-      io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC);
-      break;
+    case Op::Flush: io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC); break;
   }
   if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data(&sqe, &request);
