@@ -107,7 +107,7 @@ enum class Tlv : uint16_t {
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
-  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::CancelTarget);
+  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::NamespaceAction);
 }
 
 struct TlvView {

@@ -76,6 +76,7 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::Batch: return record<Batch>(tlv.value, parse_batch);
     case Tlv::Owner: return record<OwnerRecord>(tlv.value, parse_owner);
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
+    case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);
     case Tlv::LayoutHandle: return record<LayoutHandleRecord>(tlv.value, parse_layout_handle);
     case Tlv::Load: return record<LoadRecord>(tlv.value, parse_load);
     case Tlv::Cursor: return record<CursorRecord>(tlv.value, parse_cursor);

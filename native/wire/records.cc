@@ -79,6 +79,11 @@ Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept {
   return load_exact(value, out) ? Status() : Status(Code::Invalid);
 }
 
+Status parse_namespace_action(ConstBytes value, NamespaceRecord* out) noexcept {
+  if (!load_exact(value, out) || !all_zero(object_bytes(out->reserved))) return Code::Invalid;
+  return out->verb >= NamespaceVerb::Create && out->verb <= NamespaceVerb::Delete ? Status() : Status(Code::Invalid);
+}
+
 Status parse_layout_handle(ConstBytes value, LayoutHandleRecord* out) noexcept {
   if (!load_exact(value, out) || !all_zero(object_bytes(out->reserved))) return Code::Invalid;
   return {};

@@ -298,6 +298,7 @@ Status parse_hello_server(ConstBytes value, HelloServer* out) noexcept;
 Status parse_batch(ConstBytes value, Batch* out) noexcept;
 Status parse_owner(ConstBytes value, OwnerRecord* out) noexcept;
 Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept;
+Status parse_namespace_action(ConstBytes value, NamespaceRecord* out) noexcept;
 Status parse_layout_handle(ConstBytes value, LayoutHandleRecord* out) noexcept;
 Status parse_load(ConstBytes value, LoadRecord* out) noexcept;
 Status parse_cursor(ConstBytes value, CursorRecord* out) noexcept;

@@ -59,6 +59,7 @@ std::vector<Parser> parsers() {
       fixed("batch", Batch{}, parse_batch),
       fixed("owner", OwnerRecord{.owner = 1}, parse_owner),
       fixed("cancel", CancelRecord{}, parse_cancel),
+      fixed("namespace_action", NamespaceRecord{}, parse_namespace_action),
       fixed("layout_handle", LayoutHandleRecord{}, parse_layout_handle),
       fixed("load", LoadRecord{}, parse_load),
       fixed("cursor", CursorRecord{}, parse_cursor),
@@ -132,6 +133,7 @@ TEST(Records, DoNotBelieveTheirCounts) {
 TEST(Records, RefuseReservedBytes) {
   const std::pair<const char*, std::vector<size_t>> kReserved[] = {{"batch", {20, 23}},
                                                                    {"owner", {12}},
+                                                                   {"namespace_action", {1, 3}},
                                                                    {"layout_handle", {2, 4, 7}},
                                                                    {"cursor", {12}},
                                                                    {"grant", {12, 18}},
@@ -176,6 +178,14 @@ TEST(Batch, RefusesWhatVersion1DoesNotDefine) {
   EXPECT_EQ(parse_batch(packed(Batch{.hold_owner = 1}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.hold_ms = 1}), &out), Code::Invalid);
   EXPECT_TRUE(parse_batch(packed(Batch{.hold_owner = 1, .hold_ms = 1}), &out).ok());
+}
+
+TEST(NamespaceAction, IsOneOfThreeVerbs) {
+  NamespaceRecord out;
+  for (int verb = 0; verb < 256; ++verb) {
+    const NamespaceRecord record{.verb = static_cast<NamespaceVerb>(verb)};
+    EXPECT_EQ(parse_namespace_action(packed(record), &out).ok(), verb >= 1 && verb <= 3) << verb;
+  }
 }
 
 TEST(Owner, IsNeverZero) {
