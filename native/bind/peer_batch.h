@@ -1,0 +1,133 @@
+// peer_batch.h — one batch from the Python side: what is sent, where bytes go, and all memory that must stay until it is over.
+// Invariants: setters only before submit; from submit to finish() the batch's memory is neither released nor moved, whatever
+// Python drops; the core writes `answers`, `lengths`, the cursor, the outcome and the records only in that time.
+// Thread: with the GIL held; append_record runs on the core's thread, before the terminal event, and touches no Python object.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/peer_memory.h"
+#include "peer/halfstep.h"
+
+namespace halfstep::bind {
+
+// Memory that an owner keeps for many batches, and how many of them use it now.
+struct Region {
+  Region(nb::handle object, bool writable) : memory(Memory::of(object, writable, "region")), is_writable(writable) {}
+  std::optional<Memory> memory;  // none once closed
+  bool is_writable = false;
+  uint32_t uses = 0;
+
+  uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
+  uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
+  void close();
+};
+
+// One descriptor per part of a block; built once, used by any number of batches.
+struct Template {
+  void add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
+           int64_t inner_stride);
+  // What a row holds.
+  uint64_t block_bytes() const noexcept;
+
+  std::vector<nb::object> regions;  // one per part
+  std::vector<hs_part_descriptor> parts;
+};
+
+class Batch {
+ public:
+  explicit Batch(uint32_t operation);
+  Batch(const Batch&) = delete;
+  Batch& operator=(const Batch&) = delete;
+
+  // ---- before submit ----
+  // A list or tuple of bytes-likes of 1-255 bytes, or an array of bytes [count, key_bytes]. Returns the count.
+  uint32_t set_keys(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss);
+  void set_ranges(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges);
+  // One buffer, split evenly over the items; or a list with one entry per item, each a buffer or a list of buffers.
+  void set_target(nb::handle target);
+  // As set_target, but read. `block_bytes`: array of uint32 per item, or None where the pieces say it.
+  void set_source(nb::handle source, nb::handle block_bytes);
+  // `rows`: int64 array, one per item. For a put, as a source.
+  void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
+  void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
+  // Arrays that the core fills in: 4 bytes (hs_answer) per answer, uint32 per length; None where not wanted.
+  void set_outputs(nb::handle answers, nb::handle lengths);
+  void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
+  void set_hold(uint64_t owner, uint32_t ms);
+  void set_list(uint64_t cursor, uint32_t limit);
+  void set_namespace(std::string name, uint64_t quota_bytes);
+
+  uint32_t item_count() const noexcept { return section_.key_count * section_.component_count; }
+  // The keys as the core gets them.
+  nb::bytes packed_keys() const;
+
+  // ---- submit and after: for Queue ----
+  hs_batch prepared(uint64_t user_data);
+  // Called before hs_submit, because the terminal event may be polled before hs_submit returns.
+  void started(nb::object owner);
+  void named(hs_ticket ticket) noexcept { ticket_ = ticket; }
+  void progressed(uint32_t steps_done) noexcept { steps_done_ = steps_done; }
+  const nb::object& owner() const noexcept { return owner_; }
+  // The terminal event came: releases all memory, and the owner.
+  void finish(uint32_t items_ok);
+  // As finish(), for a batch whose core stayed in the parent process: pending answers become cancelled(forked).
+  void finish_forked();
+  // Undoes started() for a batch that the core refused.
+  void refused() noexcept;
+
+  // ---- state ----
+  bool submitted() const noexcept { return submitted_; }
+  bool done() const noexcept { return done_; }
+  hs_ticket ticket() const noexcept { return ticket_; }
+  uint32_t steps_done() const noexcept { return steps_done_; }
+  uint32_t items_ok() const noexcept { return items_ok_; }
+  const hs_answer& outcome() const noexcept { return outcome_; }
+  uint64_t cursor() const noexcept { return cursor_; }
+  // (record, name) as they came.
+  nb::list records() const;
+
+ private:
+  void check_open() const;
+  void add_pieces(nb::handle item, bool writable, const char* role);
+  void split(nb::handle buffer, bool writable, const char* role);
+  void place(nb::handle target, bool writable, const char* role);
+  void set_block_bytes(nb::handle block_bytes);
+  void trim_pieces();
+  void release();
+  static void append_record(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
+
+  hs_batch batch_{};
+  hs_section section_{};
+  std::string packed_keys_;
+  std::vector<hs_range> ranges_;
+  std::vector<hs_iovec> iovecs_;
+  std::vector<uint32_t> iovec_counts_;
+  std::vector<int64_t> rows_;
+  std::vector<uint32_t> block_bytes_;
+  std::vector<uint64_t> parents_;
+  std::vector<uint16_t> depths_;
+  std::string text_;
+
+  std::vector<Memory> held_;
+  nb::object template_;
+  nb::object owner_;
+  bool uses_regions_ = false;
+
+  hs_ticket ticket_ = 0;
+  bool submitted_ = false;
+  bool done_ = false;
+  uint32_t steps_done_ = 0;
+  uint32_t items_ok_ = 0;
+  hs_answer outcome_{};
+  uint64_t cursor_ = 0;
+  std::vector<std::pair<std::string, std::string>> records_;
+};
+
+}  // namespace halfstep::bind

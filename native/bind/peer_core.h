@@ -1,0 +1,87 @@
+// peer_core.h — the client core and its queues, as Python objects hold them.
+// Invariants: a queue keeps its core alive; a batch in flight is kept alive by its queue, with all its memory, until its
+// terminal event has been polled or the queue is closed (hs_queue_close fences). In a forked child nothing of a core is
+// touched: it is leaked, as V1 section 4 says. Thread: with the GIL held, which is released wherever the core may wait. One
+// thread at a time polls or waits on a queue (the Python layer sees to it; a second one is refused).
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+#include "bind/peer_batch.h"
+#include "peer/halfstep.h"
+
+namespace halfstep::bind {
+
+struct Options {
+  std::string address;
+  std::string name_space;
+  uint32_t connections = 1;
+  uint32_t tickets_max = 0;
+};
+
+class Core {
+ public:
+  explicit Core(const Options& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  hs_client* handle() const;
+  bool forked() const noexcept { return client_ != nullptr && hs_client_forked(client_) != 0; }
+  bool closed() const noexcept { return client_ == nullptr; }
+  void close() noexcept;
+  // In a child: forgets the core without touching it.
+  void abandon() noexcept { client_ = nullptr; }
+  int register_layout(nb::bytes canonical);
+  // 1 ready, 0 not within the time, -1 refused for good, and why. Signals are heard while it waits.
+  std::pair<int, std::string> wait_ready(double timeout_s);
+  hs_client_facts facts() const;
+
+ private:
+  hs_client* client_ = nullptr;
+};
+
+class Queue {
+ public:
+  explicit Queue(nb::object core);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // `owner` is what poll() names in its events. Refused: the batch breaks a rule of the core.
+  void submit(nb::object batch, nb::object owner);
+  // As submit, and returns after the terminal event. An exception raised by a signal's handler cancels the batch and leaves
+  // only after the terminal event: no byte lands after it.
+  void run(nb::object batch);
+  // [(owner, done, steps_done)]; never waits.
+  nb::list poll();
+  // Waits for at least one event; empty after the time (negative: for ever). Signals are heard.
+  nb::list wait(double timeout_s);
+  void cancel(const Batch& batch) const;
+  void cancel_all() const;
+  int descriptor() const;
+  size_t in_flight() const noexcept { return batches_.size(); }
+  // Fences. What is still in flight ends without an event: poll until in_flight is 0 first.
+  void close();
+  // In a child: ends every batch as cancelled(forked) and forgets the queue. Returns their owners.
+  nb::list abandon();
+
+ private:
+  hs_queue* handle() const;
+  // Waits in slices, so that Python hears signals; the terminal events of `events` are not lost by an exception.
+  size_t wait_slices(hs_event* events, size_t max, double timeout_s);
+  void deliver(const hs_event* events, size_t count, nb::list* list);
+  void fence(const Batch& batch);
+
+  nb::object core_;
+  hs_queue* queue_ = nullptr;
+  bool polling_ = false;
+  uint64_t next_ = 1;
+  std::unordered_map<uint64_t, nb::object> batches_;  // by user_data
+};
+
+}  // namespace halfstep::bind

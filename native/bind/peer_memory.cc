@@ -1,0 +1,145 @@
+#include "bind/peer_memory.h"
+
+#include <algorithm>
+
+namespace halfstep::bind {
+namespace {
+
+// DLDeviceType of the DLPack specification.
+constexpr int kDeviceCpu = 1;
+constexpr int kDeviceCuda = 2;
+constexpr int kDeviceCudaHost = 3;  // pinned memory: ordinary memory to us
+constexpr int kDeviceCudaManaged = 13;
+
+std::string subject(nb::handle object, const char* role) { return std::string(role) + " (" + name_of_type(object) + ")"; }
+
+// The text of the Python error that is set, which is cleared.
+std::string taken_error() {
+  nb::python_error error;
+  return nb::cast<std::string>(nb::str(error.value()));
+}
+
+bool is_c_contiguous(const nb::ndarray<nb::ro>& array) {
+  int64_t expected = 1;
+  for (size_t i = array.ndim(); i-- > 0;) {
+    if (array.shape(i) == 0) return true;
+    if (array.shape(i) != 1 && array.stride(i) != expected) return false;
+    expected *= static_cast<int64_t>(array.shape(i));
+  }
+  return true;
+}
+
+std::string not_contiguous(nb::handle object, const char* role) {
+  return subject(object, role) +
+         ": the memory is not C-contiguous, so its bytes are not in the order of the blocks; pass a contiguous array, a list "
+         "of "
+         "contiguous pieces, or Rows over a registered region, which has strides";
+}
+
+void check_device(nb::handle object, const char* role) {
+  nb::object device;
+  try {
+    device = object.attr("__dlpack_device__")();
+  } catch (nb::python_error& error) {
+    throw Refused(subject(object, role) + ": " + nb::cast<std::string>(nb::str(error.value())) +
+                  "; only memory of the CPU can be reached");
+  }
+  const int type = nb::cast<int>(nb::int_(device[0]));
+  if (type == kDeviceCpu || type == kDeviceCudaHost) return;
+  if (type == kDeviceCuda || type == kDeviceCudaManaged) {
+    throw Refused(subject(object, role) + ": CUDA memory (device " + std::to_string(nb::cast<int>(nb::int_(device[1]))) +
+                  ") cannot be reached yet; pass a tensor of the CPU, pinned if the copy is to be asynchronous, and copy to or "
+                  "from the device");
+  }
+  throw Refused(subject(object, role) + ": the memory is on DLPack device type " + std::to_string(type) +
+                "; only memory of the CPU (1) can be reached");
+}
+
+}  // namespace
+
+std::string name_of_type(nb::handle object) {
+  const nb::handle type = object.type();
+  const auto module = nb::cast<std::string>(nb::str(nb::getattr(type, "__module__", nb::str("?"))));
+  const auto name = nb::cast<std::string>(nb::str(nb::getattr(type, "__qualname__", nb::str("?"))));
+  return module == "builtins" ? name : module + "." + name;
+}
+
+void Memory::ReleaseView::operator()(Py_buffer* view) const noexcept {
+  PyBuffer_Release(view);
+  delete view;
+}
+
+Memory::View Memory::view_of(nb::handle object, bool writable, const char* role) {
+  auto raw = std::make_unique<Py_buffer>();
+  // First what is wanted; where that is refused, what there is, so that the sentence can say why.
+  if (writable && PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_STRIDED) == 0) return View(raw.release());
+  if (writable) PyErr_Clear();
+  if (PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_STRIDED_RO) != 0) {
+    throw Refused(subject(object, role) + ": " + taken_error());
+  }
+  View view(raw.release());
+  if (writable) {
+    throw Refused(subject(object, role) +
+                  ": the memory is read-only; pass writable memory, such as a bytearray or np.empty(...)");
+  }
+  return view;
+}
+
+Memory Memory::of(nb::handle object, bool writable, const char* role) {
+  if (!PyObject_CheckBuffer(object.ptr())) return of_dlpack(object, writable, role);
+  Memory memory;
+  memory.view_ = view_of(object, writable, role);
+  if (!PyBuffer_IsContiguous(memory.view_.get(), 'C')) throw Refused(not_contiguous(object, role));
+  memory.data_ = static_cast<std::byte*>(memory.view_->buf);
+  memory.bytes_ = static_cast<size_t>(memory.view_->len);
+  return memory;
+}
+
+Memory Memory::of_bytes(nb::handle object, const char* role) {
+  if (!PyObject_CheckBuffer(object.ptr())) {
+    const char* remedy = PyUnicode_Check(object.ptr()) ? "; encode text first: key.encode()" : "";
+    throw Refused(subject(object, role) + ": must be bytes, bytearray, memoryview or another buffer" + remedy);
+  }
+  return of(object, false, role);
+}
+
+Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role) {
+  if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) {
+    throw Refused(
+        subject(object, role) +
+        ": has neither the buffer protocol nor DLPack; pass a numpy array, a CPU tensor, a bytearray or a memoryview");
+  }
+  check_device(object, role);
+  Memory memory;
+  bool imported = false;
+  if (writable) {
+    nb::ndarray<> array;
+    imported = nb::try_cast(object, array);
+    if (imported) memory.array_ = nb::ndarray<nb::ro>(array);
+  } else {
+    imported = nb::try_cast(object, memory.array_);
+  }
+  if (!imported) {
+    PyErr_Clear();
+    std::string why = "its __dlpack__() gives no memory that can be used here";
+    try {
+      object.attr("__dlpack__")();
+      if (writable) why = "the memory is read-only";
+    } catch (nb::python_error& error) {
+      why = nb::cast<std::string>(nb::str(error.value()));
+    }
+    throw Refused(subject(object, role) + ": " + why);
+  }
+  const auto& array = memory.array_;
+  if (!is_c_contiguous(array)) throw Refused(not_contiguous(object, role));
+  const size_t bits = size_t{array.dtype().bits} * array.dtype().lanes;
+  if (bits % 8 != 0) {
+    throw Refused(subject(object, role) + ": elements of " + std::to_string(bits) +
+                  " bits are no whole bytes; pass a view as uint8");
+  }
+  memory.data_ = static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(array.data())));
+  memory.bytes_ = array.size() * (bits / 8);
+  return memory;
+}
+
+}  // namespace halfstep::bind

@@ -1,0 +1,182 @@
+// peer_module.cc — halfstep._peer: the client core for Python, as thin as it can be. halfstep.client is the face for people.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "base/build_info.h"
+#include "bind/peer_batch.h"
+#include "bind/peer_core.h"
+#include "bind/peer_memory.h"
+#include "peer/halfstep.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+using halfstep::bind::Batch;
+using halfstep::bind::Core;
+using halfstep::bind::Memory;
+using halfstep::bind::Options;
+using halfstep::bind::Queue;
+using halfstep::bind::Refused;
+using halfstep::bind::Region;
+using halfstep::bind::Template;
+
+namespace {
+
+template <size_t N>
+std::string text_of(const char (&field)[N]) {
+  return std::string(field, strnlen(field, N));
+}
+
+nb::bytes bytes_of(const uint8_t (&field)[16]) { return nb::bytes(reinterpret_cast<const char*>(field), sizeof(field)); }
+
+nb::dict facts_of(const Core& core) {
+  const hs_client_facts facts = core.facts();
+  nb::dict dict;
+  dict["connected"] = facts.connected;
+  dict["handshakes"] = facts.handshakes;
+  dict["store_uuid"] = bytes_of(facts.store_uuid);
+  dict["boot_id"] = bytes_of(facts.boot_id);
+  dict["block_bytes_max"] = facts.block_bytes_max;
+  dict["keys_max"] = facts.keys_max;
+  dict["queue_depth"] = facts.queue_depth;
+  dict["queue_us"] = facts.queue_us;
+  dict["bytes_per_s"] = facts.bytes_per_s;
+  dict["bytes_received"] = facts.bytes_received;
+  dict["bytes_sent"] = facts.bytes_sent;
+  dict["checksum_failures"] = facts.checksum_failures;
+  dict["transport"] = text_of(facts.transport);
+  dict["congestion"] = text_of(facts.congestion);
+  dict["last_error"] = text_of(facts.last_error);
+  return dict;
+}
+
+nb::dict build_info() {
+  nb::dict dict;
+  dict["version"] = std::string(halfstep::kVersion);
+  dict["build"] = std::string(halfstep::kBuildType);
+  dict["commit"] = std::string(halfstep::kCommit);
+  return dict;
+}
+
+void bind_memory(nb::module_& m) {
+  nb::class_<Region>(m, "Region", "Memory that is kept for many batches.")
+      .def(nb::init<nb::handle, bool>(), "buffer"_a, "writable"_a)
+      .def("close", &Region::close, "Release the memory. Refused while a batch uses it.")
+      .def_prop_ro("address", &Region::address)
+      .def_prop_ro("bytes", &Region::bytes)
+      .def_prop_ro("uses", [](const Region& region) { return region.uses; })
+      .def_prop_ro("closed", [](const Region& region) { return !region.memory; });
+  nb::class_<Template>(m, "Template", "Where the parts of a row lie: one descriptor per part of a block.")
+      .def(nb::init<>())
+      .def(
+          "add",
+          [](Template& self, nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
+             int64_t inner_stride) {
+            if (!nb::isinstance<Region>(region)) throw Refused("template: every part needs a Region");
+            self.add(std::move(region), offset, row_stride, inner_count, inner_bytes, inner_stride);
+          },
+          "region"_a, "offset"_a, "row_stride"_a, "inner_count"_a, "inner_bytes"_a, "inner_stride"_a)
+      .def_prop_ro("block_bytes", &Template::block_bytes)
+      .def("__len__", [](const Template& self) { return self.parts.size(); });
+}
+
+void bind_batch(nb::module_& m) {
+  nb::class_<Batch>(m, "Batch", "What one submit carries, and the memory that it keeps until its terminal event.")
+      .def(nb::init<uint32_t>(), "operation"_a)
+      .def("set_keys", &Batch::set_keys, "layout"_a, "keys"_a, "first_component"_a, "component_count"_a, "stop_at_miss"_a)
+      .def("set_ranges", &Batch::set_ranges, "ranges"_a)
+      .def("set_target", &Batch::set_target, "target"_a)
+      .def("set_source", &Batch::set_source, "source"_a, "block_bytes"_a.none())
+      .def(
+          "set_rows",
+          [](Batch& self, nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes) {
+            if (!nb::isinstance<Template>(rows_template)) throw Refused("rows: the template is none");
+            self.set_rows(std::move(rows_template), rows, is_source, block_bytes);
+          },
+          "template"_a, "rows"_a, "is_source"_a, "block_bytes"_a.none())
+      .def("set_offer", &Batch::set_offer, "parents"_a.none(), "depths"_a.none(), "ttl_s"_a, "hint"_a)
+      .def("set_outputs", &Batch::set_outputs, "answers"_a.none(), "lengths"_a.none())
+      .def("set_options", &Batch::set_options, "deadline_us"_a, "order"_a, "durability"_a, "priority"_a, "wants_progress"_a)
+      .def("set_hold", &Batch::set_hold, "owner"_a, "ms"_a)
+      .def("set_list", &Batch::set_list, "cursor"_a, "limit"_a)
+      .def("set_namespace", &Batch::set_namespace, "name"_a, "quota_bytes"_a)
+      .def_prop_ro("packed_keys", &Batch::packed_keys)
+      .def_prop_ro("item_count", &Batch::item_count)
+      .def_prop_ro("submitted", &Batch::submitted)
+      .def_prop_ro("done", &Batch::done)
+      .def_prop_ro("ticket", &Batch::ticket)
+      .def_prop_ro("steps_done", &Batch::steps_done)
+      .def_prop_ro("items_ok", &Batch::items_ok)
+      .def_prop_ro("cursor", &Batch::cursor)
+      .def_prop_ro("outcome", [](const Batch& self) { return std::make_pair(self.outcome().answer, self.outcome().reason); })
+      .def_prop_ro("records", &Batch::records, nb::for_getter(nb::sig("def records(self) -> list[tuple[bytes, bytes]]")));
+}
+
+void bind_core(nb::module_& m) {
+  nb::class_<Core>(m, "Core", "A client core: its threads, connections and layouts.")
+      .def(
+          "__init__",
+          [](Core* self, std::string address, std::string name_space, uint32_t connections, uint32_t tickets_max) {
+            new (self) Core(Options{.address = std::move(address),
+                                    .name_space = std::move(name_space),
+                                    .connections = connections,
+                                    .tickets_max = tickets_max});
+          },
+          "address"_a, "name_space"_a, "connections"_a, "tickets_max"_a)
+      .def("close", &Core::close)
+      .def("abandon", &Core::abandon)
+      .def("register_layout", &Core::register_layout, "canonical"_a)
+      .def("wait_ready", &Core::wait_ready, "timeout_s"_a)
+      .def("facts", &facts_of, nb::sig("def facts(self) -> dict[str, typing.Any]"))
+      .def_prop_ro("forked", &Core::forked)
+      .def_prop_ro("closed", &Core::closed);
+  nb::class_<Queue>(m, "Queue", "Where batches are submitted to and their events come from.")
+      .def(
+          "__init__",
+          [](Queue* self, nb::object core) {
+            if (!nb::isinstance<Core>(core)) throw Refused("queue: needs a Core");
+            new (self) Queue(std::move(core));
+          },
+          "core"_a)
+      .def(
+          "submit",
+          [](Queue& self, nb::object batch, nb::object owner) {
+            if (!nb::isinstance<Batch>(batch)) throw Refused("submit: needs a Batch");
+            self.submit(std::move(batch), std::move(owner));
+          },
+          "batch"_a, "owner"_a)
+      .def(
+          "run",
+          [](Queue& self, nb::object batch) {
+            if (!nb::isinstance<Batch>(batch)) throw Refused("run: needs a Batch");
+            self.run(std::move(batch));
+          },
+          "batch"_a)
+      .def("poll", &Queue::poll, nb::sig("def poll(self) -> list[tuple[typing.Any, bool, int]]"))
+      .def("wait", &Queue::wait, "timeout_s"_a,
+           nb::sig("def wait(self, timeout_s: float) -> list[tuple[typing.Any, bool, int]]"))
+      .def("cancel", &Queue::cancel, "batch"_a)
+      .def("cancel_all", &Queue::cancel_all)
+      .def("descriptor", &Queue::descriptor)
+      .def_prop_ro("in_flight", &Queue::in_flight)
+      .def("close", &Queue::close)
+      .def("abandon", &Queue::abandon, nb::sig("def abandon(self) -> list[typing.Any]"));
+}
+
+}  // namespace
+
+NB_MODULE(_peer, m) {
+  m.doc() = "The client core of Halfstep. Use halfstep.connect().";
+  // A process that ends without close() has not leaked anything that its end does not release.
+  nb::set_leak_warnings(false);
+  nb::exception<Refused>(m, "Refused", PyExc_ValueError);
+  bind_memory(m);
+  bind_batch(m);
+  bind_core(m);
+  m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"));
+  m.def("component", &hs_component, "group"_a, "variant"_a, "cell"_a);
+  m.def("answer_name", &hs_answer_name, "answer"_a);
+  m.def("reason_name", &hs_reason_name, "reason"_a);
+}

@@ -1,0 +1,68 @@
+"""Halfstep: KV cache of large language models on flash nodes.
+
+    client = halfstep.connect("halfstep://127.0.0.1:7350/default")
+    client.put([b"key"], block)
+    client.get([b"key"], target).ok
+
+Importing it needs numpy alone; daemon, command line and connectors are imported by name.
+"""
+
+from halfstep._peer import build_info
+from halfstep.client import (
+    PARENT_ROOT,
+    PARENT_UNKNOWN,
+    Answer,
+    Client,
+    ClientFacts,
+    DeleteResult,
+    Entry,
+    Event,
+    GetResult,
+    MatchResult,
+    PartDescriptor,
+    PutResult,
+    Queue,
+    Region,
+    ReleaseResult,
+    Rows,
+    Template,
+    Ticket,
+    connect,
+)
+from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError, ProtocolError, Unavailable
+from halfstep.layout import Group, Layout, component
+
+__version__: str = build_info()["version"]
+
+__all__ = [
+    "PARENT_ROOT",
+    "PARENT_UNKNOWN",
+    "Answer",
+    "Client",
+    "ClientFacts",
+    "ConfigError",
+    "DeleteResult",
+    "DeviceError",
+    "Entry",
+    "Event",
+    "GetResult",
+    "Group",
+    "HalfstepError",
+    "InternalError",
+    "Layout",
+    "MatchResult",
+    "PartDescriptor",
+    "ProtocolError",
+    "PutResult",
+    "Queue",
+    "Region",
+    "ReleaseResult",
+    "Rows",
+    "Template",
+    "Ticket",
+    "Unavailable",
+    "__version__",
+    "build_info",
+    "component",
+    "connect",
+]

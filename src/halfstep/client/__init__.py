@@ -1,0 +1,33 @@
+"""The client: connect, batches, results, queues, registered memory."""
+
+from halfstep.client.client import Client
+from halfstep.client.connect import connect
+from halfstep.client.entries import Entry
+from halfstep.client.facts import ClientFacts
+from halfstep.client.queue import Queue
+from halfstep.client.region import PartDescriptor, Region, Rows, Template
+from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
+from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.ticket import Event, Ticket
+
+__all__ = [
+    "PARENT_ROOT",
+    "PARENT_UNKNOWN",
+    "Answer",
+    "Client",
+    "ClientFacts",
+    "DeleteResult",
+    "Entry",
+    "Event",
+    "GetResult",
+    "MatchResult",
+    "PartDescriptor",
+    "PutResult",
+    "Queue",
+    "Region",
+    "ReleaseResult",
+    "Rows",
+    "Template",
+    "Ticket",
+    "connect",
+]

@@ -1,0 +1,327 @@
+"""The client: what a process holds to reach a daemon's namespace.
+
+Invariants: construction never waits for a daemon; a dead, slow or full daemon is an answer, never an exception; close() returns
+when nothing can land in anybody's memory any more. It pickles as its URL and options, and works again after a fork.
+Thread: any thread may call anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+
+from halfstep import _peer
+from halfstep.client.entries import Entry, counters_of, entry_of
+from halfstep.client.facts import ClientFacts
+from halfstep.client.link import Links
+from halfstep.client.queue import Queue
+from halfstep.client.region import Region
+from halfstep.client.request import (
+    OP_LIST,
+    OP_NAMESPACE_CREATE,
+    OP_NAMESPACE_DELETE,
+    OP_STAT,
+    CommonOptions,
+    GetOptions,
+    Keys,
+    MatchOptions,
+    Mode,
+    PutOptions,
+    Request,
+    Requests,
+    request_of,
+)
+from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult, describe
+from halfstep.client.url import Endpoint, namespace_fault
+from halfstep.errors import ConfigError, Unavailable
+from halfstep.layout import Layout
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from typing import Unpack
+
+    from halfstep.client.aio import Aio
+    from halfstep.client.futures import Futures
+
+R = TypeVar("R")
+
+_LIST_PAGE = 1024
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """How a client behaves; validated by connect()."""
+
+    url: str
+    layout: Layout
+    deadline_ms: float
+    match_deadline_ms: float
+    connections: int
+    mode: Mode
+
+
+class Client:
+    """A namespace of a daemon. Made by connect(); see there for the options."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._endpoint = Endpoint.parse(options.url)
+        self._links = Links(self._endpoint, options.mode, options.connections)
+        self._requests = Requests(_Terms(options, self._links))
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        # Queues of synchronous calls that are not in one now; append and pop are atomic.
+        self._idle: list[Queue] = []
+        self._aio: Aio | None = None
+        self._futures: Futures | None = None
+        _open_clients.add(self)
+
+    # ---- the data path: answers, never exceptions ----
+
+    def match(self, keys: Keys, **options: Unpack[MatchOptions]) -> MatchResult:
+        """Ask which keys are there, with all `components` asked for.
+
+        keys: list of bytes (1-255 each), or array of uint8 [keys, key_bytes]. lengths=True: block bytes, too.
+        hold_ms, owner: keep what is found for that long, until release(owner). stop_at_miss: only the prefix matters.
+        Errors: ConfigError. Deadline: match_deadline_ms.
+        """
+        return self._call(self._requests.match(keys, **options))
+
+    def get(self, keys: Keys, target: object, **options: Unpack[GetOptions]) -> GetResult:
+        """Read blocks, verified, into `target`; what is not `ok` in the result leaves its bytes undefined.
+
+        target: one writable C-contiguous buffer (numpy, bytearray, CPU tensor, DLPack), split evenly: item i at
+        i * len / items; or a list with one entry per item, each a buffer or a list of buffers; or Rows. Items are key-major.
+        parts: only these parts of each block, back to back, as ranges. order="layer": first parts of all items first.
+        Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.get(keys, target, **options))
+
+    def put(self, keys: Keys, source: object, **options: Unpack[PutOptions]) -> PutResult:
+        """Store blocks. One that is there already stays as it is, and counts as ok.
+
+        source: as the target of get, may be read-only. block_bytes: per item, or one number, where a block is shorter than its
+        place in the source. durability="persist": ok means on media. parents: per key, the ordinal of its parent among `keys`.
+        Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.put(keys, source, **options))
+
+    def delete(self, keys: Keys, **options: Unpack[CommonOptions]) -> DeleteResult:
+        """Remove blocks; ok means gone for good, also after a restart. Errors: ConfigError."""
+        return self._call(self._requests.delete(keys, **options))
+
+    def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> ReleaseResult:
+        """End what `owner` holds: on `keys`, or everything. Errors: ConfigError."""
+        return self._call(self._requests.release(owner, keys, **options))
+
+    def queue(self) -> Queue:
+        """A queue of its own: submit without waiting, poll, eventfd."""
+        queue = Queue(self._links, self._requests)
+        if self._links.closed:
+            raise ConfigError("client is closed; connect again")
+        self._queues.add(queue)
+        self._links.add(queue)
+        return queue
+
+    @property
+    def aio(self) -> Aio:
+        """The same calls for asyncio: `await client.aio.get(...)`."""
+        if self._aio is None:
+            # Here, because asyncio is a third of the import time of a client that never uses it.
+            from halfstep.client.aio import Aio
+
+            self._aio = Aio(self.queue, self._requests)
+            self._links.add(self._aio)
+        return self._aio
+
+    @overload
+    def submit(self, operation: Literal["match"], *args: Any, **options: Any) -> Future[MatchResult]: ...
+    @overload
+    def submit(self, operation: Literal["get"], *args: Any, **options: Any) -> Future[GetResult]: ...
+    @overload
+    def submit(self, operation: Literal["put"], *args: Any, **options: Any) -> Future[PutResult]: ...
+    @overload
+    def submit(self, operation: Literal["delete"], *args: Any, **options: Any) -> Future[DeleteResult]: ...
+    def submit(self, operation: str, *args: Any, **options: Any) -> Future[Any]:
+        """A call as a concurrent.futures.Future. operation: "match", "get", "put" or "delete", then its arguments."""
+        makers = {name: getattr(self._requests, name) for name in ("match", "get", "put", "delete")}
+        if operation not in makers:
+            raise ConfigError(f"operation={operation!r}: must be {', '.join(makers)}")
+        if self._futures is None:
+            # Here, for the same reason as asyncio.
+            from halfstep.client.futures import Futures
+
+            self._futures = Futures(self.queue)
+            self._links.add(self._futures)
+        return self._futures.submit(makers[operation](*args, **options))
+
+    def register(self, buffer: object) -> Region:
+        """Registered memory for Rows: an engine's pool, once. Region.close() fences, then releases. Errors: ConfigError."""
+        return Region(buffer)
+
+    # ---- for operators: these raise what went wrong ----
+
+    def list(self, *, limit: int | None = None) -> Iterator[Entry]:
+        """The namespace's blocks, in no order, page by page; one that is put or deleted meanwhile may or may not be among them.
+
+        Errors: Unavailable, ProtocolError.
+        """
+        cursor, left = 0, limit
+        while left is None or left > 0:
+            batch = _peer.Batch(OP_LIST)
+            batch.set_list(cursor, _LIST_PAGE if left is None else min(left, _LIST_PAGE))
+            self._operate("list", batch)
+            page = [entry_of(record, key) for record, key in batch.records][:left]
+            yield from page
+            left = None if left is None else left - len(page)
+            cursor = batch.cursor
+            if cursor == 0:
+                return
+
+    def stat(self) -> dict[str, float]:
+        """The daemon's counters by their metric names. Errors: Unavailable, ProtocolError."""
+        batch = _peer.Batch(OP_STAT)
+        self._operate("stat", batch)
+        return counters_of(batch.records)
+
+    def create_namespace(self, name: str, quota_bytes: int = 0) -> None:
+        """Make a namespace; quota 0 = no limit but the store's. Errors: Unavailable, ConfigError (refused)."""
+        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes)
+
+    def delete_namespace(self, name: str) -> None:
+        """Remove a namespace and all of its blocks. Errors: Unavailable, ConfigError (refused, unknown)."""
+        self._namespace(OP_NAMESPACE_DELETE, name, 0)
+
+    # ---- about itself ----
+
+    @property
+    def url(self) -> str:
+        """As given to connect()."""
+        return self._options.url
+
+    @property
+    def namespace(self) -> str:
+        """Whose blocks it sees."""
+        return self._endpoint.namespace
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of calls that name none."""
+        return self._options.layout
+
+    @property
+    def mode(self) -> Mode:
+        """on, off (answers everything itself, with a miss) or shadow (does all the work, answers a miss)."""
+        return self._options.mode
+
+    def facts(self) -> ClientFacts:
+        """Its connection and the daemon behind it, as of the last answer; does not ask."""
+        core = None if self.mode == "off" else self._links.existing_core()
+        return ClientFacts() if core is None else ClientFacts(**core.facts())
+
+    @property
+    def path(self) -> str:
+        """How bytes travel, for people: "tcp cubic 127.0.0.1:7350", or why they do not."""
+        address = self._endpoint.address
+        if self.mode == "off":
+            return f"off {address}"
+        facts = self.facts()
+        if not facts.connected:
+            return f"not connected {address}" + (f": {facts.last_error}" if facts.last_error else "")
+        place = address.removeprefix("unix:") if facts.transport == "unix" else address
+        return " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
+
+    def wait_ready(self, timeout_ms: float) -> None:
+        """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good)."""
+        ready, why = self._links.core().wait_ready(timeout_ms / 1000)
+        if ready < 0:
+            raise ConfigError(f"{self.url}: the daemon refuses: {why}")
+        if ready == 0:
+            reason = why or self.facts().last_error or "no answer"
+            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}); start it with `halfstep serve`")
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._links.closed
+
+    def close(self) -> None:
+        """Cancel what is in flight, wait until nothing can land any more, disconnect. Idempotent."""
+        if self._aio is not None:
+            self._aio.close()
+        if self._futures is not None:
+            self._futures.close()
+        for queue in list(self._queues):
+            queue.close()
+        self._idle.clear()
+        self._links.close()
+        _open_clients.discard(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[Client], tuple[ClientOptions]]:
+        return Client, (self._options,)
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r}, {'closed' if self.closed else self.path})"
+
+    # ---- within ----
+
+    def _call(self, request: Request[R]) -> R:
+        try:
+            queue = self._idle.pop()
+        except IndexError:
+            queue = self.queue()
+        result = queue.run(request)
+        # Not in a finally: a queue that an exception left is closed when it is collected.
+        self._idle.append(queue)
+        return result
+
+    def _operate(self, what: str, batch: _peer.Batch) -> None:
+        if self.mode == "off":
+            raise Unavailable(f'{what}: the client is off (mode="off", or HALFSTEP_MODE); connect with mode="on"')
+        self._call(request_of(batch, self._options.deadline_ms))
+        answer, reason = batch.outcome
+        if answer == Answer.OK:
+            return
+        why = f"{what} on {self.url}: {describe(answer, reason)}"
+        if answer in (Answer.REJECTED, Answer.MISS):
+            raise ConfigError(why)
+        error = self.facts().last_error
+        raise Unavailable(f"{why}: {error}" if error else why)
+
+    def _namespace(self, operation: int, name: str, quota_bytes: int) -> None:
+        if problem := namespace_fault(name):
+            raise ConfigError(f"namespace {name!r} {problem}")
+        if quota_bytes < 0:
+            raise ConfigError(f"quota_bytes={quota_bytes}: must be 0 (no limit) or more")
+        batch = _peer.Batch(operation)
+        batch.set_namespace(name, quota_bytes)
+        self._operate(f"{'create' if operation == OP_NAMESPACE_CREATE else 'delete'} namespace {name!r}", batch)
+
+
+class _Terms:
+    """What a client brings to its requests, without the client: they must not keep each other alive."""
+
+    def __init__(self, options: ClientOptions, links: Links) -> None:
+        self.mode = options.mode
+        self.layout = options.layout
+        self.deadline_ms = options.deadline_ms
+        self.match_deadline_ms = options.match_deadline_ms
+        self.layout_handle = links.layout_handle
+
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_clients() -> None:
+    # Before the interpreter takes memory away that the core might still write to.
+    for client in list(_open_clients):
+        client.close()

@@ -1,0 +1,31 @@
+"""What a client knows of its connection and of the daemon behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ClientFacts:
+    """As of the last answer.
+
+    connected: connections that are up. transport: "tcp", "unix" or "" while there is none. congestion: the congestion control
+    of its sockets. queue_depth, queue_us, bytes_per_s: the daemon's load. checksum_failures: parts that came and did not
+    verify, each a miss. last_error: why it is not connected.
+    """
+
+    connected: int = 0
+    handshakes: int = 0
+    transport: str = ""
+    congestion: str = ""
+    store_uuid: bytes = bytes(16)
+    boot_id: bytes = bytes(16)
+    block_bytes_max: int = 0
+    keys_max: int = 0
+    queue_depth: int = 0
+    queue_us: int = 0
+    bytes_per_s: int = 0
+    bytes_received: int = 0
+    bytes_sent: int = 0
+    checksum_failures: int = 0
+    last_error: str = ""

@@ -1,0 +1,77 @@
+"""concurrent.futures over a queue: one thread, started on first use, that sleeps until a ticket ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from halfstep.client.queue import Queue
+from halfstep.client.request import Request
+from halfstep.client.ticket import Ticket
+
+
+class Futures:
+    """Submits requests and completes futures. A running future cannot be cancelled; its deadline ends it."""
+
+    def __init__(self, open_queue: Callable[[], Queue]) -> None:
+        self._open_queue = open_queue
+        self._lock = threading.Lock()
+        self._queue: Queue | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = -1
+
+    def submit(self, request: Request[Any]) -> Future[Any]:
+        """The future of `request`'s result."""
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+
+        def done(ticket: Ticket[Any]) -> None:
+            future.set_result(ticket.request.result())
+
+        self._running_queue().submit(request).add_done_callback(done)
+        return future
+
+    def forked(self) -> None:
+        """In a child: the thread is the parent's."""
+        self._lock = threading.Lock()
+        self._queue = self._thread = None
+        self._stop = -1
+
+    def close(self) -> None:
+        """End the thread; the queue is the client's to close."""
+        with self._lock:
+            thread, self._thread, self._queue = self._thread, None, None
+        if thread is None:
+            return
+        os.eventfd_write(self._stop, 1)
+        if thread is not threading.current_thread():
+            thread.join()
+
+    def _running_queue(self) -> Queue:
+        with self._lock:
+            if self._queue is None:
+                self._queue = self._open_queue()
+                self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                self._thread = threading.Thread(
+                    target=_poll_until,
+                    args=(self._queue, self._queue.fileno(), self._stop),
+                    name="halfstep-futures",
+                    daemon=True,
+                )
+                self._thread.start()
+            return self._queue
+
+
+def _poll_until(queue: Queue, descriptor: int, stop: int) -> None:
+    ready = select.poll()
+    ready.register(descriptor, select.POLLIN)
+    ready.register(stop, select.POLLIN)
+    try:
+        while all(number != stop for number, _ in ready.poll()):
+            queue.poll()
+    finally:
+        os.close(stop)

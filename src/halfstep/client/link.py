@@ -1,0 +1,118 @@
+"""The core that a client has now, and what belongs to it alone: layout handles, and which process it was made in.
+
+Invariants: a core is made on first use; after a fork the child leaks the parent's and makes its own on first use.
+Thread: any.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Protocol
+
+from halfstep import _peer
+from halfstep.client.request import Mode
+from halfstep.client.url import Endpoint
+from halfstep.errors import ConfigError
+from halfstep.layout import Layout
+
+
+class Forkable(Protocol):
+    """What has to be told of a fork, in the child."""
+
+    def forked(self) -> None:
+        """Forget what belongs to the parent."""
+        ...
+
+
+class Links:
+    """Makes the core, and remembers who has to hear of a fork."""
+
+    def __init__(self, endpoint: Endpoint, mode: Mode, connections: int) -> None:
+        self.endpoint = endpoint
+        self.mode = mode
+        self.connections = connections
+        self._lock = threading.Lock()
+        self._core: _peer.Core | None = None
+        self._handles: dict[Layout, int] = {}
+        self._closed = False
+        self._dependents: weakref.WeakSet[Forkable] = weakref.WeakSet()
+        _all_links.add(self)
+
+    def core(self) -> _peer.Core:
+        """The core of this process. Errors: ConfigError (closed; an address that cannot be)."""
+        core = self._core
+        if core is not None and core.forked:
+            # A fork that went round Python's hooks.
+            self.forked()
+            core = None
+        if core is None:
+            with self._lock:
+                if self._closed:
+                    raise ConfigError("client is closed; connect again")
+                if self._core is None:
+                    try:
+                        self._core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
+                    except _peer.Refused as error:
+                        raise ConfigError(str(error)) from None
+                core = self._core
+        return core
+
+    def existing_core(self) -> _peer.Core | None:
+        """The core, if one was made."""
+        return self._core
+
+    def layout_handle(self, layout: Layout) -> int:
+        """The core's handle of `layout`, which is registered on first use."""
+        if self.mode == "off":
+            if self._closed:
+                raise ConfigError("client is closed; connect again")
+            return 0
+        core = self.core()
+        handle = self._handles.get(layout)
+        if handle is None:
+            try:
+                handle = core.register_layout(layout.canonical)
+            except _peer.Refused as error:
+                raise ConfigError(f"{layout!r}: {error}") from None
+            self._handles[layout] = handle
+        return handle
+
+    def add(self, dependent: Forkable) -> None:
+        """Tell `dependent` of a fork."""
+        self._dependents.add(dependent)
+
+    def forked(self) -> None:
+        """In a child: leak the parent's core, end its tickets."""
+        self._lock = threading.Lock()
+        core, self._core = self._core, None
+        self._handles = {}
+        for dependent in list(self._dependents):
+            dependent.forked()
+        if core is not None:
+            core.abandon()
+
+    def close(self) -> None:
+        """Close the core. Queues were closed before."""
+        with self._lock:
+            self._closed = True
+            core, self._core = self._core, None
+        if core is not None:
+            core.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+
+_all_links: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+def _forked_child() -> None:
+    for links in list(_all_links):
+        links.forked()
+
+
+os.register_at_fork(after_in_child=_forked_child)

@@ -1,0 +1,423 @@
+"""From arguments to a batch: checked once, here, whichever face they came through.
+
+A Request has everything that a submit needs and knows how to read its own outcome; the faces (synchronous calls, queues,
+asyncio, futures) only differ in who waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from halfstep import _peer
+from halfstep.client.region import Region, Rows
+from halfstep.client.results import (
+    REASON_SKIPPED,
+    Answer,
+    Answers,
+    DeleteResult,
+    GetResult,
+    MatchResult,
+    PutResult,
+    ReleaseResult,
+    new_answers,
+)
+from halfstep.errors import ConfigError
+from halfstep.layout import Layout
+
+R_co = TypeVar("R_co", covariant=True)
+
+# enum hs_operation.
+OP_MATCH, OP_GET, OP_PUT, OP_DELETE, OP_RELEASE, OP_LIST, OP_STAT, OP_NAMESPACE_CREATE, OP_NAMESPACE_DELETE = range(1, 10)
+
+PARENT_ROOT = -1
+PARENT_UNKNOWN = -2
+RANGES_MAX = 8
+_ORDERS = {"key": 0, "layer": 1}
+_DURABILITIES = {"cache": 0, "persist": 1}
+
+Mode = Literal["on", "off", "shadow"]
+Keys = Sequence[Any] | npt.NDArray[np.uint8]
+Parts = Sequence[range | tuple[int, int, int] | int]
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every batch may say. components: cells of one group and variant, from first_component on."""
+
+    layout: Layout | None
+    first_component: int
+    components: int
+    deadline_ms: float | None
+
+
+class MatchOptions(CommonOptions, total=False):
+    """lengths: ask for block bytes, too. hold_ms, owner: keep what is found. stop_at_miss: the prefix is enough."""
+
+    lengths: bool
+    hold_ms: int
+    owner: int
+    stop_at_miss: bool
+
+
+class GetOptions(CommonOptions, total=False):
+    """parts: ranges of parts, in the order in which they land. priority: 0 = demand, larger = less urgent."""
+
+    parts: Parts | None
+    order: Literal["key", "layer"]
+    stop_at_miss: bool
+    priority: int
+    progress: bool | None
+
+
+class PutOptions(CommonOptions, total=False):
+    """parents: per key, the ordinal of its parent among the keys, -1 = root, -2 = unknown. depths: per key, blocks above it."""
+
+    block_bytes: int | Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    ttl_s: int
+    parents: Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    depths: Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    hint: int
+    durability: Literal["cache", "persist"]
+    priority: int
+
+
+class Terms(Protocol):
+    """What a client brings to every request."""
+
+    mode: Mode
+    layout: Layout
+    deadline_ms: float
+    match_deadline_ms: float
+
+    def layout_handle(self, layout: Layout) -> int:
+        """The core's handle of a layout."""
+        ...
+
+
+@dataclass(slots=True)
+class Request(Generic[R_co]):
+    """A batch that is ready to be submitted.
+
+    answers: the memory that the core fills in. result: reads it, once the batch is over. online: False is answered here.
+    """
+
+    batch: _peer.Batch
+    answers: Answers
+    result: Callable[[], R_co]
+    regions: list[Region] = field(default_factory=list)
+    online: bool = True
+
+
+class Requests:
+    """Makes requests on a client's terms. Errors of every method: ConfigError."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def match(
+        self,
+        keys: Keys,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        lengths: bool = False,
+        hold_ms: int = 0,
+        owner: int = 0,
+        stop_at_miss: bool = False,
+        deadline_ms: float | None = None,
+    ) -> Request[MatchResult]:
+        """Which keys are there."""
+        if (hold_ms > 0) != (owner != 0):
+            raise ConfigError(f"hold_ms={hold_ms}, owner={owner}: a hold needs both, a time over 0 and an owner (not 0)")
+        with _Refusals():
+            batch, count = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
+            answers = new_answers(count * components)
+            sizes = np.zeros(count * components, np.uint32) if lengths else None
+            batch.set_outputs(answers, sizes)
+            batch.set_hold(_unsigned("owner", owner, 64), _unsigned("hold_ms", hold_ms, 32))
+            default_ms = self._terms.match_deadline_ms
+            batch.set_options(_deadline_us(deadline_ms, default_ms), 0, 0, 0, wants_progress=False)
+
+        def result() -> MatchResult:
+            found = MatchResult(answers, components, sizes)
+            if self._terms.mode != "shadow":
+                return found
+            seen = MatchResult(_all_skipped(answers), components, None if sizes is None else np.zeros_like(sizes))
+            seen.shadow = found
+            return seen
+
+        return self._request(batch, answers, result)
+
+    def get(
+        self,
+        keys: Keys,
+        target: object,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        parts: Parts | None = None,
+        order: Literal["key", "layer"] = "key",
+        stop_at_miss: bool = False,
+        priority: int = 0,
+        progress: bool | None = None,
+        deadline_ms: float | None = None,
+    ) -> Request[GetResult]:
+        """Bytes of blocks, into `target`."""
+        ranges = _ranges(parts)
+        with _Refusals():
+            batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
+            items = count * components
+            answers = new_answers(items * sum(n for _, n, _ in ranges) if ranges else items)
+            lengths = np.zeros(items, np.uint32)
+            if ranges:
+                batch.set_ranges(ranges)
+            regions = _place(batch, target, is_source=False, block_bytes=None)
+            batch.set_outputs(answers, lengths)
+            batch.set_options(
+                _deadline_us(deadline_ms, self._terms.deadline_ms),
+                _choice("order", order, _ORDERS),
+                0,
+                _unsigned("priority", priority, 8),
+                wants_progress=order == "layer" if progress is None else progress,
+            )
+        shaped = answers.reshape(items, -1) if ranges else answers
+
+        def result() -> GetResult:
+            found = GetResult(shaped, count, components, lengths)
+            if self._terms.mode != "shadow":
+                return found
+            seen = GetResult(_all_skipped(shaped), count, components, np.zeros_like(lengths))
+            seen.shadow = found
+            return seen
+
+        return self._request(batch, answers, result, regions)
+
+    def put(
+        self,
+        keys: Keys,
+        source: object,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        block_bytes: int | Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+        ttl_s: int = 0,
+        parents: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+        depths: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None,
+        hint: int = 0,
+        durability: Literal["cache", "persist"] = "cache",
+        priority: int = 0,
+        deadline_ms: float | None = None,
+    ) -> Request[PutResult]:
+        """Blocks, from `source`."""
+        with _Refusals():
+            batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
+            items = count * components
+            answers = new_answers(items)
+            sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
+            regions = _place(batch, source, is_source=True, block_bytes=sizes)
+            ordinals = None if parents is None else _ordinals(parents, count, items)
+            levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
+            batch.set_offer(ordinals, levels, _unsigned("ttl_s", ttl_s, 32), _unsigned("hint", hint, 8))
+            batch.set_outputs(answers, None)
+            batch.set_options(
+                _deadline_us(deadline_ms, self._terms.deadline_ms),
+                0,
+                _choice("durability", durability, _DURABILITIES),
+                _unsigned("priority", priority, 8),
+                wants_progress=False,
+            )
+        return self._request(batch, answers, lambda: PutResult(answers, count, components), regions)
+
+    def delete(
+        self,
+        keys: Keys,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[DeleteResult]:
+        """Remove blocks, for good."""
+        with _Refusals():
+            batch, count = self._batch(OP_DELETE, keys, layout, first_component, components)
+            answers = new_answers(count * components)
+            batch.set_outputs(answers, None)
+            batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+        return self._request(batch, answers, lambda: DeleteResult(answers, count, components))
+
+    def release(
+        self,
+        owner: int,
+        keys: Keys | None = None,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[ReleaseResult]:
+        """End holds of `owner`: on `keys`, or all of them."""
+        if owner == 0:
+            raise ConfigError("owner=0: is nobody; pass the number that the hold was taken with")
+        with _Refusals():
+            if keys is None:
+                batch, answers, count, components = _peer.Batch(OP_RELEASE), new_answers(1), 1, 1
+            else:
+                batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
+                answers = new_answers(count * components)
+                batch.set_outputs(answers, None)
+            batch.set_hold(_unsigned("owner", owner, 64), 0)
+            batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+
+        def result() -> ReleaseResult:
+            if keys is None and batch.done:
+                answer, reason = batch.outcome
+                answers[0] = (answer, 0, reason)
+            return ReleaseResult(answers, count, components)
+
+        return self._request(batch, answers, result, itemless=keys is None)
+
+    def _batch(
+        self,
+        operation: int,
+        keys: Keys,
+        layout: Layout | None,
+        first_component: int,
+        components: int,
+        *,
+        stop_at_miss: bool = False,
+    ) -> tuple[_peer.Batch, int]:
+        if layout is not None and not isinstance(layout, Layout):
+            raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.Layout")
+        handle = self._terms.layout_handle(layout or self._terms.layout)
+        batch = _peer.Batch(operation)
+        first, cells = _unsigned("first_component", first_component, 32), _unsigned("components", components, 20)
+        return batch, batch.set_keys(handle, keys, first, cells, stop_at_miss)
+
+    def _request(
+        self,
+        batch: _peer.Batch,
+        answers: Answers,
+        result: Callable[[], R_co],
+        regions: list[Region] | None = None,
+        *,
+        itemless: bool = False,
+    ) -> Request[R_co]:
+        # Nothing to ask, or nobody: answered here.
+        online = self._terms.mode != "off" and (itemless or batch.item_count > 0)
+        if not online:
+            answers[...] = (Answer.MISS, 0, REASON_SKIPPED)
+        return Request(batch, answers, result, regions or [], online)
+
+
+class _Refusals:
+    """What the core's binding refuses, as the error that callers know."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, _peer.Refused):
+            raise ConfigError(str(error)) from None
+
+
+def refused_as_config_error() -> _Refusals:
+    """Turn `_peer.Refused` into ConfigError within a with-statement."""
+    return _Refusals()
+
+
+def request_of(batch: _peer.Batch, deadline_ms: float) -> Request[None]:
+    """A request without items (list, stat, namespaces): its outcome is in the batch."""
+    batch.set_options(_deadline_us(None, deadline_ms), 0, 0, 0, wants_progress=False)
+    return Request(batch, new_answers(0), lambda: None)
+
+
+def _all_skipped(answers: Answers) -> Answers:
+    skipped = np.empty_like(answers)
+    skipped[...] = (Answer.MISS, 0, REASON_SKIPPED)
+    return skipped
+
+
+def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> list[Region]:
+    if isinstance(where, Rows):
+        rows = np.ascontiguousarray(where.rows, np.int64)
+        batch.set_rows(where.template.native, rows, is_source, block_bytes)
+        return where.template.regions
+    if is_source:
+        batch.set_source(where, block_bytes)
+    else:
+        batch.set_target(where)
+    return []
+
+
+def _ranges(parts: Parts | None) -> list[tuple[int, int, int]]:
+    if parts is None:
+        return []
+    ranges = []
+    for part in parts:
+        if isinstance(part, range):
+            start, count, stride = part.start, len(part), part.step
+        elif isinstance(part, tuple):
+            start, count, stride = part
+        else:
+            start, count, stride = int(part), 1, 1
+        if start < 0 or count < 1 or stride < 1:
+            raise ConfigError(f"parts: {part!r} names no part; write range(first, end, step), upwards from 0")
+        ranges.append((start, count, stride))
+    if not 1 <= len(ranges) <= RANGES_MAX:
+        raise ConfigError(f"parts: {len(ranges)} ranges; must be 1 to {RANGES_MAX}, or None for whole blocks")
+    return ranges
+
+
+def _per_item(name: str, values: object, count: int, dtype: type[np.unsignedinteger[Any]], items: int) -> npt.NDArray[Any]:
+    """`values` (one, or one of each of `count`) as an array of `dtype`, one per item. Errors: ConfigError when out of range."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ConfigError(f"{name}: must be whole numbers, not {array.dtype}")
+    if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
+        raise ConfigError(f"{name}: shape {array.shape}; must be one number or {count} of them")
+    bound = int(np.iinfo(dtype).max)
+    if array.size and (int(array.min()) < 0 or int(array.max()) > bound):
+        raise ConfigError(f"{name}: must be 0 to {bound}")
+    spread = np.broadcast_to(array.astype(dtype), (count,))
+    return np.ascontiguousarray(np.repeat(spread, items // count) if count else spread)
+
+
+def _ordinals(parents: object, count: int, items: int) -> npt.NDArray[np.uint64]:
+    """Parents' ordinals as the core wants them: -1 (root) and -2 (unknown) wrap to the two largest numbers."""
+    array = np.asarray(parents, np.int64)
+    if array.shape != (count,):
+        raise ConfigError(f"parents: shape {array.shape}; must be one ordinal per key, {count} in all")
+    if array.size and (int(array.min()) < PARENT_UNKNOWN or int(array.max()) >= count):
+        raise ConfigError(f"parents: must be ordinals of the keys (0 to {count - 1}), -1 for a root or -2 where it is unknown")
+    return np.ascontiguousarray(np.repeat(array.astype(np.uint64), items // count) if count else array.astype(np.uint64))
+
+
+def _unsigned(name: str, value: int, bits: int) -> int:
+    if not 0 <= value < 1 << bits:
+        raise ConfigError(f"{name}={value}: must be 0 to {(1 << bits) - 1}")
+    return int(value)
+
+
+def _choice(name: str, value: str, choices: dict[str, int]) -> int:
+    if value not in choices:
+        raise ConfigError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
+    return choices[value]
+
+
+def _deadline_us(given_ms: float | None, default_ms: float) -> int:
+    return max(1, round(checked_ms("deadline_ms", default_ms if given_ms is None else given_ms) * 1000))
+
+
+def checked_ms(name: str, value: float) -> float:
+    """A deadline in milliseconds. Errors: ConfigError."""
+    if not (value > 0 and math.isfinite(value) and value * 1000 < 1 << 32):
+        raise ConfigError(f"{name}={value}: must be over 0 and at most {((1 << 32) - 1) // 1000} (71 minutes)")
+    return float(value)

@@ -1,0 +1,219 @@
+"""What a batch answered, as values. Every key has its own answer; nothing here is an exception.
+
+An answer says what the caller has: `ok`, or a miss of some kind. Its reason says why. Whatever is not `ok` is a miss to an
+engine, and the target's bytes are then undefined.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halfstep import _peer
+
+# hs_answer of native/peer/halfstep.h.
+ANSWER_DTYPE = np.dtype([("answer", "u1"), ("zero", "u1"), ("reason", "<u2")])
+assert ANSWER_DTYPE.itemsize == 4
+
+Answers = npt.NDArray[np.void]
+
+
+class Answer(enum.IntEnum):
+    """docs/wire-protocol.md, answers."""
+
+    PENDING = 0
+    OK = 1
+    MISS = 2
+    LATE = 3
+    CANCELLED = 4
+    THROTTLED = 5
+    REJECTED = 6
+    UNAVAILABLE = 7
+
+
+# Reasons that the client itself gives; the others are only ever shown by name.
+REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_POLICY, REASON_FORKED = 1, 2, 20, 50, 83
+
+
+def describe(answer: int, reason: int) -> str:
+    """For people: "miss (absent)"."""
+    name = _peer.answer_name(answer)
+    return f"{name} ({_peer.reason_name(reason)})" if reason else name
+
+
+def new_answers(count: int) -> Answers:
+    """Memory for `count` answers, all pending."""
+    return np.zeros(count, ANSWER_DTYPE)
+
+
+class Result:
+    """Answers per item; items are key-major (all components of the first key, then of the second).
+
+    keys, components: how many of each. answers, reasons: arrays over the items, or [item, selected part] after `parts=`.
+    """
+
+    __slots__ = ("_answers", "components", "keys")
+
+    def __init__(self, answers: Answers, keys: int, components: int) -> None:
+        self._answers = answers
+        self.keys = keys
+        self.components = components
+
+    @property
+    def answers(self) -> npt.NDArray[np.uint8]:
+        """Answer numbers (`Answer`)."""
+        return self._answers["answer"]
+
+    @property
+    def reasons(self) -> npt.NDArray[np.uint16]:
+        """Reason numbers; `reason(i)` has the words."""
+        return self._answers["reason"]
+
+    @property
+    def ok(self) -> npt.NDArray[np.bool_]:
+        """Which are `ok`, in the shape of `answers`."""
+        ok: npt.NDArray[np.bool_] = self.answers == Answer.OK
+        return ok
+
+    @property
+    def throttled(self) -> bool:
+        """Some were refused for load: the same request may do better later."""
+        return bool((self.answers == Answer.THROTTLED).any())
+
+    @property
+    def items_ok(self) -> npt.NDArray[np.bool_]:
+        """Per item: all of it is ok (all selected parts, after `parts=`)."""
+        ok = self.ok
+        return ok if ok.ndim == 1 else _all_of_each(ok)
+
+    @property
+    def keys_ok(self) -> npt.NDArray[np.bool_]:
+        """Per key: all of its components are ok."""
+        return _all_of_each(self.items_ok.reshape(self.keys, self.components))
+
+    @property
+    def hits(self) -> int:
+        """Items that are ok."""
+        return int(self.items_ok.sum())
+
+    @property
+    def prefix(self) -> int:
+        """Keys that are ok from the first on, without a gap."""
+        return _prefix(self.keys_ok)
+
+    def reason(self, item: int) -> str:
+        """Why item `item` is what it is, for people: of its first part that is not ok, after `parts=`."""
+        row = np.atleast_1d(self._answers[item])
+        failed = np.flatnonzero(row["answer"] != Answer.OK)
+        one: Any = row[failed[0] if len(failed) else 0]
+        return describe(int(one["answer"]), int(one["reason"]))
+
+    def __repr__(self) -> str:
+        kinds = {describe(int(kind["answer"]), int(kind["reason"])) for kind in np.unique(self._answers)}
+        return (
+            f"{type(self).__name__}({self.hits} of {self.keys * self.components} ok: {', '.join(sorted(kinds)) or 'no items'})"
+        )
+
+
+class GetResult(Result):
+    """What a get brought.
+
+    lengths: block bytes per item, 0 = not there. shadow: in shadow mode, the result that an engine would have had.
+    """
+
+    __slots__ = ("lengths", "shadow")
+
+    def __init__(self, answers: Answers, keys: int, components: int, lengths: npt.NDArray[np.uint32]) -> None:
+        super().__init__(answers, keys, components)
+        self.lengths = lengths
+        self.shadow: GetResult | None = None
+
+
+class PutResult(Result):
+    """What became of a put: `ok` means that the block is there, with the durability asked for."""
+
+    __slots__ = ()
+
+    @property
+    def stored(self) -> int:
+        """Items that this put wrote."""
+        return int((self.ok & (self.reasons != REASON_PRESENT)).sum())
+
+    @property
+    def present(self) -> int:
+        """Items that were there already."""
+        return int((self.ok & (self.reasons == REASON_PRESENT)).sum())
+
+
+class DeleteResult(Result):
+    """What became of a delete: `ok` means that the block is gone, and stays so after a restart; miss that it was not there."""
+
+    __slots__ = ()
+
+
+class ReleaseResult(Result):
+    """What became of a release. Without keys (all of an owner's holds) it has one answer, for the request as a whole."""
+
+    __slots__ = ()
+
+
+class MatchResult:
+    """Which keys are there, with all components asked for.
+
+    present: bool per key. lengths: block bytes per item ([key, component] for several components), or None if not asked for.
+    prefix: keys that are there from the first on. answered: the daemon said all of it; otherwise `reason` says why not, and
+    what it did not answer counts as absent. shadow: in shadow mode, the result that an engine would have had.
+    """
+
+    __slots__ = ("_answers", "_components", "lengths", "shadow")
+
+    def __init__(self, answers: Answers, components: int, lengths: npt.NDArray[np.uint32] | None) -> None:
+        self._answers = answers
+        self._components = components
+        self.lengths = lengths if lengths is None or components == 1 else lengths.reshape(-1, components)
+        self.shadow: MatchResult | None = None
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Per key: all components are there."""
+        return _all_of_each((self._answers["answer"] == Answer.OK).reshape(-1, self._components))
+
+    @property
+    def prefix(self) -> int:
+        """Keys that are there from the first on, without a gap."""
+        return _prefix(self.present)
+
+    @property
+    def answered(self) -> bool:
+        """Every key is there or honestly absent: nothing was late, throttled or unavailable."""
+        return bool((self._unanswered() == 0).all())
+
+    @property
+    def reason(self) -> str:
+        """Why the first key that has no answer has none; "" if all have one."""
+        unanswered = np.flatnonzero(self._unanswered())
+        if len(unanswered) == 0:
+            return ""
+        one = self._answers[unanswered[0]]
+        return describe(int(one["answer"]), int(one["reason"]))
+
+    def _unanswered(self) -> npt.NDArray[np.bool_]:
+        answers = self._answers["answer"]
+        unanswered: npt.NDArray[np.bool_] = (answers != Answer.OK) & (answers != Answer.MISS)
+        return unanswered
+
+    def __repr__(self) -> str:
+        why = "" if self.answered else f", {self.reason}"
+        return f"MatchResult({int(self.present.sum())} of {len(self.present)} present, prefix {self.prefix}{why})"
+
+
+def _prefix(ok: npt.NDArray[np.bool_]) -> int:
+    return len(ok) if ok.all() else int(ok.argmin())
+
+
+def _all_of_each(rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    every: npt.NDArray[np.bool_] = np.logical_and.reduce(rows, axis=1)
+    return every

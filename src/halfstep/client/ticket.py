@@ -1,0 +1,114 @@
+"""A submitted batch: whether it is over, what came of it, and how to call it off."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from halfstep.client.request import Request
+
+R_co = TypeVar("R_co", covariant=True)
+
+_log = logging.getLogger("halfstep")
+
+
+class Home(Protocol):
+    """The queue that a ticket lives on."""
+
+    def wait_for(self, ticket: Ticket[Any], timeout_s: float | None) -> bool:
+        """Wait until it is done; False after `timeout_s`."""
+        ...
+
+    def cancel(self, ticket: Ticket[Any]) -> None:
+        """Ask for its end."""
+        ...
+
+
+class Ticket(Generic[R_co]):
+    """A batch on its way. It may be dropped: its memory is kept until nothing can write there any more.
+
+    Invariants: `done` turns true once; from then on no byte of the target is written, whatever the answers are.
+    """
+
+    __slots__ = ("__weakref__", "_batch", "_callbacks", "_done", "_queue", "_request")
+
+    def __init__(self, queue: Home, request: Request[R_co]) -> None:
+        self._queue = queue
+        self._request = request
+        self._batch = request.batch
+        self._done = False
+        self._callbacks: list[Callable[[Ticket[R_co]], object]] = []
+        for region in request.regions:
+            region.used_by(self)
+
+    @property
+    def id(self) -> int:
+        """The core's number for it; 0 where none was needed (mode "off")."""
+        return self._batch.ticket
+
+    @property
+    def done(self) -> bool:
+        """The terminal event was seen, by whichever thread polls the queue."""
+        return self._done or self._batch.done
+
+    @property
+    def steps_done(self) -> int:
+        """How far it is, as of the last poll.
+
+        Gets in layer order: how many of the selected parts, from the first on, are complete over all items, where items that
+        failed count as complete. Everything else: items answered.
+        """
+        return self._batch.steps_done
+
+    def result(self, timeout_s: float | None = None) -> R_co:
+        """What came of it; waits until it is done. Raises nothing for misses.
+
+        Errors: TimeoutError after `timeout_s`; the batch goes on then.
+        """
+        if not self.wait(timeout_s):
+            raise TimeoutError(f"not done after {timeout_s} s; it ends by its own deadline, or after cancel()")
+        return self._request.result()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is done; False after `timeout_s`."""
+        return self._queue.wait_for(self, timeout_s)
+
+    def cancel(self) -> None:
+        """Ask for its end. It is over when `done`, as ever; what was complete by then stays ok."""
+        self._queue.cancel(self)
+
+    def add_done_callback(self, callback: Callable[[Ticket[R_co]], object]) -> None:
+        """Have `callback(ticket)` called by the thread that polls the terminal event; at once if it is done already."""
+        if self.done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    # ---- for the queue ----
+
+    @property
+    def request(self) -> Request[R_co]:
+        """What was asked."""
+        return self._request
+
+    def finish(self) -> None:
+        """Call the call-backs. What they raise is logged: it is nobody's who polls."""
+        self._done = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(self)
+            except Exception:
+                _log.exception("call-back of ticket %d", self.id)
+
+    def __repr__(self) -> str:
+        return f"Ticket({self.id}, {'done' if self.done else f'{self.steps_done} steps done'})"
+
+
+class Event(NamedTuple):
+    """What poll and wait say: `ticket` is over (done), or it has moved on (steps_done)."""
+
+    ticket: Ticket[object]
+    done: bool
+    steps_done: int

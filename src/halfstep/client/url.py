@@ -1,0 +1,91 @@
+"""Where a daemon is, as people write it.
+
+halfstep://host[:port][/namespace]              port 7350, namespace "default"
+halfstep+unix:///path/to.sock[?namespace=name]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+from halfstep.errors import ConfigError
+
+PORT = 7350
+DEFAULT_NAMESPACE = "default"
+NAMESPACE_BYTES_MAX = 255
+_UNIX_PATH_BYTES_MAX = 107  # sun_path, less its end
+_FORMS = "write halfstep://host[:port][/namespace] or halfstep+unix:///path/to.sock[?namespace=name]"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """address: "host:port" or "unix:/path", as the core takes it. namespace: whose blocks."""
+
+    address: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """Errors: ConfigError that names the part that is wrong, and both forms."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ConfigError(f"url {url!r}: {error}; {_FORMS}") from None
+        if parts.fragment:
+            raise ConfigError(f"url {url!r}: has a fragment (#{parts.fragment}), which means nothing here; {_FORMS}")
+        if parts.scheme == "halfstep":
+            return cls._tcp(url, parts, port)
+        if parts.scheme == "halfstep+unix":
+            return cls._unix(url, parts)
+        raise ConfigError(f"url {url!r}: scheme {parts.scheme!r} is unknown; {_FORMS}")
+
+    @classmethod
+    def _tcp(cls, url: str, parts: SplitResult, port: int | None) -> Endpoint:
+        if parts.username is not None or parts.query:
+            raise ConfigError(f"url {url!r}: takes no user, password or query; {_FORMS}")
+        host = parts.hostname
+        if not host:
+            raise ConfigError(f"url {url!r}: has no host; {_FORMS}")
+        if port == 0:
+            raise ConfigError(f"url {url!r}: port 0; must be 1 to 65535, {PORT} if left out")
+        namespace = unquote(parts.path.removeprefix("/"))
+        bracketed = f"[{host}]" if ":" in host else host
+        return cls(f"{bracketed}:{port or PORT}", _checked_namespace(url, namespace or DEFAULT_NAMESPACE))
+
+    @classmethod
+    def _unix(cls, url: str, parts: SplitResult) -> Endpoint:
+        if parts.netloc:
+            raise ConfigError(f"url {url!r}: the socket's path begins after three slashes; {_FORMS}")
+        path = unquote(parts.path)
+        if not 1 < len(path.encode()) <= _UNIX_PATH_BYTES_MAX:
+            raise ConfigError(
+                f"url {url!r}: the path has {len(path.encode())} bytes; "
+                f"a socket's has 2 to {_UNIX_PATH_BYTES_MAX}, use a shorter one"
+            )
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if unknown := sorted(set(query) - {"namespace"}):
+            raise ConfigError(f"url {url!r}: {unknown[0]!r} is unknown; only namespace= is; {_FORMS}")
+        namespaces = query.get("namespace", [DEFAULT_NAMESPACE])
+        if len(namespaces) > 1:
+            raise ConfigError(f"url {url!r}: names {len(namespaces)} namespaces; a client has one")
+        return cls(f"unix:{path}", _checked_namespace(url, namespaces[0]))
+
+
+def _checked_namespace(url: str, name: str) -> str:
+    problem = namespace_fault(name)
+    if problem:
+        raise ConfigError(f"url {url!r}: namespace {name!r} {problem}")
+    return name
+
+
+def namespace_fault(name: str) -> str:
+    """What is wrong with a namespace's name; "" if nothing is."""
+    if "/" in name:
+        return "has a slash; a namespace is one name, without a path"
+    if not 1 <= len(name.encode()) <= NAMESPACE_BYTES_MAX:
+        return f"has {len(name.encode())} bytes; must be 1 to {NAMESPACE_BYTES_MAX}"
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+        return "has a control character"
+    return ""
