@@ -100,8 +100,8 @@ void SendQueue::drop() {
 
 void SendQueue::trim() {
   if (!empty()) return;
-  pieces_ = {};
-  copies_ = {};
+  std::vector<Piece>().swap(pieces_);  // assigning {} would keep the capacity
+  std::vector<std::byte>().swap(copies_);
 }
 
 }  // namespace halfstep::net

@@ -69,6 +69,12 @@ std::string_view header_fault(Status status) noexcept {
   }
 }
 
+// Assigning {} would keep the capacity.
+template <typename T>
+void give_back(std::vector<T>& memory) noexcept {
+  std::vector<T>().swap(memory);
+}
+
 ssize_t receive_message(int descriptor, iovec* vectors, size_t count) noexcept {
   msghdr message{};
   message.msg_iov = vectors;
@@ -491,8 +497,8 @@ void FrameStream::run_trim(void* self) {
   auto* stream = static_cast<FrameStream*>(self);
   if (stream->received_bytes_ + stream->sent_bytes_ == stream->trim_mark_) {
     stream->queue_.trim();
-    if (stream->held_.empty()) stream->held_ = {};
-    if (stream->payload_left_ == 0) stream->landing_.pieces_ = {};
+    if (stream->held_.empty()) give_back(stream->held_);
+    if (stream->payload_left_ == 0) give_back(stream->landing_.pieces_);
     return;  // what is still held belongs to a frame under way; the next event looks again
   }
   stream->trim_when_idle();
@@ -527,8 +533,8 @@ void FrameStream::finish() {
   finished_ = true;
   loop_.disarm(trim_);
   queue_.drop();
-  held_ = {};
-  landing_.pieces_ = {};
+  give_back(held_);
+  give_back(landing_.pieces_);
   sink_.on_closed(why_);
 }
 
