@@ -42,8 +42,8 @@ std::string human(uint64_t bytes) {
     unit *= 1024;
     ++index;
   }
-  const uint64_t tenths = bytes * 10 / unit;
-  return std::to_string(tenths / 10) + "." + std::to_string(tenths % 10) + " " + kUnits[index];
+  const uint64_t tenths = bytes % unit * 10 / unit;
+  return std::to_string(bytes / unit) + "." + std::to_string(tenths) + " " + kUnits[index];
 }
 
 std::string sized(uint64_t bytes) { return std::to_string(bytes) + " (" + human(bytes) + ")"; }
@@ -154,12 +154,25 @@ bool is_number(std::string_view text) noexcept {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-// fdinfo of a descriptor whose open file description holds a lock has a line "lock: 1: OFDLCK
-// ADVISORY WRITE -1 ...".
+// The fdinfo of a descriptor whose open file description holds a lock has a line "lock: 1: OFDLCK ADVISORY WRITE -1 ...".
 bool holds_lock(const std::string& fdinfo_path) {
   std::ifstream in(fdinfo_path);
   for (std::string line; std::getline(in, line);) {
     if (line.rfind("lock:", 0) == 0) return true;
+  }
+  return false;
+}
+
+// False also where we may not look, and where the process ends meanwhile.
+bool holds_lock_on(const std::string& pid, const struct stat& file) {
+  const std::string base = "/proc/" + pid;
+  std::error_code unreadable;
+  std::filesystem::directory_iterator entry(base + "/fd", unreadable);
+  for (; !unreadable && entry != std::filesystem::directory_iterator(); entry.increment(unreadable)) {
+    struct stat other {};
+    if (stat(entry->path().c_str(), &other) != 0) continue;
+    if (other.st_dev != file.st_dev || other.st_ino != file.st_ino) continue;
+    if (holds_lock(base + "/fdinfo/" + entry->path().filename().string())) return true;
   }
   return false;
 }
@@ -187,20 +200,12 @@ std::string lock_holder(int descriptor, const std::string& path) {
   }
   struct stat file {};
   if (fstat(descriptor, &file) != 0) return "another process";
-  std::error_code ignored;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
-    const std::string pid = process.path().filename().string();
+  std::error_code unreadable;
+  std::filesystem::directory_iterator process("/proc", unreadable);
+  for (; !unreadable && process != std::filesystem::directory_iterator(); process.increment(unreadable)) {
+    const std::string pid = process->path().filename().string();
     if (!is_number(pid)) continue;
-    const std::string base = "/proc/" + pid;
-    // A process that ends while it is looked at leaves errors, never a fault.
-    std::error_code gone;
-    std::filesystem::directory_iterator it(base + "/fd", gone);
-    for (; !gone && it != std::filesystem::directory_iterator(); it.increment(gone)) {
-      struct stat other {};
-      if (stat(it->path().c_str(), &other) != 0) continue;
-      if (other.st_dev != file.st_dev || other.st_ino != file.st_ino) continue;
-      if (holds_lock(base + "/fdinfo/" + it->path().filename().string())) return describe_process(pid);
-    }
+    if (holds_lock_on(pid, file)) return describe_process(pid);
   }
   return "a process that cannot be seen from here (another user's or another container's; as root, "
          "`lsof " +

@@ -29,9 +29,10 @@ class Backing {
   };
 
   // Makes the file, allocates every byte (progress by the callback: bytes done, bytes in all), syncs file and directory.
-  // Refuses to touch a file that exists. On any failure, Ctrl-C by the callback's false included, the file is removed.
+  // Refuses to touch a file that exists (Present), and to start where it will not fit (NoSpace). On any failure, Ctrl-C by the
+  // callback's false included, the file is removed.
   static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context);
-  // Opens and locks. A lock held elsewhere is named: which process, where to look.
+  // Opens and locks. A lock held elsewhere (Present) is named: which process, where to look. No such file: NotFound.
   static Fault open(const Options& options, std::unique_ptr<Backing>* out);
   ~Backing();
   Backing(const Backing&) = delete;

@@ -5,7 +5,7 @@
 // shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
 // a completed request moved all of its bytes or failed. An address outside the device, or off the page, comes back as
 // -EINVAL; a transfer that cannot go on (a file that was cut) as -EIO.
-// Thread: one, the first that calls anything but facts(), wake_descriptor() or the constructor's factory: a ring belongs to it.
+// Thread: one, not always the one that called open_engine(): the first that submits and flushes; a ring belongs to it.
 // It destroys the engine too, or has ended before. Destruction waits for what the kernel has in hand and then drops every
 // request, completed or not, without calling complete(): the kernel touches no memory of theirs any more.
 // Must never: block in submit() or flush_submissions(), print, or reorder a Flush before writes completed earlier.

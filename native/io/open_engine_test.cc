@@ -24,12 +24,11 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// From here on io_uring_setup answers `error` in this process: what a container's default profile
-// does.
-bool refuse_io_uring(uint16_t error) {
+// From here on a system call answers `error` in this process: what a container's default profile does to io_uring_setup.
+bool refuse_io_uring(uint16_t error, uint32_t call = SYS_io_uring_setup) {
   sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
       BPF_STMT(BPF_RET | BPF_K, static_cast<uint32_t>(SECCOMP_RET_ERRNO) | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
@@ -127,6 +126,33 @@ TEST_F(OpenEngine, RefusesInsteadOfFallingBackWhenIoUringWasDemanded) {
   const Child child([this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
   EXPECT_EQ(child.answer().rfind("refused: io_uring_setup: EPERM", 0), 0U) << child.answer();
+}
+
+TEST_F(OpenEngine, FailsEachRequestOnceIfTheKernelStopsTakingThem) {
+  const Child child([this]() -> std::string {
+    std::unique_ptr<Engine> engine;
+    if (const Fault fault = open(EngineChoice::Uring, &engine); !fault.ok()) return "refused: " + fault.what;
+    if (try_out(*engine, *arena_) != "works") return "did not work before";
+    if (!refuse_io_uring(EPERM, SYS_io_uring_enter)) return "refused: no seccomp";
+    static int completed = 0;
+    std::vector<Request> requests(100);  // more than the queue takes
+    for (int round = 0; round < 3; ++round) {
+      for (Request& request : requests) {
+        request = {};
+        request.bytes = kPageBytes;
+        request.data = arena_->bytes().data();
+        request.complete = [](Request& done) { completed += done.error == -EPERM ? 1 : 1000; };
+        engine->submit(request);
+      }
+      for (int turn = 0; turn < 10; ++turn) {
+        engine->flush_submissions();
+        engine->poll();
+      }
+    }
+    return std::to_string(completed) + " completed, " + std::to_string(engine->in_flight()) + " in flight";
+  });
+  if (contains(child.answer(), "refused:")) GTEST_SKIP() << child.answer();
+  EXPECT_EQ(child.answer(), "300 completed, 0 in flight");
 }
 
 TEST_F(OpenEngine, GoesOnUnregisteredBeyondTheMemlockLimit) {
