@@ -100,6 +100,14 @@ std::vector<Parser> parsers() {
   };
 }
 
+Parser parser_of(const std::string& name) {
+  for (const Parser& parser : parsers()) {
+    if (parser.name == name) return parser;
+  }
+  ADD_FAILURE() << "no parser " << name;
+  return {};
+}
+
 TEST(Records, AreRefusedAtEveryOtherLength) {
   for (const Parser& parser : parsers()) {
     EXPECT_TRUE(parser.parse(parser.good).ok()) << parser.name;
@@ -116,16 +124,15 @@ TEST(Records, AreRefusedAtEveryOtherLength) {
 TEST(Records, DoNotBelieveTheirCounts) {
   const std::pair<const char*, size_t> kCounts[] = {{"grant", 8},      {"lengths", 8}, {"match_bits", 4}, {"entries", 0},
                                                     {"part_table", 8}, {"runs", 0},    {"runs", 4},       {"statuses", 4}};
-  const std::vector<Parser> all = parsers();
   for (const auto& [name, at] : kCounts) {
-    const auto parser = std::find_if(all.begin(), all.end(), [&](const Parser& p) { return std::string(p.name) == name; });
-    const auto count = load_le<uint32_t>(parser->good.data() + at);
+    const Parser parser = parser_of(name);
+    const auto count = load_le<uint32_t>(parser.good.data() + at);
     for (const uint32_t lie :
          {0U, count + 8, count - 1, 0x08000000U, 0x10000000U, 0x15555556U, 0x20000001U, 0x40000001U, 0x80000001U, UINT32_MAX}) {
       if (lie == count) continue;
-      Blob bad = parser->good;
+      Blob bad = parser.good;
       store_le(bad.data() + at, lie);
-      EXPECT_FALSE(parser->parse(bad).ok()) << name << " " << lie;
+      EXPECT_FALSE(parser.parse(bad).ok()) << name << " " << lie;
     }
   }
 }
@@ -142,13 +149,12 @@ TEST(Records, RefuseReservedBytes) {
                                                                    {"entries", {4, 45, 46, 51, 55}},
                                                                    {"part_table", {2, 12, 17, 19}},
                                                                    {"statuses", {17}}};
-  const std::vector<Parser> all = parsers();
   for (const auto& [name, offsets] : kReserved) {
-    const auto parser = std::find_if(all.begin(), all.end(), [&](const Parser& p) { return std::string(p.name) == name; });
+    const Parser parser = parser_of(name);
     for (const size_t at : offsets) {
-      Blob bad = parser->good;
+      Blob bad = parser.good;
       bad[at] = std::byte{1};
-      EXPECT_EQ(parser->parse(bad), Code::Invalid) << name << " " << at;
+      EXPECT_EQ(parser.parse(bad), Code::Invalid) << name << " " << at;
     }
   }
 }
