@@ -62,7 +62,7 @@ nb::dict build_info() {
 
 void bind_memory(nb::module_& m) {
   nb::class_<Region>(m, "Region", "Memory that is kept for many batches.")
-      .def(nb::init<nb::handle, bool>(), "buffer"_a, "writable"_a)
+      .def(nb::init<nb::handle, bool>(), "buffer"_a.none(), "writable"_a)
       .def("close", &Region::close, "Release the memory. Refused while a batch uses it.")
       .def_prop_ro("address", &Region::address)
       .def_prop_ro("bytes", &Region::bytes)
@@ -85,10 +85,11 @@ void bind_memory(nb::module_& m) {
 void bind_batch(nb::module_& m) {
   nb::class_<Batch>(m, "Batch", "What one submit carries, and the memory that it keeps until its terminal event.")
       .def(nb::init<uint32_t>(), "operation"_a)
-      .def("set_keys", &Batch::set_keys, "layout"_a, "keys"_a, "first_component"_a, "component_count"_a, "stop_at_miss"_a)
+      .def("set_keys", &Batch::set_keys, "layout"_a, "keys"_a.none(), "first_component"_a, "component_count"_a,
+           "stop_at_miss"_a)
       .def("set_ranges", &Batch::set_ranges, "ranges"_a)
-      .def("set_target", &Batch::set_target, "target"_a)
-      .def("set_source", &Batch::set_source, "source"_a, "block_bytes"_a.none())
+      .def("set_target", &Batch::set_target, "target"_a.none())
+      .def("set_source", &Batch::set_source, "source"_a.none(), "block_bytes"_a.none())
       .def(
           "set_rows",
           [](Batch& self, nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes) {
@@ -146,7 +147,7 @@ void bind_core(nb::module_& m) {
             if (!nb::isinstance<Batch>(batch)) throw Refused("submit: needs a Batch");
             self.submit(std::move(batch), std::move(owner));
           },
-          "batch"_a, "owner"_a)
+          "batch"_a, "owner"_a.none())
       .def(
           "run",
           [](Queue& self, nb::object batch) {

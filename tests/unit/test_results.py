@@ -1,0 +1,95 @@
+"""Results as values: prefixes, counts and reasons."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from halfstep.client.results import (
+    REASON_PRESENT,
+    REASON_STORED,
+    Answer,
+    Answers,
+    GetResult,
+    MatchResult,
+    PutResult,
+    new_answers,
+)
+
+ABSENT, LOAD = 16, 33
+
+
+def answers_of(*pairs: tuple[int, int]) -> Answers:
+    answers = new_answers(len(pairs))
+    for at, (answer, reason) in enumerate(pairs):
+        answers[at] = (answer, 0, reason)
+    return answers
+
+
+def get_of(*answers: int, components: int = 1) -> GetResult:
+    keys = len(answers) // components
+    return GetResult(answers_of(*((a, 0) for a in answers)), keys, components, np.zeros(len(answers), np.uint32))
+
+
+@given(st.lists(st.sampled_from(list(Answer)), max_size=40))
+def test_prefix_ends_at_the_first_key_that_is_not_ok(answers: list[Answer]) -> None:
+    result = get_of(*answers)
+    expected = next((at for at, answer in enumerate(answers) if answer != Answer.OK), len(answers))
+    assert result.prefix == expected
+    assert result.hits == answers.count(Answer.OK)
+    assert result.ok.tolist() == [answer == Answer.OK for answer in answers]
+
+
+def test_a_key_is_ok_when_all_its_components_are() -> None:
+    result = get_of(Answer.OK, Answer.OK, Answer.OK, Answer.MISS, Answer.OK, Answer.OK, components=2)
+    assert result.keys_ok.tolist() == [True, False, True]
+    assert result.prefix == 1
+    assert result.hits == 5
+
+
+def test_an_item_is_ok_when_all_selected_parts_are() -> None:
+    answers = answers_of((Answer.OK, 0), (Answer.OK, 0), (Answer.OK, 0), (Answer.MISS, ABSENT)).reshape(2, 2)
+    result = GetResult(answers, 2, 1, np.zeros(2, np.uint32))
+    assert result.ok.tolist() == [[True, True], [True, False]]
+    assert result.items_ok.tolist() == [True, False]
+    assert result.reason(0) == "ok"
+    assert result.reason(1) == "miss (absent)"
+
+
+def test_a_throttle_is_not_a_miss() -> None:
+    assert PutResult(answers_of((Answer.THROTTLED, LOAD)), 1, 1).throttled
+    assert not PutResult(answers_of((Answer.MISS, ABSENT)), 1, 1).throttled
+
+
+def test_a_put_tells_stored_from_present() -> None:
+    result = PutResult(answers_of((Answer.OK, REASON_STORED), (Answer.OK, REASON_PRESENT), (Answer.THROTTLED, LOAD)), 3, 1)
+    assert (result.stored, result.present, result.hits) == (1, 1, 2)
+
+
+def test_match_counts_unanswered_keys_as_absent_and_says_why() -> None:
+    late = MatchResult(answers_of((Answer.OK, 0), (Answer.LATE, 0), (Answer.MISS, ABSENT)), 1, None)
+    assert late.present.tolist() == [True, False, False]
+    assert late.prefix == 1
+    assert not late.answered
+    assert late.reason == "late"
+    honest = MatchResult(answers_of((Answer.OK, 0), (Answer.MISS, ABSENT)), 1, None)
+    assert honest.answered
+    assert honest.reason == ""
+
+
+def test_no_keys_have_a_result_too() -> None:
+    assert get_of().prefix == get_of().hits == 0
+    assert MatchResult(new_answers(0), 1, None).prefix == 0
+
+
+def test_repr_says_how_many_and_why() -> None:
+    assert repr(get_of(Answer.OK, Answer.LATE)) == "GetResult(1 of 2 ok: late, ok)"
+
+
+@pytest.mark.parametrize("answer", [200, 255])
+def test_an_unknown_answer_is_a_miss_to_the_caller(answer: int) -> None:
+    result = get_of(answer)
+    assert not result.ok.any()
+    assert result.reason(0)

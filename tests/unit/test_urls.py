@@ -1,0 +1,86 @@
+"""URLs and options of connect(): both forms, and a sentence for everything else."""
+
+from __future__ import annotations
+
+import pytest
+
+import halfstep
+from halfstep import ConfigError
+from halfstep.client.url import Endpoint
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "namespace"),
+    [
+        ("halfstep://127.0.0.1:7350/default", "127.0.0.1:7350", "default"),
+        ("halfstep://flash-1", "flash-1:7350", "default"),
+        ("halfstep://flash-1/", "flash-1:7350", "default"),
+        ("halfstep://flash-1:9/team%20a", "flash-1:9", "team a"),
+        ("halfstep://[::1]:7350/x", "[::1]:7350", "x"),
+        ("halfstep+unix:///run/halfstep.sock", "unix:/run/halfstep.sock", "default"),
+        ("halfstep+unix:///run/h.sock?namespace=x", "unix:/run/h.sock", "x"),
+    ],
+)
+def test_both_forms_are_understood(url: str, address: str, namespace: str) -> None:
+    assert Endpoint.parse(url) == Endpoint(address, namespace)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("127.0.0.1:7350", "scheme"),
+        ("http://127.0.0.1:7350", "scheme 'http'"),
+        ("halfstep:///x", "no host"),
+        ("halfstep://host:0", "port 0"),
+        ("halfstep://host:70000", "range"),
+        ("halfstep://host:port", "port"),
+        ("halfstep://me@host", "user"),
+        ("halfstep://host?x=1", "query"),
+        ("halfstep://host#x", "fragment"),
+        ("halfstep://host/a/b", "slash"),
+        ("halfstep://host/" + "n" * 256, "1 to 255"),
+        ("halfstep://host/a%0ab", "control character"),
+        ("halfstep+unix://run/h.sock", "three slashes"),
+        ("halfstep+unix:///" + "p" * 200, "2 to 107"),
+        ("halfstep+unix:///run/h.sock?name=x", "'name' is unknown"),
+        ("halfstep+unix:///run/h.sock?namespace=a&namespace=b", "2 namespaces"),
+    ],
+)
+def test_a_wrong_url_is_named_with_what_is_wrong(url: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as raised:
+        Endpoint.parse(url)
+    assert url in str(raised.value) or repr(url) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mode": "sometimes"}, "mode='sometimes'"),
+        ({"connections": 0}, "1 to 16"),
+        ({"connections": 17}, "1 to 16"),
+        ({"deadline_ms": 0}, "deadline_ms"),
+        ({"deadline_ms": float("nan")}, "deadline_ms"),
+        ({"match_deadline_ms": 5e6}, "match_deadline_ms"),
+        ({"layout": "llama"}, "layout"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_opened(options: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        halfstep.connect("halfstep://127.0.0.1:1", **options)  # type: ignore[arg-type]
+
+
+def test_the_mode_comes_from_the_environment_where_it_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALFSTEP_MODE", "off")
+    with halfstep.connect("halfstep://127.0.0.1:1") as client:
+        assert client.mode == "off"
+    with halfstep.connect("halfstep://127.0.0.1:1", mode="shadow") as client:
+        assert client.mode == "shadow"
+    monkeypatch.setenv("HALFSTEP_MODE", "of")
+    with pytest.raises(ConfigError, match="HALFSTEP_MODE='of'"):
+        halfstep.connect("halfstep://127.0.0.1:1")
+
+
+def test_errors_are_one_tree_and_config_errors_are_value_errors() -> None:
+    for name in ("ConfigError", "Unavailable", "DeviceError", "ProtocolError", "InternalError"):
+        assert issubclass(getattr(halfstep, name), halfstep.HalfstepError)
+    assert issubclass(ConfigError, ValueError)
