@@ -1,0 +1,46 @@
+// chunk_builder.h — gathers runs of one get into one Chunk, by reference to the residents that hold the bytes.
+// Invariants: payload and body stay within the limits of wire/; a part is split only when it begins a Chunk and does not fit
+// one; checks come from the parts' stored CRCs, so that no payload byte is read here.
+// Thread: the shard's. Used by one request at a time, within one call.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "wire/message.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class Connection;
+struct GetItem;
+
+// What a queued Chunk refers to, until its last byte has left. Pooled.
+struct SentChunk {
+  std::vector<GetItem*> items;
+};
+
+class ChunkBuilder {
+ public:
+  bool empty() const noexcept { return runs_.empty(); }
+  uint32_t payload_bytes() const noexcept { return payload_bytes_; }
+  // Adds what fits of `part`, from item.part_offset on, and moves that on (to 0 when the part is complete). False: nothing
+  // fits any more.
+  bool add(GetItem& item, uint32_t part);
+  // Queues the Chunk and is empty again. Every item in it has one reference more, until its bytes have left.
+  void send(Connection& connection, uint64_t request_id);
+
+ private:
+  bool extends_last(const GetItem& item, uint32_t part) const noexcept;
+
+  std::vector<wire::Run> runs_;
+  std::vector<uint32_t> checks_;
+  std::vector<ConstBytes> payload_;
+  std::vector<GetItem*> items_;   // each once
+  std::vector<GetItem*> tables_;  // those whose part table goes with this Chunk
+  uint32_t payload_bytes_ = 0;
+  size_t body_bytes_ = 0;
+};
+
+}  // namespace halfstep::shard

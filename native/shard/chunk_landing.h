@@ -1,0 +1,58 @@
+// chunk_landing.h — the payload of one put's Chunk on its way into the slots: where its bytes go, and the checksums of its
+// parts as they land, while they are hot in the cache.
+// Invariants: nothing lands outside the slot of an item that its request still holds open; a run that does not fit its item
+// (a part twice, a part or bytes too many) lands in scratch and costs that item, never another.
+// Thread: the shard's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "net/stream.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class Connection;
+class PutRequest;
+class Shard;
+struct PutItem;
+
+class ChunkLanding {
+ public:
+  // Names the landing of the Chunk's payload. Not ok: the connection was ended for it.
+  Status begin(Connection& connection, PutRequest& put, const wire::RunsView& runs, net::Landing* landing);
+  // Of a Chunk that no request waits for.
+  void begin_unwanted(Shard& shard) noexcept { shard_ = &shard; }
+  void landed(ConstBytes piece, size_t skipped);
+  // Nothing of this Chunk is for `put` any more: the rest goes to scratch.
+  void divert(Connection& connection, const PutRequest& put);
+  // The Chunk is complete, or its connection is gone.
+  void forget() noexcept;
+
+ private:
+  struct Run {
+    PutItem* item = nullptr;  // null: scratch
+    uint32_t part = 0;        // that is landing
+    uint32_t bytes_left = 0;
+    uint32_t part_left = 0;  // of `part`, in this run
+    uint32_t check_at = 0;
+    bool whole = false;  // it ends its last part
+  };
+  void absorb(Run& run, ConstBytes piece);
+  void begin_run(Run& run, const wire::Run& from, uint32_t check_at, net::Landing* landing);
+  void leave(Run& run);
+
+  // What a connection keeps between Chunks: a larger Chunk pays for an allocation of its own.
+  static constexpr size_t kRunsKept = 64;
+  static constexpr size_t kChecksKept = 512;
+
+  Shard* shard_ = nullptr;
+  PutRequest* put_ = nullptr;  // null: nothing of the Chunk is wanted any more
+  std::vector<Run> runs_;
+  std::vector<uint32_t> checks_;
+  size_t at_ = 0;
+};
+
+}  // namespace halfstep::shard

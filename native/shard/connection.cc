@@ -1,0 +1,282 @@
+#include "shard/connection.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "shard/reply.h"
+#include "shard/request_catalog.h"
+#include "shard/request_keys.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::Opcode;
+using wire::Reason;
+using wire::Tlv;
+
+namespace {
+
+constexpr uint64_t kHelloWaitUs = 5'000'000;
+// How long a refused client may take to read why.
+constexpr uint64_t kRefusedWaitUs = 1'000'000;
+constexpr std::string_view kNamespaceDefault = "default";
+
+bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
+
+}  // namespace
+
+Connection::Connection(Shard& shard, int descriptor, bool admin)
+    : shard_(shard), stream_(shard.loop(), descriptor, *this), hello_timer_(&Connection::on_hello_late, this), admin_(admin) {
+  get_credit_.open(shard.config().connection_credit_bytes, &shard.counts().credit_held_bytes);
+  put_credit_.open(shard.config().connection_credit_bytes, &shard.counts().credit_held_bytes);
+}
+
+Connection::~Connection() = default;
+
+Status Connection::start() {
+  shard_.loop().arm(hello_timer_, shard_.loop().now_us() + kHelloWaitUs);
+  return stream_.start();
+}
+
+Status Connection::violation(ProtocolError kind, Status why, std::string_view sentence) {
+  if (!counted_) shard_.counts().protocol_error(kind);
+  counted_ = true;
+  stream_.abort(why, sentence);
+  return why;
+}
+
+void Connection::refuse(std::string_view sentence) {
+  counted_ = true;
+  stream_.abort(Code::TooLarge, sentence);
+}
+
+void Connection::on_hello_late(void* self) {
+  auto* connection = static_cast<Connection*>(self);
+  if (connection->state_ == State::Refused) {
+    connection->stream_.close(Code::Closed);
+    return;
+  }
+  (void)connection->violation(ProtocolError::NoHello, Code::Late, "no Hello within 5 s");
+}
+
+// ---- Requests of this connection -----------------------------------------------------------------------------------------
+
+void Connection::enrol(Request& request) {
+  requests_.push_back(&request);
+  ++in_flight_;
+  shard_.request_admitted();
+}
+
+void Connection::request_finished(Request& request) noexcept {
+  assert(in_flight_ > 0);
+  --in_flight_;
+  std::erase(senders_, &request);
+}
+
+void Connection::strike(Request& request) noexcept {
+  const auto at = std::find(requests_.begin(), requests_.end(), &request);
+  if (at == requests_.end()) return;
+  *at = requests_.back();
+  requests_.pop_back();
+}
+
+Request* Connection::find(uint64_t id) const noexcept {
+  for (Request* request : requests_) {
+    if (request->id() == id && !request->finished()) return request;
+  }
+  return nullptr;
+}
+
+void Connection::offer_chunks(Request& request) {
+  if (std::find(senders_.begin(), senders_.end(), &request) == senders_.end()) senders_.push_back(&request);
+  stream_.ask_for_more();
+}
+
+void Connection::credit_returned() {
+  if (dirty_ || !(get_credit_.awaited() || put_credit_.awaited())) return;
+  dirty_ = true;
+  shard_.add_dirty(*this);
+}
+
+void Connection::resume_waiters() {
+  dirty_ = false;
+  get_credit_.resume_waiters();
+  put_credit_.resume_waiters();
+}
+
+// The most urgent requests take turns: the one that sent goes to the end of the list.
+void Connection::on_sendable() {
+  while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < net::kSendLowBytes) {
+    const auto urgent = std::min_element(senders_.begin(), senders_.end(),
+                                         [](const Request* a, const Request* b) { return a->priority() < b->priority(); });
+    Request* request = *urgent;
+    senders_.erase(urgent);
+    if (request->send_chunk()) senders_.push_back(request);
+  }
+}
+
+// ---- Frames --------------------------------------------------------------------------------------------------------------
+
+Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) {
+  const auto opcode = static_cast<Opcode>(header.opcode);
+  if (state_ == State::Refused) {
+    landing->to_scratch(header.payload_bytes);
+    return {};
+  }
+  if (state_ == State::AwaitsHello) {
+    if (opcode == Opcode::Hello) return on_hello(header, body);
+    return violation(ProtocolError::NoHello, Code::Invalid, "the first frame must be Hello");
+  }
+  if (opcode == Opcode::Abort) {
+    stream_.close(Code::Closed);
+    return {};
+  }
+  if (!sent_by_clients(opcode)) {
+    return violation(ProtocolError::Opcode, Code::Invalid, "this opcode is sent by servers only");
+  }
+  if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
+  if (header.request_id == 0) return violation(ProtocolError::RequestId, Code::Invalid, "request_id=0 is reserved");
+  if (opcode == Opcode::Hello) return violation(ProtocolError::Hello, Code::Invalid, "a second Hello");
+  if (find(header.request_id) != nullptr) {
+    return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
+  }
+  shard_.counts().request(opcode);
+  if (shard_.stopping()) {
+    answer_whole(*this, opcode, header.request_id, {Answer::Unavailable, Reason::Stopping}, "the daemon is stopping");
+    return {};
+  }
+  // A cancel makes room: it is always heard.
+  if (in_flight_ >= wire::kRequestsInFlightMax && opcode != Opcode::Cancel) {
+    answer_whole(*this, opcode, header.request_id, {Answer::Rejected, Reason::Limit},
+                 "requests_in_flight_max of this connection is reached");
+    return {};
+  }
+  return on_request(opcode, header.request_id, body);
+}
+
+Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
+  switch (opcode) {
+    case Opcode::Get: shard_.gets().take()->start(*this, id, body); return {};
+    case Opcode::Put: shard_.puts().take()->start(*this, id, body); return {};
+    case Opcode::Delete: shard_.deletes().take()->start(*this, id, body); return {};
+    case Opcode::RegisterLayout: register_layout(*this, id, body); return {};
+    case Opcode::Namespace: change_namespace(*this, id, body); return {};
+    default: break;
+  }
+  const uint64_t began_us = shard_.loop().now_us();
+  switch (opcode) {
+    case Opcode::Match: answer_match(*this, id, body); break;
+    case Opcode::Release: answer_release(*this, id, body); break;
+    case Opcode::Cancel: answer_cancel(*this, id, body); break;
+    case Opcode::List: answer_list(*this, id, body); break;
+    case Opcode::Stat: answer_stat(*this, id); break;
+    default:
+      answer_whole(*this, opcode, id, {Answer::Rejected, Reason::Unsupported}, "this server does not have this command");
+      break;
+  }
+  shard_.counts().latency(opcode, shard_.loop().now_us() - began_us);
+  return {};
+}
+
+// Bytes for a request that has had its Final were under way when it was sent: they are dropped.
+Status Connection::on_chunk(const wire::Header& header, ConstBytes body, net::Landing* landing) {
+  wire::RunsView runs;
+  if (!wire::parse_chunk(body, header.payload_bytes, &runs).ok()) {
+    return violation(ProtocolError::Chunk, Code::Invalid, "Chunk: its runs do not parse");
+  }
+  Request* request = find(header.request_id);
+  if (request == nullptr) {
+    landing_.begin_unwanted(shard_);
+    landing->to_scratch(header.payload_bytes);
+    return {};
+  }
+  if (request->opcode() != Opcode::Put) {
+    return violation(ProtocolError::Chunk, Code::Invalid, "Chunk: its request takes no payload");
+  }
+  return landing_.begin(*this, static_cast<PutRequest&>(*request), runs, landing);
+}
+
+Status Connection::on_chunk_end() {
+  landing_.forget();
+  return {};
+}
+
+void Connection::on_closed(Status why) {
+  Counts& counts = shard_.counts();
+  // What the stream itself found wrong in a frame; what ends by itself, or by us, was counted or is no error.
+  const bool by_peer = why != Code::Closed && why != Code::IoError && why != Code::Cancelled;
+  if (by_peer && !counted_) counts.protocol_error(ProtocolError::Frame);
+  counts.bytes_received += stream_.received_bytes();
+  counts.bytes_sent += stream_.sent_bytes();
+  landing_.forget();
+  senders_.clear();
+  std::vector<Request*> requests;
+  requests.swap(requests_);
+  for (Request* request : requests) request->drop();
+  get_credit_.close();
+  put_credit_.close();
+  if (dirty_) shard_.forget_dirty(*this);
+  shard_.closed(*this);  // destroys this
+}
+
+// ---- Hello ---------------------------------------------------------------------------------------------------------------
+
+void Connection::refuse_hello(uint64_t id, wire::AnswerReason status, std::string_view sentence) {
+  answer_whole(*this, Opcode::Hello, id, status, sentence);
+  ++shard_.counts().connections_refused;
+  state_ = State::Refused;
+  shard_.loop().arm(hello_timer_, shard_.loop().now_us() + kRefusedWaitUs);
+}
+
+Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
+  shard_.counts().request(Opcode::Hello);
+  wire::HelloClient hello;
+  std::string_view name = kNamespaceDefault;
+  bool has_hello = false;
+  wire::TlvReader reader(body);
+  wire::TlvView tlv;
+  Status status;
+  while (status.ok() && reader.next(&tlv)) {
+    if (tlv.kind == static_cast<uint16_t>(Tlv::HelloClient)) {
+      status = wire::parse_hello_client(tlv.value, &hello);
+      has_hello = true;
+    } else if (tlv.kind == static_cast<uint16_t>(Tlv::NamespaceName)) {
+      status = wire::parse_namespace_name(tlv.value, &name);
+    } else if ((tlv.kind & wire::kMustUnderstandTlv) != 0) {
+      status = Code::Unsupported;
+    }
+  }
+  if (status.ok()) status = reader.status();
+  if (!status.ok() || !has_hello || header.request_id == 0) {
+    return violation(ProtocolError::Hello, Code::Invalid, "Hello: its body does not parse");
+  }
+  if (hello.version_min > wire::kVersion || hello.version_max < wire::kVersion) {
+    refuse_hello(header.request_id, {Answer::Rejected, Reason::Version}, "this server speaks version 1 only");
+    return {};
+  }
+  if (shard_.stopping()) {
+    refuse_hello(header.request_id, {Answer::Unavailable, Reason::Stopping}, "the daemon is stopping");
+    return {};
+  }
+  if (!shard_.store().has_namespace(name)) {
+    const std::string sentence = "namespace \"" + std::string(name) + "\" does not exist; its operator makes it";
+    refuse_hello(header.request_id, {Answer::Rejected, Reason::UnknownNamespace}, sentence);
+    return {};
+  }
+  namespace_ = name;
+  codecs_ = hello.codecs;
+  state_ = State::Open;
+  shard_.loop().disarm(hello_timer_);
+  shard_.counts().answer(Opcode::Hello, {Answer::Ok, Reason::None});
+  Reply reply(*this, header.request_id);
+  reply.whole({Answer::Ok, Reason::None});
+  reply.frame().tlv(Tlv::HelloServer, shard_.hello());
+  reply.frame().open_tlv(Tlv::ShardMap);
+  for (const wire::ShardAddress& address : shard_.shard_map()) reply.frame().value().put(address);
+  reply.frame().close_tlv();
+  reply.send();
+  return {};
+}
+
+}  // namespace halfstep::shard

@@ -1,0 +1,91 @@
+// connection.h — one client's connection: Hello, then requests that it tells apart by id, and the turns they take in sending.
+// Invariants: nothing but Hello is served before Hello; a request id is in flight once; requests of the lowest priority number
+// that have something to send take turns chunk by chunk; an idle connection holds a few KiB.
+// Thread: the shard's.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/stream.h"
+#include "shard/chunk_landing.h"
+#include "shard/metrics.h"
+#include "shard/request.h"
+#include "wire/layout.h"
+
+namespace halfstep::shard {
+
+class Connection final : public net::FrameSink {
+ public:
+  struct Handle {
+    uint32_t scope = 0;
+    wire::LayoutId layout{};
+  };
+  static constexpr size_t kHandlesMax = 1024;
+
+  Connection(Shard& shard, int descriptor, bool admin);
+  ~Connection() override;
+  Status start();
+
+  Shard& shard() noexcept { return shard_; }
+  net::FrameStream& stream() noexcept { return stream_; }
+  bool admin() const noexcept { return admin_; }
+  uint64_t codecs() const noexcept { return codecs_; }
+  std::string_view name_space() const noexcept { return namespace_; }
+  std::vector<Handle>& handles() noexcept { return handles_; }
+  Credit& get_credit() noexcept { return get_credit_; }
+  Credit& put_credit() noexcept { return put_credit_; }
+  ChunkLanding& landing() noexcept { return landing_; }
+
+  // Ends the connection for what the peer did, and counts it. Returns a status for on_frame().
+  Status violation(ProtocolError kind, Status why, std::string_view sentence);
+  void refuse(std::string_view sentence);
+
+  // For requests.
+  void enrol(Request& request);
+  void request_finished(Request& request) noexcept;
+  void strike(Request& request) noexcept;
+  Request* find(uint64_t id) const noexcept;
+  // It has, or may have, a chunk to send.
+  void offer_chunks(Request& request);
+  // Some was given back: those who wait go on at the end of the turn.
+  void credit_returned();
+  void resume_waiters();
+
+  Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
+  void on_landed(ConstBytes piece, size_t skipped) override { landing_.landed(piece, skipped); }
+  Status on_chunk_end() override;
+  void on_sendable() override;
+  void on_closed(Status why) override;
+
+ private:
+  friend class Shard;
+  enum class State : uint8_t { AwaitsHello, Open, Refused };
+
+  Status on_hello(const wire::Header& header, ConstBytes body);
+  void refuse_hello(uint64_t id, wire::AnswerReason status, std::string_view sentence);
+  Status on_request(wire::Opcode opcode, uint64_t id, ConstBytes body);
+  Status on_chunk(const wire::Header& header, ConstBytes body, net::Landing* landing);
+  static void on_hello_late(void* self);
+
+  Shard& shard_;
+  net::FrameStream stream_;
+  net::Timer hello_timer_;
+  std::string namespace_;
+  uint64_t codecs_ = 0;
+  std::vector<Handle> handles_;
+  std::vector<Request*> requests_;  // admitted, and finished ones that something still refers to
+  std::vector<Request*> senders_;
+  Credit get_credit_;
+  Credit put_credit_;
+  ChunkLanding landing_;
+  size_t at_ = 0;  // in the shard's list
+  uint32_t in_flight_ = 0;
+  State state_ = State::AwaitsHello;
+  bool admin_;
+  bool dirty_ = false;
+  bool counted_ = false;
+};
+
+}  // namespace halfstep::shard

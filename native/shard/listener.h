@@ -1,0 +1,29 @@
+// listener.h — one listening socket of a shard.
+// Invariants: a listener that cannot accept for want of descriptors pauses, so that it does not keep the loop busy.
+// Thread: the shard's.
+#pragma once
+
+#include "net/loop.h"
+#include "net/socket.h"
+
+namespace halfstep::shard {
+
+class Shard;
+
+class Listener final : public net::Watch {
+ public:
+  // Takes the descriptor.
+  Listener(Shard& shard, int descriptor);
+  ~Listener() override;
+  Status start();
+  void on_ready(uint32_t epoll_events) override;
+
+ private:
+  static void on_pause_over(void* self);
+
+  Shard& shard_;
+  int descriptor_;
+  net::Timer pause_;
+};
+
+}  // namespace halfstep::shard

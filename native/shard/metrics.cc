@@ -1,0 +1,237 @@
+#include "shard/metrics.h"
+
+#include <string>
+#include <utility>
+
+namespace halfstep::shard {
+namespace {
+
+using wire::Answer;
+using wire::Opcode;
+using wire::Reason;
+
+Answer answer_of(Reason reason) noexcept {
+  const auto number = static_cast<uint16_t>(reason);
+  if (number < static_cast<uint16_t>(Reason::Absent)) return Answer::Ok;
+  if (number < static_cast<uint16_t>(Reason::Pending)) return Answer::Miss;
+  if (number < static_cast<uint16_t>(Reason::Checksum)) return Answer::Throttled;
+  if (number < static_cast<uint16_t>(Reason::Stopping)) return Answer::Rejected;
+  return Answer::Unavailable;
+}
+
+void add(std::vector<Sample>& to, const char* name, uint64_t value) { to.push_back({name, {}, static_cast<double>(value)}); }
+
+void add(std::vector<Sample>& to, const char* name, const char* label, const char* label_value, uint64_t value) {
+  to.push_back({name, {{label, label_value}}, static_cast<double>(value)});
+}
+
+void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* out) {
+  auto& counters = out->counters;
+  add(counters, "halfstep_store_hits_total", "from", "memory", c.hits_memory);
+  add(counters, "halfstep_store_hits_total", "from", "flash", c.hits_flash);
+  add(counters, "halfstep_store_misses_total", "reason", "absent", c.misses_absent);
+  add(counters, "halfstep_store_misses_total", "reason", "corrupt", c.misses_corrupt);
+  add(counters, "halfstep_store_misses_total", "reason", "collision", c.misses_collision);
+  add(counters, "halfstep_store_misses_total", "reason", "expired", c.misses_expired);
+  add(counters, "halfstep_store_misses_total", "reason", "io", c.misses_io);
+  add(counters, "halfstep_store_writes_total", "outcome", "committed", c.writes_committed);
+  add(counters, "halfstep_store_writes_total", "outcome", "aborted", c.writes_aborted);
+  add(counters, "halfstep_store_writes_total", "outcome", "present", c.writes_present);
+  add(counters, "halfstep_store_writes_total", "outcome", "throttled", c.writes_throttled);
+  add(counters, "halfstep_store_writes_total", "outcome", "failed", c.writes_failed);
+  add(counters, "halfstep_store_bytes_written_total", "of", "user", c.bytes_user);
+  add(counters, "halfstep_store_bytes_written_total", "of", "padding", c.bytes_padding);
+  add(counters, "halfstep_store_bytes_written_total", "of", "metadata", c.bytes_metadata);
+  add(counters, "halfstep_store_bytes_written_total", "of", "rewritten", c.bytes_rewritten);
+  add(counters, "halfstep_store_removes_total", c.removes);
+  add(counters, "halfstep_store_blocks_evicted_total", c.blocks_evicted);
+  add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);
+  add(counters, "halfstep_store_segments_sealed_total", c.segments_sealed);
+  add(counters, "halfstep_store_segments_bad_total", c.segments_bad);
+  add(counters, "halfstep_store_flushes_total", c.flushes);
+  add(counters, "halfstep_store_record_pages_total", c.record_pages);
+  add(counters, "halfstep_store_holds_total", "outcome", "taken", c.holds_taken);
+  add(counters, "halfstep_store_holds_total", "outcome", "refused", c.holds_refused);
+
+  auto& gauges = out->gauges;
+  add(gauges, "halfstep_store_blocks", g.blocks);
+  add(gauges, "halfstep_store_bytes_live", g.bytes_live);
+  add(gauges, "halfstep_store_segments", "state", "free", g.segments_free);
+  add(gauges, "halfstep_store_segments", "state", "open", g.segments_open);
+  add(gauges, "halfstep_store_segments", "state", "sealed", g.segments_sealed);
+  add(gauges, "halfstep_store_holds", g.holds);
+  add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
+  add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
+  add(gauges, "halfstep_memory_bytes", "of", "capacity", g.memory_capacity_bytes);
+  add(gauges, "halfstep_memory_bytes", "of", "index", g.index_bytes);
+}
+
+void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
+  auto& gauges = out->gauges;
+  add(gauges, "halfstep_recovery_blocks", r.blocks);
+  add(gauges, "halfstep_recovery_bytes", r.bytes);
+  add(gauges, "halfstep_recovery_us", r.micros);
+  add(gauges, "halfstep_recovery_segments", "found", "footer", r.segments_by_footer);
+  add(gauges, "halfstep_recovery_segments", "found", "frames", r.segments_by_frames);
+  add(gauges, "halfstep_recovery_segments", "found", "empty", r.segments_empty);
+  add(gauges, "halfstep_recovery_segments", "found", "bad", r.segments_bad);
+  add(gauges, "halfstep_recovery_blocks_dropped", "reason", "deleted", r.blocks_dropped_deleted);
+  add(gauges, "halfstep_recovery_blocks_dropped", "reason", "expired", r.blocks_dropped_expired);
+  add(gauges, "halfstep_recovery_blocks_dropped", "reason", "corrupt", r.blocks_dropped_corrupt);
+  add(gauges, "halfstep_recovery_blocks_dropped", "reason", "dead_scope", r.blocks_dropped_dead_scope);
+  add(gauges, "halfstep_recovery_pages_bad", r.pages_bad);
+  add(gauges, "halfstep_recovery_tombstones", r.tombstones);
+}
+
+void collect_engine(const io::EngineCounters& c, Metrics* out) {
+  auto& counters = out->counters;
+  add(counters, "halfstep_device_requests_total", "op", "read", c.reads);
+  add(counters, "halfstep_device_requests_total", "op", "write", c.writes);
+  add(counters, "halfstep_device_requests_total", "op", "flush", c.flushes);
+  add(counters, "halfstep_device_bytes_total", "op", "read", c.read_bytes);
+  add(counters, "halfstep_device_bytes_total", "op", "write", c.write_bytes);
+  add(counters, "halfstep_device_errors_total", c.errors);
+}
+
+}  // namespace
+
+void Counts::collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
+                     const io::EngineCounters& engine, Metrics* out) const {
+  *out = {};
+  collect_requests(out);
+  auto& counters = out->counters;
+  for (size_t kind = 0; kind < kProtocolErrors; ++kind) {
+    add(counters, "halfstep_protocol_errors_total", "kind", protocol_error_name(static_cast<ProtocolError>(kind)),
+        protocol_errors_[kind]);
+  }
+  add(counters, "halfstep_connections_total", "outcome", "accepted", connections_accepted);
+  add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
+  add(counters, "halfstep_network_bytes_total", "direction", "received", bytes_received);
+  add(counters, "halfstep_network_bytes_total", "direction", "sent", bytes_sent);
+  add(counters, "halfstep_payload_bytes_total", "command", "get", get_payload_bytes);
+  add(counters, "halfstep_payload_bytes_total", "command", "put", put_payload_bytes);
+  add(counters, "halfstep_put_scratch_bytes_total", put_scratch_bytes);
+  add(counters, "halfstep_put_checks_failed_total", put_checks_failed);
+  add(out->gauges, "halfstep_connections_open", connections_open);
+  add(out->gauges, "halfstep_requests_open", requests_open);
+  add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
+  collect_store(store, gauges, out);
+  collect_engine(engine, out);
+  collect_recovery(recovery, out);
+}
+
+void Counts::collect_requests(Metrics* out) const {
+  out->latency_bounds_us.assign(kLatencyBoundsUs.begin(), kLatencyBoundsUs.end());
+  for (size_t at = 1; at < kCommands; ++at) {
+    const char* name = command_name(static_cast<Opcode>(at));
+    add(out->counters, "halfstep_requests_total", "command", name, requests_[at]);
+    if (requests_[at] == 0) continue;
+    for (size_t o = 0; o < kOutcomes; ++o) {
+      if (answers_[at][o] == 0) continue;
+      const bool reasoned = o < kReasons;
+      const Answer answer = reasoned ? answer_of(static_cast<Reason>(o)) : static_cast<Answer>(o - kReasons);
+      const char* reason = reasoned ? reason_name(static_cast<Reason>(o)) : "";
+      out->counters.push_back({"halfstep_answers_total",
+                               {{"command", name}, {"answer", answer_name(answer)}, {"reason", reason}},
+                               static_cast<double>(answers_[at][o])});
+    }
+    const LatencyHistogram& latency = latencies_[at];
+    out->latencies.push_back({name, {latency.counts().begin(), latency.counts().end()}, latency.sum_us()});
+  }
+}
+
+std::string sample_name(const Sample& sample) {
+  std::string out = sample.name;
+  char before = '{';
+  for (const auto& [label, value] : sample.labels) {
+    out += before;
+    out += label;
+    out += "=\"" + value + "\"";
+    before = ',';
+  }
+  if (!sample.labels.empty()) out += '}';
+  return out;
+}
+
+const char* command_name(Opcode opcode) noexcept {
+  switch (opcode) {
+    case Opcode::Hello: return "hello";
+    case Opcode::RegisterLayout: return "register_layout";
+    case Opcode::Match: return "match";
+    case Opcode::Get: return "get";
+    case Opcode::Put: return "put";
+    case Opcode::Release: return "release";
+    case Opcode::Delete: return "delete";
+    case Opcode::Cancel: return "cancel";
+    case Opcode::List: return "list";
+    case Opcode::Stat: return "stat";
+    case Opcode::Prefetch: return "prefetch";
+    case Opcode::Touch: return "touch";
+    case Opcode::Hold: return "hold";
+    case Opcode::Renew: return "renew";
+    case Opcode::Expire: return "expire";
+    case Opcode::Clear: return "clear";
+    case Opcode::Namespace: return "namespace";
+    default: return "";
+  }
+}
+
+const char* answer_name(Answer answer) noexcept {
+  switch (answer) {
+    case Answer::Pending: return "pending";
+    case Answer::Ok: return "ok";
+    case Answer::Miss: return "miss";
+    case Answer::Late: return "late";
+    case Answer::Cancelled: return "cancelled";
+    case Answer::Throttled: return "throttled";
+    case Answer::Rejected: return "rejected";
+    case Answer::Unavailable: return "unavailable";
+  }
+  return "";
+}
+
+const char* reason_name(Reason reason) noexcept {
+  switch (reason) {
+    case Reason::None: return "";
+    case Reason::Stored: return "stored";
+    case Reason::Present: return "present";
+    case Reason::Absent: return "absent";
+    case Reason::Corrupt: return "corrupt";
+    case Reason::Collision: return "collision";
+    case Reason::Length: return "length";
+    case Reason::Skipped: return "skipped";
+    case Reason::Expired: return "expired";
+    case Reason::Pending: return "pending";
+    case Reason::Load: return "load";
+    case Reason::Budget: return "budget";
+    case Reason::Full: return "full";
+    case Reason::Checksum: return "checksum";
+    case Reason::TooLarge: return "too_large";
+    case Reason::Policy: return "policy";
+    case Reason::Unsupported: return "unsupported";
+    case Reason::WrongShard: return "wrong_shard";
+    case Reason::Malformed: return "malformed";
+    case Reason::UnknownLayout: return "unknown_layout";
+    case Reason::UnknownNamespace: return "unknown_namespace";
+    case Reason::Version: return "version";
+    case Reason::Limit: return "limit";
+    case Reason::Stopping: return "stopping";
+    case Reason::Media: return "media";
+    default: return "";
+  }
+}
+
+const char* protocol_error_name(ProtocolError kind) noexcept {
+  switch (kind) {
+    case ProtocolError::Frame: return "frame";
+    case ProtocolError::NoHello: return "no_hello";
+    case ProtocolError::Hello: return "hello";
+    case ProtocolError::RequestId: return "request_id";
+    case ProtocolError::Opcode: return "opcode";
+    case ProtocolError::Chunk: return "chunk";
+    case ProtocolError::Credit: return "credit";
+  }
+  return "";
+}
+
+}  // namespace halfstep::shard

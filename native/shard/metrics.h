@@ -1,0 +1,89 @@
+// metrics.h — what one shard counts, and how its numbers are told to the outside.
+// Invariants: counters only grow while the shard lives; nothing here builds a string before collect().
+// Thread: the shard's; what collect() made belongs to whoever asked.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "io/engine.h"
+#include "shard/histogram.h"
+#include "shard/server.h"
+#include "store/store.h"
+#include "wire/message.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+// Why a connection was ended by us.
+enum class ProtocolError : uint8_t {
+  Frame,      // magic, checksum, length or flags of a frame
+  NoHello,    // something else came first, or nothing in time
+  Hello,      // a Hello that does not parse, or a second one
+  RequestId,  // zero, or in flight already
+  Opcode,     // one that only a server sends, or one that must be understood
+  Chunk,      // runs that do not parse, or for a request that takes none
+  Credit,     // more put bytes than were granted
+};
+inline constexpr size_t kProtocolErrors = 7;
+
+class Counts {
+ public:
+  static constexpr size_t kCommands = static_cast<size_t>(wire::Opcode::Namespace) + 1;
+
+  void request(wire::Opcode opcode) noexcept { ++requests_[command(opcode)]; }
+  void answer(wire::Opcode opcode, wire::AnswerReason status, uint64_t count = 1) noexcept {
+    answers_[command(opcode)][outcome(status)] += count;
+  }
+  void latency(wire::Opcode opcode, uint64_t us) noexcept { latencies_[command(opcode)].add(us); }
+  void protocol_error(ProtocolError kind) noexcept { ++protocol_errors_[static_cast<size_t>(kind)]; }
+
+  uint64_t connections_accepted = 0;
+  uint64_t connections_refused = 0;
+  uint64_t connections_open = 0;  // gauge
+  uint64_t requests_open = 0;     // gauge
+  uint64_t bytes_received = 0;    // of connections that have ended; collect() is told those of live ones
+  uint64_t bytes_sent = 0;
+  uint64_t get_payload_bytes = 0;
+  uint64_t put_payload_bytes = 0;
+  uint64_t put_scratch_bytes = 0;    // received and dropped
+  uint64_t put_checks_failed = 0;    // parts whose bytes did not match their check
+  uint64_t credit_held_bytes = 0;    // gauge: slots that await parts, blocks pinned for sending
+
+  void collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
+               const io::EngineCounters& engine, Metrics* out) const;
+
+ private:
+  // Every reason belongs to one answer; an answer without a reason gets a place behind them.
+  static constexpr size_t kReasons = 88;
+  static constexpr size_t kOutcomes = kReasons + static_cast<size_t>(wire::Answer::Unavailable) + 1;
+  static_assert(static_cast<size_t>(wire::Reason::ProtocolError) < kReasons);
+  static_assert(static_cast<size_t>(wire::Opcode::Chunk) > static_cast<size_t>(wire::Opcode::Namespace));
+
+  static size_t command(wire::Opcode opcode) noexcept {
+    const auto at = static_cast<size_t>(opcode);
+    return at < kCommands ? at : 0;
+  }
+  static size_t outcome(wire::AnswerReason status) noexcept {
+    const auto reason = static_cast<size_t>(status.reason);
+    return status.reason != wire::Reason::None && reason < kReasons ? reason : kReasons + static_cast<size_t>(status.answer);
+  }
+  void collect_requests(Metrics* out) const;
+
+  std::array<uint64_t, kCommands> requests_{};
+  std::array<std::array<uint64_t, kOutcomes>, kCommands> answers_{};
+  std::array<LatencyHistogram, kCommands> latencies_{};
+  std::array<uint64_t, kProtocolErrors> protocol_errors_{};
+};
+
+// As Prometheus writes it: name{label="value",…}.
+std::string sample_name(const Sample& sample);
+
+// Names as they stand in metrics and in docs/wire-protocol.md; "" for a number that has none.
+const char* command_name(wire::Opcode opcode) noexcept;
+const char* answer_name(wire::Answer answer) noexcept;
+const char* reason_name(wire::Reason reason) noexcept;
+const char* protocol_error_name(ProtocolError kind) noexcept;
+
+}  // namespace halfstep::shard

@@ -1,0 +1,110 @@
+#include "shard/request.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "shard/connection.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+bool Credit::take(const Request& by, uint64_t bytes) noexcept {
+  if (!waiters_.empty() && waiters_.front() != &by) return false;
+  if (used_bytes_ != 0 && used_bytes_ + bytes > limit_bytes_) return false;
+  used_bytes_ += bytes;
+  *gauge_ += bytes;
+  return true;
+}
+
+void Credit::give(uint64_t bytes) noexcept {
+  assert(bytes <= used_bytes_);
+  used_bytes_ -= bytes;
+  *gauge_ -= bytes;
+}
+
+void Credit::leave(const Request& waiter) noexcept { std::erase(waiters_, &waiter); }
+
+void Credit::resume_waiters() {
+  while (!waiters_.empty()) {
+    Request* first = waiters_.front();
+    first->resume();
+    if (!waiters_.empty() && waiters_.front() == first) return;
+  }
+}
+
+void Request::admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority) {
+  assert(finished_ && outstanding_ == 0 && waits_ == Waits::Nothing && !dirty_);
+  shard_ = &connection.shard();
+  connection_ = &connection;
+  opcode_ = opcode;
+  id_ = id;
+  priority_ = priority;
+  started_us_ = shard_->loop().now_us();
+  deadline_us_ = deadline_us == 0 ? kNoDeadline : started_us_ + deadline_us;
+  finished_ = false;
+  if (deadline_us_ != kNoDeadline) shard_->loop().arm(deadline_timer_, deadline_us_);
+  connection.enrol(*this);
+}
+
+void Request::finish() {
+  assert(!finished_);
+  finished_ = true;
+  leave_lists();
+  if (connection_ != nullptr) connection_->request_finished(*this);
+  shard_->request_finished(opcode_, shard_->loop().now_us() - started_us_);
+  if (outstanding_ != 0) return;
+  if (connection_ != nullptr) connection_->strike(*this);
+  connection_ = nullptr;
+  recycle();
+}
+
+void Request::drop() {
+  const bool was_finished = finished_;
+  finished_ = true;
+  leave_lists();
+  retain();  // whatever on_drop() gives back, the request stays until here
+  on_drop();
+  if (!was_finished) shard_->request_dropped();
+  connection_ = nullptr;
+  if (--outstanding_ == 0) recycle();
+}
+
+void Request::let_go() {
+  assert(outstanding_ > 0);
+  if (--outstanding_ != 0 || !finished_) return;
+  if (connection_ != nullptr) connection_->strike(*this);
+  connection_ = nullptr;
+  recycle();
+}
+
+void Request::leave_lists() {
+  shard_->loop().disarm(deadline_timer_);
+  set_waits(Waits::Nothing);
+  if (dirty_) shard_->forget_dirty(*this);
+  dirty_ = false;
+}
+
+void Request::set_waits(Waits waits, Credit* credit) {
+  if (waits == waits_ && credit == waits_for_) return;
+  if (waits_ == Waits::Credit) waits_for_->leave(*this);
+  if (waits_ == Waits::Memory) shard_->leave_memory(*this);
+  waits_ = waits;
+  waits_for_ = credit;
+  if (waits == Waits::Credit) credit->join(*this);
+  if (waits == Waits::Memory) shard_->join_memory(*this);
+}
+
+void Request::mark_dirty() {
+  if (dirty_) return;
+  dirty_ = true;
+  shard_->add_dirty(*this);
+}
+
+void Request::forget_body(std::vector<std::byte>& kept) {
+  kept.clear();
+  if (kept.capacity() > kBodyBytesKept) std::vector<std::byte>().swap(kept);
+}
+
+void Request::on_deadline(void* self) { static_cast<Request*>(self)->end({wire::Answer::Late, wire::Reason::None}); }
+
+}  // namespace halfstep::shard

@@ -1,0 +1,132 @@
+// request.h — one request between its frame and the moment when nothing refers to it any more.
+// Life: admitted (its connection finds it by id, its deadline runs) -> finished (Final is queued, or the connection is gone)
+// -> recycled, once the store and the send queue have given back all that they hold of it.
+// Invariants: exactly one Final per admitted request whose connection lives; a finished request sends nothing and waits in no
+// list; it keeps its connection's credit until each piece is given back.
+// Thread: the shard's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "net/loop.h"
+#include "wire/message.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class Connection;
+class Shard;
+
+// Codec numbers that a mask of codecs can name (HelloClient, HelloServer).
+inline constexpr uint32_t kCodecs = 64;
+
+class Request;
+
+// Bytes of memory that one connection may have in use for one purpose, and who waits for some, first come first served.
+class Credit {
+ public:
+  // `gauge` sums what all credits of a shard have out.
+  void open(uint64_t limit_bytes, uint64_t* gauge) noexcept {
+    limit_bytes_ = limit_bytes;
+    gauge_ = gauge;
+  }
+  // The connection is gone. What is still out is given back to nobody.
+  void close() noexcept {
+    *gauge_ -= used_bytes_;
+    used_bytes_ = 0;
+  }
+  uint64_t limit_bytes() const noexcept { return limit_bytes_; }
+  uint64_t used_bytes() const noexcept { return used_bytes_; }
+  // One block larger than all of the credit is served alone.
+  bool take(const Request& by, uint64_t bytes) noexcept;
+  void give(uint64_t bytes) noexcept;
+
+  void join(Request& waiter) { waiters_.push_back(&waiter); }
+  void leave(const Request& waiter) noexcept;
+  bool awaited() const noexcept { return !waiters_.empty(); }
+  // Lets those at the front go on, until one of them still waits.
+  void resume_waiters();
+
+ private:
+  uint64_t limit_bytes_ = 0;
+  uint64_t used_bytes_ = 0;
+  uint64_t* gauge_ = nullptr;
+  std::vector<Request*> waiters_;
+};
+
+class Request {
+ public:
+  enum class Waits : uint8_t { Nothing, Credit, Memory };
+
+  Request() noexcept : deadline_timer_(&Request::on_deadline, this) {}
+  virtual ~Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+  uint64_t id() const noexcept { return id_; }
+  wire::Opcode opcode() const noexcept { return opcode_; }
+  uint8_t priority() const noexcept { return priority_; }
+  bool finished() const noexcept { return finished_; }
+  Waits waits() const noexcept { return waits_; }
+  Connection* connection() const noexcept { return connection_; }
+
+  // Everything without an answer gets this one; Final goes out.
+  virtual void end(wire::AnswerReason with) = 0;
+  // Queues one Chunk. False: nothing is ready, or nothing is left.
+  virtual bool send_chunk() { return false; }
+  // Credit or memory may be there now.
+  virtual void resume() {}
+  // At the end of the turn, after mark_dirty(): what has gathered goes out in one frame.
+  virtual void flush() {}
+  // The connection is gone: gives back what is its own, answers nobody.
+  void drop();
+
+ protected:
+  friend class Connection;
+  friend class Shard;
+
+  // The connection starts to know it; the latency counts from here. 0: no deadline.
+  void admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority);
+  // After Final was queued. The request may be recycled when this returns.
+  void finish();
+  // What the store or the send queue holds of it.
+  void retain(uint32_t count = 1) noexcept { outstanding_ += count; }
+  void let_go();
+  // The list to wait in; Nothing leaves it.
+  void set_waits(Waits waits, Credit* credit = nullptr);
+  void mark_dirty();
+  Shard& shard() const noexcept { return *shard_; }
+  uint64_t deadline_us() const noexcept { return deadline_us_; }
+
+  virtual void on_drop() = 0;
+  // Back to its pool, as good as new. Called once, with nothing outstanding.
+  virtual void recycle() = 0;
+
+  static constexpr uint64_t kNoDeadline = UINT64_MAX;
+  // A pooled body keeps its memory up to this.
+  static constexpr size_t kBodyBytesKept = 64 * 1024;
+  static void keep_body(std::vector<std::byte>& kept, ConstBytes body) { kept.assign(body.begin(), body.end()); }
+  static void forget_body(std::vector<std::byte>& kept);
+
+ private:
+  static void on_deadline(void* self);
+  void leave_lists();
+
+  Shard* shard_ = nullptr;
+  Connection* connection_ = nullptr;
+  Credit* waits_for_ = nullptr;
+  net::Timer deadline_timer_;
+  uint64_t id_ = 0;
+  uint64_t started_us_ = 0;
+  uint64_t deadline_us_ = kNoDeadline;
+  uint32_t outstanding_ = 0;
+  wire::Opcode opcode_ = wire::Opcode::Hello;
+  uint8_t priority_ = 0;
+  Waits waits_ = Waits::Nothing;
+  bool finished_ = true;
+  bool dirty_ = false;
+};
+
+}  // namespace halfstep::shard

@@ -1,0 +1,215 @@
+#include "shard/request_catalog.h"
+
+#include <algorithm>
+#include <string>
+
+#include "shard/connection.h"
+#include "shard/reply.h"
+#include "shard/shard.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::AnswerReason;
+using wire::Opcode;
+using wire::Reason;
+using wire::Tlv;
+
+namespace {
+
+constexpr uint32_t kListEntriesMax = 4096;
+constexpr uint32_t kListEntriesDefault = 1024;
+static_assert(kListEntriesMax * (sizeof(wire::EntryRecord) + 256) < wire::kBodyBytesMax, "a page of a list fits one frame");
+
+AnswerReason answer_of(Status status) noexcept {
+  switch (status.code()) {
+    case Code::Ok: return {Answer::Ok, Reason::None};
+    case Code::Present: return {Answer::Ok, Reason::Present};
+    case Code::NotFound: return {Answer::Rejected, Reason::UnknownNamespace};
+    case Code::Invalid: return {Answer::Rejected, Reason::Malformed};
+    case Code::TooLarge: return {Answer::Rejected, Reason::Limit};
+    case Code::NoSpace: return {Answer::Rejected, Reason::Limit};
+    case Code::Throttled: return {Answer::Throttled, Reason::Load};
+    case Code::Unsupported: return {Answer::Rejected, Reason::Unsupported};
+    case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    default: return {Answer::Unavailable, Reason::None};
+  }
+}
+
+// The value of the one TLV of a kind that a body has; empty when there is none or the body does not parse.
+ConstBytes find_tlv(ConstBytes body, Tlv kind) noexcept {
+  wire::TlvReader reader(body);
+  wire::TlvView tlv;
+  ConstBytes out;
+  while (reader.next(&tlv)) {
+    if (tlv.kind == static_cast<uint16_t>(kind)) out = tlv.value;
+  }
+  return reader.status().ok() ? out : ConstBytes();
+}
+
+}  // namespace
+
+// ---- Calls of the store --------------------------------------------------------------------------------------------------
+
+void StoreCall::start(Connection& connection, Opcode opcode, uint64_t id) {
+  admit(connection, opcode, id, 0, 0);
+  retain();  // until done
+}
+
+void StoreCall::end(AnswerReason with) {
+  answer_whole(*connection(), opcode(), id(), with);
+  finish();
+}
+
+void StoreCall::done(Status status) {
+  if (!finished()) end(answer_of(status));
+  let_go();
+}
+
+void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId& layout) {
+  if (finished()) {
+    let_go();
+    return;
+  }
+  if (!status.ok() && status != Code::Present) {
+    done(status);
+    return;
+  }
+  auto& handles = connection()->handles();
+  const auto known = std::find_if(handles.begin(), handles.end(), [&](const auto& handle) { return handle.scope == scope; });
+  wire::LayoutHandleRecord record;
+  record.handle = static_cast<uint16_t>(known - handles.begin());
+  record.id = layout;
+  if (known == handles.end()) handles.push_back({scope, layout});
+  shard().counts().answer(opcode(), {Answer::Ok, Reason::None});
+  Reply reply(*connection(), id());
+  reply.whole({Answer::Ok, Reason::None});
+  reply.frame().tlv(Tlv::LayoutHandle, record);
+  reply.send();
+  finish();
+  let_go();
+}
+
+void StoreCall::recycle() { shard().store_calls().give(this); }
+
+// ---- Layouts and namespaces ----------------------------------------------------------------------------------------------
+
+void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
+  const auto refuse = [&](Reason reason, const char* sentence) {
+    answer_whole(connection, Opcode::RegisterLayout, id, {Answer::Rejected, reason}, sentence);
+  };
+  const ConstBytes canonical = find_tlv(body, Tlv::LayoutCanonical);
+  if (canonical.empty()) return refuse(Reason::Malformed, "register_layout: LayoutCanonical is missing or a TLV is malformed");
+  wire::Layout layout;
+  if (const Status parsed = wire::Layout::parse(canonical, &layout); !parsed.ok()) {
+    const bool large = parsed == Code::TooLarge;
+    return refuse(large ? Reason::Limit : Reason::Malformed,
+                  large ? "register_layout: LayoutCanonical is over a limit" : "register_layout: LayoutCanonical is not canonical");
+  }
+  if (connection.handles().size() >= Connection::kHandlesMax) {
+    return refuse(Reason::Limit, "register_layout: a connection registers at most 1024 layouts");
+  }
+  Shard& shard = connection.shard();
+  StoreCall* call = shard.store_calls().take();
+  call->start(connection, Opcode::RegisterLayout, id);
+  shard.store().register_layout(connection.name_space(), layout, [call, layout_id = layout.id()](Status status, uint32_t scope) {
+    call->layout_done(status, scope, layout_id);
+  });
+}
+
+void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
+  const auto refuse = [&](Reason reason, const char* sentence) {
+    answer_whole(connection, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
+  };
+  // Until connections are authenticated, whoever is on this machine is its operator.
+  if (!connection.admin()) return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
+  std::string_view name;
+  if (!wire::parse_namespace_name(find_tlv(body, Tlv::NamespaceName), &name).ok()) {
+    return refuse(Reason::Malformed, "namespace: NamespaceName is missing or malformed");
+  }
+  wire::NamespaceRecord record;
+  if (!wire::parse_namespace_action(find_tlv(body, Tlv::NamespaceAction), &record).ok()) {
+    return refuse(Reason::Malformed, "namespace: NamespaceAction is missing or malformed");
+  }
+  Shard& shard = connection.shard();
+  if (record.verb == wire::NamespaceVerb::Create) {
+    StoreCall* call = shard.store_calls().take();
+    call->start(connection, Opcode::Namespace, id);
+    shard.store().create_namespace({std::string(name), record.quota_bytes, record.default_ttl_s},
+                                   [call](Status status) { call->done(status); });
+    return;
+  }
+  if (record.verb == wire::NamespaceVerb::Delete) {
+    StoreCall* call = shard.store_calls().take();
+    call->start(connection, Opcode::Namespace, id);
+    shard.store().delete_namespace(name, [call](Status status) { call->done(status); });
+    return;
+  }
+  refuse(Reason::Unsupported, "namespace: verb: 1 (create) or 3 (delete)");
+}
+
+// ---- list and stat -------------------------------------------------------------------------------------------------------
+
+void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
+  wire::CursorRecord cursor;
+  if (!wire::parse_cursor(find_tlv(body, Tlv::Cursor), &cursor).ok()) {
+    answer_whole(connection, Opcode::List, id, {Answer::Rejected, Reason::Malformed}, "list: Cursor is missing or malformed");
+    return;
+  }
+  Shard& shard = connection.shard();
+  const uint32_t limit = std::min(cursor.limit == 0 ? kListEntriesDefault : cursor.limit, kListEntriesMax);
+  Reply reply(connection, id);
+  reply.whole({Answer::Ok, Reason::None});
+  reply.frame().open_tlv(Tlv::Entries);
+  Writer& out = reply.frame().value();
+  const size_t count_at = out.size();
+  out.put(uint32_t{0});
+  out.put(uint32_t{0});
+  uint32_t count = 0;
+  const uint64_t next = shard.store().list(connection.name_space(), cursor.position, limit, [&](const store::Listed& listed) {
+    wire::EntryRecord entry;
+    entry.layout = listed.layout;
+    entry.component = listed.component.value;
+    entry.block_bytes = listed.block_bytes;
+    entry.parts = listed.parts;
+    entry.created_s = static_cast<uint32_t>(listed.created_s);
+    entry.expiry_s = static_cast<uint32_t>(listed.expiry_s);
+    entry.key_bytes = static_cast<uint8_t>(listed.engine_key.size());
+    out.put(entry);
+    out.put_bytes(listed.engine_key);
+    for (size_t at = listed.engine_key.size(); at % 8 != 0; ++at) out.put(uint8_t{0});
+    ++count;
+  });
+  out.patch(count_at, count);
+  reply.frame().close_tlv();
+  reply.frame().tlv(Tlv::Cursor, wire::CursorRecord{.position = next, .limit = count});
+  shard.counts().answer(Opcode::List, {Answer::Ok, Reason::None});
+  reply.send();
+}
+
+void answer_stat(Connection& connection, uint64_t id) {
+  Shard& shard = connection.shard();
+  Metrics metrics;
+  shard.collect(&metrics);
+  shard.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
+  Reply reply(connection, id);
+  reply.whole({Answer::Ok, Reason::None});
+  reply.frame().open_tlv(Tlv::Counters);
+  Writer& out = reply.frame().value();
+  for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
+    for (const Sample& sample : *samples) {
+      const std::string name = sample_name(sample);
+      out.put(static_cast<uint16_t>(name.size()));
+      out.put(uint16_t{0});
+      out.put(uint32_t{0});
+      out.put(static_cast<uint64_t>(sample.value));
+      out.put_bytes(as_bytes(name));
+      for (size_t at = name.size(); at % 8 != 0; ++at) out.put(uint8_t{0});
+    }
+  }
+  reply.frame().close_tlv();
+  reply.send();
+}
+
+}  // namespace halfstep::shard

@@ -1,0 +1,33 @@
+// request_catalog.h — commands about what there is: layouts, namespaces, the list of blocks, counters.
+// Those that change the store's header are answered when it is on media.
+// Thread: the shard's.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "shard/request.h"
+#include "wire/layout.h"
+
+namespace halfstep::shard {
+
+// A request that waits for one call of the store.
+class StoreCall final : public Request {
+ public:
+  void start(Connection& connection, wire::Opcode opcode, uint64_t id);
+  void end(wire::AnswerReason with) override;
+  // What the store answered.
+  void done(Status status);
+  void layout_done(Status status, uint32_t scope, const wire::LayoutId& layout);
+
+ private:
+  void on_drop() override {}
+  void recycle() override;
+};
+
+void register_layout(Connection& connection, uint64_t id, ConstBytes body);
+void change_namespace(Connection& connection, uint64_t id, ConstBytes body);
+void answer_list(Connection& connection, uint64_t id, ConstBytes body);
+void answer_stat(Connection& connection, uint64_t id);
+
+}  // namespace halfstep::shard

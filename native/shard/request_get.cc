@@ -1,0 +1,454 @@
+#include "shard/request_get.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+#include "base/slots.h"
+#include "shard/connection.h"
+#include "shard/reply.h"
+#include "shard/request_keys.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::AnswerReason;
+using wire::Opcode;
+using wire::Reason;
+
+namespace {
+
+constexpr uint64_t kStepBytesMax = 4 * MiB;
+constexpr size_t kStepItemsMax = 1024;
+// Statuses are told per selected part: this many of a request, or answering it would hold up the others.
+constexpr uint64_t kSelectedPartsMax = uint64_t{1} << 20;
+
+AnswerReason answer_of_read(Status status) noexcept {
+  switch (status.code()) {
+    case Code::NotFound: return {Answer::Miss, Reason::Absent};
+    case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
+    case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    default: return {Answer::Unavailable, Reason::None};
+  }
+}
+
+}  // namespace
+
+void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+  keep_body(body_, body);
+  const Status parsed = wire::parse_request(Opcode::Get, body_, &view_);
+  admit(connection, Opcode::Get, id, view_.batch.deadline_us, view_.batch.priority);
+  if (!parsed.ok()) {
+    answer_unparsed(connection, Opcode::Get, id, parsed, body_);
+    finish();
+    return;
+  }
+  if (!plan_sections()) {
+    finish();
+    return;
+  }
+  advance();
+}
+
+// Resolves layouts and counts what was asked for. False: the request was answered as a whole.
+bool GetRequest::plan_sections() {
+  Connection& connection = *this->connection();
+  if (!check_names(connection, Opcode::Get, id(), view_)) return false;
+  plans_.clear();
+  uint32_t items = 0;
+  uint64_t selected = 0;
+  for (uint32_t s = 0; s < view_.section_count; ++s) {
+    const wire::SectionView& section = view_.sections[s];
+    const Connection::Handle& handle = connection.handles()[section.head.layout];
+    SectionPlan plan{.scope = handle.scope, .layout = handle.layout, .first_number = items};
+    for (uint32_t r = 0; r < section.head.range_count; ++r) plan.parts_per_item += section.range(r).count;
+    items += section.item_count();
+    selected += uint64_t{section.item_count()} * plan.parts_per_item;
+    plans_.push_back(plan);
+  }
+  if (selected > kSelectedPartsMax) {
+    answer_whole(connection, Opcode::Get, id(), {Answer::Rejected, Reason::Limit},
+                 "items x selected parts: at most 1048576 in one request; ask in several");
+    return false;
+  }
+  outcomes_.assign(items, {});
+  section_ = key_ = cell_ = 0;
+  keys_ = wire::KeyCursor(view_.sections[0].keys);
+  planned_all_ = false;
+  return true;
+}
+
+// ---- Reading -------------------------------------------------------------------------------------------------------------
+
+// Goes on until the credit is in use, memory is short, or everything is under way.
+void GetRequest::advance() {
+  while (!finished()) {
+    if (step_at_ == step_.size()) {
+      if (planned_all_ || (layer_major() && !window_.empty())) break;
+      if (!plan_step()) break;
+    } else if (layer_major() && !window_.empty()) {
+      break;
+    }
+    if (!begin_reads()) return;
+  }
+  if (finished()) return;
+  set_waits(Waits::Nothing);
+  // Also when nothing was found: Final follows when it is this request's turn.
+  connection()->offer_chunks(*this);
+}
+
+// Gathers the next step. False: no item is left, or none of those left is there.
+bool GetRequest::plan_step() {
+  step_.clear();
+  step_at_ = 0;
+  step_bytes_ = 0;
+  step_has_credit_ = false;
+  const uint64_t credit = connection()->get_credit().limit_bytes();
+  const uint64_t step_bytes_max = layer_major() ? credit : std::min(std::max<uint64_t>(credit / 4, 1), kStepBytesMax);
+  while (section_ < view_.section_count) {
+    const wire::SectionView& section = view_.sections[section_];
+    if (key_ == section.head.key_count) {
+      if (++section_ < view_.section_count) keys_ = wire::KeyCursor(view_.sections[section_].keys);
+      key_ = 0;
+      continue;
+    }
+    if (cell_ == 0 && key_bytes_.empty() && !keys_.next(&key_bytes_)) break;  // parse_request found them whole
+    if (!plan_item(key_bytes_, step_bytes_max)) return true;
+    if (++cell_ == section.head.component_count) {
+      cell_ = 0;
+      ++key_;
+      key_bytes_ = {};
+    }
+  }
+  planned_all_ = true;
+  return !step_.empty();
+}
+
+// False: the step is full, and the item stays for the next.
+bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
+  const SectionPlan& plan = plans_[section_];
+  const wire::SectionHead& head = view_.sections[section_].head;
+  const uint32_t index = key_ * head.component_count + cell_;
+  if (key_ > plan.first_missed_key) {
+    outcomes_[plan.first_number + index].status = {Answer::Miss, Reason::Skipped};
+    return true;
+  }
+  const wire::Component component{head.first_component + cell_};
+  const store::IndexKey index_key = shard().store().key_of({plan.scope, component, key});
+  const store::Found found = shard().store().find(index_key);
+  if (!found.present) {
+    miss(section_, index, {Answer::Miss, Reason::Absent});
+    return true;
+  }
+  const uint64_t bytes = SlotPool::held_bytes(std::max<uint64_t>(found.block_bytes, 1));
+  const size_t items_max = layer_major() ? wire::kItemsMax : kStepItemsMax;
+  if (!step_.empty() && (step_bytes_ + bytes > step_bytes_max || step_.size() == items_max)) return false;
+  GetItem* item = shard().get_items().take();
+  *item = {};
+  item->read.key = index_key;
+  item->read.complete = &GetRequest::on_read;
+  item->read.owner = item;
+  item->request = this;
+  item->credit_bytes = bytes;
+  item->section = section_;
+  item->index = index;
+  item->number = plan.first_number + index;
+  item->name_number = wire::name_number(plan.layout, component, key);
+  step_.push_back(item);
+  step_bytes_ += bytes;
+  retain();
+  return true;
+}
+
+// False: the request waits for credit or memory.
+bool GetRequest::begin_reads() {
+  if (!step_has_credit_) {
+    Credit& credit = connection()->get_credit();
+    if (!credit.take(*this, step_bytes_)) {
+      set_waits(Waits::Credit, &credit);
+      return false;
+    }
+    set_waits(Waits::Nothing);
+    step_has_credit_ = true;
+  }
+  std::vector<store::Read*>& reads = shard().read_window();
+  reads.clear();
+  const size_t count = std::min(step_.size() - step_at_, step_bound_);
+  for (size_t i = step_at_; i < step_at_ + count; ++i) reads.push_back(&step_[i]->read);
+  // What is resident completes inside the call: the items stand in the window before.
+  const size_t window_before = window_.size();
+  window_.insert(window_.end(), step_.begin() + static_cast<ptrdiff_t>(step_at_),
+                 step_.begin() + static_cast<ptrdiff_t>(step_at_ + count));
+  const Status status = shard().store().begin_reads(reads);
+  if (status.ok()) {
+    step_at_ += count;
+    pass_ = 0;
+    return true;
+  }
+  window_.resize(window_before);
+  if (status == Code::TooLarge && count > 1) {
+    step_bound_ = count / 2;
+    return true;
+  }
+  if (status == Code::Throttled) {
+    set_waits(Waits::Memory);
+    return false;
+  }
+  // One block that will never fit, or a store that has ended.
+  GetItem& item = *step_[step_at_++];
+  const bool large = status == Code::TooLarge;
+  miss(item.section, item.index, {large ? Answer::Rejected : Answer::Unavailable, large ? Reason::TooLarge : Reason::Media});
+  release(item);
+  return true;
+}
+
+void GetRequest::on_read(store::Read& read) {
+  auto* item = static_cast<GetItem*>(read.owner);
+  GetRequest& request = *item->request;
+  if (request.finished()) {
+    request.release(*item);
+    return;
+  }
+  Status status = read.status;
+  if (status.ok()) {
+    item->state = GetItem::State::Ready;
+    status = request.count_parts(*item);
+    if (!status.ok()) {
+      const bool length = status == Code::Invalid;
+      item->state = GetItem::State::Dead;
+      request.miss(item->section, item->index,
+                   {length ? Answer::Miss : Answer::Rejected, length ? Reason::Length : Reason::Unsupported});
+    }
+  } else {
+    item->state = GetItem::State::Dead;
+    request.miss(item->section, item->index, answer_of_read(status));
+  }
+  request.connection()->offer_chunks(request);
+}
+
+// Invalid: a range reaches beyond the block; Unsupported: the client cannot decode it.
+Status GetRequest::count_parts(GetItem& item) const {
+  const wire::SectionView& section = view_.sections[item.section];
+  const auto parts = static_cast<uint32_t>(item.read.resident->parts().size());
+  item.selected = section.head.range_count == 0 ? parts : plans_[item.section].parts_per_item;
+  for (uint32_t r = 0; r < section.head.range_count; ++r) {
+    const wire::PartRange range = section.range(r);
+    if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
+  }
+  for (const store::PartInfo& part : item.read.resident->parts()) {
+    if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
+  }
+  return {};
+}
+
+void GetRequest::miss(uint32_t section, uint32_t index, AnswerReason status) {
+  SectionPlan& plan = plans_[section];
+  outcomes_[plan.first_number + index].status = status;
+  const wire::SectionHead& head = view_.sections[section].head;
+  if ((head.flags & wire::kSectionStopAtMiss) != 0) {
+    plan.first_missed_key = std::min(plan.first_missed_key, index / head.component_count);
+  }
+}
+
+// ---- Sending -------------------------------------------------------------------------------------------------------------
+
+bool GetRequest::skipped(const GetItem& item) const noexcept {
+  const uint32_t key = item.index / view_.sections[item.section].head.component_count;
+  return key > plans_[item.section].first_missed_key;
+}
+
+uint32_t GetRequest::part_of(const GetItem& item) const noexcept {
+  const wire::SectionView& section = view_.sections[item.section];
+  uint32_t ordinal = item.ordinal;
+  for (uint32_t r = 0; r < section.head.range_count; ++r) {
+    const wire::PartRange range = section.range(r);
+    if (ordinal < range.count) return range.start + ordinal * range.stride;
+    ordinal -= range.count;
+  }
+  return ordinal;
+}
+
+// False: the Chunk is full.
+bool GetRequest::add_part(GetItem& item) {
+  if (!shard().chunk_builder().add(item, part_of(item))) return false;
+  if (item.part_offset != 0) return true;
+  ++item.ordinal;
+  Outcome& outcome = outcomes_[item.number];
+  outcome.parts = item.ordinal;
+  if (item.ordinal == item.selected) outcome.status = {Answer::Ok, Reason::None};
+  return true;
+}
+
+bool GetRequest::send_chunk() {
+  if (shard().loop().now_us() >= deadline_us()) {
+    end({Answer::Late, Reason::None});
+    return false;
+  }
+  ChunkBuilder& chunk = shard().chunk_builder();
+  assert(chunk.empty());
+  const bool full = layer_major() ? fill_layer_major() : fill_key_major();
+  const bool sent = !chunk.empty();
+  if (sent) chunk.send(*connection(), id());
+  close_window();
+  if (window_.empty() && reading_done()) {
+    send_final({Answer::Unavailable, Reason::None});
+    return false;
+  }
+  if (window_.empty() && waits() == Waits::Nothing) {
+    advance();  // asks for another turn
+    return false;
+  }
+  return sent && full;
+}
+
+// True: more may be ready.
+bool GetRequest::fill_key_major() {
+  for (; window_at_ < window_.size(); ++window_at_) {
+    GetItem& item = *window_[window_at_];
+    if (item.state == GetItem::State::Reading) return false;
+    if (item.state == GetItem::State::Ready && skipped(item)) {
+      outcomes_[item.number].status = {Answer::Miss, Reason::Skipped};
+      item.state = GetItem::State::Dead;
+    }
+    while (item.state == GetItem::State::Ready && item.ordinal < item.selected) {
+      if (!add_part(item)) return true;
+    }
+    leave_window(item);
+  }
+  return false;
+}
+
+// True: more may be ready.
+bool GetRequest::fill_layer_major() {
+  while (!window_.empty()) {
+    for (; window_at_ < window_.size(); ++window_at_) {
+      GetItem& item = *window_[window_at_];
+      if (item.state == GetItem::State::Reading) return false;
+      if (pass_ == 0 && item.state == GetItem::State::Ready && skipped(item)) {
+        outcomes_[item.number].status = {Answer::Miss, Reason::Skipped};
+        item.state = GetItem::State::Dead;
+      }
+      if (item.state == GetItem::State::Dead) continue;
+      while (item.ordinal == pass_ && item.ordinal < item.selected) {
+        if (!add_part(item)) return true;
+      }
+    }
+    end_pass();
+  }
+  return false;
+}
+
+// Keeps the items that have parts left.
+void GetRequest::end_pass() {
+  size_t kept = 0;
+  for (GetItem* item : window_) {
+    if (item->state == GetItem::State::Ready && item->ordinal < item->selected) {
+      window_[kept++] = item;
+    } else {
+      leave_window(*item);
+    }
+  }
+  window_.resize(kept);
+  window_at_ = 0;
+  ++pass_;
+}
+
+// Cuts off what fill_key_major() is done with. Each item is moved once at most.
+void GetRequest::close_window() {
+  if (layer_major() || window_at_ * 2 < window_.size()) return;
+  window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(window_at_));
+  window_at_ = 0;
+}
+
+void GetRequest::leave_window(GetItem& item) {
+  item.left_window = true;
+  if (item.references == 0 && !item.in_chunk) release(item);
+}
+
+// May recycle the request.
+void GetRequest::release(GetItem& item) {
+  assert(item.references == 0);
+  if (item.read.resident != nullptr) shard().store().unpin(item.read.resident);
+  Connection* connection = this->connection();
+  if (connection != nullptr && item.credit_bytes != 0) {
+    connection->get_credit().give(item.credit_bytes);
+    connection->credit_returned();
+  }
+  shard().get_items().give(&item);
+  let_go();
+}
+
+void GetRequest::chunk_left(void* sent_chunk, uint64_t shard_address) {
+  auto* chunk = static_cast<SentChunk*>(sent_chunk);
+  auto& shard = *reinterpret_cast<Shard*>(static_cast<uintptr_t>(shard_address));
+  for (GetItem* item : chunk->items) {
+    assert(item->references > 0);
+    if (--item->references == 0 && item->left_window) item->request->release(*item);
+  }
+  chunk->items.clear();
+  shard.sent_chunks().give(chunk);
+}
+
+// ---- The end -------------------------------------------------------------------------------------------------------------
+
+void GetRequest::end(AnswerReason with) { send_final(with); }
+
+void GetRequest::send_final(AnswerReason rest) {
+  Connection& connection = *this->connection();
+  Counts& counts = shard().counts();
+  Reply reply(connection, id());
+  for (uint32_t s = 0; s < view_.section_count; ++s) {
+    const SectionPlan& plan = plans_[s];
+    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), plan.parts_per_item != 0 ? wire::kStatusPerPart : 0);
+    for (uint32_t i = 0; i < view_.sections[s].item_count(); ++i) {
+      const Outcome& outcome = outcomes_[plan.first_number + i];
+      const AnswerReason status = outcome.status.answer == Answer::Pending ? rest : outcome.status;
+      counts.answer(Opcode::Get, status);
+      if (plan.parts_per_item == 0) statuses.add(i, status);
+      for (uint32_t p = 0; p < plan.parts_per_item; ++p) {
+        statuses.add(i * plan.parts_per_item + p, p < outcome.parts ? AnswerReason{Answer::Ok, Reason::None} : status);
+      }
+    }
+    statuses.close();
+  }
+  reply.send();
+  retain();  // until all below is given back
+  on_drop();
+  finish();
+  let_go();
+}
+
+// Gives back what nobody else refers to; reads under way and queued Chunks give back the rest as they end.
+void GetRequest::on_drop() {
+  for (size_t i = window_at_; !layer_major() && i < window_.size(); ++i) {
+    if (window_[i]->state != GetItem::State::Reading) leave_window(*window_[i]);
+  }
+  for (size_t i = 0; layer_major() && i < window_.size(); ++i) {
+    if (window_[i]->state != GetItem::State::Reading) leave_window(*window_[i]);
+  }
+  window_.clear();
+  window_at_ = 0;
+  for (size_t i = step_at_; i < step_.size(); ++i) {
+    if (!step_has_credit_) step_[i]->credit_bytes = 0;
+    release(*step_[i]);
+  }
+  step_.clear();
+  step_at_ = 0;
+  planned_all_ = true;
+}
+
+void GetRequest::recycle() {
+  forget_body(body_);
+  plans_.clear();
+  outcomes_.clear();
+  window_.clear();
+  step_.clear();
+  window_at_ = step_at_ = 0;
+  step_bound_ = SIZE_MAX;
+  pass_ = 0;
+  key_bytes_ = {};
+  shard().gets().give(this);
+}
+
+}  // namespace halfstep::shard

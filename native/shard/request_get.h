@@ -1,0 +1,120 @@
+// request_get.h — a get: blocks are read in windows, and sent in the order that was asked for while later ones are read.
+// Key-major: steps of up to a quarter of the connection's credit are read ahead, and each item is sent when those before it
+// are. Layer-major: a window is as many blocks as the credit holds, in key order; part p of all of them goes before part p + 1.
+// A request that needs more than the credit is therefore layer-major within each such window of keys, not across them.
+// Invariants: a step's memory is reserved all at once or not at all; a block is pinned from its read until the last of its
+// bytes has left; what is not queued when the deadline passes is late; items are answered in no order but told in Final.
+// Thread: the shard's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shard/request.h"
+#include "store/store.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class GetRequest;
+
+// One block between the plan to read it and the moment when nothing refers to it any more. Pooled.
+struct GetItem {
+  enum class State : uint8_t { Reading, Ready, Dead };
+
+  store::Read read;
+  GetRequest* request = nullptr;
+  uint64_t credit_bytes = 0;
+  uint32_t section = 0;
+  uint32_t index = 0;   // within the section
+  uint32_t number = 0;  // over all sections
+  uint32_t name_number = 0;
+  uint32_t selected = 0;  // parts to send
+  uint32_t ordinal = 0;   // of them, how many are queued
+  uint32_t part_offset = 0;
+  uint32_t references = 0;  // queued Chunks
+  State state = State::Reading;
+  bool left_window = false;
+  bool table_sent = false;
+  bool in_chunk = false;  // of the Chunk being built
+};
+
+class GetRequest final : public Request {
+ public:
+  void start(Connection& connection, uint64_t id, ConstBytes body);
+
+  void end(wire::AnswerReason with) override;
+  bool send_chunk() override;
+  void resume() override { advance(); }
+
+  static void chunk_left(void* sent_chunk, uint64_t shard);
+
+ private:
+  // How far an item came. Parts are queued in order, so the first `parts` of those selected are ok.
+  struct Outcome {
+    wire::AnswerReason status;
+    uint32_t parts = 0;
+  };
+  struct SectionPlan {
+    uint32_t scope = 0;
+    wire::LayoutId layout{};
+    uint32_t first_number = 0;
+    uint32_t parts_per_item = 0;          // 0: all parts of a block
+    uint32_t first_missed_key = UINT32_MAX;  // of a section that stops at a miss
+  };
+
+  void on_drop() override;
+  void recycle() override;
+  bool plan_sections();
+
+  // Reading.
+  void advance();
+  bool plan_step();
+  bool plan_item(ConstBytes key, uint64_t step_bytes_max);
+  bool begin_reads();
+  static void on_read(store::Read& read);
+  Status count_parts(GetItem& item) const;
+  void miss(uint32_t section, uint32_t index, wire::AnswerReason status);
+
+  // Sending.
+  void fill(bool* moved);
+  bool fill_key_major();
+  bool fill_layer_major();
+  void end_pass();
+  bool skipped(const GetItem& item) const noexcept;
+  bool add_part(GetItem& item);
+  void leave_window(GetItem& item);
+  void release(GetItem& item);
+  void close_window();
+  bool reading_done() const noexcept { return planned_all_ && step_at_ == step_.size(); }
+  void send_final(wire::AnswerReason rest);
+  uint32_t part_of(const GetItem& item) const noexcept;
+  bool layer_major() const noexcept { return view_.batch.order == wire::Order::LayerMajor; }
+
+  std::vector<std::byte> body_;
+  wire::RequestView view_;
+  std::vector<SectionPlan> plans_;
+  std::vector<Outcome> outcomes_;
+
+  // The next item to plan.
+  uint32_t section_ = 0;
+  uint32_t key_ = 0;
+  uint32_t cell_ = 0;
+  wire::KeyCursor keys_{ConstBytes()};
+  ConstBytes key_bytes_;
+  bool planned_all_ = true;
+
+  std::vector<GetItem*> step_;  // planned; from step_at_ on not yet being read
+  size_t step_at_ = 0;
+  size_t step_bound_ = SIZE_MAX;  // reads to begin at once, less after a window was too large for memory
+  uint64_t step_bytes_ = 0;
+  bool step_has_credit_ = false;
+
+  std::vector<GetItem*> window_;  // being read or sent, in order; from window_at_ on
+  size_t window_at_ = 0;
+  uint32_t pass_ = 0;  // layer-major: the ordinal that is being sent
+  bool filling_ = false;
+};
+
+}  // namespace halfstep::shard

@@ -1,0 +1,293 @@
+#include "shard/request_keys.h"
+
+#include <algorithm>
+#include <string>
+
+#include "shard/connection.h"
+#include "shard/reply.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::AnswerReason;
+using wire::Opcode;
+using wire::Reason;
+using wire::Tlv;
+
+namespace {
+
+// Calls visit(item, component, key) for every item of a section, in order, until it says false.
+template <typename Visit>
+void for_items(const wire::SectionView& section, Visit&& visit) {
+  wire::KeyCursor keys(section.keys);
+  ConstBytes key;
+  for (uint32_t k = 0; keys.next(&key); ++k) {
+    for (uint32_t c = 0; c < section.head.component_count; ++c) {
+      const wire::Component component{section.head.first_component + c};
+      if (!visit(k * section.head.component_count + c, component, key)) return;
+    }
+  }
+}
+
+void answer_wrong_shard(Connection& connection, Opcode command, uint64_t id) {
+  constexpr AnswerReason kStatus{Answer::Rejected, Reason::WrongShard};
+  Shard& shard = connection.shard();
+  shard.counts().answer(command, kStatus);
+  Reply reply(connection, id);
+  reply.whole(kStatus, "a key of this request belongs to another shard; the map says where each is");
+  reply.frame().open_tlv(Tlv::ShardMap);
+  for (const wire::ShardAddress& address : shard.shard_map()) reply.frame().value().put(address);
+  reply.frame().close_tlv();
+  reply.send();
+}
+
+bool all_routed_here(const Shard& shard, const wire::RequestView& view) {
+  const wire::HelloServer& hello = shard.hello();
+  if (hello.shards == 1) return true;
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    wire::KeyCursor keys(view.sections[s].keys);
+    ConstBytes key;
+    while (keys.next(&key)) {
+      if (wire::route(key, hello.shards) != hello.shard) return false;
+    }
+  }
+  return true;
+}
+
+// What a match says of one section.
+struct Matched {
+  std::vector<std::byte> bits;
+  std::vector<uint32_t> lengths;
+  std::vector<std::pair<uint32_t, AnswerReason>> unheld;  // there, but the hold that was asked for was refused
+  uint32_t keys = 0;
+};
+
+Matched match_section(Connection& connection, const wire::Batch& batch, const wire::SectionView& section, uint64_t until_us) {
+  Shard& shard = connection.shard();
+  store::Store& store = shard.store();
+  const uint32_t scope = connection.handles()[section.head.layout].scope;
+  Matched out;
+  out.bits.assign((section.head.key_count + 7) / 8, std::byte{0});
+  out.lengths.assign(section.item_count(), 0);
+  const bool stops = (section.head.flags & wire::kSectionStopAtMiss) != 0;
+  const uint32_t cells = section.head.component_count;
+  uint32_t present = 0;
+  for_items(section, [&](uint32_t item, wire::Component component, ConstBytes key) {
+    const store::IndexKey index_key = store.key_of({scope, component, key});
+    const store::Found found = store.find(index_key);
+    if (item % cells == 0) present = 0;
+    if (found.present) {
+      ++present;
+      out.lengths[item] = found.block_bytes;
+      if (batch.hold_owner != 0 && !store.hold(index_key, batch.hold_owner, until_us).ok()) {
+        out.unheld.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
+      }
+    }
+    if (item % cells != cells - 1) return true;
+    const uint32_t k = item / cells;
+    if (present == cells) {
+      out.bits[k / 8] |= std::byte{1} << (k % 8);
+      ++out.keys;
+    }
+    return !stops || present == cells;
+  });
+  return out;
+}
+
+void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, const wire::Batch& batch, const Matched& matched) {
+  Writer& out = reply.frame().value();
+  reply.frame().open_tlv(Tlv::MatchBits);
+  out.put(s);
+  out.put(uint16_t{0});
+  out.put(section.head.key_count);
+  out.put_bytes(matched.bits);
+  reply.frame().close_tlv();
+  if ((batch.flags & wire::kBatchLengths) != 0) {
+    reply.frame().open_tlv(Tlv::Lengths);
+    out.put(s);
+    out.put(uint16_t{0});
+    out.put(uint32_t{0});
+    out.put(static_cast<uint32_t>(matched.lengths.size()));
+    out.put(uint32_t{0});
+    for (const uint32_t length : matched.lengths) out.put(length);
+    reply.frame().close_tlv();
+  }
+  if (matched.unheld.empty()) return;
+  wire::StatusWriter statuses(reply.frame(), s, 0);
+  for (const auto& [item, status] : matched.unheld) statuses.add(item, status);
+  statuses.close();
+}
+
+}  // namespace
+
+bool check_names(Connection& connection, Opcode command, uint64_t request_id, const wire::RequestView& view) {
+  Shard& shard = connection.shard();
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    const uint32_t handle = view.sections[s].head.layout;
+    if (handle >= connection.handles().size()) {
+      answer_whole(connection, command, request_id, {Answer::Rejected, Reason::UnknownLayout},
+                   "section " + std::to_string(s) + ": layout=" + std::to_string(handle) +
+                       " is no handle of this connection; register the layout first");
+      return false;
+    }
+    const wire::Layout* layout = shard.store().layout_of(connection.handles()[handle].scope);
+    if (layout == nullptr) {
+      answer_whole(connection, command, request_id, {Answer::Rejected, Reason::UnknownLayout},
+                   "section " + std::to_string(s) + ": its layout or its namespace was deleted; register it again");
+      return false;
+    }
+    const uint32_t group = wire::Component{view.sections[s].head.first_component}.group();
+    if (group >= layout->groups().size()) {
+      answer_whole(connection, command, request_id, {Answer::Rejected, Reason::Malformed},
+                   "section " + std::to_string(s) + ": group " + std::to_string(group) + ": its layout has " +
+                       std::to_string(layout->groups().size()));
+      return false;
+    }
+  }
+  if (all_routed_here(shard, view)) return true;
+  answer_wrong_shard(connection, command, request_id);
+  return false;
+}
+
+// ---- match ---------------------------------------------------------------------------------------------------------------
+
+void answer_match(Connection& connection, uint64_t id, ConstBytes body) {
+  Shard& shard = connection.shard();
+  wire::RequestView& view = shard.request_view();
+  if (const Status parsed = wire::parse_request(Opcode::Match, body, &view); !parsed.ok()) {
+    answer_unparsed(connection, Opcode::Match, id, parsed, body);
+    return;
+  }
+  if (!check_names(connection, Opcode::Match, id, view)) return;
+  const uint64_t until_us = shard.loop().now_us() + std::min<uint64_t>(view.batch.hold_ms, shard.hello().lease_ms_max) * 1000;
+  Reply reply(connection, id);
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    const wire::SectionView& section = view.sections[s];
+    const Matched matched = match_section(connection, view.batch, section, until_us);
+    shard.counts().answer(Opcode::Match, {Answer::Ok, Reason::Present}, matched.keys);
+    shard.counts().answer(Opcode::Match, {Answer::Miss, Reason::Absent}, section.head.key_count - matched.keys);
+    write_matched(reply, static_cast<uint16_t>(s), section, view.batch, matched);
+  }
+  reply.send();
+}
+
+// ---- release, cancel -----------------------------------------------------------------------------------------------------
+
+void answer_release(Connection& connection, uint64_t id, ConstBytes body) {
+  Shard& shard = connection.shard();
+  wire::RequestView& view = shard.request_view();
+  if (const Status parsed = wire::parse_request(Opcode::Release, body, &view); !parsed.ok()) {
+    answer_unparsed(connection, Opcode::Release, id, parsed, body);
+    return;
+  }
+  if (!check_names(connection, Opcode::Release, id, view)) return;
+  if (view.section_count == 0) shard.store().release_all(view.owner.owner);
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
+    for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
+      shard.store().release(shard.store().key_of({scope, component, key}), view.owner.owner);
+      return true;
+    });
+  }
+  answer_whole(connection, Opcode::Release, id, {Answer::Ok, Reason::None});
+}
+
+// The target's own Final says what became of it; it comes before this one's.
+void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
+  wire::CancelRecord cancel;
+  bool found = false;
+  wire::TlvReader reader(body);
+  wire::TlvView tlv;
+  Status status;
+  while (status.ok() && reader.next(&tlv)) {
+    if (tlv.kind != static_cast<uint16_t>(Tlv::CancelTarget)) continue;
+    status = wire::parse_cancel(tlv.value, &cancel);
+    found = true;
+  }
+  if (!status.ok() || !reader.status().ok() || !found) {
+    answer_whole(connection, Opcode::Cancel, id, {Answer::Rejected, Reason::Malformed}, "cancel: CancelTarget is missing or malformed");
+    return;
+  }
+  Request* target = connection.find(cancel.request_id);
+  if (target != nullptr) target->end({Answer::Cancelled, Reason::None});
+  answer_whole(connection, Opcode::Cancel, id,
+               target != nullptr ? AnswerReason{Answer::Ok, Reason::None} : AnswerReason{Answer::Miss, Reason::Absent});
+}
+
+// ---- delete --------------------------------------------------------------------------------------------------------------
+
+void DeleteRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+  wire::RequestView& view = connection.shard().request_view();
+  const Status parsed = wire::parse_request(Opcode::Delete, body, &view);
+  admit(connection, Opcode::Delete, id, view.batch.deadline_us, view.batch.priority);
+  if (!parsed.ok()) {
+    answer_unparsed(connection, Opcode::Delete, id, parsed, body);
+    finish();
+    return;
+  }
+  if (!check_names(connection, Opcode::Delete, id, view)) {
+    finish();
+    return;
+  }
+  section_items_.clear();
+  uint32_t items = 0;
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    section_items_.push_back(view.sections[s].item_count());
+    items += view.sections[s].item_count();
+  }
+  answers_.assign(items, {});
+  removes_.assign(items, {});  // they stay where they are until the last is done
+  open_ = items;
+  retain(items + 1);
+  uint32_t number = 0;
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
+    for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
+      store::Remove& remove = removes_[number];
+      remove.key = shard().store().key_of({scope, component, key});
+      remove.done = &DeleteRequest::on_removed;
+      remove.owner = this;
+      remove.tag = number++;
+      shard().store().remove(remove);
+      return true;
+    });
+  }
+  let_go();
+}
+
+void DeleteRequest::on_removed(store::Remove& remove) {
+  auto& request = *static_cast<DeleteRequest*>(remove.owner);
+  AnswerReason status{Answer::Ok, Reason::None};
+  if (remove.status == Code::NotFound) status = {Answer::Miss, Reason::Absent};
+  else if (remove.status == Code::Throttled) status = {Answer::Throttled, Reason::Full};
+  else if (!remove.status.ok()) status = {Answer::Unavailable, Reason::Media};
+  request.answers_[remove.tag] = status;
+  if (--request.open_ == 0 && !request.finished()) request.end(status);
+  request.let_go();
+}
+
+void DeleteRequest::end(AnswerReason with) {
+  Reply reply(*connection(), id());
+  uint32_t number = 0;
+  for (uint32_t s = 0; s < section_items_.size(); ++s) {
+    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
+    for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
+      const AnswerReason status = answers_[number].answer == Answer::Pending ? with : answers_[number];
+      shard().counts().answer(Opcode::Delete, status);
+      statuses.add(i, status);
+    }
+    statuses.close();
+  }
+  reply.send();
+  finish();
+}
+
+void DeleteRequest::recycle() {
+  answers_.clear();
+  removes_.clear();
+  if (removes_.capacity() > kRemovesKept) std::vector<store::Remove>().swap(removes_);
+  shard().deletes().give(this);
+}
+
+}  // namespace halfstep::shard

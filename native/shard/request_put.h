@@ -1,0 +1,113 @@
+// request_put.h — a put: slots are reserved for its items in order, bytes land in them in any order, and an item becomes
+// visible, and is answered, when its last part is verified.
+// Slots are reserved when the offer arrives, before the bytes behind it are read; so early bytes find a slot or an item that is
+// answered already. An item that has to wait for memory or credit while its early bytes arrive loses them: it is throttled.
+// Invariants: an item that has no slot costs nothing but its offer; what lands for it goes to scratch, within the early credit;
+// slots that await parts count against the connection's credit and go back when the deadline passes, 60 s at the latest.
+// Thread: the shard's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shard/request.h"
+#include "store/store.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class PutRequest;
+
+// One block between the reservation of its slot and the store's last word on it. Pooled.
+struct PutItem {
+  enum class State : uint8_t { Open, Doomed, Committed };  // Doomed: answered, its slot goes back when nothing lands in it
+
+  store::Write write;
+  PutRequest* request = nullptr;
+  uint64_t credit_bytes = 0;
+  uint32_t number = 0;  // over all sections
+  uint32_t name_number = 0;
+  uint32_t parts_left = 0;
+  uint32_t landing_runs = 0;  // of the Chunk that is landing
+  State state = State::Open;
+  std::vector<uint32_t> claimed;  // bytes of each part that have come or are coming
+  std::vector<store::PartInfo> table;  // of a coded block, until its slot is reserved
+};
+
+class PutRequest final : public Request {
+ public:
+  void start(Connection& connection, uint64_t id, ConstBytes body);
+
+  void end(wire::AnswerReason with) override;
+  void resume() override { reserve(); }
+  void flush() override;
+
+  // For ChunkLanding.
+  // Item null: the run's bytes are not wanted. Throttled: over the credit; Invalid: no such item.
+  Status claim(const wire::Run& run, PutItem** item);
+  void part_landed(PutItem& item, uint32_t part, uint32_t check);
+  void run_landed(PutItem& item);
+
+ private:
+  struct ItemState {
+    PutItem* open = nullptr;
+    wire::AnswerReason answer;
+    bool granted = false;
+  };
+  struct SectionPlan {
+    uint32_t scope = 0;
+    wire::LayoutId layout{};
+    uint32_t first_number = 0;
+    uint32_t first_key = 0;
+  };
+  static constexpr size_t kItemsKept = 1024;
+
+  void on_drop() override;
+  void recycle() override;
+
+  void reserve();
+  bool reserve_next();
+  bool step_to_next_key();
+  Status describe(PutItem& item, const wire::Offer& offer, wire::AnswerReason* refused);
+  void set_parent(store::Write& write, const wire::Offer& offer);
+  ConstBytes key_at(uint64_t ordinal);
+  bool codecs_known() const noexcept;
+  void take_table(PutItem& item);
+  void grant(PutItem& item);
+
+  bool fits(const PutItem& item, const wire::Run& run) const noexcept;
+  void doom(PutItem& item, wire::AnswerReason with);
+  void commit(PutItem& item);
+  static void on_written(store::Write& write);
+
+  void answer(uint32_t number, wire::AnswerReason with);
+  void give_credit(PutItem& item);
+  void free(PutItem& item);
+  void write_answers(wire::FrameWriter& frame);
+  uint32_t section_of(uint32_t number) const noexcept;
+
+  std::vector<std::byte> body_;
+  wire::RequestView view_;
+  std::vector<SectionPlan> plans_;
+  std::vector<ItemState> items_;
+  uint64_t offered_bytes_ = 0;
+  uint64_t received_bytes_ = 0;
+  uint64_t early_bytes_ = 0;  // for items without a slot
+  uint32_t open_ = 0;         // items without an answer
+
+  // The next item to reserve a slot for.
+  uint32_t next_ = 0;
+  uint32_t section_ = 0;
+  uint32_t index_ = 0;  // within the section
+  wire::KeyCursor keys_{ConstBytes()};
+  ConstBytes key_bytes_;
+  std::vector<ConstBytes> batch_keys_;  // filled when a parent in the batch is named
+  uint32_t table_at_ = 0;  // of view_.part_tables
+
+  // Since the last flush.
+  std::vector<wire::ItemRange> grants_;
+  uint64_t granted_bytes_ = 0;
+  std::vector<uint32_t> fresh_;  // numbers of items that were answered
+};
+
+}  // namespace halfstep::shard

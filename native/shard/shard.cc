@@ -1,0 +1,249 @@
+#include "shard/shard.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "shard/connection.h"
+#include "shard/listener.h"
+
+namespace halfstep::shard {
+namespace {
+
+constexpr uint64_t kWaitUsMax = 1'000'000;
+// Turns that connections get to say that they are closed.
+constexpr int kClosingTurns = 1000;
+
+std::string mebibytes(uint64_t bytes) { return std::to_string(bytes) + " (" + std::to_string(bytes / MiB) + " MiB)"; }
+
+}  // namespace
+
+// The engine's eventfd only ends the wait: every turn polls the engine.
+class Shard::EngineWatch final : public net::Watch {
+ public:
+  void on_ready(uint32_t) override {}
+};
+
+Shard::Shard(const Setup& setup) : setup_(setup), loop_(*setup.clock), slots_(*setup.arena) {}
+
+Shard::~Shard() {
+  listeners_.clear();
+  connections_.clear();
+  if (engine_watch_ != nullptr) loop_.remove(engine_->wake_descriptor(), engine_watch_.get());
+}
+
+// ---- Start ---------------------------------------------------------------------------------------------------------------
+
+Fault Shard::open() {
+  if (const Status status = loop_.open(); !status.ok()) return {status, "epoll or eventfd: " + errno_name(status.detail())};
+  if (Fault fault = setup_.open_engine(&engine_); !fault.ok()) return fault;
+  if (setup_.format != nullptr) {
+    if (Fault fault = store::Store::format(*engine_, *setup_.arena, *setup_.clock, *setup_.format); !fault.ok()) return fault;
+  }
+  if (Fault fault = setup_.open_store(*engine_, slots_, &store_); !fault.ok()) return fault;
+  if (Fault fault = check_memory(); !fault.ok()) return fault;
+  store_->set_on_memory([this] { memory_freed_ = true; });
+  if (const int descriptor = engine_->wake_descriptor(); descriptor >= 0) {
+    engine_watch_ = std::make_unique<EngineWatch>();
+    if (const Status status = loop_.add(descriptor, EPOLLIN | EPOLLET, engine_watch_.get()); !status.ok()) {
+      engine_watch_ = nullptr;
+      return {status, "watching the engine's eventfd: " + errno_name(status.detail())};
+    }
+  }
+  hello_.shards = static_cast<uint16_t>(setup_.shards);
+  hello_.shard = setup_.number;
+  hello_.codecs = ~uint64_t{0};  // coded parts are stored as they come: decoding is the clients' affair
+  hello_.store_uuid = store_->uuid();
+  hello_.boot_id = setup_.boot_id;
+  hello_.block_bytes_max = store_->geometry().block_bytes_max;
+  hello_.lease_ms_max = static_cast<uint32_t>(std::min<uint64_t>(setup_.config->store.lease_ms_max, UINT32_MAX));
+  shard_map_.assign(setup_.shards, {});
+  return {};
+}
+
+// The store was made for an arena; in a smaller one its largest block would wait for ever.
+Fault Shard::check_memory() const {
+  const double share = setup_.config->store.write_share;
+  const auto block = static_cast<double>(SlotPool::held_bytes(uint64_t{store_->geometry().block_bytes_max} + kPageBytes));
+  const auto smallest = round_up(static_cast<uint64_t>(std::max(block / share, block / (1 - share))) + 1, 2 * MiB);
+  if (slots_.capacity_bytes() >= smallest) return {};
+  return {Code::Invalid, "arena_bytes=" + mebibytes(slots_.capacity_bytes()) + ": blocks of this store are up to " +
+                             mebibytes(store_->geometry().block_bytes_max) + "; the smallest is " + mebibytes(smallest)};
+}
+
+Fault Shard::listen(std::span<const int> descriptors) {
+  for (const int descriptor : descriptors) {
+    listeners_.push_back(std::make_unique<Listener>(*this, descriptor));
+  }
+  for (const auto& listener : listeners_) {
+    if (const Status status = listener->start(); !status.ok()) {
+      return {status, "watching a listening socket: " + errno_name(status.detail())};
+    }
+  }
+  return {};
+}
+
+// ---- Turns ---------------------------------------------------------------------------------------------------------------
+
+void Shard::run(std::string* why, Metrics* last) {
+  why->clear();
+  while (!stopping_ || (counts_.requests_open != 0 && loop_.now_us() < stop_by_us_)) turn();
+  close_connections();
+  {
+    const std::lock_guard lock(posted_mutex_);
+    ended_ = true;
+  }
+  run_posted();
+  collect(last);
+  if (const Status status = store_->close(); !status.ok()) {
+    *why = "closing the store: " + std::string(code_name(status.code())) +
+           (status.detail() != 0 ? ", " + errno_name(status.detail()) : "");
+  }
+}
+
+void Shard::turn() {
+  loop_.turn(wait_us());
+  run_posted();
+  engine_->poll();
+  store_->turn();
+  end_of_turn();
+  engine_->flush_submissions();
+}
+
+uint64_t Shard::wait_us() const {
+  if (memory_freed_ || !dirty_.empty() || !dirty_connections_.empty()) return 0;
+  if (engine_watch_ == nullptr && engine_->in_flight() != 0) return 0;
+  const uint64_t now = loop_.now_us();
+  const uint64_t next = store_->next_turn_us();
+  uint64_t wait = next <= now ? 0 : std::min(next - now, kWaitUsMax);
+  if (stopping_) wait = std::min(wait, stop_by_us_ > now ? stop_by_us_ - now : 0);
+  return wait;
+}
+
+// What the call-backs of this turn have left to do, where no object is in the middle of anything.
+void Shard::end_of_turn() {
+  if (memory_freed_) {
+    memory_freed_ = false;
+    while (!memory_waiters_.empty()) {
+      Request* first = memory_waiters_.front();
+      first->resume();
+      if (!memory_waiters_.empty() && memory_waiters_.front() == first) break;
+    }
+  }
+  for (size_t i = 0; i < dirty_connections_.size(); ++i) {
+    if (dirty_connections_[i] != nullptr) dirty_connections_[i]->resume_waiters();
+  }
+  dirty_connections_.clear();
+  for (size_t i = 0; i < dirty_.size(); ++i) {
+    Request* request = dirty_[i];
+    if (request == nullptr) continue;
+    dirty_[i] = nullptr;
+    request->dirty_ = false;
+    request->flush();
+  }
+  dirty_.clear();
+}
+
+bool Shard::post(std::function<void()> call) {
+  {
+    const std::lock_guard lock(posted_mutex_);
+    if (ended_) return false;
+    posted_.push_back(std::move(call));
+  }
+  loop_.wake();
+  return true;
+}
+
+void Shard::run_posted() {
+  std::vector<std::function<void()>> calls;
+  {
+    const std::lock_guard lock(posted_mutex_);
+    calls.swap(posted_);
+  }
+  for (const auto& call : calls) call();
+}
+
+// ---- Stop ----------------------------------------------------------------------------------------------------------------
+
+void Shard::stop(uint32_t grace_ms) {
+  if (stopping_) return;
+  stopping_ = true;
+  stop_by_us_ = loop_.now_us() + uint64_t{grace_ms} * 1000;
+  listeners_.clear();
+}
+
+void Shard::close_connections() {
+  listeners_.clear();
+  for (const auto& connection : connections_) connection->stream().abort(Code::Closed, "the daemon is stopping");
+  for (int turns = 0; turns < kClosingTurns && !connections_.empty(); ++turns) {
+    loop_.turn(0);
+    end_of_turn();
+  }
+}
+
+void Shard::collect(Metrics* out) {
+  Counts now = counts_;
+  for (const auto& connection : connections_) {
+    now.bytes_received += connection->stream().received_bytes();
+    now.bytes_sent += connection->stream().sent_bytes();
+  }
+  now.connections_open = connections_.size();
+  now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
+}
+
+// ---- Connections and requests --------------------------------------------------------------------------------------------
+
+void Shard::accepted(const net::Accepted& peer) {
+  ++counts_.connections_accepted;
+  auto connection = std::make_unique<Connection>(*this, peer.descriptor, peer.peer_loopback || peer.peer_uid >= 0);
+  Connection& opened = *connection;
+  opened.at_ = connections_.size();
+  connections_.push_back(std::move(connection));
+  if (const Status status = opened.start(); !status.ok()) {
+    opened.stream().close(status);
+    return;
+  }
+  if (connections_.size() > setup_.config->connections_max) {
+    ++counts_.connections_refused;
+    opened.refuse("connections_max=" + std::to_string(setup_.config->connections_max) + " is reached");
+  }
+}
+
+void Shard::closed(Connection& connection) {
+  const size_t at = connection.at_;
+  connections_.back()->at_ = at;
+  std::swap(connections_[at], connections_.back());
+  connections_.pop_back();
+}
+
+wire::LoadRecord Shard::load() const noexcept {
+  wire::LoadRecord load;
+  load.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(counts_.requests_open, UINT32_MAX));
+  load.bytes_per_s = meter_.bytes_per_s();
+  if (load.bytes_per_s != 0) {
+    load.queue_us = static_cast<uint32_t>(std::min<uint64_t>(counts_.credit_held_bytes * 1'000'000 / load.bytes_per_s, UINT32_MAX));
+  }
+  return load;
+}
+
+void Shard::request_finished(wire::Opcode opcode, uint64_t us) noexcept {
+  --counts_.requests_open;
+  counts_.latency(opcode, us);
+}
+
+void Shard::forget_dirty(Request& request) noexcept {
+  std::replace(dirty_.begin(), dirty_.end(), &request, static_cast<Request*>(nullptr));
+}
+
+void Shard::forget_dirty(Connection& connection) noexcept {
+  std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
+}
+
+void Shard::leave_memory(Request& waiter) noexcept { std::erase(memory_waiters_, &waiter); }
+
+bool Shard::memory_awaited_before(const Request& request) const noexcept {
+  const auto first = std::find_if(memory_waiters_.begin(), memory_waiters_.end(),
+                                  [&](const Request* waiter) { return waiter->opcode() == request.opcode(); });
+  return first != memory_waiters_.end() && *first != &request;
+}
+
+}  // namespace halfstep::shard

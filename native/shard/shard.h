@@ -1,0 +1,163 @@
+// shard.h — one thread with its loop, its engine, its store and its connections. It shares nothing with another.
+// A turn: what is ready on sockets and timers; completions of the engine; the store's own work; then, outside all of their
+// call-backs, requests that waited for memory or credit go on and answers that have gathered go out.
+// Invariants: everything but post() happens on the thread that called open(); pools outlive the store and the engine, which
+// hold pointers to what is in them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/clock.h"
+#include "base/slots.h"
+#include "io/engine.h"
+#include "net/loop.h"
+#include "net/socket.h"
+#include "shard/chunk_builder.h"
+#include "shard/load_meter.h"
+#include "shard/metrics.h"
+#include "shard/pool.h"
+#include "shard/request_catalog.h"
+#include "shard/request_get.h"
+#include "shard/request_keys.h"
+#include "shard/request_put.h"
+#include "shard/server.h"
+#include "store/store.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+class Connection;
+class Listener;
+
+class Shard {
+ public:
+  // What the shard is given: all of it outlives the shard.
+  struct Setup {
+    const Config* config = nullptr;
+    const Clock* clock = nullptr;
+    Arena* arena = nullptr;
+    uint32_t number = 0;
+    uint32_t shards = 1;
+    std::array<std::byte, 16> boot_id{};
+    std::function<Fault(std::unique_ptr<io::Engine>*)> open_engine;
+    std::function<Fault(io::Engine&, SlotPool&, std::unique_ptr<store::Store>*)> open_store;
+    // Not null for a store that has to be made first: its geometry.
+    const store::Geometry* format = nullptr;
+  };
+
+  explicit Shard(const Setup& setup);
+  ~Shard();
+  Shard(const Shard&) = delete;
+  Shard& operator=(const Shard&) = delete;
+
+  // Opens engine and store (and recovers). The calling thread becomes the shard's.
+  Fault open();
+  // Accepts on these (taken, listening) descriptors from the next turn on.
+  Fault listen(std::span<const int> descriptors);
+  // Turns until stop() and all that it asks for is done, or the shard cannot go on: `why` says it. `last`: the numbers then.
+  void run(std::string* why, Metrics* last);
+  // Runs `call` on the shard's thread, soon. False when the shard has ended, or will before it. Any thread.
+  bool post(std::function<void()> call);
+  // From post(): no new requests; what runs gets so long; then run() seals, flushes and returns.
+  void stop(uint32_t grace_ms);
+  void collect(Metrics* out);
+
+  // For connections and requests ------------------------------------------------------------------------------------------
+  net::Loop& loop() noexcept { return loop_; }
+  store::Store& store() noexcept { return *store_; }
+  const io::Engine& engine() const noexcept { return *engine_; }
+  const Config& config() const noexcept { return *setup_.config; }
+  Counts& counts() noexcept { return counts_; }
+  const wire::HelloServer& hello() const noexcept { return hello_; }
+  std::span<const wire::ShardAddress> shard_map() const noexcept { return shard_map_; }
+  bool stopping() const noexcept { return stopping_; }
+  wire::LoadRecord load() const noexcept;
+  void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
+
+  void accepted(const net::Accepted& peer);
+  void closed(Connection& connection);
+  void request_admitted() noexcept { ++counts_.requests_open; }
+  void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
+  void request_dropped() noexcept { --counts_.requests_open; }
+
+  void add_dirty(Request& request) { dirty_.push_back(&request); }
+  void forget_dirty(Request& request) noexcept;
+  void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
+  void forget_dirty(Connection& connection) noexcept;
+  void join_memory(Request& waiter) { memory_waiters_.push_back(&waiter); }
+  void leave_memory(Request& waiter) noexcept;
+  // Whether somebody has been waiting for memory longer than this one.
+  bool memory_awaited_before(const Request& request) const noexcept;
+
+  // Used within one call, by nobody across calls.
+  std::vector<std::byte>& frame_buffer() noexcept { return frame_buffer_; }
+  wire::RequestView& request_view() noexcept { return request_view_; }
+  ChunkBuilder& chunk_builder() noexcept { return chunk_builder_; }
+  std::vector<store::Read*>& read_window() noexcept { return read_window_; }
+
+  Pool<GetRequest>& gets() noexcept { return gets_; }
+  Pool<GetItem>& get_items() noexcept { return get_items_; }
+  Pool<SentChunk>& sent_chunks() noexcept { return sent_chunks_; }
+  Pool<PutRequest>& puts() noexcept { return puts_; }
+  Pool<PutItem>& put_items() noexcept { return put_items_; }
+  Pool<DeleteRequest>& deletes() noexcept { return deletes_; }
+  Pool<StoreCall>& store_calls() noexcept { return store_calls_; }
+
+ private:
+  class EngineWatch;
+  Fault check_memory() const;
+  void turn();
+  void end_of_turn();
+  uint64_t wait_us() const;
+  void run_posted();
+  void close_connections();
+
+  const Setup setup_;
+
+  // Destroyed last: what the store and the engine point into.
+  Pool<GetRequest> gets_;
+  Pool<GetItem> get_items_;
+  Pool<SentChunk> sent_chunks_;
+  Pool<PutRequest> puts_;
+  Pool<PutItem> put_items_;
+  Pool<DeleteRequest> deletes_;
+  Pool<StoreCall> store_calls_;
+
+  net::Loop loop_;
+  SlotPool slots_;
+  std::unique_ptr<io::Engine> engine_;
+  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<EngineWatch> engine_watch_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+
+  wire::HelloServer hello_;
+  std::vector<wire::ShardAddress> shard_map_;
+  Counts counts_;
+  LoadMeter meter_;
+  std::vector<Request*> dirty_;
+  std::vector<Connection*> dirty_connections_;
+  std::vector<Request*> memory_waiters_;
+  bool memory_freed_ = false;
+  bool stopping_ = false;
+  uint64_t stop_by_us_ = 0;
+
+  std::vector<std::byte> frame_buffer_;
+  wire::RequestView request_view_;
+  ChunkBuilder chunk_builder_;
+  std::vector<store::Read*> read_window_;
+
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+  bool ended_ = false;                         // guarded by posted_mutex_
+};
+
+}  // namespace halfstep::shard

@@ -1,0 +1,85 @@
+#include "shard/store_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+
+namespace halfstep::shard {
+namespace {
+
+bool exists(const std::string& path) noexcept { return ::access(path.c_str(), F_OK) == 0; }
+
+bool report_allocation(void* context, uint64_t done, uint64_t total) {
+  const auto& progress = static_cast<const Config*>(context)->progress;
+  return !progress || progress("allocating the store", done, total);
+}
+
+int sync_directory_of(const std::string& path) {
+  std::string parent = std::filesystem::path(path).parent_path().string();
+  if (parent.empty()) parent = ".";
+  const int descriptor = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return errno;
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  ::close(descriptor);
+  return error;
+}
+
+}  // namespace
+
+StoreFile::~StoreFile() {
+  if (!unpublished_.empty()) ::unlink(unpublished_.c_str());
+}
+
+Fault StoreFile::open(const Config& config) {
+  path_ = config.store_path;
+  if (path_.empty()) return {Code::Invalid, "store_path: must name the store's file"};
+  if (exists(path_)) {
+    return io::Backing::open({.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered}, &backing_);
+  }
+  if (config.store_bytes == 0) {
+    return {Code::NotFound, path_ + ": there is no store, and no size to make one with; give a size, or another path"};
+  }
+  return make(config);
+}
+
+Fault StoreFile::make(const Config& config) {
+  const auto write_buffer = static_cast<uint64_t>(static_cast<double>(config.arena_bytes) * config.store.write_share);
+  if (Fault fault = store::plan_geometry(config.store_bytes, config.segment_bytes, write_buffer, &geometry_); !fault.ok()) {
+    return fault;
+  }
+  io::Backing::Options options{.path = path_ + ".new", .bytes = geometry_.device_bytes, .allow_buffered = config.allow_buffered};
+  if (exists(options.path)) {
+    // Left by a daemon that was killed while it made one, unless somebody still holds its lock.
+    if (Fault fault = io::Backing::open(options, &backing_); !fault.ok() && fault.status != Code::Invalid) return fault;
+    backing_ = nullptr;
+    ::unlink(options.path.c_str());
+  }
+  if (Fault fault = io::Backing::create(options, &report_allocation, const_cast<Config*>(&config)); !fault.ok()) return fault;
+  unpublished_ = options.path;
+  return io::Backing::open(options, &backing_);
+}
+
+Fault StoreFile::publish() {
+  if (unpublished_.empty()) return {};
+  if (std::rename(unpublished_.c_str(), path_.c_str()) != 0) {
+    const int error = errno;
+    return {{Code::IoError, -error}, "renaming " + unpublished_ + " to " + path_ + ": " + errno_name(error)};
+  }
+  unpublished_.clear();
+  if (const int error = sync_directory_of(path_); error != 0) {
+    return {{Code::IoError, -error}, "syncing the directory of " + path_ + ": " + errno_name(error)};
+  }
+  return {};
+}
+
+io::BackingFacts StoreFile::facts() const {
+  io::BackingFacts facts = backing_->facts();
+  facts.path = path_;
+  return facts;
+}
+
+}  // namespace halfstep::shard
