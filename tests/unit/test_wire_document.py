@@ -1,0 +1,68 @@
+"""docs/wire-protocol.md has every number that the native headers define."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+
+def enumerators(header: Path, name: str) -> dict[str, int]:
+    body = re.search(rf"enum class {name} : \w+ \{{(.*?)\}};", header.read_text(), re.DOTALL)
+    assert body is not None
+    return {word: int(number) for word, number in re.findall(r"^\s*(\w+) = (\d+)", body[1], re.MULTILINE)}
+
+
+def words(camel: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", camel).lower()
+
+
+@pytest.fixture
+def document(repository: Path) -> str:
+    return (repository / "docs" / "wire-protocol.md").read_text()
+
+
+def test_every_tlv_kind_has_its_row(repository: Path, document: str) -> None:
+    kinds = enumerators(repository / "native" / "wire" / "message.h", "Tlv")
+    assert len(kinds) >= 24
+    assert [kind for kind, number in kinds.items() if f"\n| {number} | {kind} |" not in document] == []
+
+
+def test_every_opcode_has_its_row(repository: Path, document: str) -> None:
+    opcodes = enumerators(repository / "native" / "wire" / "message.h", "Opcode")
+    unbuilt = re.search(r"\| (\d+)-(\d+) \| ([\w, ]+) \|", document)
+    assert unbuilt is not None
+    first, last = int(unbuilt[1]), int(unbuilt[2])
+    rows = dict(zip(unbuilt[3].split(", "), range(first, last + 1), strict=True))
+    rows |= {
+        name: int(number) for number, name in re.findall(r"^\| (\d+) \| (\w+) \|", document.split("## 5.")[1], re.MULTILINE)
+    }
+    assert {name: rows.get(name) for name in opcodes} == opcodes
+
+
+def test_every_answer_and_reason_that_travels_has_its_number(repository: Path, document: str) -> None:
+    records = repository / "native" / "wire" / "records.h"
+    section = document.split("## 9.")[1].split("## 10.")[0]
+    answers = {name: number for name, number in enumerators(records, "Answer").items() if name != "Pending"}
+    assert [name for name, number in answers.items() if f"\n| {number} {name.lower()} |" not in section] == []
+    reasons = {name: number for name, number in enumerators(records, "Reason").items() if 0 < number < 80}
+    assert [name for name, number in reasons.items() if not re.search(rf"\b{number} {words(name)}\b", section)] == []
+
+
+@pytest.mark.parametrize(
+    ("constant", "said"),
+    [
+        ("kSectionsMax", "| sections of a request | {} |"),
+        ("kRangesMax", "| ranges of a section; parts they select | {}; 2,560 |"),
+        ("kKeysMax", "| keys of a request, all sections together | {} |"),
+        ("kItemsMax", "| items (keys × components) of a request | {} |"),  # noqa: RUF001
+        ("kRunsPerChunkMax", "| runs of a Chunk | {} |"),
+        ("kRequestsInFlightMax", "| requests in flight on a connection | {} |"),
+    ],
+)
+def test_every_limit_is_the_one_in_force(repository: Path, document: str, constant: str, said: str) -> None:
+    header = (repository / "native" / "wire" / "message.h").read_text()
+    value = re.search(rf"{constant} = (\d+);", header)
+    assert value is not None
+    assert said.format(f"{int(value[1]):,}") in document
