@@ -69,6 +69,7 @@ TEST(GroupShape, RefusesMorePartsThanABlockMayHave) {
   EXPECT_EQ(group.parts_of(uint64_t{8} * kPartsMax), kPartsMax);
   EXPECT_EQ(group.parts_of(uint64_t{8} * kPartsMax + 1), 0U);
   EXPECT_EQ(group.parts_of(UINT64_MAX), 0U);
+  EXPECT_EQ(group.parts_of(8 * ((uint64_t{1} << 32) + 1)), 0U);  // 2^32 + 1 parts are not one
 }
 
 TEST(GroupShape, StaysExactAtTheLargestSizes) {

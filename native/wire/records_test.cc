@@ -236,6 +236,7 @@ TEST(Grant, NamesItemsThatARequestCanHave) {
   EXPECT_EQ(parse_grant(grant({.count = 0}), &out), Code::Invalid);
   EXPECT_EQ(parse_grant(grant({.first = kItemsMax, .count = 1}), &out), Code::Invalid);
   EXPECT_EQ(parse_grant(grant({.first = UINT32_MAX, .count = UINT32_MAX}), &out), Code::Invalid);
+  EXPECT_EQ(parse_grant(grant({.first = UINT32_MAX, .count = 2}), &out), Code::Invalid);  // wraps to 1
 }
 
 TEST(MatchBits, AnswersEachKeyAndKeepsItsSpareBitsZero) {
