@@ -129,10 +129,14 @@ def run(flips: int, seed: int, directory: Path, *, verbose: bool = False) -> Tal
         keys = [rng.randbytes(rng.randint(1, 60) + 8) for _ in range(BLOCKS)]
         fill(store, 128 << 20, keys, cleanly=cleanly)
         image = store.read_bytes()
+        ranges = used_ranges(image)
         victim = directory / "victim.hs"
         for number, offset in enumerate(places(image, flips // 2, rng)):
-            victim.write_bytes(image)
-            with victim.open("r+b") as file:
+            with victim.open("wb") as file:
+                for start, end in ranges:  # the rest is zeros, and stays holes
+                    file.seek(start)
+                    file.write(image[start:end])
+                file.truncate(len(image))
                 file.seek(offset)
                 file.write(bytes([image[offset] ^ (1 << rng.randrange(8))]))
             before = tally.wrong + tally.too_many_lost + tally.refused_starts + tally.uncounted_misses
