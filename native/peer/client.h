@@ -1,0 +1,174 @@
+// client.h — the client core: one thread with its loop, the connections to every shard, and the tickets under way.
+// Submitters fill a ticket from the pool and leave it in the inbox; the thread does everything else.
+// A ticket waits until every shard has been reached once, or until its deadline; after that a shard without a connection is
+// answered at once.
+// Invariants: a ticket is finished exactly once, and only when no connection can touch its memory any more (the fence);
+// between its start and that it is in the list `running_`.
+// Thread: functions say whose they are. mutex_ covers inbox and pool, state_mutex_ what other threads may ask about.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/prng.h"
+#include "net/loop.h"
+#include "net/socket.h"
+#include "peer/connection.h"
+#include "peer/fork.h"
+#include "peer/halfstep.h"
+#include "peer/plan.h"
+#include "peer/queue.h"
+#include "peer/request.h"
+#include "peer/ticket.h"
+
+namespace halfstep::peer {
+
+class Client final : public Exiting {
+ public:
+  struct Options {
+    net::Address address;
+    std::string name_space;
+    uint32_t connections = 1;
+    uint64_t connect_timeout_us = 1'000'000;
+    uint64_t backoff_us_min = 50'000;
+    uint64_t backoff_us_max = 2'000'000;
+    uint32_t tickets_max = 4096;
+  };
+
+  // ---- Any thread
+  static Fault open(Options options, std::shared_ptr<Client>* out);
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Ends what is in flight, then the connections and the thread. Queues may be polled afterwards.
+  void close();
+  int register_layout(std::shared_ptr<const wire::Layout> layout);
+  std::shared_ptr<const wire::Layout> layout(int handle);
+  // Null when the client is closed.
+  Ticket* acquire(Queue& queue);
+  void recycle(Ticket& ticket);
+  void submit(Ticket& ticket);
+  void cancel(hs_ticket id);
+  // Its tickets end; the caller waits for them.
+  void close_queue(Queue& queue);
+  int wait_ready(uint32_t timeout_ms, std::string* why);
+  void get_facts(hs_client_facts* out);
+  uint64_t now_us() const noexcept { return clock_.now_us(); }
+  void stop_for_exit() noexcept override;
+
+  // ---- The client's thread
+  const Options& options() const noexcept { return options_; }
+  net::Loop& loop() noexcept { return loop_; }
+  Prng& prng() noexcept { return prng_; }
+  uint64_t id() const noexcept { return client_id_; }
+  const std::vector<std::shared_ptr<const wire::Layout>>& layouts() const noexcept { return layouts_; }
+
+  void on_attempt_failed(const std::string& what);
+  void on_refused(wire::Reason reason, const std::string& what);
+  void on_layout_refused(const std::string& what);
+  // False: the map is not what the other connections know; all of them begin again.
+  bool on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map);
+  // Its handshake is done (`newly`), or the layouts that came since then are registered.
+  void on_connection_up(Connection& connection, bool newly);
+  void on_connection_lost(Connection& connection, const std::string& what, bool was_up);
+  void on_load(const wire::LoadRecord& load);
+  void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
+  void tell_progress(Ticket& ticket);
+  // Every item of it is answered.
+  void on_request_over(Request& request);
+  void recycle(Request& request);
+  void on_payload_released(Ticket& ticket);
+
+ private:
+  struct Link {  // one shard
+    net::Address address;
+    bool reached = false;  // a connection of it has been up
+    std::vector<std::unique_ptr<Connection>> connections;
+  };
+  struct Inbox {
+    std::vector<Ticket*> submitted;
+    std::vector<hs_ticket> cancelled;
+    std::vector<Queue*> closing;
+    bool layouts = false;
+    bool empty() const noexcept { return submitted.empty() && cancelled.empty() && closing.empty() && !layouts; }
+  };
+
+  explicit Client(Options options);
+  Fault start();
+  void run();
+  void post(void (*fill)(Inbox& inbox, void* what), void* what);
+  void take_inbox();
+  void take_layouts();
+
+  // client.cc: tickets
+  void begin(Ticket& ticket);
+  void dispatch(Ticket& ticket);
+  void end(Ticket& ticket, wire::AnswerReason why);
+  // No request of it is left: finished, or fenced first.
+  void conclude(Ticket& ticket);
+  void finish(Ticket& ticket);
+  static void on_deadline(void* ticket);
+  void end_all(wire::AnswerReason why);
+
+  // link.cc: connections
+  void open_seed();
+  void open_link(Link& link, uint32_t shard);
+  void forget_map();
+  bool reached() const noexcept;
+  void tell_state();
+  Connection* choose(Link& link, const Ticket& ticket);
+  void sweep_retired();
+  void stop_connections();
+
+  const Options options_;
+  const SystemClock clock_;
+  net::Loop loop_;
+  Prng prng_;
+  uint64_t client_id_ = 0;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+
+  std::mutex mutex_;
+  Inbox inbox_;
+  bool closed_ = false;
+  std::vector<std::unique_ptr<Ticket>> tickets_;  // by place
+  std::vector<uint32_t> idle_tickets_;
+  uint64_t ticket_serial_ = 0;
+  std::vector<std::shared_ptr<const wire::Layout>> all_layouts_;
+  std::atomic<uint32_t> open_tickets_{0};
+
+  // The thread's own.
+  Inbox taken_;
+  Ticket* running_ = nullptr;
+  std::vector<std::shared_ptr<const wire::Layout>> layouts_;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<Request*> idle_requests_;
+  std::vector<Request*> given_;
+  bool map_known_ = false;
+  std::vector<Link> links_;
+  std::vector<uint16_t> ports_;  // of the map
+  std::vector<std::unique_ptr<Connection>> retired_;
+  bool refused_ = false;
+  wire::Reason refusal_ = wire::Reason::None;
+
+  // What others may ask.
+  std::mutex state_mutex_;
+  std::condition_variable state_changed_;
+  bool ready_ = false;
+  size_t layouts_ready_ = 0;
+  bool told_refused_ = false;
+  hs_client_facts facts_{};
+  std::atomic<uint64_t> bytes_received_{0};
+  std::atomic<uint64_t> bytes_sent_{0};
+  std::atomic<uint64_t> checksum_failures_{0};
+};
+
+}  // namespace halfstep::peer

@@ -1,0 +1,487 @@
+#include "peer/connection.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "peer/client.h"
+
+namespace halfstep::peer {
+namespace {
+
+using wire::Answer;
+using wire::Opcode;
+using wire::Reason;
+
+// Request ids say in their top byte what they belong to; a request's low byte is its slot.
+constexpr uint64_t kHello = uint64_t{1} << 56;
+constexpr uint64_t kLayout = uint64_t{2} << 56;
+constexpr uint64_t kCancel = uint64_t{3} << 56;
+constexpr uint64_t kKind = uint64_t{0xFF} << 56;
+
+// Of what the daemon lets be in flight, slots that are kept for layouts. A Cancel needs none.
+constexpr uint32_t kSparedSlots = 16;
+constexpr uint32_t kLayoutsAskedMax = 8;
+
+// What a request without payload weighs against one with.
+constexpr uint64_t kRequestCostBytes = 4096;
+
+std::string code_text(Status status) {
+  std::string text(code_name(status.code()));
+  if (status.detail() != 0) text += ": " + errno_name(status.detail());
+  return text;
+}
+
+}  // namespace
+
+Connection::Connection(Client& client, net::Address address, uint32_t shard)
+    : client_(client), address_(std::move(address)), shard_(shard), timer_(&Connection::on_timer, this) {}
+
+Connection::~Connection() {
+  if (connecting_ >= 0) {
+    client_.loop().remove(connecting_, this);
+    ::close(connecting_);
+  }
+}
+
+// ---- Life ----------------------------------------------------------------------------------------------------------------
+
+void Connection::start() { connect(); }
+
+void Connection::stop() {
+  stopping_ = true;
+  client_.loop().disarm(timer_);
+  if (stream_) {
+    stream_->abort(Code::Closed, {});
+    return;  // on_closed() follows
+  }
+  if (connecting_ >= 0) {
+    client_.loop().remove(connecting_, this);
+    ::close(std::exchange(connecting_, -1));
+  }
+  state_ = State::Stopped;
+}
+
+void Connection::abort(Status why, const std::string& what) {
+  if (!stream_) return;
+  if (what_.empty()) what_ = what;
+  stream_->abort(why, {});
+}
+
+void Connection::connect() {
+  state_ = State::Connecting;
+  what_.clear();
+  protocol_error_ = false;
+  const Fault fault = net::start_connect(address_, &connecting_);
+  if (!fault.ok()) {
+    connecting_ = -1;
+    return attempt_failed(fault.what);
+  }
+  client_.loop().arm(timer_, client_.loop().now_us() + client_.options().connect_timeout_us);
+  if (const Status s = client_.loop().add(connecting_, EPOLLOUT, this); !s.ok()) {
+    ::close(std::exchange(connecting_, -1));
+    attempt_failed(address_.text() + ": epoll: " + code_text(s));
+  }
+}
+
+void Connection::on_ready(uint32_t /*epoll_events*/) {
+  const int descriptor = std::exchange(connecting_, -1);
+  client_.loop().remove(descriptor, this);
+  if (const Status s = net::connect_result(descriptor); !s.ok()) {
+    ::close(descriptor);
+    return attempt_failed(address_.text() + ": " + code_text(s));
+  }
+  greet(descriptor);
+}
+
+void Connection::greet(int descriptor) {
+  state_ = State::Greeting;
+  counted_received_ = counted_sent_ = 0;
+  stream_ = std::make_unique<net::FrameStream>(client_.loop(), descriptor, *this);
+  if (const Status s = stream_->start(); !s.ok()) {
+    stream_.reset();
+    return attempt_failed(address_.text() + ": epoll: " + code_text(s));
+  }
+  frame_.clear();
+  wire::FrameWriter frame(frame_);
+  frame.begin(Opcode::Hello, kHello);
+  frame.tlv(wire::Tlv::HelloClient, wire::HelloClient{.client_id = client_.id()});
+  frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(client_.options().name_space));
+  frame.finish();
+  stream_->send(frame_);
+}
+
+void Connection::attempt_failed(const std::string& what) {
+  client_.on_attempt_failed(what);
+  wait_and_retry();
+}
+
+void Connection::wait_and_retry() {
+  if (stopping_) {
+    state_ = State::Stopped;
+    client_.loop().disarm(timer_);
+    return;
+  }
+  state_ = State::Waiting;
+  const Client::Options& options = client_.options();
+  const uint32_t doublings = std::min(attempts_++, 20U);
+  const uint64_t longest = std::min(options.backoff_us_min << doublings, options.backoff_us_max);
+  // Half of it is random, so that many clients of a daemon that restarts do not come at once.
+  const uint64_t delay = longest / 2 + client_.prng().below(longest / 2 + 1);
+  client_.loop().arm(timer_, client_.loop().now_us() + delay);
+}
+
+void Connection::on_timer(void* self) {
+  auto& of = *static_cast<Connection*>(self);
+  if (of.state_ == State::Waiting) return of.connect();
+  const std::string what = of.address_.text() + ": no handshake within " +
+                           std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
+  if (of.stream_) return of.abort(Code::Late, what);
+  of.client_.loop().remove(of.connecting_, &of);
+  ::close(std::exchange(of.connecting_, -1));
+  of.attempt_failed(what);
+}
+
+void Connection::on_closed(Status why) {
+  account();
+  const bool was_up = up();
+  if (what_.empty()) what_ = "connection closed: " + code_text(why);
+  // Framing, checksums, lengths: what the stream itself found wrong.
+  protocol_error_ = protocol_error_ || why == Code::Invalid || why == Code::TooLarge || why == Code::Corrupt ||
+                    why == Code::Unsupported;
+  lander_.drop();
+  stream_.reset();
+  state_ = State::Waiting;
+  while (!pending_.empty()) {
+    Request* request = pending_.front();
+    pending_.pop_front();
+    fail(*request);
+  }
+  for (Request*& slot : slots_) {
+    if (slot != nullptr) fail(*std::exchange(slot, nullptr));
+  }
+  load_bytes_ = 0;
+  handles_.clear();
+  layouts_.clear();
+  layouts_open_ = 0;
+  client_.on_connection_lost(*this, address_.text() + ": " + what_, was_up);
+  wait_and_retry();
+}
+
+// ---- Handshake -----------------------------------------------------------------------------------------------------------
+
+Status Connection::on_hello(ConstBytes body) {
+  FinalNotes notes;
+  if (Status s = take_notes(body, &notes); !s.ok()) return s;
+  if (notes.whole.answer != Answer::Ok && notes.whole.answer != Answer::Pending) {
+    what_ = "refused: " + std::string(hs_reason_name(static_cast<uint16_t>(notes.whole.reason)));
+    if (!notes.reason.empty()) what_ += ", " + notes.reason;
+    if (notes.whole.answer == Answer::Rejected) client_.on_refused(notes.whole.reason, address_.text() + ": " + what_);
+    return Code::Closed;
+  }
+  if (Status s = wire::parse_hello_server(notes.hello, &hello_); !s.ok()) return s;
+  if (hello_.version != wire::kVersion) return Code::Unsupported;
+  wire::PackedArray<wire::ShardAddress> map;
+  if (!notes.shard_map.empty()) {
+    if (Status s = wire::parse_shard_map(notes.shard_map, &map); !s.ok()) return s;
+  }
+  if (hello_.shards > 1 && map.size() != hello_.shards) return Code::Invalid;
+  free_slots_.clear();
+  const uint32_t most = std::min(hello_.requests_in_flight_max, wire::kRequestsInFlightMax);
+  const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
+  for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
+  sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
+  if (!client_.on_greeted(*this, map)) {
+    what_ = "the shard map has changed";
+    return Code::Closed;
+  }
+  state_ = State::Registering;
+  register_layouts();
+  return {};
+}
+
+void Connection::register_layouts() {
+  if (state_ != State::Registering && state_ != State::Up) return;
+  const auto& known = client_.layouts();
+  layouts_.resize(known.size());
+  handles_.resize(known.size());
+  for (uint32_t i = 0; i < known.size() && layouts_open_ < kLayoutsAskedMax; ++i) {
+    if (layouts_[i].state != LayoutState::Unknown) continue;
+    frame_.clear();
+    wire::FrameWriter frame(frame_);
+    frame.begin(Opcode::RegisterLayout, kLayout | i);
+    frame.tlv_bytes(wire::Tlv::LayoutCanonical, known[i]->canonical());
+    frame.finish();
+    stream_->send(frame_);
+    layouts_[i].state = LayoutState::Asked;
+    ++layouts_open_;
+  }
+  become_up_if_ready();
+}
+
+bool Connection::layouts_settled() const noexcept {
+  return layouts_open_ == 0 && layouts_.size() == client_.layouts().size();
+}
+
+Status Connection::on_layout(uint32_t index, ConstBytes body) {
+  if (index >= layouts_.size() || layouts_[index].state != LayoutState::Asked) return Code::Invalid;
+  FinalNotes notes;
+  if (Status s = take_notes(body, &notes); !s.ok()) return s;
+  LayoutEntry& entry = layouts_[index];
+  --layouts_open_;
+  const bool accepted = notes.has_layout && (notes.whole.answer == Answer::Ok || notes.whole.answer == Answer::Pending);
+  if (accepted) {
+    if (notes.layout.id != client_.layouts()[index]->id()) return Code::Invalid;
+    entry.state = LayoutState::Ready;
+    handles_[index] = notes.layout.handle;
+  } else {
+    entry.state = LayoutState::Refused;
+    entry.refusal = {Answer::Rejected, Reason::Policy};
+    if (notes.whole.answer == Answer::Rejected && notes.whole.reason != Reason::None) entry.refusal = notes.whole;
+    client_.on_layout_refused(address_.text() + ": layout refused: " + notes.reason);
+  }
+  register_layouts();
+  pump();
+  return {};
+}
+
+void Connection::become_up_if_ready() {
+  if (layouts_open_ > 0) return;
+  const bool newly = state_ == State::Registering;
+  if (newly) {
+    state_ = State::Up;
+    attempts_ = 0;
+    client_.loop().disarm(timer_);
+  }
+  client_.on_connection_up(*this, newly);
+}
+
+// ---- Requests ------------------------------------------------------------------------------------------------------------
+
+void Connection::give(Request& request) {
+  assert(up());
+  request.connection = this;
+  request.weight_bytes += kRequestCostBytes;
+  load_bytes_ += request.weight_bytes;
+  pending_.push_back(&request);
+  pump();
+}
+
+void Connection::pump() {
+  while (!pending_.empty() && !free_slots_.empty()) {
+    Request& request = *pending_.front();
+    if (!layouts_known(request)) return;
+    pending_.pop_front();
+    if (!transmit(request)) {
+      load_bytes_ -= request.weight_bytes;
+      client_.on_request_over(request);
+    }
+  }
+}
+
+bool Connection::layouts_known(Request& request) {
+  for (uint16_t s = 0; s < request.slices.size(); ++s) {
+    const uint32_t index = request.section(s).layout_index;
+    if (index >= layouts_.size() || layouts_[index].state == LayoutState::Unknown ||
+        layouts_[index].state == LayoutState::Asked) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Answers the items whose layout the daemon does not take, and leaves the rest.
+void Connection::refuse_layouts(Request& request) {
+  for (uint16_t s = 0; s < request.slices.size();) {
+    Section& section = request.section(s);
+    const LayoutEntry& entry = layouts_[section.layout_index];
+    if (entry.state != LayoutState::Refused) {
+      ++s;
+      continue;
+    }
+    const uint32_t count = request.items_of(s);
+    for (uint32_t i = 0; i < count; ++i) request.ticket->fail_item(section, request.item_of(s, i), entry.refusal);
+    request.slices.erase(request.slices.begin() + s);
+  }
+}
+
+// False when nothing of it is left to ask.
+bool Connection::transmit(Request& request) {
+  const bool had_slices = !request.slices.empty();
+  refuse_layouts(request);
+  if (had_slices && request.slices.empty()) return false;
+  const uint8_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[slot] = &request;
+  request.id = (++serial_ << 8) | slot;
+  const uint64_t now = client_.loop().now_us();
+  const uint64_t left = request.ticket->deadline_us > now ? request.ticket->deadline_us - now : 1;
+  frame_.clear();
+  request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
+  request.sent = true;
+  stream_->send(frame_);
+  if (request.opcode == Opcode::Put) {
+    sender_.add(request);
+    stream_->ask_for_more();
+  }
+  return true;
+}
+
+void Connection::abandon(Request& request) {
+  if (lander_.request() == &request) {
+    lander_.drop();
+    stream_->divert_landing();
+  }
+  if (!request.sent) {
+    std::erase(pending_, &request);
+    load_bytes_ -= request.weight_bytes;
+    return client_.recycle(request);
+  }
+  sender_.remove(request);
+  if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
+  request.ticket = nullptr;
+  send_cancel(request);
+}
+
+void Connection::send_cancel(const Request& request) {
+  frame_.clear();
+  wire::FrameWriter frame(frame_);
+  frame.begin(Opcode::Cancel, kCancel | (++serial_ & ~kKind));
+  frame.tlv(wire::Tlv::CancelTarget, wire::CancelRecord{request.id});
+  frame.finish();
+  stream_->send(frame_);
+}
+
+Request* Connection::find(uint64_t id) noexcept {
+  if ((id & kKind) != 0) return nullptr;
+  Request* request = slots_[id & 0xFF];
+  return request != nullptr && request->id == id ? request : nullptr;
+}
+
+void Connection::release_slot(Request& request) {
+  const auto slot = static_cast<uint8_t>(request.id & 0xFF);
+  slots_[slot] = nullptr;
+  free_slots_.push_back(slot);
+  load_bytes_ -= request.weight_bytes;
+}
+
+void Connection::fail(Request& request) {
+  Ticket* ticket = request.ticket;
+  if (ticket == nullptr) return client_.recycle(request);
+  sender_.remove(request);
+  wire::AnswerReason why{Answer::Unavailable, protocol_error_ ? Reason::ProtocolError : Reason::NoConnection};
+  if (request.sent && ticket->changes_store()) why.reason = Reason::OutcomeUnknown;
+  request.for_items([&](Section& section, uint32_t item) { ticket->fail_item(section, item, why); });
+  if (request.slices.empty()) ticket->say_whole(why);
+  client_.on_request_over(request);
+}
+
+// ---- Frames --------------------------------------------------------------------------------------------------------------
+
+Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) {
+  const uint64_t kind = header.request_id & kKind;
+  const bool is_final = header.opcode == static_cast<uint8_t>(Opcode::Final);
+  Status status;
+  if (header.opcode == static_cast<uint8_t>(Opcode::Abort)) {
+    on_abort(body);
+  } else if (kind == kHello) {
+    status = is_final && state_ == State::Greeting ? on_hello(body) : Status(Code::Invalid);
+  } else if (state_ != State::Registering && state_ != State::Up) {
+    status = Code::Invalid;
+  } else if (kind == kLayout) {
+    status = is_final ? on_layout(static_cast<uint32_t>(header.request_id & ~kKind), body) : Status(Code::Invalid);
+  } else if (kind == kCancel) {
+    status = is_final ? Status() : Status(Code::Invalid);
+  } else {
+    status = on_reply(header, body, landing);
+  }
+  if (!status.ok() && status.code() != Code::Closed) {
+    protocol_error_ = true;
+    if (what_.empty()) {
+      what_ = "protocol error: frame with opcode " + std::to_string(header.opcode) + ": " + code_text(status);
+    }
+  }
+  return status;
+}
+
+Status Connection::on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing) {
+  Request* request = find(header.request_id);
+  if (request == nullptr) return Code::Invalid;
+  Ticket* ticket = request->ticket;
+  switch (static_cast<Opcode>(header.opcode)) {
+    case Opcode::Chunk:
+      if (ticket == nullptr) {
+        landing->to_scratch(header.payload_bytes);
+        return {};
+      }
+      return lander_.begin(*request, body, header.payload_bytes, hello_.block_bytes_max, landing);
+    case Opcode::Want: {
+      if (ticket == nullptr) return {};
+      const Status status = sender_.grant(*request, body);
+      if (status.ok()) stream_->ask_for_more();
+      return status;
+    }
+    case Opcode::Answers: {
+      if (ticket == nullptr) return {};
+      const Status status = take_answers(*request, body);
+      client_.tell_progress(*ticket);
+      return status;
+    }
+    case Opcode::Final: return on_final(*request, body);
+    default: return Code::Invalid;  // a request, from a server
+  }
+}
+
+Status Connection::on_final(Request& request, ConstBytes body) {
+  FinalNotes notes;
+  if (Status s = take_notes(body, &notes); !s.ok()) return s;
+  if (notes.has_load) client_.on_load(notes.load);
+  if (request.ticket != nullptr) {
+    if (Status s = take_final(request, body, notes); !s.ok()) return s;
+    sender_.remove(request);
+    if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
+  }
+  account();
+  release_slot(request);
+  if (request.ticket != nullptr) {
+    client_.on_request_over(request);
+  } else {
+    client_.recycle(request);
+  }
+  pump();
+  return {};
+}
+
+void Connection::on_abort(ConstBytes body) {
+  FinalNotes notes;
+  const Status status = take_notes(body, &notes);
+  if (what_.empty()) what_ = "the daemon ends the connection: " + (status.ok() ? notes.reason : std::string("(unreadable)"));
+}
+
+Status Connection::on_chunk_end() {
+  Request* request = lander_.request();
+  lander_.drop();
+  if (request != nullptr) client_.tell_progress(*request->ticket);
+  return {};
+}
+
+void Connection::on_sendable() { sender_.send(*stream_, &Connection::on_released); }
+
+void Connection::on_released(void* ticket, uint64_t /*tag*/) {
+  auto& of = *static_cast<Ticket*>(ticket);
+  of.client.on_payload_released(of);
+}
+
+void Connection::account() noexcept {
+  if (!stream_) return;
+  const uint64_t received = stream_->received_bytes();
+  const uint64_t sent = stream_->sent_bytes();
+  const uint64_t failures = lander_.checksum_failures();
+  client_.count_traffic(received - counted_received_, sent - counted_sent_, failures - counted_failures_);
+  counted_received_ = received;
+  counted_sent_ = sent;
+  counted_failures_ = failures;
+}
+
+}  // namespace halfstep::peer

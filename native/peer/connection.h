@@ -1,0 +1,131 @@
+// connection.h — one connection to one shard: connects, greets, registers the client's layouts, then carries requests, and
+// begins again with back-off when it ends.
+//
+//   Waiting -> Connecting -> Greeting -> Registering -> Up -> (gone) -> Waiting
+//
+// Invariants: requests are sent only while Up, in the order they were given; a request stays in its slot until its Final; when
+// the connection ends every request of it is answered and nothing is sent again; after abandon() no byte lands for it.
+// Thread: the client's.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/loop.h"
+#include "net/socket.h"
+#include "net/stream.h"
+#include "peer/answers.h"
+#include "peer/get.h"
+#include "peer/put.h"
+#include "peer/request.h"
+
+namespace halfstep::peer {
+
+class Client;
+
+class Connection final : public net::FrameSink, public net::Watch {
+ public:
+  // `shard` is kAnyShard until the shard map is known.
+  static constexpr uint32_t kAnyShard = UINT32_MAX;
+  Connection(Client& client, net::Address address, uint32_t shard);
+  ~Connection() override;
+
+  void start();
+  // Ends it for good; it is Stopped once on_closed() has run, or at once.
+  void stop();
+  // Ends it now; it comes back by itself.
+  void abort(Status why, const std::string& what);
+
+  bool up() const noexcept { return state_ == State::Up; }
+  // Every layout of the client's is registered or refused.
+  bool layouts_settled() const noexcept;
+  bool stopped() const noexcept { return state_ == State::Stopped; }
+  uint32_t shard() const noexcept { return shard_; }
+  void set_shard(uint32_t shard) noexcept { shard_ = shard; }
+  const net::Address& address() const noexcept { return address_; }
+  const wire::HelloServer& hello() const noexcept { return hello_; }
+  uint64_t load_bytes() const noexcept { return load_bytes_; }
+  int descriptor() const noexcept { return stream_ ? stream_->descriptor() : -1; }
+
+  void give(Request& request);
+  // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
+  void abandon(Request& request);
+  // The client has more layouts than before.
+  void register_layouts();
+
+  // net::FrameSink
+  Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
+  void on_landed(ConstBytes piece, size_t skipped) override { lander_.landed(piece, skipped); }
+  Status on_chunk_end() override;
+  void on_sendable() override;
+  void on_closed(Status why) override;
+  // net::Watch: the socket while it connects
+  void on_ready(uint32_t epoll_events) override;
+
+ private:
+  enum class State : uint8_t { Waiting, Connecting, Greeting, Registering, Up, Stopped };
+  enum class LayoutState : uint8_t { Unknown, Asked, Ready, Refused };
+  struct LayoutEntry {
+    LayoutState state = LayoutState::Unknown;
+    wire::AnswerReason refusal;
+  };
+
+  void connect();
+  void greet(int descriptor);
+  void attempt_failed(const std::string& what);
+  void wait_and_retry();
+  static void on_timer(void* self);
+  static void on_released(void* ticket, uint64_t tag);
+
+  Status on_hello(ConstBytes body);
+  Status on_layout(uint32_t index, ConstBytes body);
+  Status on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing);
+  Status on_final(Request& request, ConstBytes body);
+  void on_abort(ConstBytes body);
+  void become_up_if_ready();
+  // Sends what may go: a slot is free, its layouts are known.
+  void pump();
+  bool layouts_known(Request& request);
+  void refuse_layouts(Request& request);
+  bool transmit(Request& request);
+  void send_cancel(const Request& request);
+  void fail(Request& request);
+  void release_slot(Request& request);
+  Request* find(uint64_t id) noexcept;
+  void account() noexcept;
+
+  Client& client_;
+  const net::Address address_;
+  uint32_t shard_;
+  State state_ = State::Waiting;
+  bool stopping_ = false;
+  int connecting_ = -1;
+  net::Timer timer_;  // back-off, then how long an attempt may take
+  uint32_t attempts_ = 0;
+  std::string what_;  // why it ends
+  bool protocol_error_ = false;
+
+  std::unique_ptr<net::FrameStream> stream_;
+  wire::HelloServer hello_;
+  std::vector<uint16_t> handles_;  // by layout of the client
+  std::vector<LayoutEntry> layouts_;
+  uint32_t layouts_open_ = 0;      // asked for and not answered
+
+  std::array<Request*, wire::kRequestsInFlightMax> slots_{};
+  std::vector<uint8_t> free_slots_;
+  uint64_t serial_ = 0;
+  std::deque<Request*> pending_;
+  uint64_t load_bytes_ = 0;
+  Lander lander_;
+  Sender sender_;
+  std::vector<std::byte> frame_;
+  uint64_t counted_received_ = 0;
+  uint64_t counted_sent_ = 0;
+  uint64_t counted_failures_ = 0;
+};
+
+}  // namespace halfstep::peer

@@ -1,0 +1,239 @@
+// halfstep.cc — the C interface over the client core: checks handles, guards against forks, turns faults into sentences.
+// A handle carries the process generation it was made in. In a forked child every call answers without touching what is
+// behind the handle: its locks may be held for ever, its descriptors are the parent's.
+#include "peer/halfstep.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "base/build_info.h"
+#include "peer/client.h"
+#include "peer/submission.h"
+
+using halfstep::Fault;
+using halfstep::peer::Client;
+using halfstep::peer::Queue;
+using halfstep::peer::Ticket;
+
+struct hs_client {
+  std::shared_ptr<Client> core;
+  uint64_t generation;
+};
+
+struct hs_queue {
+  std::shared_ptr<Client> core;
+  uint64_t generation;
+  Queue queue;
+};
+
+namespace {
+
+constexpr const char* kForked = "forked: this client belongs to the parent process; open a new one";
+
+template <typename Handle>
+bool forked(const Handle* handle) noexcept {
+  return handle->generation != halfstep::peer::process_generation();
+}
+
+void tell(char* why, size_t why_bytes, const std::string& text) noexcept {
+  if (why == nullptr || why_bytes == 0) return;
+  const size_t bytes = std::min(text.size(), why_bytes - 1);
+  std::memcpy(why, text.data(), bytes);
+  why[bytes] = 0;
+}
+
+Fault read_options(const hs_options& from, Client::Options* out) {
+  using halfstep::Code;
+  if (from.struct_bytes != sizeof(hs_options)) {
+    return {Code::Invalid, "struct_bytes=" + std::to_string(from.struct_bytes) + ": this library's hs_options has " +
+                               std::to_string(sizeof(hs_options))};
+  }
+  if (from.address == nullptr) return {Code::Invalid, "address: null; give host:port or unix:/path"};
+  if (Fault fault = halfstep::net::Address::parse(from.address, &out->address); !fault.ok()) return fault;
+  out->name_space = from.name_space != nullptr && *from.name_space != 0 ? from.name_space : "default";
+  if (out->name_space.size() > halfstep::wire::kNamespaceBytesMax) {
+    return {Code::TooLarge, "name_space: " + std::to_string(out->name_space.size()) + " bytes; at most " +
+                                std::to_string(halfstep::wire::kNamespaceBytesMax)};
+  }
+  constexpr uint32_t kConnectionsMax = 16;
+  if (from.connections > kConnectionsMax) {
+    return {Code::TooLarge, "connections=" + std::to_string(from.connections) + ": at most 16 for each shard"};
+  }
+  const auto or_default = [](uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; };
+  out->connections = static_cast<uint32_t>(or_default(from.connections, 1));
+  out->connect_timeout_us = or_default(uint64_t{from.connect_timeout_ms} * 1000, out->connect_timeout_us);
+  out->backoff_us_min = or_default(uint64_t{from.backoff_ms_min} * 1000, out->backoff_us_min);
+  out->backoff_us_max = std::max(or_default(uint64_t{from.backoff_ms_max} * 1000, out->backoff_us_max), out->backoff_us_min);
+  out->tickets_max = static_cast<uint32_t>(or_default(from.tickets_max, out->tickets_max));
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t why_bytes) {
+  Client::Options read;
+  std::shared_ptr<Client> core;
+  Fault fault = read_options(*options, &read);
+  if (fault.ok()) fault = Client::open(std::move(read), &core);
+  if (!fault.ok()) {
+    tell(why, why_bytes, fault.what);
+    return -1;
+  }
+  *out = new hs_client{std::move(core), halfstep::peer::process_generation()};
+  return 0;
+}
+
+void hs_client_close(hs_client* client) {
+  if (client == nullptr || forked(client)) return;  // the parent's: leaked on purpose
+  client->core->close();
+  delete client;
+}
+
+int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size_t why_bytes) {
+  if (forked(client)) {
+    tell(why, why_bytes, kForked);
+    return 0;
+  }
+  std::string text;
+  const int ready = client->core->wait_ready(timeout_ms, &text);
+  tell(why, why_bytes, text);
+  return ready;
+}
+
+int hs_client_forked(const hs_client* client) { return forked(client) ? 1 : 0; }
+
+void hs_client_get_facts(hs_client* client, hs_client_facts* out) {
+  *out = {};
+  if (!forked(client)) return client->core->get_facts(out);
+  std::strncpy(out->last_error, kForked, sizeof(out->last_error) - 1);
+}
+
+int hs_layout_register(hs_client* client, const void* canonical, size_t bytes) {
+  if (forked(client) || canonical == nullptr) return -1;
+  auto layout = std::make_shared<halfstep::wire::Layout>();
+  const halfstep::ConstBytes text(static_cast<const std::byte*>(canonical), bytes);
+  if (!halfstep::wire::Layout::parse(text, layout.get()).ok()) return -1;
+  return client->core->register_layout(std::move(layout));
+}
+
+int hs_queue_open(hs_client* client, hs_queue** out) {
+  if (forked(client)) return -1;
+  *out = new hs_queue{client->core, client->generation, {}};
+  return 0;
+}
+
+void hs_queue_close(hs_queue* queue) {
+  if (queue == nullptr || forked(queue)) return;
+  queue->core->close_queue(queue->queue);
+  queue->queue.wait_none_open();
+  queue->queue.drop_events();
+  delete queue;
+}
+
+int hs_queue_descriptor(hs_queue* queue) { return forked(queue) ? -1 : queue->queue.descriptor(); }
+
+size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max) {
+  return forked(queue) ? 0 : queue->queue.poll(events, max);
+}
+
+size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us) {
+  return forked(queue) ? 0 : queue->queue.wait(events, max, timeout_us);
+}
+
+hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes) {
+  if (forked(queue)) {
+    tell(why, why_bytes, kForked);
+    return 0;
+  }
+  Ticket* ticket = queue->core->acquire(queue->queue);
+  if (ticket == nullptr) {
+    tell(why, why_bytes, "closed: this client was closed");
+    return 0;
+  }
+  if (const Fault fault = fill_ticket(*queue->core, *batch, *ticket); !fault.ok()) {
+    queue->core->recycle(*ticket);
+    tell(why, why_bytes, fault.what);
+    return 0;
+  }
+  const hs_ticket id = ticket->id;  // the ticket may be over before submit() returns
+  queue->core->submit(*ticket);
+  return id;
+}
+
+void hs_cancel(hs_queue* queue, hs_ticket ticket) {
+  if (!forked(queue)) queue->core->cancel(ticket);
+}
+
+uint32_t hs_component(uint32_t group, uint32_t variant, uint32_t cell) {
+  return halfstep::wire::Component::of(group, variant, cell).value;
+}
+
+const char* hs_answer_name(uint8_t answer) {
+  switch (static_cast<halfstep::wire::Answer>(answer)) {
+    case halfstep::wire::Answer::Pending: return "pending";
+    case halfstep::wire::Answer::Ok: return "ok";
+    case halfstep::wire::Answer::Miss: return "miss";
+    case halfstep::wire::Answer::Late: return "late";
+    case halfstep::wire::Answer::Cancelled: return "cancelled";
+    case halfstep::wire::Answer::Throttled: return "throttled";
+    case halfstep::wire::Answer::Rejected: return "rejected";
+    case halfstep::wire::Answer::Unavailable: return "unavailable";
+  }
+  return "unknown";
+}
+
+const char* hs_reason_name(uint16_t reason) {
+  using halfstep::wire::Reason;
+  switch (static_cast<Reason>(reason)) {
+    case Reason::None: return "none";
+    case Reason::Stored: return "stored";
+    case Reason::Present: return "present";
+    case Reason::Absent: return "absent";
+    case Reason::Corrupt: return "corrupt";
+    case Reason::Collision: return "collision";
+    case Reason::Length: return "length";
+    case Reason::Skipped: return "skipped";
+    case Reason::Expired: return "expired";
+    case Reason::Pending: return "pending";
+    case Reason::Load: return "load";
+    case Reason::Budget: return "budget";
+    case Reason::Full: return "full";
+    case Reason::Checksum: return "checksum";
+    case Reason::TooLarge: return "too_large";
+    case Reason::Policy: return "policy";
+    case Reason::Unsupported: return "unsupported";
+    case Reason::WrongShard: return "wrong_shard";
+    case Reason::Malformed: return "malformed";
+    case Reason::UnknownLayout: return "unknown_layout";
+    case Reason::UnknownNamespace: return "unknown_namespace";
+    case Reason::Version: return "version";
+    case Reason::Limit: return "limit";
+    case Reason::Stopping: return "stopping";
+    case Reason::Media: return "media";
+    case Reason::NoConnection: return "no_connection";
+    case Reason::OutcomeUnknown: return "outcome_unknown";
+    case Reason::QueueFull: return "queue_full";
+    case Reason::Forked: return "forked";
+    case Reason::Closed: return "closed";
+    case Reason::Deadline: return "deadline";
+    case Reason::ProtocolError: return "protocol_error";
+  }
+  return "unknown";
+}
+
+const char* hs_version(void) {
+  // Never destroyed: it may be asked for while the process exits.
+  static const std::string* const text =
+      new std::string(halfstep::kBuildType == "release"
+                          ? std::string(halfstep::kVersion)
+                          : std::string(halfstep::kVersion) + " (" + std::string(halfstep::kBuildType) + ")");
+  return text->c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,224 @@
+// link.cc — the client's connections: the seed it was given, then as many to every shard as the map names.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "peer/client.h"
+
+namespace halfstep::peer {
+namespace {
+
+using wire::Answer;
+using wire::Reason;
+
+template <size_t kBytes>
+void copy_text(char (&to)[kBytes], const std::string& text) {
+  const size_t bytes = std::min(text.size(), kBytes - 1);
+  std::memcpy(to, text.data(), bytes);
+  std::memset(to + bytes, 0, kBytes - bytes);
+}
+
+}  // namespace
+
+void Client::open_seed() {
+  map_known_ = false;
+  links_.clear();
+  links_.emplace_back();
+  links_[0].address = options_.address;
+  open_link(links_[0], Connection::kAnyShard);
+}
+
+void Client::open_link(Link& link, uint32_t shard) {
+  for (uint32_t i = 0; i < options_.connections; ++i) {
+    link.connections.push_back(std::make_unique<Connection>(*this, link.address, shard));
+  }
+}
+
+bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map) {
+  const wire::HelloServer& hello = connection.hello();
+  std::vector<uint16_t> ports;
+  for (uint32_t s = 0; s < map.size(); ++s) ports.push_back(map[s].port);
+  if (!map_known_) {
+    ports_ = ports;
+    std::vector<Link> links(hello.shards);
+    links[hello.shard] = std::move(links_[0]);
+    for (auto& other : links[hello.shard].connections) other->set_shard(hello.shard);
+    links_ = std::move(links);
+    map_known_ = true;
+    for (uint32_t s = 0; s < links_.size(); ++s) {
+      if (s == hello.shard) continue;
+      Link& link = links_[s];
+      link.address = options_.address;
+      const uint16_t port = ports[s];
+      if (port != 0) {
+        // A unix socket is the first shard's; the others are reached over loopback.
+        if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
+        link.address.port = port;
+      }
+      open_link(link, s);
+      for (auto& other : link.connections) other->start();
+    }
+  }
+  if (hello.shards != links_.size() || hello.shard != connection.shard() || ports != ports_) {
+    forget_map();
+    return false;
+  }
+  {
+    const std::lock_guard lock(state_mutex_);
+    std::memcpy(facts_.store_uuid, hello.store_uuid.data(), sizeof(facts_.store_uuid));
+    std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
+    facts_.block_bytes_max = hello.block_bytes_max;
+    facts_.keys_max = hello.keys_max;
+    copy_text(facts_.transport, connection.address().is_unix ? "unix" : "tcp");
+    copy_text(facts_.congestion, connection.address().is_unix ? "" : net::congestion_control(connection.descriptor()));
+  }
+  return true;
+}
+
+// Another daemon stands where the old one did. What is under way there ends with its connections.
+void Client::forget_map() {
+  for (Link& link : links_) {
+    for (auto& connection : link.connections) {
+      connection->stop();
+      retired_.push_back(std::move(connection));
+    }
+  }
+  open_seed();
+  for (auto& connection : links_[0].connections) connection->start();
+}
+
+void Client::sweep_retired() {
+  std::erase_if(retired_, [this](const auto& connection) {
+    if (!connection->stopped()) return false;
+    for (Ticket* ticket = running_; ticket != nullptr; ticket = ticket->next) std::erase(ticket->fence, connection.get());
+    return true;
+  });
+}
+
+void Client::stop_connections() {
+  for (Link& link : links_) {
+    for (auto& connection : link.connections) {
+      connection->stop();
+      retired_.push_back(std::move(connection));
+    }
+  }
+  links_.clear();
+  for (sweep_retired(); !retired_.empty(); sweep_retired()) loop_.turn(1000);
+  const std::lock_guard lock(state_mutex_);
+  ready_ = false;
+  facts_.connected = 0;
+}
+
+bool Client::reached() const noexcept {
+  return map_known_ && std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached; });
+}
+
+void Client::on_connection_up(Connection& connection, bool newly) {
+  refused_ = false;
+  if (newly) {
+    const std::lock_guard lock(state_mutex_);
+    ++facts_.handshakes;
+  }
+  if (connection.shard() < links_.size()) links_[connection.shard()].reached = true;
+  tell_state();
+  if (!reached()) return;
+  for (Ticket* ticket = running_; ticket != nullptr;) {
+    Ticket* next = ticket->next;
+    if (ticket->state == Ticket::State::Waiting) dispatch(*ticket);
+    ticket = next;
+  }
+}
+
+void Client::on_attempt_failed(const std::string& what) {
+  const std::lock_guard lock(state_mutex_);
+  copy_text(facts_.last_error, what);
+}
+
+void Client::on_layout_refused(const std::string& what) { on_attempt_failed(what); }
+
+void Client::on_refused(Reason reason, const std::string& what) {
+  refused_ = true;
+  refusal_ = reason;
+  on_attempt_failed(what);
+  tell_state();
+  for (Ticket* ticket = running_; ticket != nullptr;) {
+    Ticket* next = ticket->next;
+    if (ticket->state == Ticket::State::Waiting) end(*ticket, {Answer::Rejected, reason});
+    ticket = next;
+  }
+}
+
+void Client::on_connection_lost(Connection& /*connection*/, const std::string& what, bool /*was_up*/) {
+  on_attempt_failed(what);
+  tell_state();
+}
+
+void Client::tell_state() {
+  uint32_t connected = 0;
+  bool ready = map_known_;
+  for (const Link& link : links_) {
+    bool link_ready = false;
+    for (const auto& connection : link.connections) {
+      if (connection == nullptr || !connection->up()) continue;
+      ++connected;
+      link_ready = link_ready || connection->layouts_settled();
+    }
+    ready = ready && link_ready;
+  }
+  const std::lock_guard lock(state_mutex_);
+  facts_.connected = connected;
+  if (connected == 0) copy_text(facts_.transport, "");
+  ready_ = ready;
+  layouts_ready_ = layouts_.size();
+  told_refused_ = refused_;
+  state_changed_.notify_all();
+}
+
+Connection* Client::choose(Link& link, const Ticket& /*ticket*/) {
+  Connection* best = nullptr;
+  for (const auto& connection : link.connections) {
+    if (!connection->up()) continue;
+    if (best == nullptr || connection->load_bytes() < best->load_bytes()) best = connection.get();
+  }
+  return best;
+}
+
+void Client::on_load(const wire::LoadRecord& load) {
+  const std::lock_guard lock(state_mutex_);
+  facts_.queue_depth = load.queue_depth;
+  facts_.queue_us = load.queue_us;
+  facts_.bytes_per_s = load.bytes_per_s;
+}
+
+void Client::count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept {
+  bytes_received_.fetch_add(received, std::memory_order_relaxed);
+  bytes_sent_.fetch_add(sent, std::memory_order_relaxed);
+  checksum_failures_.fetch_add(failures, std::memory_order_relaxed);
+}
+
+int Client::wait_ready(uint32_t timeout_ms, std::string* why) {
+  size_t layouts = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    layouts = all_layouts_.size();
+  }
+  std::unique_lock lock(state_mutex_);
+  const auto ready = [&] { return ready_ && layouts_ready_ >= layouts; };
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  state_changed_.wait_until(lock, until, [&] { return ready() || told_refused_; });
+  if (ready()) return 1;
+  *why = facts_.last_error;
+  return told_refused_ ? -1 : 0;
+}
+
+void Client::get_facts(hs_client_facts* out) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    *out = facts_;
+  }
+  out->bytes_received = bytes_received_.load(std::memory_order_relaxed);
+  out->bytes_sent = bytes_sent_.load(std::memory_order_relaxed);
+  out->checksum_failures = checksum_failures_.load(std::memory_order_relaxed);
+}
+
+}  // namespace halfstep::peer

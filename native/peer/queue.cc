@@ -1,0 +1,144 @@
+#include "peer/queue.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "peer/client.h"
+
+namespace halfstep::peer {
+
+Queue::~Queue() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int Queue::descriptor() {
+  const std::lock_guard lock(mutex_);
+  if (descriptor_ < 0) {
+    descriptor_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (first_ != nullptr) signal_descriptor(true);
+  }
+  return descriptor_;
+}
+
+void Queue::signal_descriptor(bool readable) noexcept {
+  if (descriptor_ < 0) return;
+  uint64_t count = 1;
+  // Neither can fail: the count is 0 or 1, and the list's state says which.
+  [[maybe_unused]] const ssize_t done =
+      readable ? ::write(descriptor_, &count, sizeof(count)) : ::read(descriptor_, &count, sizeof(count));
+}
+
+void Queue::list(Ticket& ticket) {
+  if (ticket.event_listed) return;
+  ticket.event_listed = true;
+  ticket.next_event = nullptr;
+  if (first_ == nullptr) {
+    first_ = &ticket;
+    signal_descriptor(true);
+  } else {
+    last_->next_event = &ticket;
+  }
+  last_ = &ticket;
+  changed_.notify_all();
+}
+
+void Queue::post_progress(Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  ticket.event_steps = ticket.steps_done;
+  list(ticket);
+}
+
+void Queue::post_done(Ticket& ticket) {
+  const std::lock_guard lock(mutex_);
+  ticket.event_steps = ticket.steps_done;
+  ticket.done = true;
+  --open_;
+  list(ticket);
+  if (open_ == 0) changed_.notify_all();
+}
+
+size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
+  size_t count = 0;
+  while (count < max && first_ != nullptr) {
+    Ticket& ticket = *first_;
+    first_ = ticket.next_event;
+    ticket.next_event = nullptr;
+    ticket.event_listed = false;
+    hs_event& event = events[count++];
+    event = {};
+    event.ticket = ticket.id;
+    event.kind = ticket.done ? HS_EVENT_DONE : HS_EVENT_PROGRESS;
+    event.steps_done = ticket.event_steps;
+    event.user_data = ticket.user_data;
+    if (ticket.done) {
+      event.items_ok = ticket.items_ok;
+      ticket.next_event = *finished;
+      *finished = &ticket;
+    }
+  }
+  if (count > 0 && first_ == nullptr) signal_descriptor(false);
+  return count;
+}
+
+void Queue::recycle(Ticket* finished) {
+  while (finished != nullptr) {
+    Ticket* next = finished->next_event;
+    finished->client.recycle(*finished);
+    finished = next;
+  }
+}
+
+size_t Queue::poll(hs_event* events, size_t max) {
+  Ticket* finished = nullptr;
+  size_t count = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    count = take(events, max, &finished);
+  }
+  recycle(finished);
+  return count;
+}
+
+size_t Queue::wait(hs_event* events, size_t max, uint64_t timeout_us) {
+  using std::chrono::steady_clock;
+  Ticket* finished = nullptr;
+  size_t count = 0;
+  {
+    std::unique_lock lock(mutex_);
+    const auto ready = [this] { return first_ != nullptr; };
+    // Longer than a month is for ever: the sum with the clock must not overflow.
+    constexpr uint64_t kForEverUs = uint64_t{31} * 24 * 3600 * 1'000'000;
+    if (timeout_us > kForEverUs) {
+      changed_.wait(lock, ready);
+    } else {
+      changed_.wait_until(lock, steady_clock::now() + std::chrono::microseconds(timeout_us), ready);
+    }
+    count = take(events, max, &finished);
+  }
+  recycle(finished);
+  return count;
+}
+
+void Queue::count_submitted() {
+  const std::lock_guard lock(mutex_);
+  ++open_;
+}
+
+void Queue::wait_none_open() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return open_ == 0; });
+}
+
+void Queue::drop_events() {
+  Ticket* finished = nullptr;
+  hs_event event;
+  {
+    const std::lock_guard lock(mutex_);
+    while (take(&event, 1, &finished) > 0) continue;
+  }
+  recycle(finished);
+}
+
+}  // namespace halfstep::peer

@@ -1,0 +1,136 @@
+#include "peer/request.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace halfstep::peer {
+
+// A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for it.
+static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) + uint64_t{wire::kItemsMax} * sizeof(wire::Offer) +
+                  wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + 1024 <
+              wire::kBodyBytesMax);
+
+wire::Opcode opcode_of(uint32_t operation) noexcept {
+  switch (operation) {
+    case HS_OP_MATCH: return wire::Opcode::Match;
+    case HS_OP_GET: return wire::Opcode::Get;
+    case HS_OP_PUT: return wire::Opcode::Put;
+    case HS_OP_DELETE: return wire::Opcode::Delete;
+    case HS_OP_RELEASE: return wire::Opcode::Release;
+    case HS_OP_LIST: return wire::Opcode::List;
+    case HS_OP_STAT: return wire::Opcode::Stat;
+    default: return wire::Opcode::Namespace;
+  }
+}
+
+void Request::reset(Ticket& of, wire::Opcode code) {
+  ticket = &of;
+  connection = nullptr;
+  opcode = code;
+  id = 0;
+  sent = false;
+  weight_bytes = 0;
+  slices.clear();
+  shard = 0;
+  shards = 1;
+  granted = false;
+  early_bytes = 0;
+  next_sendable = 0;
+  sendable.clear();
+}
+
+bool Request::open() noexcept {
+  bool some = false;
+  for_items([&](Section& section, uint32_t item) { some = some || ticket->item_open(section, item); });
+  return some;
+}
+
+void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles, std::vector<std::byte>& out) const {
+  wire::FrameWriter frame(out);
+  frame.begin(opcode, id);
+  switch (opcode) {
+    case wire::Opcode::List:
+      frame.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = list_position(ticket->cursor, shards), .limit = ticket->limit});
+      break;
+    case wire::Opcode::Stat: break;
+    case wire::Opcode::Namespace: {
+      wire::NamespaceRecord action;
+      action.verb =
+          ticket->operation == HS_OP_NAMESPACE_CREATE ? wire::NamespaceVerb::Create : wire::NamespaceVerb::Delete;
+      action.quota_bytes = ticket->value;
+      frame.tlv(wire::Tlv::NamespaceAction, action);
+      frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));
+      break;
+    }
+    default: {
+      wire::Batch batch = ticket->batch;
+      batch.deadline_us = deadline_us;
+      frame.tlv(wire::Tlv::Batch, batch);
+      if (opcode == wire::Opcode::Release) frame.tlv(wire::Tlv::Owner, wire::OwnerRecord{.owner = ticket->owner});
+      uint32_t keys_before = 0;
+      for (uint16_t s = 0; s < slices.size(); ++s) {
+        encode_section(frame, s, handles[section(s).layout_index]);
+        if (opcode == wire::Opcode::Put) encode_offers(frame, s, keys_before);
+        keys_before += slices[s].count;
+      }
+    }
+  }
+  frame.finish();
+}
+
+void Request::encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const {
+  const Section& of = section(slice);
+  const Slice& part = slices[slice];
+  const auto key = [&](uint32_t i) { return of.order.empty() ? part.first + i : of.order[part.first + i]; };
+  wire::SectionHead head;
+  head.layout = handle;
+  head.flags = of.stop_at_miss ? wire::kSectionStopAtMiss : 0;
+  head.first_component = of.first_component;
+  head.component_count = static_cast<uint16_t>(of.component_count);
+  head.range_count = static_cast<uint16_t>(of.selection.ranges().size());
+  head.key_count = part.count;
+  if (of.order.empty()) {
+    head.keys_bytes = of.key_at[part.first + part.count] - of.key_at[part.first];
+  } else {
+    for (uint32_t i = 0; i < part.count; ++i) head.keys_bytes += static_cast<uint32_t>(of.packed_key(key(i)).size());
+  }
+  frame.open_tlv(wire::Tlv::Section);
+  frame.value().put(head);
+  for (const wire::PartRange& range : of.selection.ranges()) frame.value().put(range);
+  if (of.order.empty()) {
+    frame.value().put_bytes(ConstBytes(of.keys).subspan(of.key_at[part.first], head.keys_bytes));
+  } else {
+    for (uint32_t i = 0; i < part.count; ++i) frame.value().put_bytes(of.packed_key(key(i)));
+  }
+  frame.close_tlv();
+}
+
+void Request::encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const {
+  const Section& of = section(slice);
+  const Slice& part = slices[slice];
+  const uint32_t count = items_of(slice);
+  frame.open_tlv(wire::Tlv::Offers);
+  frame.value().put(slice);
+  frame.value().put(uint16_t{0});
+  frame.value().put(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    wire::Offer offer = of.offers[item_of(slice, i)];
+    if (offer.parent_kind == wire::kParentInBatch) {
+      const auto parent = static_cast<uint32_t>(offer.parent);
+      if (of.order.empty() && parent >= part.first && parent - part.first < part.count) {
+        offer.parent = keys_before + (parent - part.first);
+      } else {  // it travels in another request
+        const ConstBytes name = of.engine_key(parent);
+        const ConstBytes tail = name.last(std::min<size_t>(name.size(), sizeof(uint64_t)));
+        uint64_t value = 0;
+        std::memcpy(&value, tail.data(), tail.size());
+        offer.parent = value;
+        offer.parent_kind = wire::kParentKnown;
+      }
+    }
+    frame.value().put(offer);
+  }
+  frame.close_tlv();
+}
+
+}  // namespace halfstep::peer

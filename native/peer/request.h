@@ -1,0 +1,88 @@
+// request.h — the piece of a ticket that travels over one connection as one request of the wire protocol.
+// A ticket is cut by shard, by the protocol's limits, and over a shard's connections; items keep their place in the ticket.
+// Invariants: a request has a ticket until it is over or abandoned; an abandoned one stays known to its connection until the
+// daemon's Final, so that what still comes for it is skipped and not taken for something else.
+// Thread: the client's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "peer/ticket.h"
+#include "wire/message.h"
+
+namespace halfstep::peer {
+
+class Connection;
+
+// Keys [first, first + count) of a section, counted in its order of shards. Its position is the section number on the wire.
+struct Slice {
+  uint16_t section = 0;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+class Request {
+ public:
+  Ticket* ticket = nullptr;  // null: abandoned
+  Connection* connection = nullptr;
+  wire::Opcode opcode = wire::Opcode::Get;
+  uint64_t id = 0;
+  bool sent = false;
+  uint64_t weight_bytes = 0;  // what it will move, roughly
+  std::vector<Slice> slices;
+  uint32_t shard = 0;
+  uint32_t shards = 1;
+
+  // put
+  struct Sendable {
+    uint16_t slice;
+    uint32_t item;  // of the slice
+  };
+  bool granted = false;             // a Want has come
+  uint64_t early_bytes = 0;         // sent before it, out of the connection's early credit
+  size_t next_sendable = 0;
+  std::vector<Sendable> sendable;   // before a Want: all items in order
+
+  void reset(Ticket& of, wire::Opcode code);
+
+  Section& section(uint16_t slice) const noexcept { return ticket->sections[slices[slice].section]; }
+  uint32_t items_of(uint16_t slice) const noexcept { return slices[slice].count * section(slice).component_count; }
+  // The ticket's number of item `item` of a slice.
+  uint32_t item_of(uint16_t slice, uint32_t item) const noexcept {
+    const Section& of = section(slice);
+    const uint32_t key = slices[slice].first + item / of.component_count;
+    return (of.order.empty() ? key : of.order[key]) * of.component_count + item % of.component_count;
+  }
+  template <typename Visit>  // visit(Section&, item of the ticket)
+  void for_items(Visit&& visit) {
+    for (uint16_t s = 0; s < slices.size(); ++s) {
+      const uint32_t count = items_of(s);
+      for (uint32_t i = 0; i < count; ++i) visit(section(s), item_of(s, i));
+    }
+  }
+  // Some item of it is not answered in full.
+  bool open() noexcept;
+
+  // Appends the request's frame. `handle_of(layout index)` gives the connection's handles.
+  void encode(uint32_t deadline_us, const std::vector<uint16_t>& handles, std::vector<std::byte>& out) const;
+
+ private:
+  void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
+  void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;
+};
+
+wire::Opcode opcode_of(uint32_t operation) noexcept;
+
+// A cursor of the client's names the shard in its upper 4 bits, where there are several, and holds the shard's own below.
+inline constexpr uint32_t kCursorShardShift = 60;
+static_assert(wire::kShardsMax <= uint32_t{1} << (64 - kCursorShardShift));
+inline uint32_t list_shard(uint64_t cursor, uint32_t shards) noexcept {
+  return shards == 1 ? 0 : static_cast<uint32_t>(cursor >> kCursorShardShift);
+}
+inline uint64_t list_position(uint64_t cursor, uint32_t shards) noexcept {
+  return shards == 1 ? cursor : cursor & ((uint64_t{1} << kCursorShardShift) - 1);
+}
+
+}  // namespace halfstep::peer

@@ -1,0 +1,185 @@
+// ticket.h — a submitted batch: what it asks, where its bytes go, and what is known of every item so far.
+// Units are what gets an answer of its own: an item, or with ranges each selected part of an item. A unit is answered when the
+// daemon has said so and, for an ok of a get, all its bytes have arrived and verified; then its answer is written to the
+// caller's array, once.
+// Invariants: nothing of the caller's is written after finish(); a ticket goes back to the pool only when its terminal event
+// was taken from the queue.
+// Thread: filled on the submitter's, then the client's alone; queue.h says what the queue's lock covers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "net/loop.h"
+#include "peer/halfstep.h"
+#include "peer/selection.h"
+#include "peer/target.h"
+#include "wire/layout.h"
+#include "wire/records.h"
+
+namespace halfstep::peer {
+
+class Client;
+class Connection;
+class Queue;
+class Request;
+
+struct Item {
+  static constexpr uint8_t kVoid = 1;     // the daemon aborted a run of it: it cannot become ok
+  static constexpr uint8_t kFits = 2;     // has a place for a block of block_bytes
+  static constexpr uint8_t kFailed = 4;   // a unit of it is not ok
+  static constexpr uint8_t kWanted = 8;   // put: the daemon has granted it
+  static constexpr uint8_t kSent = 16;    // put: every byte was queued
+
+  uint32_t name_number = 0;
+  uint32_t block_bytes = 0;   // get: 0 until the first run names it
+  uint32_t parts_left = 0;    // selected parts that have not arrived; counts once block_bytes is known
+  uint32_t units_left = 0;    // not settled
+  uint32_t seen_at = 0;       // its bitmaps of announced and of arrived parts: first word in Ticket::seen
+  uint32_t open_part = UINT32_MAX;  // get: the part that comes in pieces now, put: the next one to go; how far, its sum so far
+  uint32_t open_bytes = 0;
+  uint32_t open_crc = 0;
+  uint8_t flags = 0;
+  bool has(uint8_t flag) const noexcept { return (flags & flag) != 0; }
+};
+
+struct Unit {
+  wire::Answer said = wire::Answer::Pending;
+  bool arrived = false;
+  bool settled = false;
+  wire::Reason reason = wire::Reason::None;
+};
+
+struct Section {
+  std::shared_ptr<const wire::Layout> layout;
+  uint32_t layout_index = 0;  // of the client's
+  uint32_t first_component = 0;
+  uint32_t component_count = 1;
+  bool stop_at_miss = false;
+  uint32_t key_count = 0;
+  uint32_t item_count = 0;
+  uint32_t first_item = 0;  // in Ticket::items
+  uint32_t first_unit = 0;  // in Ticket::units
+  uint32_t units_per_item = 1;
+  std::vector<std::byte> keys;    // packed as they travel
+  std::vector<uint32_t> key_at;   // by key, and the end
+  std::vector<uint32_t> order;    // keys grouped by shard; empty = as they are (one shard)
+  wire::GroupShape shape;
+  Selection selection;
+  Target target;
+  std::vector<wire::Offer> offers;  // put: by item; parent = ordinal of a key of this section where kParentInBatch
+  hs_answer* answers = nullptr;
+  uint32_t* lengths = nullptr;
+
+  ConstBytes packed_key(uint32_t key) const noexcept {
+    return ConstBytes(keys).subspan(key_at[key], key_at[key + 1] - key_at[key]);
+  }
+  ConstBytes engine_key(uint32_t key) const noexcept { return packed_key(key).subspan(1); }
+};
+
+class Ticket {
+ public:
+  Ticket(Client& core, void (*deadline)(void* ticket)) : client(core), timer(deadline, this) {}
+
+  // ---- Fixed from submission on
+  Client& client;
+  hs_ticket id = 0;
+  uint32_t place = 0;  // in the client's pool
+  Queue* queue = nullptr;
+  uint32_t operation = 0;
+  uint64_t deadline_us = 0;  // of the client's clock
+  wire::Batch batch;         // deadline_us is filled in when a request of it is encoded
+  bool wants_progress = false;
+  uint64_t user_data = 0;
+  uint32_t section_count = 0;
+  std::vector<Section> sections;  // the first section_count; the rest keeps its memory for later
+  std::vector<Item> items;
+  std::vector<Unit> units;
+  uint64_t owner = 0;  // release
+  uint64_t cursor = 0;
+  uint64_t* cursor_out = nullptr;
+  uint32_t limit = 0;
+  std::string text;
+  uint64_t value = 0;
+  hs_text_sink sink = nullptr;
+  void* sink_context = nullptr;
+  hs_answer* outcome = nullptr;
+
+  // ---- The client thread's
+  enum class State : uint8_t { Submitted, Waiting, Running, Fencing, Finished };
+  State state = State::Submitted;
+  Ticket* previous = nullptr;       // all that the client's thread has and that are not finished
+  Ticket* next = nullptr;
+  net::Timer timer;                 // the deadline; while fencing, how long the fence may take
+  std::vector<Request*> requests;   // not over yet
+  bool dispatching = false;         // its requests are being given out: it is not over yet
+  uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory
+  std::vector<Connection*> fence;   // those of its connections that may have such
+  wire::AnswerReason end;           // what unsettled units get
+  wire::AnswerReason whole;         // outcome of a batch without items
+  std::vector<uint64_t> seen;       // bitmaps of announced parts
+  std::vector<uint32_t> step_left;  // by ordinal: items of which this part is still to come; empty = steps are items
+  uint32_t steps_done = 0;
+  uint32_t steps_told = 0;
+  uint32_t items_settled = 0;
+  uint32_t items_ok = 0;
+
+  // ---- The queue's, under its lock
+  Ticket* next_event = nullptr;
+  bool event_listed = false;
+  bool done = false;
+  uint32_t event_steps = 0;
+
+  bool changes_store() const noexcept {
+    return operation != HS_OP_GET && operation != HS_OP_MATCH && operation != HS_OP_LIST && operation != HS_OP_STAT;
+  }
+  bool is_get() const noexcept { return operation == HS_OP_GET; }
+  bool is_put() const noexcept { return operation == HS_OP_PUT; }
+  // Nothing of an earlier batch is left but its id; memory is.
+  void reset();
+  // Gives memory back, too.
+  void shed();
+  // Once sections are known: sizes items and units and marks the caller's arrays.
+  void prepare();
+
+  Item& item(const Section& section, uint32_t number) noexcept { return items[section.first_item + number]; }
+
+  // The daemon's answer for all units of an item, or for one. Invalid: said already.
+  Status say(Section& section, uint32_t item, wire::AnswerReason answer);
+  Status say_unit(Section& section, uint32_t item, uint32_t ordinal, wire::AnswerReason answer);
+  // The answer of the request as a whole, for a unit that no other names.
+  void say_if_silent(Section& section, uint32_t item, uint32_t ordinal, wire::AnswerReason answer) {
+    if (unit(section, item, ordinal).said == wire::Answer::Pending) (void)say_unit(section, item, ordinal, answer);
+  }
+  // The client's own word for what the daemon has not answered in full: a connection that died, a refused layout.
+  void fail_item(Section& section, uint32_t item, wire::AnswerReason answer);
+  // get: the length of an item's block, as the first run says it. Invalid: no block of the section can have it.
+  Status announce(Section& section, uint32_t item, uint32_t block_bytes);
+  // get: marks a part as coming. False: it is not selected, or it came before.
+  bool mark_seen(Section& section, uint32_t item, uint32_t part);
+  // get: all bytes of a part are there.
+  void part_arrived(Section& section, uint32_t item, uint32_t part, bool verified);
+  // Some unit of the item was never answered by the daemon, or was called ok before its bytes were there.
+  bool item_open(const Section& section, uint32_t item) const noexcept;
+
+  // For a batch without items: the worst answer counts.
+  void say_whole(wire::AnswerReason answer) noexcept {
+    if (whole.answer == wire::Answer::Pending || whole.answer == wire::Answer::Ok) whole = answer;
+  }
+  // Settles all that is open with `end` and writes the outcome. Nothing of the caller's is touched afterwards.
+  void finish();
+
+ private:
+  void settle(Section& section, uint32_t item, uint32_t ordinal, wire::AnswerReason answer);
+  void settle_if_known(Section& section, uint32_t item, uint32_t ordinal);
+  Unit& unit(const Section& section, uint32_t item, uint32_t ordinal) noexcept {
+    return units[section.first_unit + item * section.units_per_item + ordinal];
+  }
+  void count_step(uint32_t ordinal) noexcept;
+  void count_all_steps(Section& section, uint32_t item) noexcept;
+};
+
+}  // namespace halfstep::peer
