@@ -1,0 +1,186 @@
+"""A daemon for tests: `halfstep serve` as a process of its own, on a free port and a unix socket, with a store of its own.
+
+`daemon` is shared by all tests of a run; each test sees blocks of its own, because `client` has a layout of its own.
+`own_daemon` is for tests that kill it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import halfstep
+
+START_S = 60
+STORE, ARENA = "256MiB", "64MiB"
+
+
+class Daemon:
+    """`halfstep serve --json`. Its addresses stay the same over restarts, so that clients find it again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = directory / "store.hs"
+        # A socket's path is short; a test's directory may not be.
+        self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
+        self._socket = Path(self._socket_directory.name) / "h.sock"
+        self._log = directory / "daemon.log"
+        self._listen = "127.0.0.1:0"
+        self._process: subprocess.Popen[str] | None = None
+        self.facts: dict[str, Any] = {}
+
+    def start(self) -> None:
+        """Start it, wait until it listens."""
+        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--store", str(self.store), "--size", STORE]
+        command += ["--arena", ARENA, "--listen", self._listen, "--unix", str(self._socket)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.end(signal.SIGKILL)
+            raise AssertionError(f"the daemon did not start: {self._log.read_text()[-2000:]}")
+        self.facts = json.loads(line)
+        self._listen = next(address for address in self.facts["listening"] if not address.startswith("unix:"))
+
+    @property
+    def url(self) -> str:
+        """For connect(), without a namespace."""
+        return f"halfstep://{self._listen}"
+
+    @property
+    def unix_url(self) -> str:
+        """For connect(), without a namespace."""
+        return f"halfstep+unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def pause(self) -> None:
+        """It is there and says nothing, until resume()."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """After pause()."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """As the power does."""
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """As an operator does; its exit status."""
+        return self.end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Kill it if it runs, and start it again on the same store and addresses."""
+        if self.running:
+            self.kill()
+        self.start()
+
+    def end(self, number: int) -> int:
+        """Send the signal, reap it; its exit status."""
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        if process.poll() is None:
+            process.send_signal(number)
+        status = process.wait(START_S)
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
+    def close(self) -> None:
+        """No process stays, whatever happened."""
+        self.end(signal.SIGKILL)
+        self._socket_directory.cleanup()
+
+
+@pytest.fixture(scope="session")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    started = Daemon(tmp_path_factory.mktemp("daemon"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
+    """The daemon that all tests share; it is resumed after each."""
+    if not shared_daemon.running:
+        shared_daemon.restart()
+    yield shared_daemon
+    if shared_daemon.running:
+        shared_daemon.resume()
+
+
+@pytest.fixture
+def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon for one test alone."""
+    started = Daemon(tmp_path)
+    try:
+        started.start()
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def layout(request: pytest.FixtureRequest) -> halfstep.Layout:
+    """A layout that no other test has."""
+    return halfstep.Layout.opaque(request.node.nodeid[-200:], process=os.getpid())
+
+
+@pytest.fixture
+def client(daemon: Daemon, layout: halfstep.Layout) -> Iterator[halfstep.Client]:
+    """A client of the shared daemon. Its deadlines are those of a busy machine: no test is about speed."""
+    with halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000) as client:
+        yield client
+
+
+@pytest.fixture
+def blocks() -> Callable[..., npt.NDArray[np.uint8]]:
+    """blocks(count, block_bytes, seed=0): arbitrary bytes, the same for the same seed."""
+
+    def make(count: int, block_bytes: int, seed: int = 0) -> npt.NDArray[np.uint8]:
+        return np.random.default_rng(seed).integers(0, 256, (count, block_bytes), np.uint8)
+
+    return make
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """run_script(text, *arguments): a Python process of its own, with what it printed; a hang is a failure."""
+
+    def run(text: str, *arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "script.py"
+        script.write_text(text)
+        return subprocess.run(
+            [sys.executable, "-X", "faulthandler", str(script), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run
