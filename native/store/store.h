@@ -76,6 +76,10 @@ struct Read {
 
   Status status;                 // Ok; NotFound; Corrupt (dropped and counted); IoError
   Resident* resident = nullptr;  // pinned when Ok: give back with unpin()
+
+  // The store's own, until `complete`.
+  void* store_own = nullptr;
+  Read* store_next = nullptr;
 };
 
 enum class Parent : uint8_t { Unknown, Root, Known };
@@ -85,8 +89,9 @@ struct Write {
   // In
   BlockName name;  // engine_key must stay readable until begin_write() returns
   IndexKey key;
-  uint32_t block_bytes = 0;   // raw
-  std::span<const PartInfo> coded_parts;  // empty: plain, cut by the group's shape. Else stored_bytes, raw_bytes, raw_crc, codec
+  uint32_t block_bytes = 0;  // raw
+  std::span<const PartInfo>
+      coded_parts;  // empty: plain, cut by the group's shape. Else stored_bytes, raw_bytes, raw_crc, codec
   Parent parent_kind = Parent::Unknown;
   uint64_t parent = 0;
   uint32_t ttl_s = 0;
@@ -180,7 +185,8 @@ class Store {
   static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry);
   // Reads the header, takes ownership (start number), recovers. Blocking; never refuses for bad media. `why_refused` of the
   // Fault: not a store, a newer format, or another owner took it.
-  static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, std::unique_ptr<Store>* out);
+  static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
+                    std::unique_ptr<Store>* out);
   virtual ~Store() = default;
 
   virtual const Geometry& geometry() const noexcept = 0;

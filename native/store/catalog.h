@@ -1,0 +1,136 @@
+// catalog.h — what is where: the segments of the shard, the blocks in them, and the index that finds a block by its key.
+// Plain here: a record per block in its segment's array, freed with the segment. The array's order is the order on flash, so
+// that an ordinal is the same in memory, in the frames and in the footer.
+// Invariants: the index names a block if and only if its record is live; a record's place never changes while its segment
+// keeps its generation; live bytes are the sums of the live records' extents.
+// Thread: the shard's.
+#pragma once
+
+#include <vector>
+
+#include "index/table.h"
+#include "store/extent_layout.h"
+#include "store/format.h"
+#include "store/names.h"
+
+namespace halfstep::store {
+
+inline Hash128 hash_of(const IndexKey& key) noexcept { return {key.low, key.high}; }
+
+struct Location {
+  uint32_t segment = UINT32_MAX;
+  uint32_t ordinal = 0;
+  uint64_t packed() const noexcept { return uint64_t{segment} << 32 | ordinal; }
+  static Location of(uint64_t packed) noexcept { return {static_cast<uint32_t>(packed >> 32), static_cast<uint32_t>(packed)}; }
+  bool valid() const noexcept { return segment != UINT32_MAX; }
+  bool operator==(const Location&) const noexcept = default;
+};
+
+// A stored block in memory. The checksum is bound to the key (V1 section 2): a record under a wrong key verifies nothing.
+struct Block {
+  IndexKey key;
+  uint64_t birth = 0;
+  uint32_t page = 0;
+  uint32_t stored_bytes = 0;
+  uint32_t raw_bytes = 0;
+  uint32_t bound_checksum = 0;
+  uint32_t scope = 0;
+  uint32_t component = 0;
+  uint32_t created_s = 0;
+  uint32_t expiry_s = 0;
+  uint32_t key_at = 0;  // of its engine key in the segment's
+  uint16_t parts = 0;
+  uint16_t pages_back = 0;
+  uint8_t key_bytes = 0;  // 0: lost with a page that a footer's key stood in
+  bool trailer = false;
+  bool live = false;
+  bool held = false;
+
+  ExtentShape shape() const noexcept { return {parts, stored_bytes, trailer}; }
+  uint64_t extent_bytes() const noexcept { return shape().extent_bytes(); }
+  uint32_t checksum() const noexcept { return bound_checksum ^ static_cast<uint32_t>(key.high); }
+};
+Block block_of(const format::Entry& entry) noexcept;
+
+enum class SegmentState : uint8_t {
+  Free,     // no generation that anybody may write with
+  Logging,  // its new generation is on the way to the record log
+  Ready,    // the generation is on media, nothing written yet
+  Open,     // frames are being appended
+  Sealing,  // full: waits for its frames, a flush and the footer
+  Sealed,   // has a footer
+  Ended,    // ended by a failure: walked frame by frame after a restart
+  Bad,      // never used again
+};
+
+struct Segment {
+  uint32_t number = 0;
+  SegmentState state = SegmentState::Free;
+  uint8_t write_errors = 0;
+  uint64_t generation = 0;
+  uint64_t opened = 0;        // sequence of its first frame: the order of reclaim
+  uint32_t next_page = 0;     // where the next frame starts
+  uint32_t written_page = 0;  // all frames below have completed
+  uint32_t durable_page = 0;  // and were covered by a flush: the watermark
+  uint32_t frames = 0;
+  uint32_t frames_in_flight = 0;
+  uint32_t reads_in_flight = 0;
+  uint32_t held_blocks = 0;
+  uint32_t live_blocks = 0;
+  uint64_t long_key_bytes = 0;  // with their heads, in the footer to come
+  std::vector<Block> blocks;
+  std::vector<std::byte> keys;         // engine keys, back to back
+  std::vector<format::Entry> entries;  // until the footer is written
+
+  bool holds_frames() const noexcept { return state >= SegmentState::Open && state <= SegmentState::Ended; }
+  ConstBytes key_of(const Block& block) const noexcept { return ConstBytes(keys).subspan(block.key_at, block.key_bytes); }
+};
+
+class Catalog {
+ public:
+  Catalog(uint32_t segments, Names& names);
+
+  Segment& segment(uint32_t number) noexcept { return segments_[number]; }
+  const Segment& segment(uint32_t number) const noexcept { return segments_[number]; }
+  std::vector<Segment>& segments() noexcept { return segments_; }
+  uint32_t segment_count() const noexcept { return static_cast<uint32_t>(segments_.size()); }
+
+  Location find(const IndexKey& key) const noexcept;
+  Block& at(Location location) noexcept { return segments_[location.segment].blocks[location.ordinal]; }
+  const Block& at(Location location) const noexcept { return segments_[location.segment].blocks[location.ordinal]; }
+
+  // Appends the record, live, and names it in the index; what the index named before is no longer live.
+  Location add(Segment& segment, const format::Entry& entry, ConstBytes engine_key, bool held);
+  // The same for a record that is not live: it only keeps its ordinal.
+  void add_dead(Segment& segment, const format::Entry& entry);
+  // Out of the index. No-op for a record that is not live.
+  void drop(Location location) noexcept;
+  void set_held(Location location, bool held) noexcept;
+  // Forgets all of a segment's blocks: drops the live ones (visit(const Block&) before each), frees their records.
+  template <typename Visit>
+  void empty(Segment& segment, Visit&& visit) {
+    for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
+      if (!segment.blocks[ordinal].live) continue;
+      visit(segment.blocks[ordinal]);
+      drop({segment.number, ordinal});
+    }
+    release(segment);
+  }
+
+  // The lowest generation of the segments that hold frames: tombstones below it are done with.
+  uint64_t oldest_generation(uint64_t none) const noexcept;
+
+  uint64_t live_blocks() const noexcept { return index_.size(); }
+  uint64_t live_bytes() const noexcept { return live_bytes_; }
+  uint64_t memory_bytes() const noexcept;
+
+ private:
+  static void release(Segment& segment);
+
+  Names& names_;
+  std::vector<Segment> segments_;
+  index::Table index_;
+  uint64_t live_bytes_ = 0;
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,115 @@
+// core.h — what the pieces of one shard's store share: the device, the clock, the counters, the order of things.
+// Invariants: `sequence` only grows and starts above everything that was ever on flash; store time never runs backwards.
+// Thread: the shard's.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+
+#include "store/catalog.h"
+#include "store/flusher.h"
+#include "store/geometry.h"
+#include "store/header.h"
+#include "store/holds.h"
+#include "store/memory.h"
+#include "store/names.h"
+#include "store/record_log.h"
+#include "store/transfer.h"
+
+namespace halfstep::store {
+
+// Frames in flight at once; each has header pages of its own, taken from the arena at open.
+inline constexpr uint32_t kFramesInFlightMax = 4;
+inline constexpr uint64_t kFrameHeaderBytes = uint64_t{format::kFrameHeaderPagesMax} * kPageBytes;
+
+struct Core {
+  Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in)
+      : engine(engine_in),
+        slots(slots_in),
+        clock(clock_in),
+        options(options_in),
+        header(std::move(header_in)),
+        places(header.places()),
+        index_secret(header.index_secret()),
+        page_secret(header.page_secret()),
+        catalog(places.geometry.segments, names),
+        flusher(engine, counters.flushes),
+        log({&engine, &flusher, places, page_secret, 0}),
+        memory(slots, kFramesInFlightMax * kFrameHeaderBytes, options.write_share),
+        holds(options.holds_max, options.lease_ms_max * 1000),
+        store_time_base_s(header.fixed.store_time_s) {
+    names.refresh(header);
+  }
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  io::Engine& engine;
+  SlotPool& slots;
+  const Clock& clock;
+  const Options options;
+  HeaderState header;
+  const Places places;
+  const HashKey index_secret;
+  const HashKey page_secret;
+  Counters counters;
+  Names names;
+  Catalog catalog;
+  Flusher flusher;
+  RecordLog log;
+  Memory memory;
+  Holds holds;
+  TransferPool transfers;
+  uint64_t sequence = 0;
+  uint64_t store_time_base_s = 0;
+
+  uint64_t draw() noexcept { return ++sequence; }
+  uint64_t store_time_s() noexcept {
+    store_time_base_s = std::max(store_time_base_s, clock.wall_s());
+    return store_time_base_s;
+  }
+  bool expired(uint32_t expiry_s) noexcept { return expiry_s != 0 && expiry_s <= store_time_s(); }
+
+  // Records in the log: pooled, because removes come by the thousand.
+  RecordLog::Pending& take_pending() {
+    if (free_pending_ == nullptr) return pending_.emplace_back();
+    RecordLog::Pending& pending = *free_pending_;
+    free_pending_ = pending.next;
+    pending = {};
+    return pending;
+  }
+  void give_pending(RecordLog::Pending& pending) noexcept {
+    pending.next = free_pending_;
+    free_pending_ = &pending;
+  }
+  void log_tombstone(const IndexKey& key, void (*done)(RecordLog::Pending&, Status), void* owner) {
+    RecordLog::Pending& pending = take_pending();
+    pending.record.kind = static_cast<uint8_t>(format::RecordKind::Tombstone);
+    pending.record.sequence = draw();
+    pending.record.key_low = key.low;
+    pending.record.key_high = key.high;
+    pending.done = done;
+    pending.owner = owner;
+    log.append(pending);
+  }
+  // A block that left the index though its frame may be found again: a restart must not bring it back after somebody was
+  // told that it is gone.
+  void bury(const IndexKey& key) {
+    log_tombstone(
+        key, [](RecordLog::Pending& pending, Status) { static_cast<Core*>(pending.owner)->give_pending(pending); }, this);
+  }
+  // Out of index and memory.
+  void forget(Location location) noexcept {
+    const IndexKey key = catalog.at(location).key;
+    catalog.drop(location);
+    if (Extent* extent = memory.find(key); extent != nullptr && extent->location == location) {
+      memory.unlist(*extent);
+      memory.settle(*extent);
+    }
+  }
+
+ private:
+  std::deque<RecordLog::Pending> pending_;
+  RecordLog::Pending* free_pending_ = nullptr;
+};
+
+}  // namespace halfstep::store

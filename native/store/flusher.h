@@ -1,0 +1,69 @@
+// flusher.h — one device flush at a time, shared by everybody who needs one (group commit).
+// Invariants: a waiter's `done` follows a flush that was submitted after its `starting`; writes that had completed by then
+// are on media when the status is Ok.
+// Thread: the shard's.
+#pragma once
+
+#include "base/status.h"
+#include "io/engine.h"
+
+namespace halfstep::store {
+
+struct FlushWaiter {
+  void (*starting)(FlushWaiter& waiter) = nullptr;  // may be null: the last moment to note what this flush covers
+  void (*done)(FlushWaiter& waiter, Status status) = nullptr;
+  void* owner = nullptr;
+  FlushWaiter* next = nullptr;
+  bool waiting = false;
+};
+
+class Flusher {
+ public:
+  Flusher(io::Engine& engine, uint64_t& flushes) : engine_(engine), flushes_(flushes) {
+    request_.op = io::Op::Flush;
+    request_.owner = this;
+    request_.complete = [](io::Request& request) { static_cast<Flusher*>(request.owner)->completed(); };
+  }
+
+  // Asking again before the flush has begun is the same asking.
+  void want(FlushWaiter& waiter) noexcept {
+    if (waiter.waiting) return;
+    waiter.waiting = true;
+    waiter.next = queued_;
+    queued_ = &waiter;
+  }
+
+  void turn() noexcept {
+    if (flying_ != nullptr || queued_ == nullptr) return;
+    flying_ = queued_;
+    queued_ = nullptr;
+    for (FlushWaiter* waiter = flying_; waiter != nullptr; waiter = waiter->next) {
+      if (waiter->starting != nullptr) waiter->starting(*waiter);
+    }
+    ++flushes_;
+    engine_.submit(request_);
+  }
+
+  bool idle() const noexcept { return flying_ == nullptr && queued_ == nullptr; }
+
+ private:
+  void completed() noexcept {
+    const Status status = request_.error == 0 ? Status() : Status(Code::IoError, request_.error);
+    FlushWaiter* waiter = flying_;
+    flying_ = nullptr;
+    while (waiter != nullptr) {
+      FlushWaiter* next = waiter->next;  // `done` may ask for the next flush
+      waiter->waiting = false;
+      waiter->done(*waiter, status);
+      waiter = next;
+    }
+  }
+
+  io::Engine& engine_;
+  uint64_t& flushes_;
+  io::Request request_;
+  FlushWaiter* queued_ = nullptr;
+  FlushWaiter* flying_ = nullptr;
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,84 @@
+#include "store/footer.h"
+
+#include <cassert>
+#include <cstring>
+
+namespace halfstep::store {
+namespace {
+
+// Fills `body` with keys from ordinal `from` on; returns the ordinal where it stopped, and how many keys and which was first.
+uint32_t pack_keys(const Segment& segment, uint32_t from, Bytes body, uint32_t* count, uint32_t* first) {
+  size_t at = 0;
+  *count = 0;
+  *first = from;
+  uint32_t ordinal = from;
+  for (; ordinal < segment.blocks.size(); ++ordinal) {
+    const Block& block = segment.blocks[ordinal];
+    if (block.key_bytes <= format::kEngineKeyInline) continue;
+    if (at + sizeof(format::FooterKey) + block.key_bytes > body.size()) break;
+    if (*count == 0) *first = ordinal;
+    format::FooterKey head;
+    head.ordinal = ordinal;
+    head.bytes = block.key_bytes;
+    store_le(body.data() + at, head);
+    std::memcpy(body.data() + at + sizeof(head), segment.key_of(block).data(), block.key_bytes);
+    at += sizeof(head) + block.key_bytes;
+    ++*count;
+  }
+  return ordinal;
+}
+
+}  // namespace
+
+FooterBuilder::FooterBuilder(const HashKey& secret, uint32_t shard, const Segment& segment, uint32_t segment_pages,
+                             uint64_t sequence, uint64_t store_time_s)
+    : secret_(secret), segment_(segment), segment_pages_(segment_pages) {
+  assert(segment.entries.size() == segment.blocks.size());
+  entry_pages_ = static_cast<uint32_t>(div_up(segment.entries.size(), format::kEntriesPerPage));
+  uint32_t key_pages = 0;
+  PageBuffer trial(1);
+  for (uint32_t from = 0, count = 0, first = 0;;) {
+    from = pack_keys(segment, from, page_body(trial.page(0)), &count, &first);
+    if (count == 0) break;
+    ++key_pages;
+  }
+  pages_ = entry_pages_ + key_pages + 1;
+  assert(pages_ <= footer_pages(segment.entries.size(), segment.long_key_bytes));
+  header_.generation = segment.generation;
+  header_.sequence = sequence;
+  header_.created_s = store_time_s;
+  header_.shard = shard;
+  header_.segment = segment.number;
+  header_.frame = segment.frames;
+  header_.page_count = pages_;
+  header_.frame_pages = segment.next_page;
+  header_.watermark = segment.durable_page;
+  header_.total_entries = static_cast<uint32_t>(segment.entries.size());
+}
+
+void FooterBuilder::build(Bytes page) {
+  assert(!finished());
+  std::memset(page.data(), 0, page.size());
+  format::PageHeader header = header_;
+  header.page = next_page_;
+  header.place = first_place() + next_page_;
+  if (next_page_ < entry_pages_) {
+    header.kind = static_cast<uint8_t>(format::PageKind::FooterEntries);
+    header.first_entry = next_page_ * format::kEntriesPerPage;
+    header.entries = std::min<uint32_t>(format::kEntriesPerPage, header.total_entries - header.first_entry);
+    for (uint32_t i = 0; i < header.entries; ++i) {
+      format::Entry entry = segment_.entries[header.first_entry + i];
+      if (!segment_.blocks[header.first_entry + i].live) entry.flags |= format::kEntryVoid;
+      store_le(page_body(page).data() + i * sizeof(entry), entry);
+    }
+  } else if (next_page_ + 1 < pages_) {
+    header.kind = static_cast<uint8_t>(format::PageKind::FooterKeys);
+    next_key_ = pack_keys(segment_, next_key_, page_body(page), &header.entries, &header.first_entry);
+  } else {
+    header.kind = static_cast<uint8_t>(format::PageKind::FooterTail);
+  }
+  seal_page(secret_, header, page);
+  ++next_page_;
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,52 @@
+// header.h — the store header as a value: what it says, its bytes, and who owns the store (V1 section 5).
+// Invariants: decode_header() accepts only a whole snapshot whose SHA-256 fits and whose numbers and references agree;
+// a scope number is listed at most once and is below next_scope.
+// Thread: any; a value.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "store/format.h"
+#include "store/geometry.h"
+#include "store/store.h"
+
+namespace halfstep::store {
+
+struct StoredNamespace {
+  format::NamespaceRecord record;
+  std::string name;
+};
+
+struct HeaderState {
+  format::StoreHeader fixed;
+  std::vector<format::DeviceRecord> devices;
+  std::vector<StoredNamespace> namespaces;
+  std::vector<std::shared_ptr<const wire::Layout>> layouts;
+  std::vector<format::ScopeRecord> scopes;
+
+  const StoredNamespace* find_namespace(std::string_view name) const noexcept;
+  // The live scope of a namespace and a layout, 0 = none.
+  uint32_t find_scope(uint32_t namespace_number, const wire::LayoutId& layout) const noexcept;
+  // Layouts that no scope names any more leave the table.
+  void drop_unused_layouts();
+
+  HashKey index_secret() const noexcept { return load_le<HashKey>(fixed.secret.data()); }
+  HashKey page_secret() const noexcept { return load_le<HashKey>(fixed.secret.data() + 16); }
+  Places places() const noexcept;
+};
+
+// NoSpace when it would be longer than its reserve. `out` is whole pages.
+Status encode_header(HeaderState& state, std::vector<std::byte>* out);
+
+// NotFound: no magic. Unsupported: a newer version or incompatible features (`out->fixed` is set). Corrupt: anything else.
+Status decode_header(ConstBytes bytes, HeaderState* out);
+
+// Who runs this process, for the header's owner fields.
+void sign_owner(format::StoreHeader& header);
+// "pid 812 on host flash3", for people.
+std::string owner_text(const format::StoreHeader& header);
+
+}  // namespace halfstep::store

@@ -1,0 +1,193 @@
+#include "store/header_io.h"
+
+#include <algorithm>
+
+namespace halfstep::store {
+namespace {
+
+constexpr uint32_t kReservePages = format::kHeaderReserveBytes / kPageBytes;
+
+// Reads one copy: its first page, then as much as that says. NotFound / Corrupt / Unsupported / IoError / Ok.
+Status read_copy(BlockingIo& io, uint64_t offset, PageBuffer& buffer, HeaderState* out) {
+  if (const Status status = io.read(offset, buffer.page(0)); !status.ok()) return status;
+  const auto prefix = load_le<format::StoreHeader>(buffer.page(0).data());
+  if (prefix.magic != format::kHeaderMagic) return Code::NotFound;
+  if (prefix.header_bytes > format::kHeaderReserveBytes) return Code::Corrupt;
+  const uint64_t bytes = round_up(std::max<uint64_t>(prefix.header_bytes, kPageBytes), kPageBytes);
+  if (bytes > kPageBytes) {
+    const Bytes rest = buffer.bytes().subspan(kPageBytes, static_cast<size_t>(bytes - kPageBytes));
+    if (const Status status = io.read(offset + kPageBytes, rest); !status.ok()) return status;
+  }
+  return decode_header(buffer.bytes().first(static_cast<size_t>(bytes)), out);
+}
+
+// Copy B lies at the end, and when copy A is damaged nothing says where that is: a read past the end of a device fails, so
+// the last page that can be read is found by halving.
+uint64_t find_device_bytes(BlockingIo& io, PageBuffer& buffer) {
+  constexpr uint64_t kLimitPages = (uint64_t{1} << 50) / kPageBytes;
+  const auto readable = [&](uint64_t page) { return io.read(page * kPageBytes, buffer.page(0)).ok(); };
+  uint64_t above = 1;
+  while (above < kLimitPages && readable(above)) above *= 2;
+  uint64_t below = above / 2;
+  while (above - below > 1) {
+    const uint64_t middle = below + (above - below) / 2;
+    (readable(middle) ? below : above) = middle;
+  }
+  return (below + 1) * kPageBytes;
+}
+
+bool same_snapshot(const HeaderState& a, const HeaderState& b) noexcept { return a.fixed.checksum == b.fixed.checksum; }
+
+}  // namespace
+
+Fault load_header(io::Engine& engine, LoadedHeader* out) {
+  BlockingIo io(engine);
+  PageBuffer buffer(kReservePages);
+  HeaderState copies[2];
+  Status status[2];
+  status[0] = read_copy(io, 0, buffer, &copies[0]);
+  uint64_t device_bytes = copies[0].fixed.device_bytes;
+  if (!status[0].ok() && !(status[0] == Code::Unsupported)) device_bytes = find_device_bytes(io, buffer);
+  status[1] = Code::NotFound;
+  if (device_bytes >= 2 * format::kHeaderReserveBytes) {
+    status[1] = read_copy(io, device_bytes - format::kHeaderReserveBytes, buffer, &copies[1]);
+  }
+
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    if (status[copy] == Code::Unsupported) {
+      return {Code::Unsupported, "store header: format version " + std::to_string(copies[copy].fixed.version) +
+                                     ", incompatible features " + std::to_string(copies[copy].fixed.incompatible) +
+                                     "; this build knows version 1 without any: start the version that wrote it"};
+    }
+  }
+  const bool ok[2] = {status[0].ok(), status[1].ok()};
+  if (!ok[0] && !ok[1]) {
+    if (status[0] == Code::NotFound && status[1] == Code::NotFound) {
+      return {Code::NotFound,
+              "no store header at either end: this is not a store, or not of this size; create one, or name the right file"};
+    }
+    return {Code::Corrupt, "store header: copy at the start " + std::string(code_name(status[0].code())) +
+                               ", copy at the end " + std::string(code_name(status[1].code())) +
+                               "; with both damaged the store's secret is gone and nothing can be read: create it anew"};
+  }
+  const uint32_t best = !ok[0] || (ok[1] && copies[1].fixed.sequence > copies[0].fixed.sequence) ? 1 : 0;
+  out->copy_bad[best] = false;
+  out->copy_bad[1 - best] = !ok[1 - best] || !same_snapshot(copies[0], copies[1]);
+  out->state = std::move(copies[best]);
+  return {};
+}
+
+Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies) {
+  ++state.fixed.sequence;
+  std::vector<std::byte> encoded;
+  if (const Status status = encode_header(state, &encoded); !status.ok()) return status;
+  PageBuffer image(static_cast<uint32_t>(encoded.size() / kPageBytes));
+  std::memcpy(image.bytes().data(), encoded.data(), encoded.size());
+  BlockingIo io(engine);
+  Status last;
+  *bad_copies = 0;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    Status status = io.write(state.places().header(copy), image.bytes());
+    if (status.ok()) status = io.flush();
+    if (status.ok()) continue;
+    last = status;
+    ++*bad_copies;
+  }
+  return *bad_copies < 2 ? Status() : last;
+}
+
+HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, HeaderState& current)
+    : engine_(engine), flusher_(flusher), current_(current), image_(kReservePages), seen_(2) {
+  flush_.owner = this;
+  flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<HeaderWriter*>(waiter.owner)->copy_written(status); };
+}
+
+void HeaderWriter::submit(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
+  queue_.push_back({std::move(change), std::move(done), {}});
+}
+
+void HeaderWriter::turn() {
+  if (step_ == Step::Idle && !queue_.empty()) begin();
+}
+
+void HeaderWriter::begin() {
+  running_ = std::move(queue_);
+  queue_.clear();
+  if (lost_) return finish(Code::Closed);
+  step_ = Step::Checking;
+  outstanding_ = 2;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    io::Request& request = requests_[copy];
+    request.op = io::Op::Read;
+    request.offset = current_.places().header(copy);
+    request.data = seen_.page(copy).data();
+    request.bytes = kPageBytes;
+    request.owner = this;
+    request.complete = on_request;
+    engine_.submit(request);
+  }
+}
+
+void HeaderWriter::on_request(io::Request& request) {
+  auto* self = static_cast<HeaderWriter*>(request.owner);
+  if (--self->outstanding_ > 0) return;
+  if (self->step_ == Step::Checking) return self->checked();
+  if (request.error != 0) return self->copy_written({Code::IoError, request.error});
+  self->step_ = self->step_ == Step::WritingA ? Step::FlushingA : Step::FlushingB;
+  self->flusher_.want(self->flush_);
+}
+
+void HeaderWriter::checked() {
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    if (requests_[copy].error != 0) continue;
+    const auto seen = load_le<format::StoreHeader>(seen_.page(copy).data());
+    // A damaged copy is no proof of another owner: only a newer start of the same store is.
+    if (seen.magic != format::kHeaderMagic || seen.store_uuid != current_.fixed.store_uuid) continue;
+    if (seen.start_number > current_.fixed.start_number && seen.sequence > current_.fixed.sequence) lost_ = true;
+  }
+  if (lost_) return finish(Code::Closed);
+
+  next_ = current_;
+  ++next_.fixed.sequence;
+  for (Change& change : running_) {
+    HeaderState tried = next_;
+    change.status = change.apply(tried);
+    if (change.status.ok()) change.status = encode_header(tried, &encoded_);
+    if (change.status.ok()) next_ = std::move(tried);
+  }
+  if (const Status status = encode_header(next_, &encoded_); !status.ok()) return finish(status);
+  std::memcpy(image_.bytes().data(), encoded_.data(), encoded_.size());
+  copies_good_ = 0;
+  write_copy(0);
+}
+
+void HeaderWriter::write_copy(uint32_t copy) {
+  step_ = copy == 0 ? Step::WritingA : Step::WritingB;
+  outstanding_ = 1;
+  io::Request& request = requests_[copy];
+  request.op = io::Op::Write;
+  request.offset = current_.places().header(copy);
+  request.data = image_.bytes().data();
+  request.bytes = static_cast<uint32_t>(encoded_.size());
+  engine_.submit(request);
+}
+
+void HeaderWriter::copy_written(Status status) {
+  if (status.ok()) ++copies_good_;
+  if (step_ == Step::WritingA || step_ == Step::FlushingA) return write_copy(1);
+  // One good copy is the change on media; the other one is rewritten with the next change.
+  if (copies_good_ > 0) {
+    current_ = next_;
+    return finish({});
+  }
+  finish(status.ok() ? Status(Code::IoError) : status);
+}
+
+void HeaderWriter::finish(Status status) {
+  step_ = Step::Idle;
+  std::vector<Change> finished = std::move(running_);
+  running_.clear();
+  for (Change& change : finished) change.done(change.status.ok() ? status : change.status);
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,70 @@
+// header_io.h — the two copies of the store header on the device: found at open, rewritten in place while serving.
+// Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed. Before
+// every rewrite both are read: another start number means that another daemon owns the store, and nothing is written again.
+// Thread: the shard's.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "store/blocking_io.h"
+#include "store/flusher.h"
+#include "store/header.h"
+#include "store/page.h"
+
+namespace halfstep::store {
+
+struct LoadedHeader {
+  HeaderState state;
+  bool copy_bad[2] = {false, false};  // damaged or older than the other one: rewritten by the next store
+};
+// NotFound: no store here (the sentence says what was seen). Unsupported: a newer format.
+Fault load_header(io::Engine& engine, LoadedHeader* out);
+
+// Writes both copies, each flushed. Ok when at least one is on media; `bad_copies` counts the others.
+Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies);
+
+class HeaderWriter {
+ public:
+  HeaderWriter(io::Engine& engine, Flusher& flusher, HeaderState& current);
+
+  // `change` edits a copy of the state (and may refuse); when the copy is on media it becomes the state and `done` is called.
+  void submit(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
+  void turn();
+  bool busy() const noexcept { return step_ != Step::Idle || !queue_.empty(); }
+  bool lost() const noexcept { return lost_; }  // another owner was seen
+
+ private:
+  enum class Step : uint8_t { Idle, Checking, WritingA, FlushingA, WritingB, FlushingB };
+  struct Change {
+    std::function<Status(HeaderState&)> apply;
+    std::function<void(Status)> done;
+    Status status;
+  };
+
+  void begin();
+  void checked();
+  void write_copy(uint32_t copy);
+  void copy_written(Status status);
+  void finish(Status status);
+  static void on_request(io::Request& request);
+
+  io::Engine& engine_;
+  Flusher& flusher_;
+  HeaderState& current_;
+  HeaderState next_;
+  std::vector<Change> queue_;
+  std::vector<Change> running_;
+  std::vector<std::byte> encoded_;
+  PageBuffer image_;
+  PageBuffer seen_;  // first page of each copy
+  io::Request requests_[2];
+  FlushWaiter flush_;
+  Step step_ = Step::Idle;
+  uint32_t outstanding_ = 0;
+  uint32_t copies_good_ = 0;
+  bool lost_ = false;
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,128 @@
+// memory.h — extents in memory: being filled, dirty, being read, or clean and kept as a cache until their slots are needed.
+// Invariants: `listed` extents are found by their key, at most one per key; an extent's slot is given back only when nobody
+// pins it, no transfer runs on it and it is not dirty; the cache gives way to whoever needs memory, least recently used first.
+// Thread: the shard's. Extent objects are pooled: nothing is allocated per block in the steady state.
+#pragma once
+
+#include <array>
+#include <deque>
+
+#include "base/slots.h"
+#include "index/table.h"
+#include "store/catalog.h"
+#include "store/extent_layout.h"
+
+namespace halfstep::store {
+
+class BlockReader;
+struct Transfer;
+
+enum class ExtentState : uint8_t {
+  Unused,
+  Filling,  // between begin_write() and commit_write()
+  Dirty,    // readable; not yet in a frame that has landed
+  Reading,  // on its way in; readers wait
+  Clean,
+};
+
+class Extent final : public Resident {
+ public:
+  static Extent& of(Resident& resident) noexcept { return static_cast<Extent&>(resident); }
+  static Extent& of_slot(void* own) noexcept { return *static_cast<Extent*>(own); }
+
+  Slot& slot_memory() noexcept { return slot_; }
+  std::vector<PartInfo>& part_table() noexcept { return parts_; }
+  void set_block_bytes(uint32_t bytes) noexcept { block_bytes_ = bytes; }
+
+  IndexKey key;
+  ExtentState state = ExtentState::Unused;
+  bool listed = false;
+  uint32_t pins = 0;
+  ExtentShape shape;
+
+  // Write
+  Write* write = nullptr;  // null once it is answered, or when it was handed to those who wait for a flush
+  format::Entry entry;
+  std::array<std::byte, format::kEngineKeyBytesMax> engine_key{};
+  uint8_t attempts = 0;  // frames that failed
+  bool in_frame = false;
+  Location location;  // once in a frame; for a read, where it comes from
+  Extent* next_pending = nullptr;
+
+  // Read
+  BlockReader* reader = nullptr;
+  Read* waiters = nullptr;
+  Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
+  uint32_t outstanding = 0;
+  int32_t error = 0;
+  ExtentVerifier verifier;
+
+  Extent* newer = nullptr;  // in the order of use, while evictable
+  Extent* older = nullptr;
+
+  ConstBytes engine_key_bytes() const noexcept { return ConstBytes(engine_key).first(entry.engine_key_bytes); }
+  bool dirty() const noexcept { return state == ExtentState::Filling || state == ExtentState::Dirty; }
+};
+
+class Memory {
+ public:
+  // `reserved_bytes` of the pool were taken by others for good.
+  Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share);
+
+  Extent* find(const IndexKey& key) const noexcept;
+  // An unlisted extent with a slot of so many bytes, evicting what is clean; null when there is no memory now.
+  Extent* make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept;
+  void list(Extent& extent);
+  void unlist(Extent& extent) noexcept;
+
+  void pin(Extent& extent) noexcept;
+  void unpin(Extent& extent) noexcept;
+  // The writes' share follows the state.
+  void set_state(Extent& extent, ExtentState state) noexcept;
+  // Frees it if nothing needs it, or lets it be evicted.
+  void settle(Extent& extent) noexcept;
+
+  bool write_fits(uint64_t bytes) const noexcept { return dirty_bytes_ + SlotPool::held_bytes(bytes) <= write_bytes_max_; }
+  uint64_t write_bytes_max() const noexcept { return write_bytes_max_; }
+  // What one window of reads may need at most.
+  uint64_t read_bytes_max() const noexcept { return capacity_bytes_ - write_bytes_max_; }
+
+  uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
+  uint64_t resident_bytes() const noexcept { return resident_bytes_; }
+  uint64_t pinned_bytes() const noexcept { return resident_bytes_ - evictable_bytes_; }
+  uint64_t dirty_bytes() const noexcept { return dirty_bytes_; }
+
+  // True once after memory came free since somebody was refused.
+  bool take_relief() noexcept {
+    const bool relief = refused_ && relieved_;
+    if (relief) refused_ = relieved_ = false;
+    return relief;
+  }
+  void note_refusal() noexcept {
+    refused_ = true;
+    relieved_ = false;
+  }
+
+ private:
+  void unlink(Extent& extent) noexcept;
+  void free(Extent& extent) noexcept;
+  static bool evictable(const Extent& extent) noexcept {
+    return extent.state == ExtentState::Clean && extent.pins == 0 && extent.listed;
+  }
+
+  SlotPool& slots_;
+  uint64_t capacity_bytes_;
+  uint64_t write_bytes_max_;
+  uint64_t resident_bytes_ = 0;
+  uint64_t evictable_bytes_ = 0;
+  uint64_t dirty_bytes_ = 0;
+  bool refused_ = false;
+  bool relieved_ = false;
+  index::Table table_;
+  std::deque<Extent> extents_;
+  std::vector<Extent*> unused_;
+  Extent* newest_ = nullptr;
+  Extent* oldest_ = nullptr;
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,45 @@
+// reader.h — blocks from flash into memory, verified.
+// A read of a block that is in memory completes at once; reads of one block in flight share one device read; an extent is
+// read in pieces and, when plain, verified piece by piece as they land, so that the bytes are still in the cache of the CPU.
+// What fails its check is read once more, with the header of its frame: another key there is a collision (a miss, the block
+// stays); the same key is a media error (dropped, counted, buried).
+// Invariants: nobody sees an extent before its checksum was right; a window takes memory for all of its blocks or for none.
+// Thread: the shard's.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "store/core.h"
+
+namespace halfstep::store {
+
+class BlockReader {
+ public:
+  explicit BlockReader(Core& core) : core_(core), frame_header_(format::kFrameHeaderPagesMax) {}
+
+  Status begin(std::span<Read* const> window);
+  uint32_t in_flight() const noexcept { return in_flight_; }
+
+ private:
+  Extent* resolve(Read& read);
+  void undo(std::span<Read* const> window) noexcept;
+  void submit(Extent& extent);
+  void landed(Extent& extent);
+  bool verify(Extent& extent);
+  void judge(Extent& extent);
+  void check_next();
+  void checked();
+  void finish(Extent& extent, Status status);
+  static void on_piece(io::Request& request);
+
+  Core& core_;
+  std::vector<Extent*> fresh_;     // of the window being taken
+  std::vector<Extent*> to_check_;  // mismatched twice, waiting for the one buffer below
+  PageBuffer frame_header_;
+  io::Request check_;
+  bool checking_ = false;
+  uint32_t in_flight_ = 0;
+};
+
+}  // namespace halfstep::store

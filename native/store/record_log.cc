@@ -1,0 +1,409 @@
+#include "store/record_log.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace halfstep::store {
+namespace {
+
+format::Record record_of(const Tombstone& tombstone) noexcept {
+  format::Record record;
+  record.kind = static_cast<uint8_t>(format::RecordKind::Tombstone);
+  record.sequence = tombstone.sequence;
+  record.key_low = tombstone.key.low;
+  record.key_high = tombstone.key.high;
+  return record;
+}
+
+format::Record record_of(uint32_t number, const SegmentRecord& segment) noexcept {
+  format::Record record;
+  record.kind = static_cast<uint8_t>(segment.bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
+  record.segment = number;
+  record.sequence = segment.generation;
+  return record;
+}
+
+}  // namespace
+
+RecordLog::RecordLog(const Setup& setup)
+    : setup_(setup), segments_(setup.places.geometry.segments), buffer_(format::kRecordBatchPagesMax) {
+  for (io::Request& request : requests_) {
+    request.op = io::Op::Write;
+    request.owner = this;
+    request.complete = on_request;
+  }
+  flush_.owner = this;
+  flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<RecordLog*>(waiter.owner)->flushed(status); };
+}
+
+uint64_t RecordLog::live_pages() const noexcept {
+  return div_up(tombstones_.size() + segments_.size(), format::kRecordsPerPage);
+}
+
+void RecordLog::seal(Bytes page, uint32_t half, uint32_t place, uint32_t batch, uint32_t entries, uint8_t flags,
+                     uint32_t page_number, uint32_t page_count) {
+  format::PageHeader header;
+  header.kind = static_cast<uint8_t>(format::PageKind::RecordLog);
+  header.flags = flags;
+  header.generation = epoch_;
+  header.sequence = sequence_;
+  header.created_s = store_time_s_;
+  header.shard = setup_.shard;
+  header.segment = half;
+  header.place = place;
+  header.frame = batch;
+  header.page = page_number;
+  header.page_count = page_count;
+  header.entries = entries;
+  seal_page(setup_.secret, header, page);
+}
+
+// ---- Open ------------------------------------------------------------------------------------------------------------------
+
+Status RecordLog::format_now() {
+  // A half that was another store's is unreadable with this store's secret; page 0 alone makes the log.
+  epoch_ = 1;
+  sequence_ = 1;
+  buffer_.clear();
+  seal(buffer_.page(0), 0, 0, 0, 0, format::kPageSnapshot, 0, 1);
+  BlockingIo io(*setup_.engine);
+  for (uint32_t copy = 0; copy < 2; ++copy) io.add_write(setup_.places.log(copy, setup_.shard, 0), buffer_.page(0));
+  if (const Status status = io.run(); !status.ok()) return status;
+  return io.flush();
+}
+
+void RecordLog::apply(const format::Record& record, LogContents* out) {
+  out->sequence_max = std::max(out->sequence_max, record.sequence);
+  switch (static_cast<format::RecordKind>(record.kind)) {
+    case format::RecordKind::Tombstone: {
+      const Hash128 key{record.key_low, record.key_high};
+      const uint64_t known = out->tombstones.find(key);
+      if (known == index::Table::kNone || known < record.sequence) out->tombstones.put(key, record.sequence);
+      break;
+    }
+    case format::RecordKind::Segment:
+    case format::RecordKind::SegmentBad: {
+      if (record.segment >= out->segments.size()) break;
+      SegmentRecord& segment = out->segments[record.segment];
+      if (record.sequence < segment.generation) break;
+      segment = {record.sequence, record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)};
+      break;
+    }
+    case format::RecordKind::Hold:
+    case format::RecordKind::Expiry: break;  // no build writes them yet
+    default:
+      if ((record.kind & format::kRecordMustUnderstand) != 0) out->newer_records = true;
+  }
+}
+
+// Pages of one half, from whichever copy has them.
+class RecordLog::HalfReader {
+ public:
+  HalfReader(const RecordLog& log, uint32_t half)
+      : log_(log), half_(half), io_(*log.setup_.engine), buffers_{PageBuffer(kChunkPages), PageBuffer(kChunkPages)} {}
+
+  // The genuine page of this place with the highest epoch. `both`: the two copies agree about it.
+  bool open(uint32_t place, format::PageHeader* header, ConstBytes* page, bool* both) {
+    load(place / kChunkPages * kChunkPages);
+    const PageAddress address{0, log_.setup_.shard, half_, place, 0};
+    format::PageHeader seen[2];
+    bool good[2];
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      const ConstBytes bytes = buffers_[copy].page(place - from_);
+      good[copy] =
+          open_page_of_any_generation(log_.setup_.secret, bytes, format::PageKind::RecordLog, address, &seen[copy]).ok();
+    }
+    if (!good[0] && !good[1]) return false;
+    const uint32_t best = !good[0] || (good[1] && seen[1].generation > seen[0].generation) ? 1 : 0;
+    *both = good[1 - best] && seen[1 - best].generation == seen[best].generation;
+    *header = seen[best];
+    *page = buffers_[best].page(place - from_);
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kChunkPages = 64;
+
+  void load(uint32_t from) {
+    if (from == from_) return;
+    from_ = from;
+    const uint32_t pages = std::min(kChunkPages, log_.half_pages() - from);
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      const uint64_t offset = log_.setup_.places.log(copy, log_.setup_.shard, half_) + uint64_t{from} * kPageBytes;
+      if (io_.read(offset, buffers_[copy].bytes().first(size_t{pages} * kPageBytes)).ok()) continue;
+      for (uint32_t p = 0; p < pages; ++p) {  // one bad sector must not hide its neighbours
+        if (!io_.read(offset + uint64_t{p} * kPageBytes, buffers_[copy].page(p)).ok()) {
+          std::memset(buffers_[copy].page(p).data(), 0, kPageBytes);
+        }
+      }
+    }
+  }
+
+  const RecordLog& log_;
+  uint32_t half_;
+  BlockingIo io_;
+  PageBuffer buffers_[2];
+  uint32_t from_ = UINT32_MAX;
+};
+
+// *epoch: of page 0, 0 when that is unreadable: then the half was never committed, or it was current and is damaged; which
+// of the two is told by batch_epoch_max.
+void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
+  HalfReader reader(*this, half);
+  *epoch = 0;
+  uint32_t snapshot_pages = 0;
+  uint32_t hole = UINT32_MAX;  // first place that has no page of this epoch
+  uint32_t last_good = 0;
+  for (uint32_t place = 0; place < half_pages(); ++place) {
+    // A batch is at most so long, and the next one begins only after a flush: what counts cannot lie further behind.
+    if (place > last_good + format::kRecordBatchPagesMax) break;
+    format::PageHeader header;
+    ConstBytes page;
+    bool both = false;
+    const bool genuine = reader.open(place, &header, &page, &both);
+    if (genuine) {
+      last_good = place;
+      out->epoch_max = std::max(out->epoch_max, header.generation);
+      out->sequence_max = std::max(out->sequence_max, header.sequence);
+      if ((header.flags & format::kPageSnapshot) == 0) out->batch_epoch_max = std::max(out->batch_epoch_max, header.generation);
+    }
+    if (genuine && place == 0) {
+      *epoch = header.generation;
+      snapshot_pages = header.page_count;
+    }
+    if (!genuine || header.generation != *epoch) {
+      hole = std::min(hole, place);
+      continue;
+    }
+    // Pages of the batch that was being written at the end may lack neighbours; a later batch may not.
+    if (hole < place && header.frame > hole) out->damaged = true;
+    if (!both) ++out->pages_bad;
+    for (uint32_t i = 0; i < header.entries; ++i) apply(record_at(page, i), out);
+  }
+  if (*epoch != 0 && hole < snapshot_pages) out->damaged = true;
+}
+
+Status RecordLog::load(LogContents* out) {
+  LogContents halves[2];
+  uint64_t epochs[2];
+  for (uint32_t half = 0; half < 2; ++half) {
+    halves[half].segments.resize(segments_.size());
+    load_half(half, &halves[half], &epochs[half]);
+  }
+  half_ = epochs[1] > epochs[0] ? 1 : 0;
+  const LogContents& other = halves[1 - half_];
+  *out = std::move(halves[half_]);
+  out->damaged = out->damaged || epochs[half_] == 0 || other.batch_epoch_max > epochs[half_];
+  out->sequence_max = std::max(out->sequence_max, other.sequence_max);
+  out->epoch_max = std::max(out->epoch_max, other.epoch_max);
+  out->tombstones.for_each([&](const Hash128& key, uint64_t sequence) {
+    out->tombstone_list.push_back({{key.low, key.high}, sequence});
+  });
+  std::sort(out->tombstone_list.begin(), out->tombstone_list.end(),
+            [](const Tombstone& a, const Tombstone& b) { return a.sequence < b.sequence; });
+  return {};
+}
+
+Status RecordLog::restart(const LogContents& contents, std::vector<Tombstone> tombstones, std::vector<SegmentRecord> segments,
+                          uint64_t sequence) {
+  tombstones_.assign(tombstones.begin(), tombstones.end());
+  segments_ = std::move(segments);
+  epoch_ = contents.epoch_max;
+  sequence_ = sequence;
+  must_compact_ = true;
+  begin_snapshot();
+  Flusher& flusher = *setup_.flusher;
+  while (step_ != Step::Idle) {
+    flusher.turn();
+    setup_.engine->flush_submissions();
+    setup_.engine->wait();
+    setup_.engine->poll();
+  }
+  return must_compact_ ? Status(Code::IoError) : Status();
+}
+
+// ---- Serving ---------------------------------------------------------------------------------------------------------------
+
+// Seven eighths of a half, less what the segments need.
+uint64_t RecordLog::tombstones_max() const noexcept {
+  const uint64_t records = (half_pages() - half_pages() / 8 - 1) * uint64_t{format::kRecordsPerPage};
+  return records > segments_.size() ? records - segments_.size() : 0;
+}
+
+void RecordLog::append(Pending& pending) noexcept {
+  const bool tombstone = pending.record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone);
+  (tombstone ? waiting_ : urgent_).push(pending);
+}
+
+void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t store_time_s) {
+  if (step_ != Step::Idle || !busy()) return;
+  if (crowded()) forget_tombstones(oldest_generation);
+  if (urgent_.empty() && tombstones_.size() >= tombstones_max()) return;  // reclaim makes room
+  sequence_ = sequence;
+  store_time_s_ = store_time_s;
+  if (must_compact_ || next_page_ >= half_pages()) {
+    forget_tombstones(oldest_generation);
+    begin_snapshot();
+  } else {
+    begin_batch();
+  }
+}
+
+void RecordLog::forget_tombstones(uint64_t oldest_generation) {
+  while (!tombstones_.empty() && tombstones_.front().sequence < oldest_generation) tombstones_.pop_front();
+  if (!crowded()) return;
+  // Of several for one key the newest says it all.
+  index::Table newest(tombstones_.size());
+  for (const Tombstone& t : tombstones_) newest.put({t.key.low, t.key.high}, t.sequence);
+  if (newest.size() == tombstones_.size()) return;
+  std::erase_if(tombstones_, [&](const Tombstone& t) { return newest.find({t.key.low, t.key.high}) != t.sequence; });
+}
+
+void RecordLog::begin_batch() {
+  const uint32_t pages_max = std::min(format::kRecordBatchPagesMax, half_pages() - next_page_);
+  assert(pages_max > 0 && batch_.empty());
+  uint64_t room = tombstones_max() - std::min<uint64_t>(tombstones_.size(), tombstones_max());
+  const auto more = [&] { return !urgent_.empty() || (!waiting_.empty() && room > 0); };
+  uint32_t pages = 0;
+  for (; more() && pages < pages_max; ++pages) {
+    const Bytes page = buffer_.page(pages);
+    std::memset(page.data(), 0, page.size());
+    uint32_t records = 0;
+    for (; more() && records < format::kRecordsPerPage; ++records) {
+      if (urgent_.empty()) --room;
+      Pending& pending = urgent_.empty() ? waiting_.pop() : urgent_.pop();
+      store_le(page_body(page).data() + records * sizeof(format::Record), pending.record);
+      batch_.push(pending);
+    }
+    seal(page, half_, next_page_ + pages, next_page_, records, 0, pages, format::kRecordBatchPagesMax);
+  }
+  step_ = Step::Batch;
+  write_pages(half_, next_page_, pages);
+  next_page_ += pages;
+}
+
+format::Record RecordLog::snapshot_record(size_t number) const noexcept {
+  if (number < snapshot_segments_.size()) {
+    const uint32_t segment = snapshot_segments_[number];
+    return record_of(segment, segments_[segment]);
+  }
+  return record_of(tombstones_[number - snapshot_segments_.size()]);
+}
+
+void RecordLog::begin_snapshot() {
+  snapshot_segments_.clear();
+  for (uint32_t number = 0; number < segments_.size(); ++number) {
+    if (segments_[number].generation != 0) snapshot_segments_.push_back(number);
+  }
+  const uint64_t records = snapshot_segments_.size() + tombstones_.size();
+  snapshot_pages_ = static_cast<uint32_t>(std::max<uint64_t>(1, div_up(records, format::kRecordsPerPage)));
+  assert(snapshot_pages_ < half_pages());
+  ++epoch_;
+  snapshot_next_page_ = 1;
+  step_ = Step::Snapshot;
+  snapshot_chunk();
+}
+
+// Pages from snapshot_next_page_ on, or the flush when all but page 0 are written; with page 0 left, that.
+void RecordLog::snapshot_chunk() {
+  const auto fill = [&](Bytes page, uint32_t place) {
+    std::memset(page.data(), 0, page.size());
+    const size_t records = snapshot_segments_.size() + tombstones_.size();
+    const size_t from = size_t{place} * format::kRecordsPerPage;
+    const size_t count = std::min<size_t>(format::kRecordsPerPage, records - std::min(from, records));
+    for (size_t i = 0; i < count; ++i) {
+      store_le(page_body(page).data() + i * sizeof(format::Record), snapshot_record(from + i));
+    }
+    seal(page, 1 - half_, place, 0, static_cast<uint32_t>(count), format::kPageSnapshot, place, snapshot_pages_);
+  };
+  if (step_ == Step::Commit) {
+    fill(buffer_.page(0), 0);
+    return write_pages(1 - half_, 0, 1);
+  }
+  if (snapshot_next_page_ >= snapshot_pages_) {
+    step_ = Step::SnapshotFlush;
+    return setup_.flusher->want(flush_);
+  }
+  const uint32_t pages = std::min(format::kRecordBatchPagesMax, snapshot_pages_ - snapshot_next_page_);
+  for (uint32_t i = 0; i < pages; ++i) fill(buffer_.page(i), snapshot_next_page_ + i);
+  write_pages(1 - half_, snapshot_next_page_, pages);
+  snapshot_next_page_ += pages;
+}
+
+void RecordLog::write_pages(uint32_t half, uint32_t place, uint32_t pages) {
+  outstanding_ = 2;
+  pages_written_ += pages;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    io::Request& request = requests_[copy];
+    request.offset = setup_.places.log(copy, setup_.shard, half) + uint64_t{place} * kPageBytes;
+    request.data = buffer_.bytes().data();
+    request.bytes = pages * kPageBytes;
+    setup_.engine->submit(request);
+  }
+}
+
+void RecordLog::on_request(io::Request& request) {
+  auto* self = static_cast<RecordLog*>(request.owner);
+  if (--self->outstanding_ > 0) return;
+  // One good copy is enough to be read from; the other one is made whole by the next compaction.
+  const bool both_failed = self->requests_[0].error != 0 && self->requests_[1].error != 0;
+  self->written(both_failed ? Status(Code::IoError, self->requests_[0].error) : Status());
+}
+
+void RecordLog::written(Status status) {
+  if (!status.ok()) return finish_batch(status);
+  switch (step_) {
+    case Step::Batch: step_ = Step::BatchFlush; return setup_.flusher->want(flush_);
+    case Step::Snapshot: return snapshot_chunk();
+    case Step::Commit: step_ = Step::CommitFlush; return setup_.flusher->want(flush_);
+    default: assert(false);
+  }
+}
+
+void RecordLog::flushed(Status status) {
+  if (step_ == Step::BatchFlush || !status.ok()) return finish_batch(status);
+  if (step_ == Step::SnapshotFlush) {
+    step_ = Step::Commit;
+    return snapshot_chunk();
+  }
+  assert(step_ == Step::CommitFlush);
+  half_ = 1 - half_;
+  next_page_ = snapshot_pages_;
+  must_compact_ = false;
+  step_ = Step::Idle;
+}
+
+void RecordLog::remember(const format::Record& record) {
+  switch (static_cast<format::RecordKind>(record.kind)) {
+    case format::RecordKind::Tombstone: {
+      const Tombstone tombstone{{record.key_low, record.key_high}, record.sequence};
+      assert(tombstones_.empty() || tombstones_.back().sequence < tombstone.sequence);
+      tombstones_.push_back(tombstone);
+      break;
+    }
+    case format::RecordKind::Segment: segments_[record.segment] = {record.sequence, false}; break;
+    case format::RecordKind::SegmentBad: segments_[record.segment] = {record.sequence, true}; break;
+    default: break;
+  }
+}
+
+// Ends a batch, or a compaction that failed. After a failure the half is not appended to again: what is in it past the last
+// good batch is unknown, so the next turn makes a snapshot in the other one.
+void RecordLog::finish_batch(Status status) {
+  step_ = Step::Idle;
+  if (!status.ok()) {
+    must_compact_ = true;
+    if (batch_.empty()) {  // those who waited for the compaction
+      while (!urgent_.empty()) batch_.push(urgent_.pop());
+      while (!waiting_.empty()) batch_.push(waiting_.pop());
+    }
+  }
+  for (Pending* pending = batch_.pop_all(); pending != nullptr;) {
+    Pending* next = pending->next;
+    if (status.ok()) remember(pending->record);
+    pending->done(*pending, status);
+    pending = next;
+  }
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,158 @@
+// record_log.h — deletes and segment generations, on media in two copies before anybody acts upon them (V1 sections 5, 7).
+// A copy has two halves; one is current. A batch of records starts a new page, goes to both copies and is flushed once.
+// When the current half is full, what still counts is copied to the other half: pages 1 and up, flush, then page 0, flush;
+// page 0 makes it current, so that a cut in between leaves the old half whole.
+// Invariants: one batch or compaction in flight; `done` of a record comes after the flush that covers it; a tombstone is
+// forgotten only when its sequence is below the generation of every segment that holds frames; tombstones leave room for
+// the records of segments, because only new generations make tombstones die.
+// Thread: the shard's.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "index/table.h"
+#include "store/blocking_io.h"
+#include "store/flusher.h"
+#include "store/geometry.h"
+#include "store/page.h"
+
+namespace halfstep::store {
+
+struct Tombstone {
+  IndexKey key;
+  uint64_t sequence = 0;
+};
+
+struct SegmentRecord {
+  uint64_t generation = 0;  // 0: never used
+  bool bad = false;
+};
+
+// What the log said at open.
+struct LogContents {
+  index::Table tombstones;  // key -> sequence of the newest one
+  std::vector<Tombstone> tombstone_list;
+  std::vector<SegmentRecord> segments;
+  uint64_t sequence_max = 0;
+  uint64_t epoch_max = 0;
+  uint64_t batch_epoch_max = 0;  // of pages that only a current half can have
+  uint32_t pages_bad = 0;        // in one copy: the other one had them
+  bool damaged = false;          // unreadable in both copies: the shard starts empty
+  bool newer_records = false;    // kinds that this version must not skip
+};
+
+class RecordLog {
+ public:
+  struct Setup {
+    io::Engine* engine = nullptr;
+    Flusher* flusher = nullptr;
+    Places places;
+    HashKey secret;
+    uint32_t shard = 0;
+  };
+  // A record to be logged. Belongs to the log from append() until `done`.
+  struct Pending {
+    format::Record record;
+    void (*done)(Pending& pending, Status status) = nullptr;
+    void* owner = nullptr;
+    Pending* next = nullptr;
+  };
+
+  explicit RecordLog(const Setup& setup);
+
+  // Blocking: an empty log of epoch 1 in half 0; reading what is there; a fresh snapshot in the half that was not current.
+  Status format_now();
+  Status load(LogContents* out);
+  // `tombstones` in ascending order of sequence.
+  Status restart(const LogContents& contents, std::vector<Tombstone> tombstones, std::vector<SegmentRecord> segments,
+                 uint64_t sequence);
+
+  void append(Pending& pending) noexcept;
+  // `oldest_generation`: the lowest of the segments that hold frames; `sequence`: a fresh one, for the pages of this turn.
+  void turn(uint64_t oldest_generation, uint64_t sequence, uint64_t store_time_s);
+  // Something is queued or being written: what was appended before now is not yet on media.
+  bool busy() const noexcept { return step_ != Step::Idle || !urgent_.empty() || !waiting_.empty(); }
+  // Three quarters of a half are alive: the oldest segments have to go so that tombstones can.
+  bool crowded() const noexcept { return live_pages() * 4 >= uint64_t{half_pages()} * 3; }
+  size_t tombstone_count() const noexcept { return tombstones_.size(); }
+  uint64_t pages_written() const noexcept { return pages_written_; }
+
+ private:
+  enum class Step : uint8_t { Idle, Batch, BatchFlush, Snapshot, SnapshotFlush, Commit, CommitFlush };
+
+  uint32_t half_pages() const noexcept { return setup_.places.log_half_pages; }
+  struct Queue {
+    Queue() = default;
+    Queue(const Queue&) = delete;  // an empty one points into itself
+    Queue& operator=(const Queue&) = delete;
+    Pending* head = nullptr;
+    Pending** tail = &head;
+    bool empty() const noexcept { return head == nullptr; }
+    void push(Pending& pending) noexcept {
+      pending.next = nullptr;
+      *tail = &pending;
+      tail = &pending.next;
+    }
+    Pending& pop() noexcept {
+      Pending& first = *head;
+      head = first.next;
+      if (head == nullptr) tail = &head;
+      first.next = nullptr;
+      return first;
+    }
+    Pending* pop_all() noexcept {
+      Pending* all = head;
+      head = nullptr;
+      tail = &head;
+      return all;
+    }
+  };
+  class HalfReader;
+
+  uint64_t live_pages() const noexcept;
+  uint64_t tombstones_max() const noexcept;
+  void forget_tombstones(uint64_t oldest_generation);
+  void load_half(uint32_t half, LogContents* out, uint64_t* epoch);
+  void apply(const format::Record& record, LogContents* out);
+  void remember(const format::Record& record);
+
+  void seal(Bytes page, uint32_t half, uint32_t place, uint32_t batch, uint32_t entries, uint8_t flags, uint32_t page_number,
+            uint32_t page_count);
+  void begin_batch();
+  void begin_snapshot();
+  format::Record snapshot_record(size_t number) const noexcept;
+  void snapshot_chunk();
+  void write_pages(uint32_t half, uint32_t place, uint32_t pages);
+  void written(Status status);
+  void flushed(Status status);
+  void finish_batch(Status status);
+  static void on_request(io::Request& request);
+
+  Setup setup_;
+  std::deque<Tombstone> tombstones_;  // in order of sequence
+  std::vector<SegmentRecord> segments_;
+  std::vector<uint32_t> snapshot_segments_;  // then the tombstones, which do not change meanwhile
+  uint32_t snapshot_next_page_ = 0;
+  uint32_t snapshot_pages_ = 0;
+
+  uint32_t half_ = 0;
+  uint32_t next_page_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t sequence_ = 0;
+  uint64_t store_time_s_ = 0;
+  bool must_compact_ = false;  // the current half failed, or is full
+
+  Queue urgent_;   // of segments
+  Queue waiting_;  // tombstones: they wait while the log is crowded
+  Queue batch_;
+  Step step_ = Step::Idle;
+  PageBuffer buffer_;
+  io::Request requests_[2];
+  uint32_t outstanding_ = 0;
+  int32_t errors_[2] = {0, 0};
+  FlushWaiter flush_;
+  uint64_t pages_written_ = 0;
+};
+
+}  // namespace halfstep::store

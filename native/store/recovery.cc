@@ -1,0 +1,196 @@
+#include "store/recovery.h"
+
+#include <algorithm>
+
+#include "base/crc.h"
+#include "store/footer.h"
+#include "store/segment_scan.h"
+
+namespace halfstep::store {
+namespace {
+
+// A store that lost count of its sequence starts above anything that an earlier start can have drawn.
+constexpr uint32_t kSequenceBitsPerStart = 40;
+
+class Recovery {
+ public:
+  Recovery(Core& core, RecoveryReport* report)
+      : core_(core), report_(*report), io_(core.engine), scanner_(core.engine, core.places, core.page_secret, 0) {}
+
+  Status run();
+
+ private:
+  void load_log();
+  void load_segment(uint32_t number);
+  bool publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found);
+  bool verify(const Segment& segment, const format::Entry& entry);
+  void seal(Segment& segment);
+  void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
+
+  Core& core_;
+  RecoveryReport& report_;
+  BlockingIo io_;
+  SegmentScanner scanner_;
+  LogContents log_;
+  uint64_t sequence_max_ = 0;
+};
+
+Status Recovery::run() {
+  const uint64_t began_us = core_.clock.now_us();
+  load_log();
+  std::vector<uint32_t> newest_first;
+  for (uint32_t number = 0; number < log_.segments.size(); ++number) {
+    const SegmentRecord& record = log_.segments[number];
+    Segment& segment = core_.catalog.segment(number);
+    segment.generation = record.generation;
+    if (record.bad) {
+      segment.state = SegmentState::Bad;
+      ++report_.segments_bad;
+    } else if (record.generation != 0) {
+      newest_first.push_back(number);
+    }
+  }
+  std::sort(newest_first.begin(), newest_first.end(),
+            [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
+  for (const uint32_t number : newest_first) load_segment(number);
+
+  core_.sequence = std::max(sequence_max_ + 1, core_.header.fixed.start_number << kSequenceBitsPerStart);
+  bool sealed = false;
+  for (const uint32_t number : newest_first) {
+    Segment& segment = core_.catalog.segment(number);
+    if (segment.state == SegmentState::Ended) seal(segment);
+    if (segment.state == SegmentState::Sealed) segment.entries = {};
+    sealed = true;
+  }
+  if (sealed && !io_.flush().ok())
+    note("flush after recovery failed: segments sealed just now are walked again at the next start");
+
+  std::vector<SegmentRecord> segments = log_.segments;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.state == SegmentState::Bad && !segments[segment.number].bad) {
+      segments[segment.number] = {core_.draw(), true};
+      note("segment " + std::to_string(segment.number) + ": no page of it could be read; not used again");
+    }
+  }
+  const uint64_t oldest = core_.catalog.oldest_generation(core_.sequence);
+  std::erase_if(log_.tombstone_list, [&](const Tombstone& t) { return t.sequence < oldest; });
+  if (!core_.log.restart(log_, log_.tombstone_list, std::move(segments), core_.draw()).ok()) {
+    note("record log: could not be written; deletes and new segments fail until it can");
+  }
+  report_.blocks = core_.catalog.live_blocks();
+  report_.bytes = core_.catalog.live_bytes();
+  report_.micros = core_.clock.now_us() - began_us;
+  return {};
+}
+
+void Recovery::load_log() {
+  (void)core_.log.load(&log_);
+  sequence_max_ = log_.sequence_max;
+  report_.pages_bad += log_.pages_bad;
+  report_.tombstones = log_.tombstone_list.size();
+  if (log_.pages_bad > 0) {
+    note("record log: " + std::to_string(log_.pages_bad) + " pages bad in one copy, taken from the other one");
+  }
+  if (!log_.damaged && !log_.newer_records) return;
+  // What was deleted is not known any more: nothing may come back.
+  note(log_.damaged ? "record log: damaged in both copies; the shard starts empty"
+                    : "record log: has records of a newer version that may not be skipped; the shard starts empty");
+  log_.tombstones.clear();
+  log_.tombstone_list.clear();
+  std::fill(log_.segments.begin(), log_.segments.end(), SegmentRecord{});
+}
+
+void Recovery::load_segment(uint32_t number) {
+  Segment& segment = core_.catalog.segment(number);
+  ScannedSegment scanned;
+  scanner_.scan(number, segment.generation, &scanned);
+  sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
+  core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
+  report_.pages_bad += scanned.pages_bad;
+  if (!scanned.anything) {
+    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Free;
+    ++(scanned.read_errors > 0 ? report_.segments_bad : report_.segments_empty);
+    return;
+  }
+  ++(scanned.by_footer ? report_.segments_by_footer : report_.segments_by_frames);
+  if (scanned.pages_bad > 0) {
+    note("segment " + std::to_string(number) + ": " + std::to_string(scanned.pages_bad) +
+         " metadata pages bad; recovered from the others");
+  }
+  segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
+  segment.opened = segment.generation;  // in the order of generations, which is that of opening
+  segment.frames = scanned.frames;
+  segment.next_page = segment.written_page = scanned.next_page;
+  segment.durable_page = std::min(scanned.watermark, scanned.next_page);
+  for (const FoundEntry& found : scanned.entries) {
+    if (!scanned.by_footer) {
+      segment.entries.push_back(found.present ? found.entry : format::Entry{});
+      segment.long_key_bytes += footer_key_bytes(found.key_bytes);
+    }
+    if (!publish(segment, scanned, found)) core_.catalog.add_dead(segment, found.entry);
+  }
+}
+
+// False when the entry keeps nothing but its ordinal.
+bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found) {
+  if (!found.present || found.gone) return false;
+  const format::Entry& entry = found.entry;
+  const IndexKey key{entry.key_low, entry.key_high};
+  if (!core_.names.alive(entry.scope)) {
+    ++report_.blocks_dropped_dead_scope;
+    return false;
+  }
+  const uint64_t buried = log_.tombstones.find(hash_of(key));
+  if (buried != index::Table::kNone && entry.birth < buried) {
+    ++report_.blocks_dropped_deleted;
+    return false;
+  }
+  if (core_.expired(entry.expiry_s)) {
+    ++report_.blocks_dropped_expired;
+    return false;
+  }
+  // Segments come newest first: of one birth the copy that is there already is the newer one.
+  const Location known = core_.catalog.find(key);
+  if (known.valid() && core_.catalog.at(known).birth >= entry.birth) return false;
+  if (entry.page >= segment.durable_page && !verify(segment, entry)) {
+    ++report_.blocks_dropped_corrupt;
+    return false;
+  }
+  core_.catalog.add(segment, entry, ConstBytes(scanned.keys).subspan(found.key_at, found.key_bytes), false);
+  return true;
+}
+
+bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
+  const Block block = block_of(entry);
+  const uint64_t bytes = block.extent_bytes();
+  Slot slot = core_.slots.take(bytes);
+  if (slot.empty()) return false;
+  uint64_t place = core_.places.segment(segment.number) + uint64_t{block.page} * kPageBytes;
+  slot.for_range(0, bytes, [&](Bytes piece) {
+    io_.add_read(place, piece);
+    place += piece.size();
+  });
+  if (!io_.run().ok()) return false;
+  uint32_t crc = 0;
+  slot.for_range(0, bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
+  return crc == entry.checksum;
+}
+
+// A walked segment is as full as it will ever be: with a footer the next start need not walk it.
+void Recovery::seal(Segment& segment) {
+  FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), core_.draw(), core_.store_time_s());
+  if (builder.first_place() < segment.next_page) return;
+  segment.durable_page = segment.next_page;
+  PageBuffer pages(builder.pages());
+  const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;
+  for (uint32_t p = 0; !builder.finished(); ++p) builder.build(pages.page(p));
+  // Frames first: a footer says that they are on media.
+  if (!io_.flush().ok() || !io_.write(place, pages.bytes()).ok()) return;
+  segment.state = SegmentState::Sealed;
+}
+
+}  // namespace
+
+Status recover(Core& core, RecoveryReport* report) { return Recovery(core, report).run(); }
+
+}  // namespace halfstep::store

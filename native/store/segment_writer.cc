@@ -1,0 +1,406 @@
+#include "store/segment_writer.h"
+
+#include <cassert>
+
+#include "store/footer.h"
+#include "store/segment_source.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr uint8_t kAttemptsMax = 3;
+
+uint64_t long_key_bytes(const Extent& extent) noexcept {
+  return extent.entry.engine_key_bytes > format::kEngineKeyInline ? extent.entry.engine_key_bytes : 0;
+}
+
+// What an extent adds to the tables of its frame.
+uint64_t table_bytes(const Extent& extent) noexcept {
+  const uint64_t sums = extent.shape.trailer ? 0 : uint64_t{extent.shape.parts} * sizeof(uint32_t);
+  return round_up(long_key_bytes(extent), format::kTableUnit) + round_up(sums, format::kTableUnit);
+}
+
+uint32_t extent_pages(const Extent& extent) noexcept { return static_cast<uint32_t>(extent.shape.extent_bytes() / kPageBytes); }
+
+}  // namespace
+
+SegmentWriter::SegmentWriter(Core& core, SegmentSource& source) : core_(core), source_(source) {
+  for (Frame& frame : frames_) {
+    frame.writer = this;
+    frame.header = core_.slots.take(kFrameHeaderBytes);
+    assert(!frame.header.empty() && frame.header.piece_count() == 1);
+  }
+  flush_.owner = this;
+  flush_.starting = [](FlushWaiter& waiter) { static_cast<SegmentWriter*>(waiter.owner)->flush_starting(); };
+  flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<SegmentWriter*>(waiter.owner)->flush_done(status); };
+}
+
+void SegmentWriter::commit(Extent& extent) {
+  extent.next_pending = nullptr;
+  *pending_tail_ = &extent;
+  pending_tail_ = &extent.next_pending;
+  pending_bytes_ += extent.shape.extent_bytes();
+  if (extent.write != nullptr && !extent.write->persist) {
+    answer(*extent.write, {});
+    extent.write = nullptr;
+  }
+}
+
+void SegmentWriter::answer(Write& write, Status status) {
+  write.status = status;
+  answered_.push_back(&write);
+}
+
+void SegmentWriter::turn() {
+  while (pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
+         (frames_out_ == 0 || pending_bytes_ >= kFrameCollectBytes)) {
+    if (!submit_frame()) break;
+  }
+  if (pending_ == nullptr) starved_ = false;
+  const bool overdue = unflushed_bytes_ >= kUnflushedBytesMax ||
+                       (unflushed_since_us_ != UINT64_MAX && core_.clock.now_us() - unflushed_since_us_ >= kUnflushedUsMax);
+  if (flush_wanted_ || overdue || !persists_.empty()) {
+    flush_wanted_ = false;
+    core_.flusher.want(flush_);
+  }
+  std::vector<Write*> answered;
+  answered.swap(answered_);
+  for (Write* write : answered) write->done(*write);
+  answered.clear();
+  if (answered_.empty()) answered_.swap(answered);  // keeps its capacity
+}
+
+uint64_t SegmentWriter::next_turn_us() const noexcept {
+  if (!answered_.empty() || (pending_ != nullptr && frames_out_ == 0 && !starved_)) return 0;
+  return unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
+}
+
+void SegmentWriter::want_durable(const Segment& segment) {
+  if (!durable(segment)) flush_wanted_ = true;
+}
+
+// ---- Frames ----------------------------------------------------------------------------------------------------------------
+
+// Liveness is checked again at submission: what was deleted meanwhile never reaches flash.
+void SegmentWriter::drop_dead_pending() {
+  for (Extent** link = &pending_; *link != nullptr;) {
+    Extent& extent = **link;
+    if (extent.listed && core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s)) {
+      link = &extent.next_pending;
+      continue;
+    }
+    *link = extent.next_pending;
+    pending_bytes_ -= extent.shape.extent_bytes();
+    if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
+    extent.write = nullptr;
+    core_.memory.unlist(extent);
+    core_.memory.set_state(extent, ExtentState::Clean);
+    core_.memory.settle(extent);
+  }
+  pending_tail_ = &pending_;
+  while (*pending_tail_ != nullptr) pending_tail_ = &(*pending_tail_)->next_pending;
+}
+
+SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noexcept {
+  Plan plan;
+  uint64_t tables = 0;
+  uint64_t payload_pages = 0;
+  const uint32_t segment_pages = core_.places.segment_pages();
+  for (const Extent* extent = pending_; extent != nullptr; extent = extent->next_pending) {
+    const uint32_t blocks = plan.blocks + 1;
+    tables += table_bytes(*extent);
+    const auto entry_pages = static_cast<uint32_t>(div_up(blocks, format::kEntriesPerPage));
+    const auto table_pages = static_cast<uint32_t>(div_up(tables, format::kPageBodyBytes));
+    if (entry_pages + table_pages > format::kFrameHeaderPagesMax) break;
+    if (entry_pages + table_pages + payload_pages > format::kPagesBackMax) break;
+    if (plan.blocks > 0 && (payload_pages + extent_pages(*extent)) * kPageBytes > kFramePayloadBytesMax) break;
+    const uint64_t keys = plan.long_key_bytes + footer_key_bytes(extent->entry.engine_key_bytes);
+    const uint64_t pages = entry_pages + table_pages + payload_pages + extent_pages(*extent);
+    const uint64_t footer = footer_pages(segment.entries.size() + blocks, segment.long_key_bytes + keys);
+    if (segment.next_page + pages + footer > segment_pages) break;
+    payload_pages += extent_pages(*extent);
+    plan = {blocks, entry_pages, table_pages, static_cast<uint32_t>(pages), keys};
+  }
+  return plan;
+}
+
+bool SegmentWriter::submit_frame() {
+  drop_dead_pending();
+  if (pending_ == nullptr) return false;
+  Plan plan;
+  if (open_ != nullptr) {
+    plan = plan_frame(*open_);
+    if (plan.blocks == 0) close_open_segment();
+  }
+  if (open_ == nullptr) {
+    open_ = source_.take();
+    starved_ = open_ == nullptr;
+    if (starved_) return false;
+    unflushed_.push_back({open_, open_->generation, 0});
+    plan = plan_frame(*open_);
+    assert(plan.blocks > 0);  // block_bytes_max sees to it
+  }
+  Frame& frame = frames_[(frame_first_ + frames_out_++) % kFramesInFlightMax];
+  frame.segment = open_;
+  frame.start_page = open_->next_page;
+  frame.pages = plan.pages;
+  frame.first = pending_;
+  frame.error = 0;
+  frame.landed = false;
+  ++open_->frames_in_flight;
+  build_header(frame, plan);
+  submit_transfers(frame, plan.entry_pages + plan.table_pages);
+  open_->next_page += plan.pages;
+  ++open_->frames;
+  return true;
+}
+
+// Also moves the frame's extents from the pending list to the frame's, and into the catalog.
+void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
+  Segment& segment = *frame.segment;
+  const uint32_t header_pages = plan.entry_pages + plan.table_pages;
+  Bytes memory;
+  frame.header.for_range(0, uint64_t{header_pages} * kPageBytes, [&](Bytes piece) { memory = piece; });
+  std::memset(memory.data(), 0, memory.size());
+
+  format::PageHeader header;
+  header.generation = segment.generation;
+  header.sequence = core_.draw();
+  header.created_s = core_.store_time_s();
+  header.segment = segment.number;
+  header.frame = segment.frames;
+  header.page_count = header_pages;
+  header.frame_pages = plan.pages;
+  header.watermark = segment.durable_page;
+  header.total_entries = plan.blocks;
+  const auto first_entry = static_cast<uint32_t>(segment.blocks.size());
+  if (segment.opened == 0) segment.opened = header.sequence;
+
+  // The tables are one run of bytes laid over the bodies of the table pages.
+  uint64_t table_at = 0;
+  const auto put_table = [&](ConstBytes bytes) {
+    while (!bytes.empty()) {
+      const uint64_t page = plan.entry_pages + table_at / format::kPageBodyBytes;
+      const uint64_t within = table_at % format::kPageBodyBytes;
+      const size_t now = std::min<uint64_t>(bytes.size(), format::kPageBodyBytes - within);
+      std::memcpy(memory.data() + page * kPageBytes + sizeof(header) + within, bytes.data(), now);
+      bytes = bytes.subspan(now);
+      table_at += now;
+    }
+  };
+  uint32_t page = segment.next_page + header_pages;
+  Extent* extent = pending_;
+  for (uint32_t i = 0; i < plan.blocks; ++i) {
+    format::Entry& entry = extent->entry;
+    entry.page = page;
+    entry.pages_back = static_cast<uint16_t>(page - segment.next_page);
+    entry.table_offset = static_cast<uint16_t>(table_at / format::kTableUnit);
+    if (long_key_bytes(*extent) > 0) put_table(extent->engine_key_bytes());
+    table_at = round_up(table_at, format::kTableUnit);
+    if (!extent->shape.trailer) {
+      for (const PartInfo& part : extent->parts()) put_table(object_bytes(part.stored_crc));
+    }
+    table_at = round_up(table_at, format::kTableUnit);
+    const uint64_t at = uint64_t{i / format::kEntriesPerPage} * kPageBytes + sizeof(header);
+    store_le(memory.data() + at + i % format::kEntriesPerPage * sizeof(entry), entry);
+    page += extent_pages(*extent);
+
+    extent->in_frame = true;
+    extent->location = core_.catalog.add(segment, entry, extent->engine_key_bytes(), core_.holds.held(extent->key));
+    segment.entries.push_back(entry);
+    pending_bytes_ -= extent->shape.extent_bytes();
+    core_.counters.bytes_padding += extent->shape.extent_bytes() - extent->shape.stored_bytes;
+    Extent* next = extent->next_pending;
+    if (i + 1 == plan.blocks) extent->next_pending = nullptr;
+    extent = next;
+  }
+  pending_ = extent;
+  if (pending_ == nullptr) pending_tail_ = &pending_;
+  segment.long_key_bytes += plan.long_key_bytes;
+  core_.counters.bytes_metadata += uint64_t{header_pages} * kPageBytes;
+
+  for (uint32_t p = 0; p < header_pages; ++p) {
+    const bool entries = p < plan.entry_pages;
+    const uint32_t before = p * format::kEntriesPerPage;
+    header.kind = static_cast<uint8_t>(entries ? format::PageKind::FrameEntries : format::PageKind::FrameTable);
+    header.page = p;
+    header.place = segment.next_page + p;
+    header.first_entry = first_entry + (entries ? before : 0);
+    header.entries = entries ? std::min(format::kEntriesPerPage, plan.blocks - before)
+                             : static_cast<uint32_t>(std::min<uint64_t>(
+                                   format::kPageBodyBytes, table_at - uint64_t{p - plan.entry_pages} * format::kPageBodyBytes));
+    seal_page(core_.page_secret, header, memory.subspan(size_t{p} * kPageBytes, kPageBytes));
+  }
+}
+
+void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
+  Transfer* first = nullptr;
+  Transfer** last = &first;
+  const uint64_t place = core_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
+  TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
+    Transfer& transfer = core_.transfers.take();
+    transfer.request.op = io::Op::Write;
+    transfer.request.offset = offset;
+    transfer.request.data = bytes.data();
+    transfer.request.bytes = static_cast<uint32_t>(bytes.size());
+    transfer.request.owner = &frame;
+    transfer.request.complete = on_transfer;
+    *last = &transfer;
+    last = &transfer.next;
+    ++frame.outstanding;
+  });
+  frame.header.for_range(0, uint64_t{header_pages} * kPageBytes, [&](Bytes piece) { cutter.add(piece); });
+  for (Extent* extent = frame.first; extent != nullptr; extent = extent->next_pending) {
+    extent->slot().for_range(0, extent->shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
+  }
+  cutter.finish();
+  while (first != nullptr) {
+    Transfer& transfer = *first;
+    first = transfer.next;  // before submit: the transfer goes back to its pool when it completes
+    core_.engine.submit(transfer.request);
+  }
+}
+
+void SegmentWriter::on_transfer(io::Request& request) {
+  auto& frame = *static_cast<Frame*>(request.owner);
+  SegmentWriter& self = *frame.writer;
+  if (request.error != 0) frame.error = request.error;
+  self.core_.transfers.give(Transfer::of(request));
+  if (--frame.outstanding > 0) return;
+  frame.landed = true;
+  self.frames_landed();
+}
+
+void SegmentWriter::frames_landed() {
+  while (frames_out_ > 0 && frames_[frame_first_].landed) {
+    Frame& frame = frames_[frame_first_];
+    frame.landed = false;
+    frame_done(frame);
+    frame_first_ = (frame_first_ + 1) % kFramesInFlightMax;
+    --frames_out_;
+  }
+}
+
+void SegmentWriter::frame_done(Frame& frame) {
+  Segment& segment = *frame.segment;
+  --segment.frames_in_flight;
+  if (frame.error != 0) {
+    ++segment.write_errors;
+    end_segment(segment);
+  }
+  const bool good = segment.state == SegmentState::Open || segment.state == SegmentState::Sealing;
+  if (good) {
+    segment.written_page = frame.start_page + frame.pages;
+    if (unflushed_bytes_ == 0) unflushed_since_us_ = core_.clock.now_us();
+    unflushed_bytes_ += uint64_t{frame.pages} * kPageBytes;
+  }
+  for (Extent* extent = frame.first; extent != nullptr;) {
+    Extent* next = extent->next_pending;
+    extent->next_pending = nullptr;
+    extent->in_frame = false;
+    if (good) {
+      extent_landed(frame, *extent);
+    } else {
+      retry(*extent);
+    }
+    extent = next;
+  }
+  frame.first = nullptr;
+}
+
+void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
+  if (extent.write != nullptr) {
+    persists_.push_back(
+        {extent.write, frame.segment->number, frame.segment->generation, frame.start_page + frame.pages, extent.location});
+    extent.write = nullptr;
+  }
+  core_.memory.set_state(extent, ExtentState::Clean);
+  core_.memory.settle(extent);
+}
+
+// Its frame may be whole on flash or not: it is written again elsewhere, with the same birth, before it is acknowledged.
+void SegmentWriter::retry(Extent& extent) {
+  core_.catalog.drop(extent.location);
+  extent.location = {};
+  if (extent.listed && ++extent.attempts < kAttemptsMax) {
+    *pending_tail_ = &extent;
+    pending_tail_ = &extent.next_pending;
+    pending_bytes_ += extent.shape.extent_bytes();
+    return;
+  }
+  ++core_.counters.writes_failed;
+  const bool wanted = extent.listed;
+  if (extent.write != nullptr) answer(*extent.write, wanted ? Status(Code::IoError) : Status());
+  extent.write = nullptr;
+  if (wanted) core_.bury(extent.key);
+  core_.memory.unlist(extent);
+  core_.memory.set_state(extent, ExtentState::Clean);
+  core_.memory.settle(extent);
+}
+
+// ---- Segments --------------------------------------------------------------------------------------------------------------
+
+void SegmentWriter::close_open_segment() {
+  if (open_ == nullptr) return;
+  open_->state = SegmentState::Sealing;
+  open_ = nullptr;
+}
+
+void SegmentWriter::end_segment(Segment& segment) {
+  if (open_ == &segment) open_ = nullptr;
+  if (segment.state == SegmentState::Open || segment.state == SegmentState::Sealing) segment.state = SegmentState::Ended;
+}
+
+// ---- Flush -----------------------------------------------------------------------------------------------------------------
+
+void SegmentWriter::flush_starting() {
+  std::erase_if(unflushed_, [](const Unflushed& u) {
+    const SegmentState state = u.segment->state;
+    return u.segment->generation != u.generation || state == SegmentState::Sealed ||
+           (state == SegmentState::Ended && u.segment->frames_in_flight == 0 &&
+            u.segment->durable_page == u.segment->written_page);
+  });
+  for (Unflushed& u : unflushed_) u.covered_page = u.segment->written_page;
+  unflushed_bytes_ = 0;
+  unflushed_since_us_ = UINT64_MAX;
+}
+
+void SegmentWriter::flush_done(Status status) {
+  for (const Unflushed& u : unflushed_) {
+    if (u.segment->generation != u.generation || u.covered_page <= u.segment->durable_page) continue;
+    if (status.ok()) {
+      u.segment->durable_page = u.covered_page;
+    } else {
+      flush_failed(*u.segment);
+    }
+  }
+  std::erase_if(persists_, [&](const Persist& p) {
+    const Segment& segment = core_.catalog.segment(p.segment);
+    if (segment.generation != p.generation || segment.durable_page < p.end_page) return false;
+    answer(*p.write, {});
+    return true;
+  });
+}
+
+// Nobody can say what of the unflushed frames is on media, now or ever: their blocks leave the index, and who waited for
+// them is told.
+void SegmentWriter::flush_failed(Segment& segment) {
+  end_segment(segment);
+  std::erase_if(persists_, [&](const Persist& p) {
+    if (p.segment != segment.number || p.generation != segment.generation || p.end_page <= segment.durable_page) return false;
+    ++core_.counters.writes_failed;
+    answer(*p.write, core_.catalog.at(p.location).live ? Status(Code::IoError) : Status());
+    return true;
+  });
+  for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
+    const Block& block = segment.blocks[ordinal];
+    // Those in frames still in flight are written again when these land.
+    if (!block.live || block.page < segment.durable_page || block.page >= segment.written_page) continue;
+    const IndexKey key = block.key;
+    core_.forget({segment.number, ordinal});
+    core_.bury(key);
+  }
+  segment.written_page = segment.durable_page;
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,112 @@
+// segment_writer.h — appends frames to the open segment, and knows what of them is on media.
+// A frame is: header pages built in a slot of their own, then the extents of committed blocks as they lie in their slots.
+// It is submitted as soon as nothing else is being written, or when kFrameCollectBytes have gathered.
+// Invariants: a segment has one writer and is written front to back; a frame's place leaves room for the footer;
+// `persist` is answered when the contiguous watermark has passed the frame and a flush begun after that has completed;
+// nothing is appended to a segment after a write or flush of it failed.
+// Thread: the shard's. Allocates only while its lists grow to their largest size.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "store/core.h"
+
+namespace halfstep::store {
+
+class SegmentSource;
+
+inline constexpr uint64_t kFrameCollectBytes = 1 * MiB;
+inline constexpr uint64_t kFramePayloadBytesMax = 4 * MiB;  // but at least one block
+// What is not yet known to be on media is verified after a crash: this bounds it.
+inline constexpr uint64_t kUnflushedBytesMax = 64 * MiB;
+inline constexpr uint64_t kUnflushedUsMax = 500'000;
+
+class SegmentWriter {
+ public:
+  SegmentWriter(Core& core, SegmentSource& source);
+
+  // The extent is Dirty and readable; it is the writer's until its frame has landed.
+  void commit(Extent& extent);
+  void turn();
+  uint64_t next_turn_us() const noexcept;
+
+  // Nothing committed is waiting, in flight, or short of being answered.
+  bool idle() const noexcept { return pending_ == nullptr && frames_out_ == 0 && persists_.empty(); }
+  // Blocks wait and there is no segment to write them to, nor one about to be.
+  bool starved() const noexcept { return starved_; }
+  // Closes the open segment, so that it gets a footer and can be reclaimed.
+  void close_open_segment();
+  // Segments that are full and whose frames have all landed are handed to the sealer when everything in them is on media.
+  bool durable(const Segment& segment) const noexcept { return segment.durable_page == segment.next_page; }
+  void want_durable(const Segment& segment);
+
+ private:
+  struct Frame {
+    SegmentWriter* writer = nullptr;
+    Segment* segment = nullptr;
+    uint32_t start_page = 0;
+    uint32_t pages = 0;
+    Slot header;
+    Extent* first = nullptr;
+    uint32_t outstanding = 0;
+    int32_t error = 0;
+    bool landed = false;
+  };
+  struct Plan {
+    uint32_t blocks = 0;
+    uint32_t entry_pages = 0;
+    uint32_t table_pages = 0;
+    uint32_t pages = 0;
+    uint64_t long_key_bytes = 0;  // in the footer
+  };
+  struct Persist {
+    Write* write = nullptr;
+    uint32_t segment = 0;
+    uint64_t generation = 0;
+    uint32_t end_page = 0;
+    Location location;
+  };
+
+  void drop_dead_pending();
+  Plan plan_frame(const Segment& segment) const noexcept;
+  bool submit_frame();
+  void build_header(Frame& frame, const Plan& plan);
+  void submit_transfers(Frame& frame, uint32_t header_pages);
+  static void on_transfer(io::Request& request);
+  void frames_landed();
+  void frame_done(Frame& frame);
+  void extent_landed(Frame& frame, Extent& extent);
+  void retry(Extent& extent);
+  void end_segment(Segment& segment);
+  void flush_starting();
+  void flush_done(Status status);
+  void flush_failed(Segment& segment);
+  void answer(Write& write, Status status);
+
+  Core& core_;
+  SegmentSource& source_;
+  Segment* open_ = nullptr;
+  Extent* pending_ = nullptr;  // committed, in order of birth
+  Extent** pending_tail_ = &pending_;
+  uint64_t pending_bytes_ = 0;
+  std::array<Frame, kFramesInFlightMax> frames_;  // a ring: landed in any order, done in this one
+  uint32_t frame_first_ = 0;
+  uint32_t frames_out_ = 0;
+  bool starved_ = false;
+
+  std::vector<Persist> persists_;
+  std::vector<Write*> answered_;  // `done` runs from turn(), never from inside commit()
+  FlushWaiter flush_;
+  struct Unflushed {
+    Segment* segment = nullptr;
+    uint64_t generation = 0;
+    uint32_t covered_page = 0;  // written when the flush began
+  };
+  std::vector<Unflushed> unflushed_;  // segments that have been written to and may have more than their watermark
+  bool flush_wanted_ = false;
+  uint64_t unflushed_bytes_ = 0;
+  uint64_t unflushed_since_us_ = UINT64_MAX;
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,261 @@
+// store_fixture.h — a store on a memory device, driven turn by turn, for the tests of this folder.
+// Every block's bytes follow from its key, so that any answer can be checked without remembering what was written.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/crc.h"
+#include "base/prng.h"
+#include "io/memory_engine.h"
+#include "store/geometry.h"
+#include "store/store.h"
+
+namespace halfstep::store {
+
+class TestClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override { return us; }
+  uint64_t wall_s() const noexcept override { return wall; }
+  uint64_t us = 1'000'000;
+  uint64_t wall = 1'800'000'000;
+};
+
+inline std::vector<std::byte> bytes_of_key(std::string_view key, uint32_t count) {
+  Prng prng(xxh3_64(as_bytes(key)));
+  std::vector<std::byte> bytes(count);
+  prng.fill(bytes);
+  return bytes;
+}
+
+// Groups: 0 opaque 256 KiB parts; 1 four plain parts of 4 KiB; 2 parts of 1,000 and 3,000 bytes in turn until the end;
+// 3 one part of one byte; 4 sixteen plain parts of 64 KiB.
+inline wire::Layout test_layout(const std::string& model = "test") {
+  const auto shape = [](uint16_t parts, std::vector<uint32_t> sizes) {
+    wire::GroupShape group;
+    group.part_count = parts;
+    group.size_count = static_cast<uint16_t>(sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) group.part_bytes[i] = sizes[i];
+    return group;
+  };
+  wire::Layout layout;
+  const Status status = wire::Layout::make(
+      {{"model", model}},
+      {shape(0, {wire::kOpaquePartBytes}), shape(4, {4096}), shape(0, {1000, 3000}), shape(1, {1}), shape(16, {65536})},
+      &layout);
+  EXPECT_TRUE(status.ok());
+  return layout;
+}
+
+inline constexpr uint32_t kGroupOpaque = 0, kGroupPlain = 1, kGroupRagged = 2, kGroupByte = 3, kGroupLarge = 4;
+
+class StoreBed {
+ public:
+  static constexpr uint64_t kSegmentBytes = 2 * MiB;
+
+  explicit StoreBed(uint64_t seed = 1, uint32_t segments = 8, uint64_t arena_bytes = 8 * MiB) : seed_(seed) {
+    geometry = {0, kSegmentBytes, segments, 1, static_cast<uint32_t>(block_bytes_max_of(kSegmentBytes))};
+    geometry.device_bytes = 8 * MiB;
+    while (!places_of(geometry).valid()) geometry.device_bytes += MiB;
+    EXPECT_TRUE(Arena::create(arena_bytes, false, &arena).ok());
+    device = std::make_unique<io::MemoryDevice>(geometry.device_bytes);
+    restart_engine();
+    const Fault fault = Store::format(*engine, *arena, clock, geometry);
+    EXPECT_TRUE(fault.ok()) << fault.what;
+  }
+
+  void restart_engine() {
+    store.reset();
+    slots.reset();
+    io::MemoryConfig config;
+    config.seed = ++seed_;
+    config.faults = faults;
+    engine = std::make_unique<io::MemoryEngine>(config, std::vector<io::MemoryDevice*>{device.get()});
+    slots = std::make_unique<SlotPool>(*arena);
+  }
+
+  void open() {
+    const Fault fault = Store::open(*engine, *slots, clock, options, &store);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+    register_layout();
+  }
+  void register_layout() {
+    scope = 0;
+    bool done = false;
+    store->register_layout("default", test_layout(), [&](Status status, uint32_t got) {
+      EXPECT_TRUE(status.ok());
+      scope = got;
+      done = true;
+    });
+    while (!done) pump();
+  }
+  void close() {
+    ASSERT_TRUE(store->close().ok());
+    store.reset();
+  }
+  void reopen() {
+    close();
+    restart_engine();
+    open();
+  }
+  // The process or the machine dies; what was only in memory is gone.
+  void crash(io::MemoryEngine::Crash how) {
+    engine->crash(how);
+    restart_engine();
+  }
+
+  void pump() {
+    engine->poll();
+    store->turn();
+    engine->flush_submissions();
+    clock.us += 100;
+  }
+  void settle() {
+    for (int quiet = 0; quiet < 4; quiet = engine->in_flight() == 0 ? quiet + 1 : 0) pump();
+  }
+
+  IndexKey key(std::string_view name, uint32_t group = kGroupPlain) const {
+    return store->key_of({scope, wire::Component::of(group, 0, 0), as_bytes(name)});
+  }
+
+  struct Put {
+    Write write;
+    bool done = false;
+  };
+  // begin + fill + commit; `put` must live until it is done.
+  Status begin_put(Put& put, std::string_view name, uint32_t group, uint32_t bytes, bool persist,
+                   std::span<const PartInfo> coded = {}) {
+    Write& write = put.write;
+    write.name = {scope, wire::Component::of(group, 0, 0), as_bytes(name)};
+    write.key = store->key_of(write.name);
+    write.block_bytes = bytes;
+    write.coded_parts = coded;
+    write.persist = persist;
+    write.owner = &put;
+    write.done = [](Write& w) { static_cast<Put*>(w.owner)->done = true; };
+    const Status status = store->begin_write(write);
+    if (!status.ok()) return status;
+    const std::vector<std::byte> content = bytes_of_key(name, write.stored_bytes);
+    size_t at = 0;
+    write.slot->for_range(0, write.stored_bytes, [&](Bytes piece) {
+      std::memcpy(piece.data(), content.data() + at, piece.size());
+      at += piece.size();
+    });
+    for (PartInfo& part : write.parts) part.stored_crc = crc32c(ConstBytes(content).subspan(part.offset, part.stored_bytes));
+    store->commit_write(write);
+    return {};
+  }
+  Status put(std::string_view name, uint32_t group = kGroupPlain, uint32_t bytes = 16384, bool persist = false,
+             uint32_t ttl_s = 0) {
+    Put put;
+    put.write.ttl_s = ttl_s;
+    Status status;
+    for (int tries = 0; tries < 2000; ++tries) {
+      status = begin_put(put, name, group, bytes, persist);
+      const bool wait =
+          status == Code::Throttled && (status.detail() == kThrottledMemory || status.detail() == kThrottledPending);
+      if (!wait) break;
+      pump();
+    }
+    if (!status.ok()) return status;
+    for (int turns = 0; !put.done; ++turns) {
+      if (turns > 100'000) {
+        ADD_FAILURE() << "a put never ended";
+        std::abort();
+      }
+      pump();
+    }
+    return put.write.status;
+  }
+
+  struct Got {
+    Status status;
+    std::vector<std::byte> bytes;
+    std::vector<PartInfo> parts;
+  };
+  Got get(const IndexKey& wanted) {
+    struct Waiter {
+      StoreBed* bed;
+      Got got;
+      bool done = false;
+    } waiter{this, {}, false};
+    Read read;
+    read.key = wanted;
+    read.owner = &waiter;
+    read.complete = [](Read& r) {
+      auto& w = *static_cast<Waiter*>(r.owner);
+      w.done = true;
+      w.got.status = r.status;
+      if (!r.status.ok()) return;
+      const auto parts = r.resident->parts();
+      w.got.parts.assign(parts.begin(), parts.end());
+      const uint32_t stored = parts.back().offset + parts.back().stored_bytes;
+      r.resident->slot().for_range(0, stored,
+                                   [&](Bytes piece) { w.got.bytes.insert(w.got.bytes.end(), piece.begin(), piece.end()); });
+      w.bed->store->unpin(r.resident);
+    };
+    Read* window[] = {&read};
+    Status status;
+    for (int tries = 0; tries < 2000; ++tries) {
+      status = store->begin_reads(window);
+      if (!(status == Code::Throttled)) break;
+      pump();
+    }
+    if (!status.ok()) return {status, {}, {}};
+    for (int turns = 0; !waiter.done; ++turns) {
+      if (turns > 100'000) {
+        ADD_FAILURE() << "a get never ended";
+        std::abort();
+      }
+      pump();
+    }
+    return waiter.got;
+  }
+  // Ok only with exactly the bytes of this key.
+  Status get(std::string_view name, uint32_t group = kGroupPlain) {
+    const Got got = get(key(name, group));
+    if (got.status.ok()) {
+      EXPECT_EQ(got.bytes, bytes_of_key(name, static_cast<uint32_t>(got.bytes.size()))) << "wrong bytes for " << name;
+      for (const PartInfo& part : got.parts) {
+        EXPECT_EQ(part.stored_crc, crc32c(ConstBytes(got.bytes).subspan(part.offset, part.stored_bytes)));
+      }
+    }
+    return got.status;
+  }
+
+  Status remove(std::string_view name, uint32_t group = kGroupPlain) {
+    Remove remove;
+    bool done = false;
+    remove.key = key(name, group);
+    remove.owner = &done;
+    remove.done = [](Remove& r) { *static_cast<bool*>(r.owner) = true; };
+    store->remove(remove);
+    for (int turns = 0; !done; ++turns) {
+      if (turns > 100'000) {
+        ADD_FAILURE() << "a remove never ended";
+        std::abort();
+      }
+      pump();
+    }
+    return remove.status;
+  }
+
+  uint64_t seed_;
+  Geometry geometry;
+  Options options;
+  TestClock clock;
+  io::MemoryFaults faults;
+  std::unique_ptr<Arena> arena;
+  std::unique_ptr<io::MemoryDevice> device;
+  std::unique_ptr<io::MemoryEngine> engine;
+  std::unique_ptr<SlotPool> slots;
+  std::unique_ptr<Store> store;
+  uint32_t scope = 0;
+};
+
+}  // namespace halfstep::store

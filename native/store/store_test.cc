@@ -1,0 +1,94 @@
+#include "store/store.h"
+
+#include <gtest/gtest.h>
+
+#include "store/store_fixture.h"
+
+namespace halfstep::store {
+namespace {
+
+std::string name_of(uint64_t number) { return "block-" + std::to_string(number); }
+
+TEST(Store, ReturnsEveryShapeOfBlockFromMemoryAndAfterARestart) {
+  StoreBed bed;
+  bed.open();
+  const uint32_t largest = bed.geometry.block_bytes_max;
+  struct Shape {
+    const char* name;
+    uint32_t group;
+    uint32_t bytes;
+  };
+  const Shape shapes[] = {
+      {"plain", kGroupPlain, 16384},
+      {"one byte", kGroupByte, 1},
+      {"ragged", kGroupRagged, 12'345},
+      {"ragged pages", kGroupRagged, 8192},
+      {"opaque small", kGroupOpaque, 77},
+      {"opaque page", kGroupOpaque, 4096},
+      {"largest", kGroupOpaque, largest},
+      {"a key of more than thirty-two bytes, as many engines have", kGroupPlain, 16384},
+      {"largest but one", kGroupOpaque, largest - 1},
+  };
+  for (const Shape& shape : shapes) {
+    ASSERT_EQ(bed.put(shape.name, shape.group, shape.bytes, true), Code::Ok) << shape.name;
+    EXPECT_EQ(bed.get(shape.name, shape.group), Code::Ok) << shape.name;
+  }
+  EXPECT_GT(bed.store->counters().hits_memory, 0U);
+  for (int start = 0; start < 2; ++start) {
+    bed.reopen();
+    EXPECT_EQ(bed.store->recovery().blocks, std::size(shapes));
+    for (const Shape& shape : shapes) {
+      const Found found = bed.store->find(bed.key(shape.name, shape.group));
+      EXPECT_TRUE(found.present) << shape.name;
+      EXPECT_EQ(found.block_bytes, shape.bytes);
+      EXPECT_EQ(bed.get(shape.name, shape.group), Code::Ok) << shape.name;
+    }
+    EXPECT_EQ(bed.store->counters().hits_flash, std::size(shapes));
+  }
+}
+
+TEST(Store, OverwritesTheOldestSegmentsManyTimesOver) {
+  StoreBed bed(2, 6);
+  bed.open();
+  constexpr uint64_t kBlocks = 4000;  // 65 MB through 12 MiB of segments
+  for (uint64_t i = 0; i < kBlocks; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok) << i;
+  bed.settle();
+  EXPECT_GT(bed.store->counters().segments_reclaimed, 20U);
+  uint64_t there = 0;
+  bool seen = false;
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    const Status status = bed.get(name_of(i));
+    ASSERT_TRUE(status == Code::Ok || status == Code::NotFound);
+    if (status.ok()) {
+      seen = true;
+      ++there;
+    } else {
+      EXPECT_FALSE(seen) << "block " << i << " is gone though an older one is there";
+    }
+  }
+  EXPECT_GT(there, 350U);
+  const uint64_t before = bed.store->gauges().blocks;
+  bed.reopen();
+  EXPECT_EQ(bed.store->recovery().blocks, before);
+  EXPECT_EQ(bed.get(name_of(kBlocks - 1)), Code::Ok);
+}
+
+TEST(Store, DeletedBlocksStayDeletedThroughRestartsAndLogCompaction) {
+  StoreBed bed(3, 16);
+  bed.open();
+  for (uint64_t i = 0; i < 300; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  for (uint64_t round = 0; round < 40; ++round) {
+    for (uint64_t i = 0; i < 300; i += 3) ASSERT_EQ(bed.remove(name_of(i)), Code::Ok);
+    for (uint64_t i = 0; i < 300; i += 3) ASSERT_EQ(bed.get(name_of(i)), Code::NotFound);
+    if (round + 1 == 40) break;
+    for (uint64_t i = 0; i < 300; i += 3) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  }
+  EXPECT_EQ(bed.remove("never there"), Code::NotFound);
+  for (int start = 0; start < 3; ++start) {
+    bed.reopen();
+    for (uint64_t i = 0; i < 300; i += 3) ASSERT_EQ(bed.get(name_of(i)), Code::NotFound) << i;
+  }
+}
+
+}  // namespace
+}  // namespace halfstep::store

@@ -1,0 +1,78 @@
+// transfer.h — device requests over the pieces of a slot, pooled.
+// Pieces that are neighbours in memory and on the device become one request of up to kTransferBytesMax.
+// Thread: the shard's.
+#pragma once
+
+#include <deque>
+#include <type_traits>
+
+#include "base/slots.h"
+#include "io/engine.h"
+
+namespace halfstep::store {
+
+inline constexpr uint32_t kTransferBytesMax = 1 * MiB;
+
+struct Transfer {
+  io::Request request;
+  Transfer* next = nullptr;
+  bool landed = false;
+
+  static Transfer& of(io::Request& request) noexcept { return reinterpret_cast<Transfer&>(request); }
+};
+static_assert(std::is_standard_layout_v<Transfer>, "a request is found again in the transfer that begins with it");
+
+class TransferPool {
+ public:
+  Transfer& take() {
+    if (free_ == nullptr) return transfers_.emplace_back();
+    Transfer& transfer = *free_;
+    free_ = transfer.next;
+    transfer.next = nullptr;
+    transfer.landed = false;
+    transfer.request = {};
+    return transfer;
+  }
+  void give(Transfer& transfer) noexcept {
+    transfer.next = free_;
+    free_ = &transfer;
+  }
+
+ private:
+  std::deque<Transfer> transfers_;
+  Transfer* free_ = nullptr;
+};
+
+// Collects memory that goes to consecutive places of the device, and cuts it into requests: emit(uint64_t device_offset,
+// Bytes).
+template <typename Emit>
+class TransferCutter {
+ public:
+  TransferCutter(Arena& arena, uint64_t device_offset, Emit emit) : arena_(arena), at_(device_offset), emit_(std::move(emit)) {}
+
+  void add(Bytes piece) {
+    const bool follows = !run_.empty() && piece.data() == run_.data() + run_.size() &&
+                         run_.size() + piece.size() <= kTransferBytesMax &&
+                         arena_.region_of(piece.data()) == arena_.region_of(run_.data());
+    if (follows) {
+      run_ = Bytes(run_.data(), run_.size() + piece.size());
+      return;
+    }
+    finish();
+    run_ = piece;
+  }
+  void finish() {
+    if (run_.empty()) return;
+    emit_(at_, run_);
+    at_ += run_.size();
+    run_ = {};
+  }
+
+ private:
+  Arena& arena_;
+  uint64_t at_;
+  Bytes run_;
+  Emit emit_;
+};
+
+}  // namespace halfstep::store
