@@ -121,7 +121,7 @@ class RunningServer final : public Server {
 
   bool running(std::string* why) const override {
     const std::lock_guard lock(mutex_);
-    if (why != nullptr) *why = why_ended_.empty() && ended_ ? "it was stopped" : why_ended_;
+    if (why != nullptr) *why = ended_ && why_ended_.empty() ? "it was stopped" : why_ended_;
     return !ended_ && !asked_to_stop_;
   }
 
@@ -162,10 +162,12 @@ class RunningServer final : public Server {
       return io::open_engine(config_.engine, *arena_, {&file_.backing()}, out);
     };
     setup.open_store = [this](io::Engine& engine, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+      if (const store::Geometry* geometry = file_.to_format(); geometry != nullptr) {
+        if (Fault fault = store::Store::format(engine, *arena_, clock_, *geometry); !fault.ok()) return fault;
+      }
       return store::Store::open(engine, slots, clock_, config_.store, out);
     };
-    setup.format = file_.to_format();
-    facts_.created = setup.format != nullptr;
+    facts_.created = file_.to_format() != nullptr;
     Shard shard(setup);
     Fault fault = shard.open();
     if (fault.ok()) fault = file_.publish();
@@ -179,6 +181,7 @@ class RunningServer final : public Server {
     facts_.arena = arena_->facts();
     facts_.geometry = shard.store().geometry();
     facts_.recovery = shard.store().recovery();
+    facts_.index_bytes = shard.store().gauges().index_bytes;
     facts_.store_uuid = shard.store().uuid();
     {
       const std::lock_guard lock(mutex_);

@@ -44,6 +44,7 @@ struct Facts {
   store::Geometry geometry;
   store::RecoveryReport recovery;
   std::string congestion_control;
+  uint64_t index_bytes = 0;  // right after recovery
   std::array<std::byte, 16> store_uuid{};
   std::array<std::byte, 16> boot_id{};
   bool created = false;

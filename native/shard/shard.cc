@@ -36,9 +36,6 @@ Shard::~Shard() {
 Fault Shard::open() {
   if (const Status status = loop_.open(); !status.ok()) return {status, "epoll or eventfd: " + errno_name(status.detail())};
   if (Fault fault = setup_.open_engine(&engine_); !fault.ok()) return fault;
-  if (setup_.format != nullptr) {
-    if (Fault fault = store::Store::format(*engine_, *setup_.arena, *setup_.clock, *setup_.format); !fault.ok()) return fault;
-  }
   if (Fault fault = setup_.open_store(*engine_, slots_, &store_); !fault.ok()) return fault;
   if (Fault fault = check_memory(); !fault.ok()) return fault;
   store_->set_on_memory([this] { memory_freed_ = true; });

@@ -49,8 +49,6 @@ class Shard {
     std::array<std::byte, 16> boot_id{};
     std::function<Fault(std::unique_ptr<io::Engine>*)> open_engine;
     std::function<Fault(io::Engine&, SlotPool&, std::unique_ptr<store::Store>*)> open_store;
-    // Not null for a store that has to be made first: its geometry.
-    const store::Geometry* format = nullptr;
   };
 
   explicit Shard(const Setup& setup);

@@ -1,0 +1,259 @@
+// fake_store.h — a store in RAM for the shard's tests: real slots, no device, and every delay and refusal on command.
+// Thread: the shard's, commands included.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/crc.h"
+#include "base/hash.h"
+#include "store/store.h"
+
+namespace halfstep::shard {
+
+class FakeStore final : public store::Store {
+ public:
+  explicit FakeStore(SlotPool& slots) : slots_(slots) {
+    geometry_.segment_bytes = 64 * MiB;
+    geometry_.block_bytes_max = 4 * MiB;
+  }
+  ~FakeStore() override { finish_reads(); }
+
+  // Commands of tests -------------------------------------------------------------------------------------------------------
+  bool hold_reads = false;         // reads wait for finish_reads()
+  bool hold_writes = false;        // commits wait for finish_writes()
+  bool hold_removes = false;
+  bool throttle_reads = false;     // Throttled until release_memory()
+  bool refuse_holds = false;
+  int32_t throttle_writes = 0;     // kThrottled…
+  uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
+  std::set<std::string> corrupt;   // engine keys whose reads find wrong bytes
+  uint64_t reads_begun = 0;
+
+  void finish_reads() {
+    std::deque<store::Read*> held;
+    held.swap(held_reads_);
+    for (store::Read* read : held) complete(*read);
+  }
+  void finish_writes() {
+    std::deque<store::Write*> held;
+    held.swap(held_writes_);
+    for (store::Write* write : held) finish(*write);
+  }
+  void finish_removes() {
+    std::deque<store::Remove*> held;
+    held.swap(held_removes_);
+    for (store::Remove* remove : held) remove->done(*remove);
+  }
+  void release_memory() {
+    throttle_reads = false;
+    throttle_writes = 0;
+    if (on_memory_) on_memory_();
+  }
+  uint64_t open_writes() const noexcept { return writing_.size(); }
+  uint64_t pinned() const noexcept {
+    uint64_t pins = 0;
+    for (const auto& [key, block] : blocks_) pins += block->pins;
+    return pins;
+  }
+  uint64_t holds() const noexcept { return holds_.size(); }
+  uint64_t blocks() const noexcept { return blocks_.size(); }
+
+  // store::Store ----------------------------------------------------------------------------------------------------------
+  const store::Geometry& geometry() const noexcept override { return geometry_; }
+  const store::RecoveryReport& recovery() const noexcept override { return recovery_; }
+  std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
+
+  bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }
+  std::vector<store::NamespaceInfo> namespaces() const override { return {}; }
+  void create_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
+    done(names_.insert(info.name).second ? Status() : Status(Code::Present));
+  }
+  void delete_namespace(std::string_view name, std::function<void(Status)> done) override {
+    const bool there = names_.erase(std::string(name)) != 0;
+    for (Scope& scope : scopes_) scope.alive = scope.alive && scope.name != name;
+    done(there ? Status() : Status(Code::NotFound));
+  }
+  void register_layout(std::string_view name, const wire::Layout& layout, std::function<void(Status, uint32_t)> done) override {
+    for (size_t i = 0; i < scopes_.size(); ++i) {
+      if (scopes_[i].alive && scopes_[i].name == name && scopes_[i].layout.id() == layout.id()) {
+        return done({}, static_cast<uint32_t>(i + 1));
+      }
+    }
+    scopes_.push_back({std::string(name), layout, true});
+    done({}, static_cast<uint32_t>(scopes_.size()));
+  }
+  const wire::Layout* layout_of(uint32_t scope) const noexcept override {
+    return scope != 0 && scope <= scopes_.size() && scopes_[scope - 1].alive ? &scopes_[scope - 1].layout : nullptr;
+  }
+  store::IndexKey key_of(const store::BlockName& name) const noexcept override {
+    const Hash128 hash = keyed_hash({name.scope, name.component.value}, name.engine_key);
+    return {hash.low, hash.high};
+  }
+
+  store::Found find(const store::IndexKey& key) noexcept override {
+    const auto at = blocks_.find(pair_of(key));
+    return at == blocks_.end() ? store::Found() : store::Found{true, at->second->block_bytes()};
+  }
+  Status begin_reads(std::span<store::Read* const> window) override {
+    uint64_t bytes = 0;
+    for (const store::Read* read : window) bytes += find(read->key).block_bytes;
+    if (bytes > window_bytes_max) return Code::TooLarge;
+    if (throttle_reads) return Code::Throttled;
+    reads_begun += window.size();
+    for (store::Read* read : window) {
+      if (hold_reads) {
+        held_reads_.push_back(read);
+      } else {
+        complete(*read);
+      }
+    }
+    return {};
+  }
+  void unpin(store::Resident* resident) noexcept override { --static_cast<Block*>(resident)->pins; }
+  Status begin_write(store::Write& write) override {
+    if (find(write.key).present) return Code::Present;
+    if (writing_.count(pair_of(write.key)) != 0) return {Code::Throttled, store::kThrottledPending};
+    if (throttle_writes != 0) return {Code::Throttled, throttle_writes};
+    const wire::Layout* layout = layout_of(write.name.scope);
+    const wire::GroupShape& shape = layout->groups()[write.name.component.group()];
+    auto block = std::make_unique<Block>();
+    if (!block->cut(shape, write)) return Code::Invalid;
+    block->take(slots_, write.stored_bytes);
+    if (block->slot().empty()) return {Code::Throttled, store::kThrottledMemory};
+    block->name = std::string(as_text(write.name.engine_key));
+    block->component = write.name.component;
+    block->layout = layout->id();
+    write.parts = block->writable_parts();
+    write.slot = block->writable_slot();
+    writing_[pair_of(write.key)] = std::move(block);
+    return {};
+  }
+  void commit_write(store::Write& write) override {
+    if (hold_writes) {
+      held_writes_.push_back(&write);
+    } else {
+      finish(write);
+    }
+  }
+  void abort_write(store::Write& write) noexcept override {
+    writing_.erase(pair_of(write.key));
+    if (on_memory_) on_memory_();
+  }
+  void remove(store::Remove& remove) override {
+    remove.status = blocks_.erase(pair_of(remove.key)) != 0 ? Status() : Status(Code::NotFound);
+    if (hold_removes) {
+      held_removes_.push_back(&remove);
+    } else {
+      remove.done(remove);
+    }
+  }
+  uint64_t list(std::string_view, uint64_t cursor, uint32_t limit,
+                const std::function<void(const store::Listed&)>& visit) const override {
+    uint64_t at = 0;
+    for (const auto& [key, block] : blocks_) {
+      if (at++ < cursor) continue;
+      if (at - cursor > limit) return at - 1;
+      visit({block->layout, block->component, as_bytes(block->name), block->block_bytes(),
+             static_cast<uint32_t>(block->parts().size()), 1, 0});
+    }
+    return 0;
+  }
+  Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
+    if (refuse_holds) return Code::Throttled;
+    holds_[{pair_of(key), owner}] = until_us;
+    return {};
+  }
+  void release(const store::IndexKey& key, uint64_t owner) noexcept override { holds_.erase({pair_of(key), owner}); }
+  void release_all(uint64_t owner) noexcept override {
+    std::erase_if(holds_, [owner](const auto& hold) { return hold.first.second == owner; });
+  }
+  void turn() override {}
+  uint64_t next_turn_us() const noexcept override { return UINT64_MAX; }
+  void set_on_memory(std::function<void()> on_memory) override { on_memory_ = std::move(on_memory); }
+  Status close() override {
+    finish_reads();
+    finish_writes();
+    finish_removes();
+    return {};
+  }
+  const store::Counters& counters() const noexcept override { return counters_; }
+  store::Gauges gauges() const noexcept override { return {}; }
+
+ private:
+  using Key = std::pair<uint64_t, uint64_t>;
+  static Key pair_of(const store::IndexKey& key) noexcept { return {key.low, key.high}; }
+
+  struct Block final : store::Resident {
+    bool cut(const wire::GroupShape& shape, store::Write& write) {
+      block_bytes_ = write.block_bytes;
+      parts_.assign(write.coded_parts.begin(), write.coded_parts.end());
+      const uint32_t count = parts_.empty() ? shape.parts_of(write.block_bytes) : 0;
+      for (uint32_t p = 0; p < count; ++p) {
+        const uint32_t bytes = shape.bytes_of(p, write.block_bytes);
+        parts_.push_back({.stored_bytes = bytes, .raw_bytes = bytes});
+      }
+      write.stored_bytes = 0;
+      for (store::PartInfo& part : parts_) {
+        part.offset = write.stored_bytes;
+        write.stored_bytes += part.stored_bytes;
+      }
+      return !parts_.empty();
+    }
+    void take(SlotPool& slots, uint32_t bytes) { slot_ = slots.take(bytes); }
+    Slot* writable_slot() noexcept { return &slot_; }
+    std::span<store::PartInfo> writable_parts() noexcept { return parts_; }
+    std::string name;
+    wire::Component component;
+    wire::LayoutId layout{};
+    uint64_t pins = 0;
+  };
+  struct Scope {
+    std::string name;
+    wire::Layout layout;
+    bool alive = true;
+  };
+
+  void complete(store::Read& read) {
+    const auto at = blocks_.find(pair_of(read.key));
+    read.resident = nullptr;
+    if (at == blocks_.end()) {
+      read.status = Code::NotFound;
+    } else if (corrupt.count(at->second->name) != 0) {
+      read.status = Code::Corrupt;
+    } else {
+      read.status = {};
+      read.resident = at->second.get();
+      ++at->second->pins;
+    }
+    read.complete(read);
+  }
+  void finish(store::Write& write) {
+    auto node = writing_.extract(pair_of(write.key));
+    write.status = {};
+    blocks_[node.key()] = std::move(node.mapped());
+    write.done(write);
+  }
+
+  SlotPool& slots_;
+  store::Geometry geometry_;
+  store::RecoveryReport recovery_;
+  store::Counters counters_;
+  std::set<std::string> names_{"default"};
+  std::vector<Scope> scopes_;
+  std::map<Key, std::unique_ptr<Block>> blocks_;
+  std::map<Key, std::unique_ptr<Block>> writing_;
+  std::map<std::pair<Key, uint64_t>, uint64_t> holds_;
+  std::deque<store::Read*> held_reads_;
+  std::deque<store::Write*> held_writes_;
+  std::deque<store::Remove*> held_removes_;
+  std::function<void()> on_memory_;
+};
+
+}  // namespace halfstep::shard

@@ -1,0 +1,125 @@
+// The start of a connection, and what ends one.
+#include <gtest/gtest.h>
+
+#include "shard/shard_fixture.h"
+
+namespace halfstep::shard {
+namespace {
+
+using HelloTest = ShardFixture;
+
+TEST_F(HelloTest, AnswersWithItsLimitsAndItsShard) {
+  auto client = connect();
+  const Said said = client->hello();
+  ASSERT_FALSE(said.malformed);
+  ASSERT_TRUE(said.hello);
+  EXPECT_EQ(said.hello->version, wire::kVersion);
+  EXPECT_EQ(said.hello->shards, 1);
+  EXPECT_EQ(said.hello->block_bytes_max, 4 * MiB);
+  EXPECT_EQ(said.hello->lease_ms_max, 60'000U);
+  EXPECT_EQ(said.hello->boot_id[0], std::byte{1});
+  EXPECT_TRUE(said.load);
+}
+
+TEST_F(HelloTest, RefusesAnUnknownNamespaceWithItsNameAndCloses) {
+  auto client = connect();
+  const Said said = client->hello("nowhere");
+  EXPECT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::UnknownNamespace}));
+  EXPECT_NE(said.reason.find("nowhere"), std::string::npos);
+  EXPECT_TRUE(client->closed());
+}
+
+TEST_F(HelloTest, RefusesAVersionThatItDoesNotSpeak) {
+  auto client = connect();
+  const wire::HelloClient hello{.version_min = 2, .version_max = 9};
+  const Said said = client->simple(Opcode::Hello, 1, Tlv::HelloClient, object_bytes(hello));
+  EXPECT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::Version}));
+}
+
+TEST_F(HelloTest, ClosesWhenSomethingElseComesFirst) {
+  auto client = connect();
+  client->send(request_frame(Opcode::Match, 7, {}, {section_of({"k"}, 1)}));
+  Frame frame;
+  ASSERT_TRUE(client->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  EXPECT_TRUE(client->closed());
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"no_hello\"}"), 1);
+}
+
+TEST_F(HelloTest, ClosesOnBytesThatAreNoFrame) {
+  auto client = open({});
+  client->send(as_bytes("GET / HTTP/1.1\r\nHost: example\r\n\r\n"));
+  Frame frame;
+  ASSERT_TRUE(client->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  EXPECT_TRUE(client->closed());
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"frame\"}"), 1);
+}
+
+TEST_F(HelloTest, ClosesOnASecondHelloAndOnServersOpcodes) {
+  auto twice = open({});
+  const wire::HelloClient hello;
+  const Said said = twice->simple(Opcode::Hello, 9, Tlv::HelloClient, object_bytes(hello));
+  EXPECT_TRUE(said.malformed);
+  auto server_like = open({});
+  std::vector<std::byte> bytes;
+  wire::FrameWriter frame(bytes);
+  frame.begin(Opcode::Final, 3);
+  frame.finish();
+  server_like->send(bytes);
+  Frame answer;
+  ASSERT_TRUE(server_like->receive(&answer));
+  EXPECT_EQ(answer.opcode(), Opcode::Abort);
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"hello\"}"), 1);
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"opcode\"}"), 1);
+}
+
+TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
+  configure([](Config& config) { config.connections_max = 2; });
+  auto first = open({});
+  auto second = open({});
+  auto third = connect();
+  Frame frame;
+  ASSERT_TRUE(third->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  third->close();
+  EXPECT_EQ(first->simple(Opcode::Stat, 5, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+  second->close();
+  wait_until([&] {
+    Metrics metrics;
+    shard_->collect(&metrics);
+    return std::any_of(metrics.gauges.begin(), metrics.gauges.end(), [](const Sample& sample) {
+      return std::string_view(sample.name) == "halfstep_connections_open" && sample.value == 1;
+    });
+  });
+  open({});
+}
+
+TEST_F(HelloTest, Serves256ConnectionsAtOnce) {
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 256; ++i) clients.push_back(open({parted(2, 512)}));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    clients[i]->send(request_frame(Opcode::Put, 3, {}, {section_of({"key-" + std::to_string(i)}, 1024)}));
+  }
+  for (size_t i = 0; i < clients.size(); ++i) {
+    clients[i]->send_item(3, section_of({"key-" + std::to_string(i)}, 1024), 0, 0);
+  }
+  for (auto& client : clients) EXPECT_EQ(client->finish(3).at(0, 0), (AnswerReason{Answer::Ok, Reason::Stored}));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const Said said = clients[i]->ask(Opcode::Get, 4, {}, {section_of({"key-" + std::to_string(255 - i)}, 1024)});
+    EXPECT_EQ(said.at(0, 0).answer, Answer::Ok);
+    EXPECT_EQ(clients[i]->wrong_parts, 0U);
+    EXPECT_EQ(clients[i]->parts_received.size(), 2U);
+  }
+}
+
+TEST_F(HelloTest, SaysThatItIsStopping) {
+  auto client = open({});
+  on_shard([&] { shard_->stop(60'000); });
+  // Stopping waits for requests that are open; none is, so what comes back is a refusal or the end of the connection.
+  const Said said = client->simple(Opcode::Stat, 5, Tlv::Reason, {});
+  EXPECT_TRUE(said.malformed || said.whole == (AnswerReason{Answer::Unavailable, Reason::Stopping}));
+}
+
+}  // namespace
+}  // namespace halfstep::shard

@@ -1,0 +1,452 @@
+// raw_client.h — a blocking client for tests that says exactly the bytes it is told to, and checks every byte it gets.
+// Thread: one.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/crc.h"
+#include "base/prng.h"
+#include "wire/layout.h"
+#include "wire/message.h"
+#include "wire/records.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::AnswerReason;
+using wire::Opcode;
+using wire::Reason;
+using wire::Tlv;
+
+// What a block's bytes are in tests: they follow from its name.
+inline std::vector<std::byte> block_bytes_of(const std::string& key, uint32_t component, uint32_t bytes) {
+  std::vector<std::byte> out(bytes);
+  Prng(xxh3_64(as_bytes(key), component)).fill(out);
+  return out;
+}
+
+struct SectionSpec {
+  uint16_t layout = 0;
+  uint16_t flags = 0;
+  uint32_t first_component = 0;
+  uint16_t components = 1;
+  std::vector<wire::PartRange> ranges;
+  std::vector<std::string> keys;
+  std::vector<wire::Offer> offers;
+};
+
+inline wire::Offer offer_of(uint32_t bytes) {
+  wire::Offer offer;
+  offer.block_bytes = offer.stored_bytes = bytes;
+  return offer;
+}
+
+// Frames as bytes.
+inline std::vector<std::byte> request_frame(Opcode opcode, uint64_t id, const wire::Batch& batch,
+                                            const std::vector<SectionSpec>& sections, uint64_t owner = 0) {
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(opcode, id);
+  frame.tlv(Tlv::Batch, batch);
+  if (owner != 0) frame.tlv(Tlv::Owner, wire::OwnerRecord{.owner = owner});
+  for (size_t s = 0; s < sections.size(); ++s) {
+    const SectionSpec& spec = sections[s];
+    uint32_t keys_bytes = 0;
+    for (const std::string& key : spec.keys) keys_bytes += 1 + static_cast<uint32_t>(key.size());
+    frame.open_tlv(Tlv::Section);
+    frame.value().put(wire::SectionHead{.layout = spec.layout,
+                                        .flags = spec.flags,
+                                        .first_component = spec.first_component,
+                                        .component_count = spec.components,
+                                        .range_count = static_cast<uint16_t>(spec.ranges.size()),
+                                        .key_count = static_cast<uint32_t>(spec.keys.size()),
+                                        .keys_bytes = keys_bytes});
+    for (const wire::PartRange& range : spec.ranges) frame.value().put(range);
+    for (const std::string& key : spec.keys) {
+      frame.value().put(static_cast<uint8_t>(key.size()));
+      frame.value().put_bytes(as_bytes(key));
+    }
+    frame.close_tlv();
+    if (opcode != Opcode::Put) continue;
+    frame.open_tlv(Tlv::Offers);
+    frame.value().put(static_cast<uint16_t>(s));
+    frame.value().put(uint16_t{0});
+    frame.value().put(static_cast<uint32_t>(spec.offers.size()));
+    for (const wire::Offer& offer : spec.offers) frame.value().put(offer);
+    frame.close_tlv();
+  }
+  frame.finish();
+  return out;
+}
+
+struct RunSpec {
+  wire::Run run;
+  std::vector<uint32_t> checks;
+  std::vector<std::byte> bytes;
+};
+
+inline std::vector<std::byte> chunk_frame(uint64_t id, const std::vector<RunSpec>& runs) {
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Chunk, id);
+  frame.open_tlv(Tlv::Runs);
+  uint32_t checks = 0;
+  uint32_t payload = 0;
+  for (const RunSpec& spec : runs) checks += static_cast<uint32_t>(spec.checks.size());
+  frame.value().put(static_cast<uint32_t>(runs.size()));
+  frame.value().put(checks);
+  for (const RunSpec& spec : runs) {
+    wire::Run run = spec.run;
+    run.bytes = static_cast<uint32_t>(spec.bytes.size());
+    run.check_count = static_cast<uint32_t>(spec.checks.size());
+    payload += run.bytes;
+    frame.value().put(run);
+  }
+  for (const RunSpec& spec : runs) {
+    for (const uint32_t check : spec.checks) frame.value().put(check);
+  }
+  frame.close_tlv();
+  frame.finish(payload);
+  for (const RunSpec& spec : runs) out.insert(out.end(), spec.bytes.begin(), spec.bytes.end());
+  return out;
+}
+
+struct Frame {
+  wire::Header header;
+  std::vector<std::byte> body;
+  std::vector<std::byte> payload;
+  Opcode opcode() const { return static_cast<Opcode>(header.opcode); }
+};
+
+// A frame's body, taken apart.
+struct Said {
+  std::map<std::pair<uint16_t, uint32_t>, AnswerReason> statuses;  // by section and number
+  std::optional<AnswerReason> whole;
+  std::string reason;
+  std::map<uint16_t, std::vector<bool>> matched;
+  std::map<uint16_t, std::vector<uint32_t>> lengths;
+  std::vector<wire::ItemRange> grants;
+  uint64_t credit_bytes = 0;
+  std::optional<wire::HelloServer> hello;
+  std::optional<wire::LayoutHandleRecord> handle;
+  std::optional<wire::LoadRecord> load;
+  std::optional<wire::CursorRecord> cursor;
+  std::vector<std::string> listed;
+  std::map<std::string, uint64_t> counters;
+  bool malformed = false;
+
+  AnswerReason at(uint16_t section, uint32_t number) const {
+    const auto found = statuses.find({section, number});
+    return found != statuses.end() ? found->second : whole.value_or(AnswerReason());
+  }
+};
+
+inline void take_apart(ConstBytes body, Said* said) {
+  wire::TlvReader reader(body);
+  wire::TlvView tlv;
+  const auto keep = [said](Status status) { said->malformed |= !status.ok(); };
+  while (reader.next(&tlv)) {
+    switch (static_cast<Tlv>(tlv.kind)) {
+      case Tlv::Statuses:
+        keep(wire::for_status_runs(tlv.value, [said](uint16_t section, uint16_t, const wire::StatusRun& run) {
+          for (uint32_t i = 0; i < run.count; ++i) {
+            if (section == wire::kWholeRequest) {
+              said->whole = {run.answer, run.reason};
+            } else {
+              said->statuses[{section, run.first + i}] = {run.answer, run.reason};
+            }
+          }
+        }));
+        break;
+      case Tlv::MatchBits: {
+        wire::MatchBitsView view;
+        keep(wire::parse_match_bits(tlv.value, &view));
+        for (uint32_t k = 0; k < view.key_count; ++k) said->matched[view.section].push_back(view[k]);
+        break;
+      }
+      case Tlv::Lengths: {
+        wire::LengthsView view;
+        keep(wire::parse_lengths(tlv.value, &view));
+        for (uint32_t i = 0; i < view.block_bytes.size(); ++i) said->lengths[view.section].push_back(view.block_bytes[i]);
+        break;
+      }
+      case Tlv::Grant: {
+        wire::GrantView view;
+        keep(wire::parse_grant(tlv.value, &view));
+        said->credit_bytes += view.head.credit_bytes;
+        for (uint32_t i = 0; i < view.ranges.size(); ++i) said->grants.push_back(view.ranges[i]);
+        break;
+      }
+      case Tlv::HelloServer: keep(wire::parse_hello_server(tlv.value, &said->hello.emplace())); break;
+      case Tlv::LayoutHandle: keep(wire::parse_layout_handle(tlv.value, &said->handle.emplace())); break;
+      case Tlv::Load: keep(wire::parse_load(tlv.value, &said->load.emplace())); break;
+      case Tlv::Cursor: keep(wire::parse_cursor(tlv.value, &said->cursor.emplace())); break;
+      case Tlv::Reason: said->reason = std::string(as_text(tlv.value)); break;
+      case Tlv::Entries:
+        keep(wire::for_entries(tlv.value, [said](const wire::EntryRecord&, ConstBytes key) {
+          said->listed.emplace_back(as_text(key));
+        }));
+        break;
+      case Tlv::Counters:
+        keep(wire::for_counters(tlv.value, [said](std::string_view name, uint64_t value) {
+          said->counters[std::string(name)] = value;
+        }));
+        break;
+      default: break;
+    }
+  }
+  said->malformed |= !reader.status().ok();
+}
+
+class RawClient {
+ public:
+  using PartName = std::tuple<uint16_t, uint32_t, uint32_t>;  // section, item, part
+
+  // Connects to a unix socket; the test fails by time when nothing comes for this long.
+  explicit RawClient(const std::string& path, int wait_s = 10) {
+    descriptor_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::memcpy(address.sun_path, path.data(), path.size());
+    timeval wait{.tv_sec = wait_s, .tv_usec = 0};
+    ::setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+    ::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
+    connected_ = ::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  }
+  ~RawClient() { close(); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+  void close() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
+  bool connected() const { return connected_; }
+  int descriptor() const { return descriptor_; }
+
+  bool send(ConstBytes bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes = bytes.subspan(static_cast<size_t>(sent));
+    }
+    return true;
+  }
+  // False: the connection is closed, or nothing came in time.
+  bool receive(Frame* out) {
+    std::byte head[wire::kHeaderBytes];
+    if (!receive_exactly(head) || !wire::parse_header(head, &out->header).ok()) return false;
+    out->body.resize(out->header.body_bytes);
+    out->payload.resize(out->header.payload_bytes);
+    return receive_exactly(out->body) && wire::check_body(out->header, out->body).ok() && receive_exactly(out->payload);
+  }
+  // The peer has closed and nothing is left to read.
+  bool closed() {
+    std::byte one;
+    return ::recv(descriptor_, &one, 1, 0) == 0;
+  }
+
+  // Everything about request `id` up to its Final. Chunks are checked and kept; frames of others are kept in order.
+  Said finish(uint64_t id) {
+    Said said;
+    Frame frame;
+    while (next(id, &frame)) {
+      if (frame.opcode() == Opcode::Chunk) {
+        take_chunk(frame);
+        continue;
+      }
+      take_apart(frame.body, &said);
+      if (frame.opcode() == Opcode::Final) return said;
+    }
+    said.malformed = true;
+    return said;
+  }
+  // The next frame of request `id`.
+  bool next(uint64_t id, Frame* out) {
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (kept_[i].header.request_id != id) continue;
+      *out = std::move(kept_[i]);
+      kept_.erase(kept_.begin() + static_cast<ptrdiff_t>(i));
+      return true;
+    }
+    while (receive(out)) {
+      order_.push_back(out->header.request_id);
+      if (out->header.request_id == id) return true;
+      kept_.push_back(std::move(*out));
+    }
+    return false;
+  }
+
+  Said hello(std::string_view name = "default") {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Hello, 1);
+    frame.tlv(Tlv::HelloClient, wire::HelloClient{.codecs = codecs, .client_id = 42});
+    frame.tlv_bytes(Tlv::NamespaceName, as_bytes(name));
+    frame.finish();
+    send(out);
+    return finish(1);
+  }
+  Said register_layout(const wire::Layout& layout, uint64_t id = 2) {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::RegisterLayout, id);
+    frame.tlv_bytes(Tlv::LayoutCanonical, layout.canonical());
+    frame.finish();
+    send(out);
+    const Said said = finish(id);
+    if (said.handle) {
+      if (layouts_.size() <= said.handle->handle) layouts_.resize(said.handle->handle + 1);
+      layouts_[said.handle->handle] = layout;
+    }
+    return said;
+  }
+  Said simple(Opcode opcode, uint64_t id, Tlv kind, ConstBytes value) {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(opcode, id);
+    if (!value.empty()) frame.tlv_bytes(kind, value);
+    frame.finish();
+    send(out);
+    return finish(id);
+  }
+  Said ask(Opcode opcode, uint64_t id, const wire::Batch& batch, const std::vector<SectionSpec>& sections, uint64_t owner = 0) {
+    remember(id, sections);
+    send(request_frame(opcode, id, batch, sections, owner));
+    return finish(id);
+  }
+  // So that chunks of this request can be checked.
+  void remember(uint64_t id, const std::vector<SectionSpec>& sections) { asked_[id] = sections; }
+
+  // One whole part, or parts, of an item as they should be.
+  RunSpec run_of(const SectionSpec& section, uint16_t s, uint32_t item, uint32_t part, uint32_t part_count) const {
+    const std::string& key = section.keys[item / section.components];
+    const wire::Component component{section.first_component + item % section.components};
+    const wire::Layout& layout = layouts_[section.layout];
+    const wire::GroupShape& shape = layout.groups()[component.group()];
+    const uint32_t block_bytes = section.offers[item].block_bytes;
+    const std::vector<std::byte> block = block_bytes_of(key, component.value, block_bytes);
+    const uint32_t n = wire::name_number(layout.id(), component, as_bytes(key));
+    RunSpec spec;
+    spec.run = {.section = s, .item = item, .part = part, .part_count = part_count, .block_bytes = block_bytes};
+    for (uint32_t p = part; p < part + part_count; ++p) {
+      const auto bytes = ConstBytes(block).subspan(shape.offset_of(p), shape.bytes_of(p, block_bytes));
+      spec.bytes.insert(spec.bytes.end(), bytes.begin(), bytes.end());
+      spec.checks.push_back(wire::wire_check(crc32c(bytes), n, p));
+    }
+    return spec;
+  }
+  // Sends all of an item, part by part, parts over a Chunk's limit in pieces.
+  void send_item(uint64_t id, const SectionSpec& section, uint16_t s, uint32_t item) {
+    const wire::GroupShape& shape = layouts_[section.layout].groups()[wire::Component{section.first_component}.group()];
+    const uint32_t parts = shape.parts_of(section.offers[item].block_bytes);
+    for (uint32_t p = 0; p < parts; ++p) {
+      RunSpec whole = run_of(section, s, item, p, 1);
+      for (size_t at = 0; at < whole.bytes.size(); at += wire::kChunkBytesMax) {
+        const size_t step = std::min<size_t>(whole.bytes.size() - at, wire::kChunkBytesMax);
+        RunSpec piece;
+        piece.run = whole.run;
+        piece.run.offset = static_cast<uint32_t>(at);
+        piece.bytes.assign(whole.bytes.begin() + static_cast<ptrdiff_t>(at), whole.bytes.begin() + static_cast<ptrdiff_t>(at + step));
+        if (at + step == whole.bytes.size()) piece.checks = whole.checks;
+        send(chunk_frame(id, {piece}));
+      }
+    }
+  }
+  // A put whose items are sent as they are wanted.
+  Said put(uint64_t id, const std::vector<SectionSpec>& sections, wire::Batch batch = {}) {
+    send(request_frame(Opcode::Put, id, batch, sections));
+    Said said;
+    Frame frame;
+    while (next(id, &frame)) {
+      Said now;
+      take_apart(frame.body, &now);
+      for (const wire::ItemRange& range : now.grants) {
+        for (uint32_t i = 0; i < range.count; ++i) send_item(id, sections[range.section], range.section, range.first + i);
+      }
+      take_apart(frame.body, &said);
+      if (frame.opcode() == Opcode::Final) return said;
+    }
+    said.malformed = true;
+    return said;
+  }
+
+  uint64_t codecs = 1;
+  // Of the chunks taken: which parts came whole and right, in which order, and what was wrong.
+  std::vector<std::pair<uint64_t, PartName>> parts_received;
+  uint64_t wrong_parts = 0;
+  uint64_t chunks = 0;
+  std::map<PartName, std::vector<wire::PartRecord>> tables;  // by (section, item, 0)
+  // Request ids of all frames, as they came.
+  const std::vector<uint64_t>& order() const { return order_; }
+  // Frames of other requests that came meanwhile.
+  const std::vector<Frame>& kept() const { return kept_; }
+
+  void take_chunk(const Frame& frame) {
+    ++chunks;
+    wire::RunsView runs;
+    if (!wire::parse_chunk(frame.body, frame.header.payload_bytes, &runs).ok()) {
+      ++wrong_parts;
+      return;
+    }
+    size_t at = 0;
+    uint32_t check_at = 0;
+    for (uint32_t i = 0; i < runs.run_count; ++i) {
+      const wire::Run run = runs.run(i);
+      take_run(frame.header.request_id, run, ConstBytes(frame.payload).subspan(at, run.bytes), runs, &check_at);
+      at += run.bytes;
+    }
+  }
+
+ private:
+  void take_run(uint64_t id, const wire::Run& run, ConstBytes bytes, const wire::RunsView& runs, uint32_t* check_at) {
+    const SectionSpec& section = asked_[id].at(run.section);
+    const wire::Component component{section.first_component + run.item % section.components};
+    const std::string& key = section.keys.at(run.item / section.components);
+    const wire::Layout& layout = layouts_[section.layout];
+    const wire::GroupShape& shape = layout.groups()[component.group()];
+    const uint32_t n = wire::name_number(layout.id(), component, as_bytes(key));
+    const std::vector<std::byte> block = block_bytes_of(key, component.value, run.block_bytes);
+    for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
+      const uint64_t begin = shape.offset_of(p) + (p == run.part ? run.offset : 0);
+      const uint64_t end = std::min(shape.offset_of(p) + shape.bytes_of(p, run.block_bytes), begin + bytes.size());
+      const auto expected = ConstBytes(block).subspan(begin, end - begin);
+      bool right = std::equal(expected.begin(), expected.end(), bytes.begin());
+      bytes = bytes.subspan(expected.size());
+      if (run.check_count != 0) {
+        const auto part = ConstBytes(block).subspan(shape.offset_of(p), shape.bytes_of(p, run.block_bytes));
+        right = right && runs.check((*check_at)++) == wire::wire_check(crc32c(part), n, p);
+        parts_received.push_back({id, {run.section, run.item, p}});
+      }
+      wrong_parts += right ? 0 : 1;
+    }
+  }
+
+  bool receive_exactly(Bytes into) {
+    while (!into.empty()) {
+      const ssize_t got = ::recv(descriptor_, into.data(), into.size(), 0);
+      if (got <= 0) return false;
+      into = into.subspan(static_cast<size_t>(got));
+    }
+    return true;
+  }
+
+  int descriptor_ = -1;
+  bool connected_ = false;
+  std::vector<Frame> kept_;
+  std::vector<uint64_t> order_;
+  std::vector<wire::Layout> layouts_;
+  std::map<uint64_t, std::vector<SectionSpec>> asked_;
+};
+
+}  // namespace halfstep::shard

@@ -1,0 +1,191 @@
+// shard_fixture.h — a shard on its thread, over a fake store, behind a unix socket.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "io/memory_engine.h"
+#include "net/socket.h"
+#include "shard/fake_store.h"
+#include "shard/raw_client.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+class ShardFixture : public ::testing::Test {
+ protected:
+  void SetUp() override { start(); }
+  void TearDown() override { stop(); }
+
+  void configure(const std::function<void(Config&)>& change) {
+    stop();
+    change(config_);
+    start();
+  }
+  // Another number of shards than this one.
+  void claim_shards(uint32_t shards) {
+    stop();
+    shards_ = shards;
+    start();
+  }
+
+  // Runs on the shard's thread, and waits for it.
+  template <typename Call>
+  auto on_shard(Call&& call) {
+    using Result = decltype(call());
+    std::promise<Result> done;
+    EXPECT_TRUE(shard_->post([&] {
+      if constexpr (std::is_void_v<Result>) {
+        call();
+        done.set_value();
+      } else {
+        done.set_value(call());
+      }
+    }));
+    return done.get_future().get();
+  }
+  // Until `is_true` holds on the shard's thread. The test's own time limit bounds it.
+  template <typename Call>
+  void wait_until(Call&& is_true) {
+    while (!on_shard(is_true)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  std::unique_ptr<RawClient> connect() {
+    auto client = std::make_unique<RawClient>(socket_);
+    EXPECT_TRUE(client->connected());
+    return client;
+  }
+  // With Hello said and these layouts registered, in this order.
+  std::unique_ptr<RawClient> open(const std::vector<wire::Layout>& layouts) {
+    auto client = connect();
+    const Said said = client->hello();
+    EXPECT_EQ(said.whole, (AnswerReason{Answer::Ok, Reason::None}));
+    for (size_t i = 0; i < layouts.size(); ++i) {
+      const Said registered = client->register_layout(layouts[i], 100 + i);
+      EXPECT_TRUE(registered.handle && registered.handle->handle == i);
+    }
+    return client;
+  }
+
+  static wire::Layout layout_of(const std::string& model, std::vector<wire::GroupShape> groups) {
+    wire::Layout layout;
+    EXPECT_TRUE(wire::Layout::make({{"model", model}}, std::move(groups), &layout).ok());
+    return layout;
+  }
+  static wire::Layout opaque() { return layout_of("opaque", {{.part_count = 0, .size_count = 1, .part_bytes = {256 * 1024}}}); }
+  // `parts` parts of `bytes` bytes.
+  static wire::Layout parted(uint16_t parts, uint32_t bytes) {
+    return layout_of("parted", {{.part_count = parts, .size_count = 1, .part_bytes = {bytes}}});
+  }
+  static SectionSpec section_of(std::vector<std::string> keys, uint32_t bytes, uint16_t layout = 0) {
+    SectionSpec section;
+    section.layout = layout;
+    section.offers.assign(keys.size(), offer_of(bytes));
+    section.keys = std::move(keys);
+    return section;
+  }
+  static std::vector<std::string> keys_of(const std::string& prefix, size_t count) {
+    std::vector<std::string> keys;
+    for (size_t i = 0; i < count; ++i) keys.push_back(prefix + std::to_string(i));
+    return keys;
+  }
+
+  // Metrics as one reads them.
+  double metric(const std::string& name) {
+    Metrics metrics;
+    on_shard([&] { shard_->collect(&metrics); });
+    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
+      for (const Sample& sample : *samples) {
+        if (sample_name(sample) == name) return sample.value;
+      }
+    }
+    return -1;
+  }
+  // Nothing of any request is left: no slot, no pin, no credit.
+  void expect_nothing_held() {
+    wait_until([&] {
+      return shard_->counts().requests_open == 0 && shard_->counts().credit_held_bytes == 0 && fake_->open_writes() == 0 &&
+             fake_->pinned() == 0 && shard_->gets().taken() == 0 && shard_->get_items().taken() == 0 &&
+             shard_->puts().taken() == 0 && shard_->put_items().taken() == 0 && shard_->sent_chunks().taken() == 0 &&
+             shard_->deletes().taken() == 0;
+    });
+  }
+
+  Config config_;
+  Shard* shard_ = nullptr;
+  FakeStore* fake_ = nullptr;
+  std::string socket_;
+
+ private:
+  void start() {
+    char directory[] = "/tmp/halfstep-shard-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
+    socket_ = directory_ + "/s";
+    ASSERT_TRUE(Arena::create(64 * MiB, false, &arena_).ok());
+    device_ = std::make_unique<io::MemoryDevice>(1 * MiB);
+    std::promise<void> ready;
+    thread_ = std::thread([this, &ready] { serve(ready); });
+    ready.get_future().get();
+    ASSERT_NE(shard_, nullptr);
+  }
+
+  void serve(std::promise<void>& ready) {
+    Shard::Setup setup;
+    setup.config = &config_;
+    setup.clock = &clock_;
+    setup.arena = arena_.get();
+    setup.shards = shards_;
+    setup.boot_id = {std::byte{1}};
+    setup.open_engine = [this](std::unique_ptr<io::Engine>* out) {
+      *out = std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{device_.get()});
+      return Fault();
+    };
+    setup.open_store = [this](io::Engine&, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+      auto fake = std::make_unique<FakeStore>(slots);
+      fake_ = fake.get();
+      *out = std::move(fake);
+      return Fault();
+    };
+    Shard shard(setup);
+    net::Address address;
+    net::Address bound;
+    int descriptor = -1;
+    const bool opened = shard.open().ok() && net::Address::parse("unix:" + socket_, &address).ok() &&
+                        net::listen_on(address, &descriptor, &bound).ok() && shard.listen(std::vector<int>{descriptor}).ok();
+    shard_ = opened ? &shard : nullptr;
+    ready.set_value();
+    if (!opened) return;
+    std::string why;
+    Metrics last;
+    shard.run(&why, &last);
+    EXPECT_EQ(why, "");
+  }
+
+  void stop() {
+    if (shard_ != nullptr) {
+      EXPECT_TRUE(shard_->post([this] { shard_->stop(0); }));
+    }
+    if (thread_.joinable()) thread_.join();
+    shard_ = nullptr;
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
+    directory_.clear();
+  }
+
+  SystemClock clock_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<io::MemoryDevice> device_;
+  std::thread thread_;
+  std::string directory_;
+  uint32_t shards_ = 1;
+};
+
+}  // namespace halfstep::shard
