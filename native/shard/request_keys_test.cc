@@ -1,0 +1,154 @@
+// match, holds, release, delete, list, stat, namespaces, and what this version does not have.
+#include <gtest/gtest.h>
+
+#include "shard/shard_fixture.h"
+
+namespace halfstep::shard {
+namespace {
+
+constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+
+using KeysTest = ShardFixture;
+
+TEST_F(KeysTest, MatchSaysWhichKeysHaveAllTheirComponents) {
+  auto client = open({parted(1, 100)});
+  SectionSpec whole = section_of({"both"}, 100);
+  whole.components = 2;
+  whole.offers.assign(2, offer_of(100));
+  SectionSpec half = section_of({"one"}, 100);
+  client->put(5, {whole, half});
+  SectionSpec asked = section_of({"both", "one", "none"}, 100);
+  asked.components = 2;
+  const Said said = client->ask(Opcode::Match, 6, {.flags = wire::kBatchLengths}, {asked});
+  EXPECT_EQ(said.matched.at(0), (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(said.lengths.at(0), (std::vector<uint32_t>{100, 100, 100, 0, 0, 0}));
+  EXPECT_TRUE(said.statuses.empty());
+  EXPECT_TRUE(client->ask(Opcode::Match, 7, {}, {asked}).lengths.empty()) << "only when asked for";
+}
+
+TEST_F(KeysTest, MatchHoldsWhatItFindsForItsOwner) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of(keys_of("k", 3), 100)});
+  const SectionSpec asked = section_of({"k0", "k1", "k2", "absent"}, 100);
+  const Said said = client->ask(Opcode::Match, 6, {.hold_owner = 77, .hold_ms = 4'000'000}, {asked});
+  EXPECT_EQ(said.matched.at(0), (std::vector<bool>{true, true, true, false}));
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 3U);
+  EXPECT_EQ(client->ask(Opcode::Release, 7, {}, {section_of({"k1"}, 100)}, 77).whole, kOk);
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 2U);
+  EXPECT_EQ(client->ask(Opcode::Release, 8, {}, {}, 78).whole, kOk) << "another owner's";
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 2U);
+  client->ask(Opcode::Release, 9, {}, {}, 77);
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 0U);
+}
+
+TEST_F(KeysTest, MatchSaysWhichHoldsWereRefused) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of(keys_of("k", 2), 100)});
+  on_shard([&] { fake_->refuse_holds = true; });
+  const Said said = client->ask(Opcode::Match, 6, {.hold_owner = 7, .hold_ms = 10}, {section_of(keys_of("k", 2), 100)});
+  EXPECT_EQ(said.matched.at(0), (std::vector<bool>{true, true}));
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Throttled, Reason::Budget}));
+}
+
+TEST_F(KeysTest, DeleteIsAnsweredWhenItIsOnMedia) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of({"a", "b"}, 100)});
+  on_shard([&] { fake_->hold_removes = true; });
+  client->send(request_frame(Opcode::Delete, 6, {}, {section_of({"a", "absent"}, 100)}));
+  wait_until([&] { return shard_->counts().requests_open == 1; });
+  on_shard([&] { fake_->finish_removes(); });
+  const Said said = client->finish(6);
+  EXPECT_EQ(said.at(0, 0), kOk);
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Miss, Reason::Absent}));
+  EXPECT_EQ(client->ask(Opcode::Match, 7, {}, {section_of({"a", "b"}, 100)}).matched.at(0), (std::vector<bool>{false, true}));
+}
+
+TEST_F(KeysTest, ADeleteOutlivesItsDeadlineAndItsConnection) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of({"a", "b"}, 100)});
+  on_shard([&] { fake_->hold_removes = true; });
+  const Said late = client->ask(Opcode::Delete, 6, {.deadline_us = 10'000}, {section_of({"a"}, 100)});
+  EXPECT_EQ(late.at(0, 0), (AnswerReason{Answer::Late, Reason::None}));
+  client->send(request_frame(Opcode::Delete, 7, {}, {section_of({"b"}, 100)}));
+  wait_until([&] { return shard_->counts().requests_open == 1; });
+  client->close();
+  wait_until([&] { return shard_->counts().requests_open == 0; });
+  on_shard([&] { fake_->finish_removes(); });
+  expect_nothing_held();
+}
+
+TEST_F(KeysTest, ListsInPages) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of(keys_of("key-", 10), 100)});
+  std::vector<std::string> listed;
+  wire::CursorRecord cursor{.limit = 4};
+  for (uint64_t id = 100; id < 110; ++id) {
+    const Said said = client->simple(Opcode::List, id, Tlv::Cursor, object_bytes(cursor));
+    ASSERT_FALSE(said.malformed);
+    EXPECT_LE(said.listed.size(), 4U);
+    listed.insert(listed.end(), said.listed.begin(), said.listed.end());
+    cursor.position = said.cursor->position;
+    if (cursor.position == 0) break;
+  }
+  std::sort(listed.begin(), listed.end());
+  EXPECT_EQ(listed, keys_of("key-", 10));
+}
+
+TEST_F(KeysTest, StatTellsWhatWasCounted) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of({"a"}, 100)});
+  client->ask(Opcode::Get, 6, {}, {section_of({"a", "b"}, 100)});
+  const Said said = client->simple(Opcode::Stat, 7, Tlv::Reason, {});
+  ASSERT_FALSE(said.malformed);
+  EXPECT_EQ(said.counters.at("halfstep_requests_total{command=\"get\"}"), 1U);
+  EXPECT_EQ(said.counters.at("halfstep_answers_total{command=\"get\",answer=\"ok\",reason=\"\"}"), 1U);
+  EXPECT_EQ(said.counters.at("halfstep_answers_total{command=\"get\",answer=\"miss\",reason=\"absent\"}"), 1U);
+  EXPECT_EQ(said.counters.at("halfstep_answers_total{command=\"put\",answer=\"ok\",reason=\"stored\"}"), 1U);
+  EXPECT_EQ(said.counters.at("halfstep_payload_bytes_total{command=\"put\"}"), 100U);
+  EXPECT_EQ(said.counters.at("halfstep_connections_open"), 1U);
+}
+
+TEST_F(KeysTest, NamespacesKeepTheirBlocksApart) {
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of({"a"}, 100)});
+  const auto change = [&](uint64_t id, wire::NamespaceVerb verb) {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Namespace, id);
+    frame.tlv_bytes(Tlv::NamespaceName, as_bytes("other"));
+    frame.tlv(Tlv::NamespaceAction, wire::NamespaceRecord{.verb = verb});
+    frame.finish();
+    client->send(out);
+    return client->finish(id).whole;
+  };
+  EXPECT_EQ(change(6, wire::NamespaceVerb::Create), kOk);
+  auto other = connect();
+  other->hello("other");
+  other->register_layout(parted(1, 100));
+  EXPECT_EQ(other->ask(Opcode::Match, 7, {}, {section_of({"a"}, 100)}).matched.at(0), (std::vector<bool>{false}));
+  EXPECT_EQ(change(8, wire::NamespaceVerb::Delete), kOk);
+  EXPECT_EQ(other->ask(Opcode::Match, 9, {}, {section_of({"a"}, 100)}).whole,
+            (AnswerReason{Answer::Rejected, Reason::UnknownLayout}));
+  EXPECT_EQ(change(10, wire::NamespaceVerb::Limit), (AnswerReason{Answer::Rejected, Reason::Unsupported}));
+}
+
+TEST_F(KeysTest, RegistersALayoutOnceAndRefusesWhatIsNotCanonical) {
+  auto client = open({parted(1, 100)});
+  EXPECT_EQ(client->register_layout(parted(1, 100), 50).handle->handle, 0);
+  EXPECT_EQ(client->register_layout(opaque(), 51).handle->handle, 1);
+  std::vector<std::byte> broken(opaque().canonical().begin(), opaque().canonical().end());
+  broken.push_back(std::byte{0});
+  EXPECT_EQ(client->simple(Opcode::RegisterLayout, 52, Tlv::LayoutCanonical, broken).whole,
+            (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
+TEST_F(KeysTest, RejectsCommandsThatAreNotBuilt) {
+  auto client = open({});
+  uint64_t id = 100;
+  for (const Opcode opcode : {Opcode::Prefetch, Opcode::Touch, Opcode::Hold, Opcode::Renew, Opcode::Expire, Opcode::Clear}) {
+    EXPECT_EQ(client->simple(opcode, ++id, Tlv::Reason, {}).whole, (AnswerReason{Answer::Rejected, Reason::Unsupported}));
+  }
+}
+
+}  // namespace
+}  // namespace halfstep::shard
