@@ -72,10 +72,8 @@ Status take_match_bits(Request& request, ConstBytes value) {
   for (uint32_t i = 0; i < request.items_of(match.section); ++i) {
     const uint32_t number = request.item_of(match.section, i);
     if (!request.ticket->item_open(section, number)) continue;  // a status said more
-    const bool there =
-        match[i / section.component_count] || request.ticket->item(section, number).block_bytes != 0;
-    const AnswerReason answer =
-        there ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
+    const bool there = match[i / section.component_count] || request.ticket->item(section, number).block_bytes != 0;
+    const AnswerReason answer = there ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
     if (Status s = request.ticket->say(section, number, answer); !s.ok()) return s;
   }
   return {};
@@ -88,9 +86,8 @@ void tell_sink(const Ticket& ticket, const void* record, size_t record_bytes, Co
 Status take_text(Request& request, const wire::TlvView& tlv) {
   const Ticket& ticket = *request.ticket;
   if (is(tlv, Tlv::Entries) && request.opcode == wire::Opcode::List) {
-    return wire::for_entries(tlv.value, [&](const wire::EntryRecord& entry, ConstBytes key) {
-      tell_sink(ticket, &entry, sizeof(entry), key);
-    });
+    return wire::for_entries(
+        tlv.value, [&](const wire::EntryRecord& entry, ConstBytes key) { tell_sink(ticket, &entry, sizeof(entry), key); });
   }
   if (is(tlv, Tlv::Counters) && request.opcode == wire::Opcode::Stat) {
     return wire::for_counters(
@@ -135,17 +132,15 @@ Status take_notes(ConstBytes body, FinalNotes* out) {
 }
 
 Status take_answers(Request& request, ConstBytes body) {
-  Status status = for_tlvs(body, [&](const wire::TlvView& tlv) {
-    return is(tlv, Tlv::Lengths) ? take_lengths(request, tlv.value) : Status();
-  });
+  Status status = for_tlvs(
+      body, [&](const wire::TlvView& tlv) { return is(tlv, Tlv::Lengths) ? take_lengths(request, tlv.value) : Status(); });
   if (!status.ok()) return status;
   status = for_tlvs(body, [&](const wire::TlvView& tlv) {
     return is(tlv, Tlv::Statuses) ? take_statuses(request, tlv.value) : take_text(request, tlv);
   });
   if (!status.ok()) return status;
-  return for_tlvs(body, [&](const wire::TlvView& tlv) {
-    return is(tlv, Tlv::MatchBits) ? take_match_bits(request, tlv.value) : Status();
-  });
+  return for_tlvs(
+      body, [&](const wire::TlvView& tlv) { return is(tlv, Tlv::MatchBits) ? take_match_bits(request, tlv.value) : Status(); });
 }
 
 Status take_final(Request& request, ConstBytes body, const FinalNotes& notes) {

@@ -21,7 +21,7 @@ struct FinalNotes {
   std::string reason;
   bool has_layout = false;
   wire::LayoutHandleRecord layout;
-  ConstBytes hello;      // HelloServer and ShardMap, not parsed
+  ConstBytes hello;  // HelloServer and ShardMap, not parsed
   ConstBytes shard_map;
 };
 

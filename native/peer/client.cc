@@ -140,8 +140,8 @@ int Client::register_layout(std::shared_ptr<const wire::Layout> layout) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    const auto known = std::find_if(all_layouts_.begin(), all_layouts_.end(),
-                                    [&](const auto& other) { return other->id() == layout->id(); });
+    const auto known =
+        std::find_if(all_layouts_.begin(), all_layouts_.end(), [&](const auto& other) { return other->id() == layout->id(); });
     handle = static_cast<int>(known - all_layouts_.begin());
     if (known == all_layouts_.end()) {
       all_layouts_.push_back(std::move(layout));
@@ -267,7 +267,7 @@ void Client::dispatch(Ticket& ticket) {
   ticket.dispatching = true;
   given_ = ticket.requests;
   for (Request* request : given_) {
-    if (Connection* connection = choose(links_[request->shard], ticket); connection != nullptr) {
+    if (Connection* connection = choose(links_[request->shard]); connection != nullptr) {
       connection->give(*request);
       continue;
     }

@@ -145,14 +145,14 @@ void Connection::on_timer(void* self) {
 
 void Connection::on_closed(Status why) {
   account();
-  const bool was_up = up();
   if (what_.empty()) what_ = "connection closed: " + code_text(why);
   // Framing, checksums, lengths: what the stream itself found wrong.
-  protocol_error_ = protocol_error_ || why == Code::Invalid || why == Code::TooLarge || why == Code::Corrupt ||
-                    why == Code::Unsupported;
+  protocol_error_ =
+      protocol_error_ || why == Code::Invalid || why == Code::TooLarge || why == Code::Corrupt || why == Code::Unsupported;
   lander_.drop();
   stream_.reset();
   state_ = State::Waiting;
+  client_.on_connection_lost(address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
   while (!pending_.empty()) {
     Request* request = pending_.front();
     pending_.pop_front();
@@ -165,7 +165,6 @@ void Connection::on_closed(Status why) {
   handles_.clear();
   layouts_.clear();
   layouts_open_ = 0;
-  client_.on_connection_lost(*this, address_.text() + ": " + what_, was_up);
   wait_and_retry();
 }
 
@@ -220,9 +219,7 @@ void Connection::register_layouts() {
   become_up_if_ready();
 }
 
-bool Connection::layouts_settled() const noexcept {
-  return layouts_open_ == 0 && layouts_.size() == client_.layouts().size();
-}
+bool Connection::layouts_settled() const noexcept { return layouts_open_ == 0 && layouts_.size() == client_.layouts().size(); }
 
 Status Connection::on_layout(uint32_t index, ConstBytes body) {
   if (index >= layouts_.size() || layouts_[index].state != LayoutState::Asked) return Code::Invalid;

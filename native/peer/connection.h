@@ -113,7 +113,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   wire::HelloServer hello_;
   std::vector<uint16_t> handles_;  // by layout of the client
   std::vector<LayoutEntry> layouts_;
-  uint32_t layouts_open_ = 0;      // asked for and not answered
+  uint32_t layouts_open_ = 0;  // asked for and not answered
 
   std::array<Request*, wire::kRequestsInFlightMax> slots_{};
   std::vector<uint8_t> free_slots_;

@@ -151,7 +151,8 @@ class FakeDaemon {
     for (uint32_t i = first; i < first + count; ++i) status.add(i, answer);
     status.close();
   }
-  static Octets chunk(uint64_t id, const std::vector<wire::Run>& runs, const std::vector<uint32_t>& checks, ConstBytes payload) {
+  static Octets chunk(uint64_t id, const std::vector<wire::Run>& runs, const std::vector<uint32_t>& checks,
+                      ConstBytes payload) {
     Octets out;
     wire::FrameWriter frame(out);
     frame.begin(wire::Opcode::Chunk, id);
@@ -240,7 +241,8 @@ class FakeDaemon {
         if (!one.bytes.empty()) {
           const uint32_t parts = shape.parts_of(one.bytes.size());
           const Status fits = wire::for_selected_parts(section, parts, [&](uint32_t p) { one.parts.push_back(p); });
-          answer = fits.ok() ? wire::AnswerReason{wire::Answer::Ok} : wire::AnswerReason{wire::Answer::Miss, wire::Reason::Length};
+          answer =
+              fits.ok() ? wire::AnswerReason{wire::Answer::Ok} : wire::AnswerReason{wire::Answer::Miss, wire::Reason::Length};
           if (fits.ok()) found.push_back(std::move(one));
         }
         for (uint32_t o = 0; o < per_item; ++o) status.add(i * per_item + o, answer);
@@ -453,7 +455,8 @@ class FakeDaemon {
       if (target != put.bytes.end()) {
         Octets& bytes = target->second;
         const uint64_t start = shape.offset_of(run.part) + run.offset;
-        std::copy_n(frame.payload.begin() + static_cast<ptrdiff_t>(from), run.bytes, bytes.begin() + static_cast<ptrdiff_t>(start));
+        std::copy_n(frame.payload.begin() + static_cast<ptrdiff_t>(from), run.bytes,
+                    bytes.begin() + static_cast<ptrdiff_t>(start));
         put.arrived[{run.section, run.item}] += run.bytes;
         const uint32_t number = name_number_of(name_of(connection, section, run.item));
         for (uint32_t c = 0; c < run.check_count; ++c) {
@@ -551,8 +554,8 @@ class FakeDaemon {
       wire::StatusWriter status(frame, s, 0);
       for (uint32_t i = 0; i < view.sections[s].item_count(); ++i) {
         const bool there = store.erase(name_of(connection, view.sections[s], i)) > 0;
-        status.add(i, there ? wire::AnswerReason{wire::Answer::Ok}
-                            : wire::AnswerReason{wire::Answer::Miss, wire::Reason::Absent});
+        status.add(i,
+                   there ? wire::AnswerReason{wire::Answer::Ok} : wire::AnswerReason{wire::Answer::Miss, wire::Reason::Absent});
       }
       status.close();
     }

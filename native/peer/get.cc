@@ -108,8 +108,7 @@ Status Lander::plan_piece(Section& section, uint32_t number, const wire::Run& ru
 }
 
 void Lander::place(const Section& section, uint32_t number, uint32_t part, uint32_t offset, uint32_t bytes) {
-  const uint64_t at =
-      section.selection.offset_of(part, request_->ticket->item(section, number).block_bytes, section.shape);
+  const uint64_t at = section.selection.offset_of(part, request_->ticket->item(section, number).block_bytes, section.shape);
   section.target.for_range(number, part, at, offset, bytes, [this](Bytes memory) {
     if (!pending_.empty() && pending_.data() + pending_.size() == memory.data()) {
       pending_ = Bytes(pending_.data(), pending_.size() + memory.size());

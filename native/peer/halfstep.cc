@@ -229,10 +229,9 @@ const char* hs_reason_name(uint16_t reason) {
 
 const char* hs_version(void) {
   // Never destroyed: it may be asked for while the process exits.
-  static const std::string* const text =
-      new std::string(halfstep::kBuildType == "release"
-                          ? std::string(halfstep::kVersion)
-                          : std::string(halfstep::kVersion) + " (" + std::string(halfstep::kBuildType) + ")");
+  static const std::string* const text = new std::string(
+      halfstep::kBuildType == "release" ? std::string(halfstep::kVersion)
+                                        : std::string(halfstep::kVersion) + " (" + std::string(halfstep::kBuildType) + ")");
   return text->c_str();
 }
 

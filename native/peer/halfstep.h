@@ -8,8 +8,8 @@
  * Threads: any thread may call anything on any object, but a queue's poll/wait is for one thread at a time, and an object may
  * be closed only when nobody else uses it.
  * Fork: a child sees an inherited client as closed: hs_client_forked() is 1, hs_submit() answers 0, polls are empty, and the
- * tickets of the parent never end there. Closing an inherited client or queue frees nothing and returns at once. Open a new one.
- * Exit: a process may end without closing anything: the client's thread is stopped first, and open tickets do not end.
+ * tickets of the parent never end there. Closing an inherited client or queue frees nothing and returns at once. Open a new
+ * one. Exit: a process may end without closing anything: the client's thread is stopped first, and open tickets do not end.
  */
 #ifndef HALFSTEP_H
 #define HALFSTEP_H
@@ -67,20 +67,20 @@ int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size
 int hs_client_forked(const hs_client* client);
 
 typedef struct hs_client_facts {
-  uint32_t connected;          /* connections that are up now */
-  uint32_t handshakes;         /* since open */
+  uint32_t connected;  /* connections that are up now */
+  uint32_t handshakes; /* since open */
   uint8_t store_uuid[16];
   uint8_t boot_id[16];
   uint32_t block_bytes_max;
   uint32_t keys_max;
-  uint32_t queue_depth;        /* of the last Final */
+  uint32_t queue_depth; /* of the last Final */
   uint32_t queue_us;
   uint64_t bytes_per_s;
   uint64_t bytes_received, bytes_sent;
-  uint64_t checksum_failures;  /* parts that arrived and did not verify */
-  char transport[16];          /* "tcp", "unix", or "" while not connected */
+  uint64_t checksum_failures; /* parts that arrived and did not verify */
+  char transport[16];         /* "tcp", "unix", or "" while not connected */
   char congestion[16];
-  char last_error[256];        /* why it is not connected */
+  char last_error[256]; /* why it is not connected */
 } hs_client_facts;
 void hs_client_get_facts(hs_client* client, hs_client_facts* out);
 
@@ -92,7 +92,7 @@ int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
 /* ---- Queues and tickets ---- */
 
 int hs_queue_open(hs_client* client, hs_queue** out);
-void hs_queue_close(hs_queue* queue); /* its tickets are cancelled and fenced first */
+void hs_queue_close(hs_queue* queue);     /* its tickets are cancelled and fenced first */
 int hs_queue_descriptor(hs_queue* queue); /* eventfd: readable when poll has events */
 
 /* PROGRESS only for batches that ask for it (wants_progress): each wakes the waiter. */
@@ -100,11 +100,11 @@ enum hs_event_kind { HS_EVENT_PROGRESS = 1, HS_EVENT_DONE = 2 };
 typedef struct hs_event {
   hs_ticket ticket;
   uint32_t kind;
-  uint32_t steps_done;  /* get, layer-major, where the group's shape or the ranges fix the parts: how many of the selected parts,
-                         * from the first on, are complete over all items; items that failed are answered before and count as
-                         * complete. Else: items answered. */
-  uint64_t user_data;   /* of the batch */
-  uint32_t items_ok;    /* DONE only */
+  uint32_t steps_done; /* get, layer-major, where the group's shape or the ranges fix the parts: how many of the selected parts,
+                        * from the first on, are complete over all items; items that failed are answered before and count as
+                        * complete. Else: items answered. */
+  uint64_t user_data;  /* of the batch */
+  uint32_t items_ok;   /* DONE only */
   uint32_t zero;
 } hs_event;
 /* Never waits: up to `max` events; progress is coalesced, one per ticket. */
@@ -150,40 +150,40 @@ typedef struct hs_part_descriptor {
 enum hs_target_kind { HS_TARGET_NONE = 0, HS_TARGET_IOVEC = 1, HS_TARGET_ROWS = 2 };
 
 typedef struct hs_section {
-  int layout; /* of hs_layout_register */
+  int layout;               /* of hs_layout_register */
   uint32_t first_component; /* component_count cells from here: all of one group and variant */
   uint32_t component_count; /* 0 = 1 */
   uint32_t flags;           /* HS_STOP_AT_MISS */
   uint32_t key_count;
   uint32_t keys_bytes;
-  const uint8_t* keys; /* packed: length byte 1-255, bytes; copied by hs_submit */
+  const uint8_t* keys;    /* packed: length byte 1-255, bytes; copied by hs_submit */
   const hs_range* ranges; /* get alone */
   uint32_t range_count;
 
   /* get: where bytes go; put: where they come from. Items are key-major: key * component_count + component. */
   uint32_t target_kind;
-  const hs_iovec* iovecs;        /* iovec: all items' pieces one after the other; copied */
-  const uint32_t* iovec_counts;  /* per item; null = one each. Pieces may ignore part borders, but must hold the item's bytes:
-                                  * get: at least those of the block (of the selected parts, back to back, in the order of the
-                                  * ranges); put: exactly. Where the group's shape fixes the length, less is refused here;
-                                  * where it does not, a longer block is miss(length) and nothing of it lands. */
+  const hs_iovec* iovecs;          /* iovec: all items' pieces one after the other; copied */
+  const uint32_t* iovec_counts;    /* per item; null = one each. Pieces may ignore part borders, but must hold the item's bytes:
+                                    * get: at least those of the block (of the selected parts, back to back, in the order of the
+                                    * ranges); put: exactly. Where the group's shape fixes the length, less is refused here;
+                                    * where it does not, a longer block is miss(length) and nothing of it lands. */
   const hs_part_descriptor* parts; /* rows: one per part of the block, in its order, also those that no range selects; copied.
                                     * inner_count * inner_bytes = the part's bytes (at least those of a last, shorter one). */
   uint32_t part_descriptor_count;
-  const int64_t* rows;           /* rows: one per item; copied */
+  const int64_t* rows; /* rows: one per item; copied */
 
   /* put */
-  const uint32_t* block_bytes;   /* per item */
-  const uint64_t* parents;       /* per item or null = unknown; the ordinal of a key of this section, or HS_PARENT_... */
-  const uint16_t* depths;        /* per item or null */
+  const uint32_t* block_bytes; /* per item */
+  const uint64_t* parents;     /* per item or null = unknown; the ordinal of a key of this section, or HS_PARENT_... */
+  const uint16_t* depths;      /* per item or null */
   uint32_t ttl_s;
   uint8_t hint;
 
   /* Out: must stay valid until the terminal event. Null where not wanted. hs_submit() sets all answers to HS_PENDING and all
    * lengths to 0; each is then written once, before the event that counts it, by another thread: read those that an event has
    * told of. */
-  hs_answer* answers;  /* per item; with ranges: per item and selected part */
-  uint32_t* lengths;   /* per item: block bytes (match with wants_lengths, get), 0 = not there */
+  hs_answer* answers; /* per item; with ranges: per item and selected part */
+  uint32_t* lengths;  /* per item: block bytes (match with wants_lengths, get), 0 = not there */
 } hs_section;
 #define HS_STOP_AT_MISS 1u /* match, get: keys after the first miss may be answered miss(skipped) */
 #define HS_PARENT_ROOT UINT64_MAX
@@ -208,7 +208,8 @@ typedef struct hs_batch {
   uint64_t user_data;
 
   /* list: cursor in (0 starts), next cursor out through `cursor_out` (0 = the end); the sink gets EntryRecord (40 bytes, see
-   * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`. */
+   * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`.
+   */
   uint64_t cursor;
   uint64_t* cursor_out;
   uint32_t limit;          /* list: entries at most; 0 = the daemon's choice */

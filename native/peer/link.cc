@@ -148,7 +148,7 @@ void Client::on_refused(Reason reason, const std::string& what) {
   }
 }
 
-void Client::on_connection_lost(Connection& /*connection*/, const std::string& what, bool /*was_up*/) {
+void Client::on_connection_lost(const std::string& what) {
   on_attempt_failed(what);
   tell_state();
 }
@@ -174,7 +174,7 @@ void Client::tell_state() {
   state_changed_.notify_all();
 }
 
-Connection* Client::choose(Link& link, const Ticket& /*ticket*/) {
+Connection* Client::choose(Link& link) noexcept {
   Connection* best = nullptr;
   for (const auto& connection : link.connections) {
     if (!connection->up()) continue;

@@ -5,7 +5,8 @@
 
 namespace halfstep::peer {
 
-// A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for it.
+// A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for
+// it.
 static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) + uint64_t{wire::kItemsMax} * sizeof(wire::Offer) +
                   wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + 1024 <
               wire::kBodyBytesMax);
@@ -50,13 +51,13 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
   frame.begin(opcode, id);
   switch (opcode) {
     case wire::Opcode::List:
-      frame.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = list_position(ticket->cursor, shards), .limit = ticket->limit});
+      frame.tlv(wire::Tlv::Cursor,
+                wire::CursorRecord{.position = list_position(ticket->cursor, shards), .limit = ticket->limit});
       break;
     case wire::Opcode::Stat: break;
     case wire::Opcode::Namespace: {
       wire::NamespaceRecord action;
-      action.verb =
-          ticket->operation == HS_OP_NAMESPACE_CREATE ? wire::NamespaceVerb::Create : wire::NamespaceVerb::Delete;
+      action.verb = ticket->operation == HS_OP_NAMESPACE_CREATE ? wire::NamespaceVerb::Create : wire::NamespaceVerb::Delete;
       action.quota_bytes = ticket->value;
       frame.tlv(wire::Tlv::NamespaceAction, action);
       frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));

@@ -40,10 +40,10 @@ class Request {
     uint16_t slice;
     uint32_t item;  // of the slice
   };
-  bool granted = false;             // a Want has come
-  uint64_t early_bytes = 0;         // sent before it, out of the connection's early credit
+  bool granted = false;      // a Want has come
+  uint64_t early_bytes = 0;  // sent before it, out of the connection's early credit
   size_t next_sendable = 0;
-  std::vector<Sendable> sendable;   // before a Want: all items in order
+  std::vector<Sendable> sendable;  // before a Want: all items in order
 
   void reset(Ticket& of, wire::Opcode code);
 

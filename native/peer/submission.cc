@@ -64,8 +64,8 @@ class SectionFiller {
     }
     const uint64_t cells = uint64_t{first.cell()} + to_.component_count;
     if (cells > uint64_t{1} << 20 || to_.component_count > wire::kItemsMax) {
-      return invalid("component_count=" + number(from_.component_count) + " from cell " + number(first.cell()) +
-                     ": at most " + number(wire::kItemsMax) + ", and cells end at 2^20");
+      return invalid("component_count=" + number(from_.component_count) + " from cell " + number(first.cell()) + ": at most " +
+                     number(wire::kItemsMax) + ", and cells end at 2^20");
     }
     to_.shape = to_.layout->groups()[first.group()];
     if ((from_.flags & ~HS_STOP_AT_MISS) != 0) return invalid("flags=" + number(from_.flags) + ": only HS_STOP_AT_MISS");
@@ -91,8 +91,8 @@ class SectionFiller {
       to_.key_at.push_back(static_cast<uint32_t>(at));
       const uint64_t bytes = at < from_.keys_bytes ? std::to_integer<uint64_t>(keys[at]) : 0;
       if (bytes == 0 || at + 1 + bytes > from_.keys_bytes) {
-        return invalid("keys: key " + number(k) + " of " + number(from_.key_count) + " is empty or ends after keys_bytes=" +
-                       number(from_.keys_bytes));
+        return invalid("keys: key " + number(k) + " of " + number(from_.key_count) +
+                       " is empty or ends after keys_bytes=" + number(from_.keys_bytes));
       }
       at += 1 + bytes;
     }
@@ -124,8 +124,8 @@ class SectionFiller {
         offer.parent_kind = wire::kParentRoot;
       } else if (parent != HS_PARENT_UNKNOWN) {
         if (parent >= to_.key_count) {
-          return invalid("parents: " + number(parent) + " of item " + number(i) + "; the section has " +
-                         number(to_.key_count) + " keys");
+          return invalid("parents: " + number(parent) + " of item " + number(i) + "; the section has " + number(to_.key_count) +
+                         " keys");
         }
         offer.parent_kind = wire::kParentInBatch;
         offer.parent = parent;
@@ -166,8 +166,7 @@ Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
   // One key must fit into a request: batches are cut between keys.
   for (uint32_t s = 0; s < batch.section_count; ++s) {
     const Section& section = ticket.sections[s];
-    const uint64_t key_units =
-        uint64_t{section.component_count} * (section.selection.all() ? 1 : section.selection.count(0));
+    const uint64_t key_units = uint64_t{section.component_count} * (section.selection.all() ? 1 : section.selection.count(0));
     if (key_units > kKeyUnitsMax) {
       return invalid("section " + number(s) + ": " + number(key_units) + " parts of one key; at most " + number(kKeyUnitsMax));
     }

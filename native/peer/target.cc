@@ -67,14 +67,14 @@ Fault Target::set_iovecs(const hs_section& section, uint32_t item_count, const w
     first_piece_.push_back(static_cast<uint32_t>(pieces_.size()));
     if (section.block_bytes != nullptr) {
       if (at != section.block_bytes[item]) {
-        return {Code::Invalid, "iovec of item " + number(item) + ": " + number(at) + " bytes; must be exactly its block_bytes=" +
-                                   number(section.block_bytes[item])};
+        return {Code::Invalid, "iovec of item " + number(item) + ": " + number(at) +
+                                   " bytes; must be exactly its block_bytes=" + number(section.block_bytes[item])};
       }
     } else if (shape.part_count != 0) {
       const uint64_t needed = selection.bytes_of(shape.offset_of(shape.part_count), shape);
       if (at < needed) {
-        return {Code::Invalid, "iovec of item " + number(item) + ": " + number(at) + " bytes; the parts asked for have " +
-                                   number(needed)};
+        return {Code::Invalid,
+                "iovec of item " + number(item) + ": " + number(at) + " bytes; the parts asked for have " + number(needed)};
       }
     }
   }
@@ -87,8 +87,8 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
     return {Code::Invalid, "parts, rows: null, though target_kind is HS_TARGET_ROWS"};
   }
   if (section.part_descriptor_count > wire::kPartsMax) {
-    return {Code::TooLarge, "part_descriptor_count=" + number(section.part_descriptor_count) + ": at most " +
-                                number(wire::kPartsMax)};
+    return {Code::TooLarge,
+            "part_descriptor_count=" + number(section.part_descriptor_count) + ": at most " + number(wire::kPartsMax)};
   }
   uint32_t parts_needed = std::max(shape.part_count != 0 ? uint32_t{shape.part_count} : 1U, selection.part_end());
   if (!selection.all()) parts_needed = selection.part_end();
@@ -123,8 +123,8 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
   kind_ = HS_TARGET_ROWS;
   for (uint32_t item = 0; item < item_count; ++item) {
     if (!fits(item, section.block_bytes[item], shape, selection)) {
-      return {Code::Invalid, "block_bytes=" + number(section.block_bytes[item]) + " of item " + number(item) +
-                                 ": more than its row has"};
+      return {Code::Invalid,
+              "block_bytes=" + number(section.block_bytes[item]) + " of item " + number(item) + ": more than its row has"};
     }
   }
   return {};

@@ -28,17 +28,17 @@ class Queue;
 class Request;
 
 struct Item {
-  static constexpr uint8_t kVoid = 1;     // the daemon aborted a run of it: it cannot become ok
-  static constexpr uint8_t kFits = 2;     // has a place for a block of block_bytes
-  static constexpr uint8_t kFailed = 4;   // a unit of it is not ok
-  static constexpr uint8_t kWanted = 8;   // put: the daemon has granted it
-  static constexpr uint8_t kSent = 16;    // put: every byte was queued
+  static constexpr uint8_t kVoid = 1;    // the daemon aborted a run of it: it cannot become ok
+  static constexpr uint8_t kFits = 2;    // has a place for a block of block_bytes
+  static constexpr uint8_t kFailed = 4;  // a unit of it is not ok
+  static constexpr uint8_t kWanted = 8;  // put: the daemon has granted it
+  static constexpr uint8_t kSent = 16;   // put: every byte was queued
 
   uint32_t name_number = 0;
-  uint32_t block_bytes = 0;   // get: 0 until the first run names it
-  uint32_t parts_left = 0;    // selected parts that have not arrived; counts once block_bytes is known
-  uint32_t units_left = 0;    // not settled
-  uint32_t seen_at = 0;       // its bitmaps of announced and of arrived parts: first word in Ticket::seen
+  uint32_t block_bytes = 0;         // get: 0 until the first run names it
+  uint32_t parts_left = 0;          // selected parts that have not arrived; counts once block_bytes is known
+  uint32_t units_left = 0;          // not settled
+  uint32_t seen_at = 0;             // its bitmaps of announced and of arrived parts: first word in Ticket::seen
   uint32_t open_part = UINT32_MAX;  // get: the part that comes in pieces now, put: the next one to go; how far, its sum so far
   uint32_t open_bytes = 0;
   uint32_t open_crc = 0;
@@ -64,9 +64,9 @@ struct Section {
   uint32_t first_item = 0;  // in Ticket::items
   uint32_t first_unit = 0;  // in Ticket::units
   uint32_t units_per_item = 1;
-  std::vector<std::byte> keys;    // packed as they travel
-  std::vector<uint32_t> key_at;   // by key, and the end
-  std::vector<uint32_t> order;    // keys grouped by shard; empty = as they are (one shard)
+  std::vector<std::byte> keys;   // packed as they travel
+  std::vector<uint32_t> key_at;  // by key, and the end
+  std::vector<uint32_t> order;   // keys grouped by shard; empty = as they are (one shard)
   wire::GroupShape shape;
   Selection selection;
   Target target;
@@ -111,7 +111,7 @@ class Ticket {
   // ---- The client thread's
   enum class State : uint8_t { Submitted, Waiting, Running, Fencing, Finished };
   State state = State::Submitted;
-  Ticket* previous = nullptr;       // all that the client's thread has and that are not finished
+  Ticket* previous = nullptr;  // all that the client's thread has and that are not finished
   Ticket* next = nullptr;
   net::Timer timer;                 // the deadline; while fencing, how long the fence may take
   std::vector<Request*> requests;   // not over yet

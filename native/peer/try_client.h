@@ -120,9 +120,7 @@ class TryClient {
   TryClient(const TryClient&) = delete;
   TryClient& operator=(const TryClient&) = delete;
 
-  int layout(const wire::Layout& of) const {
-    return hs_layout_register(client, of.canonical().data(), of.canonical().size());
-  }
+  int layout(const wire::Layout& of) const { return hs_layout_register(client, of.canonical().data(), of.canonical().size()); }
   bool ready(uint32_t timeout_ms = 5000) const {
     char text[256] = "";
     return hs_client_wait_ready(client, timeout_ms, text, sizeof(text)) == 1;

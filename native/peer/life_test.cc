@@ -1,0 +1,431 @@
+// Daemons that die, deadlines, cancels, forks, exits, threads: exactly one terminal event, and nothing after it.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <thread>
+
+#include "peer/fake_daemon.h"
+#include "peer/try_client.h"
+
+namespace halfstep::peer {
+namespace {
+
+using Frame = FakeDaemon::Frame;
+using wire::Opcode;
+
+// A point that one thread reaches and another waits for.
+class Point {
+ public:
+  void reach() {
+    const std::lock_guard lock(mutex_);
+    reached_ = true;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false;
+};
+
+std::vector<std::string> names(size_t count) {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < count; ++i) out.push_back("key-" + std::to_string(i));
+  return out;
+}
+
+// A daemon with one block of `bytes` that sends the first `first` bytes of the answer to a get, says so, and the rest when
+// told to.
+struct Staller {
+  Staller(size_t bytes, size_t first) : layout(make_layout({kOpaque})), first_bytes(first) {
+    block = random_octets(bytes, 5);
+    daemon.store[{layout.id(), 0, "key-0"}] = block;
+    daemon.hook = [this](FakeDaemon::Connection& connection, const Frame& frame) {
+      if (frame.opcode() != Opcode::Get || !stalls.exchange(false)) return false;
+      std::vector<wire::Run> runs;
+      const uint32_t number = FakeDaemon::name_number_of({layout.id(), 0, "key-0"});
+      const auto step = static_cast<uint32_t>(std::min<size_t>(block.size(), wire::kChunkBytesMax));
+      wire::Run run;
+      run.bytes = step;
+      run.block_bytes = static_cast<uint32_t>(block.size());
+      run.check_count = 1;
+      const uint32_t check = wire::wire_check(crc32c(ConstBytes(block).first(step)), number, 0);
+      const Octets chunk = FakeDaemon::chunk(frame.header.request_id, {run}, {check}, ConstBytes(block).first(step));
+      connection.send(ConstBytes(chunk).first(chunk.size() - step + first_bytes));
+      stalled.reach();
+      go_on.wait();
+      connection.send(ConstBytes(chunk).subspan(chunk.size() - step + first_bytes));
+      connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Cancelled}));
+      return true;
+    };
+  }
+  FakeDaemon daemon;
+  wire::Layout layout;
+  size_t first_bytes;
+  Octets block;
+  std::atomic<bool> stalls{true};
+  Point stalled;
+  Point go_on;
+};
+
+// The bytes that came after the terminal event are on their way into a buffer that has been given another content: none of
+// them may arrive there, and the connection must serve the next call.
+void expect_no_late_byte(const char* ends, const std::function<void(TryClient&, hs_ticket)>& end) {
+  Staller stalling(200'000, 70'000);
+  TryClient client(stalling.daemon.address());
+  const int layout = client.layout(stalling.layout);
+  ASSERT_TRUE(client.ready());
+  std::vector<Octets> back{Octets(200'000)};
+  TrySection get(layout, {"key-0"});
+  hs_batch batch = TryClient::batch(HS_OP_GET, std::string(ends) == "late(deadline)" ? 100'000 : 20'000'000);
+  const hs_ticket ticket = client.submit(batch, get.into(back));
+  stalling.stalled.wait();
+  end(client, ticket);
+  const hs_event event = client.wait();
+  EXPECT_EQ(event.kind, static_cast<uint32_t>(HS_EVENT_DONE));
+  EXPECT_EQ(event.items_ok, 0U);
+  EXPECT_EQ(text_of(get.answers[0]), ends);
+  const Octets pattern(200'000, std::byte{0x3C});
+  back[0] = pattern;
+  get.answers[0] = {};
+  stalling.go_on.reach();
+  std::vector<Octets> second{Octets(200'000)};
+  TrySection again(layout, {"key-0"});
+  EXPECT_EQ(client.get(again.into(second)).items_ok, 1U);  // behind the late bytes on the same connection
+  EXPECT_EQ(second[0], stalling.block);
+  EXPECT_EQ(back[0], pattern);
+  EXPECT_EQ(get.answers[0].answer, HS_PENDING);
+  EXPECT_EQ(stalling.daemon.accepted.load(), 1U);
+  hs_event none{};
+  EXPECT_EQ(hs_queue_poll(client.queue, &none, 1), 0U);
+}
+
+TEST(Life, ADeadlineInTheMiddleOfAChunkEndsTheGetAndNoByteLandsAfterwards) {
+  expect_no_late_byte("late(deadline)", [](TryClient&, hs_ticket) {});
+}
+
+TEST(Life, ACancelInTheMiddleOfAChunkEndsTheGetAndNoByteLandsAfterwards) {
+  expect_no_late_byte("cancelled(none)", [](TryClient& client, hs_ticket ticket) { hs_cancel(client.queue, ticket); });
+}
+
+TEST(Life, WhatWasCompleteBeforeTheDeadlineStaysOk) {
+  FakeDaemon daemon;
+  const wire::Layout layout = make_layout({kOpaque});
+  const Octets block = random_octets(100, 3);
+  Point over;
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Get) return false;
+    wire::Run run;
+    run.bytes = run.block_bytes = 100;
+    run.check_count = 1;
+    const uint32_t number = FakeDaemon::name_number_of({layout.id(), 0, "key-0"});
+    connection.send(FakeDaemon::chunk(frame.header.request_id, {run}, {wire::wire_check(crc32c(block), number, 0)}, block));
+    Octets out;
+    wire::FrameWriter writer(out);
+    writer.begin(Opcode::Answers, frame.header.request_id);
+    FakeDaemon::add_status(writer, 0, 0, 1, {wire::Answer::Ok});
+    writer.finish();
+    connection.send(out);
+    return true;
+  };
+  TryClient client(daemon.address());
+  const int handle = client.layout(layout);
+  ASSERT_TRUE(client.ready());
+  std::vector<Octets> back(2, Octets(100));
+  TrySection get(handle, {"key-0", "key-1"});
+  hs_batch batch = TryClient::batch(HS_OP_GET, 150'000);
+  EXPECT_EQ(client.call(batch, get.into(back)).items_ok, 1U);
+  EXPECT_EQ(text_of(get.answers[0]), "ok(none)");
+  EXPECT_EQ(text_of(get.answers[1]), "late(deadline)");
+  EXPECT_EQ(back[0], block);
+}
+
+// A daemon that takes no more bytes: what the socket still refers to is let go before the terminal event, by ending the
+// connection.
+TEST(Life, APutWhoseBytesAreStuckInTheSocketEndsWithinItsDeadlineAndIsReadNoMore) {
+  FakeDaemon daemon;
+  Point over;
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() == Opcode::Chunk) {
+      over.wait();  // reads nothing meanwhile
+      return true;
+    }
+    if (frame.opcode() != Opcode::Put) return false;
+    daemon.answer(connection, frame);
+    return true;
+  };
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  constexpr size_t kBytes = 48 << 20;
+  void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const hs_iovec target{memory, kBytes};
+  const uint32_t bytes = kBytes;
+  TrySection put(layout, {"key-0"});
+  put.section.target_kind = HS_TARGET_IOVEC;
+  put.section.iovecs = &target;
+  put.section.block_bytes = &bytes;
+  hs_batch batch = TryClient::batch(HS_OP_PUT, 300'000);
+  EXPECT_EQ(client.call(batch, put).items_ok, 0U);
+  EXPECT_TRUE(put.all("late(deadline)")) << text_of(put.answers[0]);
+  ASSERT_EQ(::munmap(memory, kBytes), 0);  // a read of it would end this process
+  over.reach();
+  TrySection match(layout, {"key-0"});
+  while (!client.ready(10)) continue;
+  client.match(match);
+  EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+}
+
+struct Death {
+  Opcode at;
+  uint32_t operation;
+  const char* answer;
+};
+
+TEST(Life, ADaemonThatDiesInAnyPhaseIsAMissWithAReason) {
+  const Death kDeaths[] = {
+      {Opcode::Match, HS_OP_MATCH, "unavailable(no_connection)"},
+      {Opcode::Get, HS_OP_GET, "unavailable(no_connection)"},
+      {Opcode::Put, HS_OP_PUT, "unavailable(outcome_unknown)"},
+      {Opcode::Chunk, HS_OP_PUT, "unavailable(outcome_unknown)"},
+      {Opcode::Delete, HS_OP_DELETE, "unavailable(outcome_unknown)"},
+  };
+  for (const Death& death : kDeaths) {
+    SCOPED_TRACE(static_cast<int>(death.at));
+    FakeDaemon daemon;
+    std::atomic<bool> dies{true};
+    daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+      if (frame.opcode() != death.at || !dies.exchange(false)) return false;
+      connection.end();
+      return true;
+    };
+    TryClient client(daemon.address());
+    const int layout = client.layout(make_layout({kOpaque}));
+    ASSERT_TRUE(client.ready());
+    std::vector<Octets> blocks{random_octets(1'000'000, 1), random_octets(10, 2)};
+    TrySection section(layout, names(2));
+    hs_batch batch = TryClient::batch(death.operation);
+    EXPECT_EQ(client.call(batch, section.into(blocks)).items_ok, 0U);
+    EXPECT_TRUE(section.all(death.answer)) << text_of(section.answers[0]);
+    // It comes back by itself, with its layouts.
+    ASSERT_TRUE(client.ready());
+    TrySection put(layout, names(2));
+    EXPECT_EQ(client.put(put.into(blocks)).items_ok, 2U) << text_of(put.answers[0]);
+    EXPECT_EQ(client.facts().handshakes, 2U);
+  }
+}
+
+TEST(Life, WithoutADaemonCallsWaitForTheFirstHandshakeWithinTheirDeadline) {
+  uint16_t port = 0;
+  {
+    const FakeDaemon gone;
+    port = gone.port();
+  }
+  TryClient client("127.0.0.1:" + std::to_string(port));
+  const int layout = client.layout(make_layout({kOpaque}));
+  TrySection match(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 30'000);
+  client.call(batch, match);
+  EXPECT_TRUE(match.all("unavailable(no_connection)")) << text_of(match.answers[0]);
+  EXPECT_NE(std::string(client.facts().last_error), "");
+
+  hs_batch patient = TryClient::batch(HS_OP_MATCH, 20'000'000);
+  ASSERT_NE(client.submit(patient, match), 0U);
+  FakeDaemon daemon(port);
+  client.wait();
+  EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+}
+
+TEST(Life, ARestartedDaemonIsFoundAgainAndCallsMeanwhileFailFast) {
+  auto daemon = std::make_unique<FakeDaemon>();
+  const uint16_t port = daemon->port();
+  TryClient client(daemon->address(), 2);
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  const hs_client_facts before = client.facts();
+  daemon.reset();
+  while (client.facts().connected > 0) std::this_thread::yield();
+  TrySection match(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 3'600'000'000U);
+  client.call(batch, match);  // would wait for an hour otherwise
+  EXPECT_TRUE(match.all("unavailable(no_connection)"));
+  daemon = std::make_unique<FakeDaemon>(port);
+  ASSERT_TRUE(client.ready());
+  client.call(batch, match);
+  EXPECT_TRUE(match.all("miss(absent)"));
+  EXPECT_NE(std::memcmp(before.boot_id, client.facts().boot_id, sizeof(before.boot_id)), 0);
+}
+
+TEST(Life, AnotherShardMapAfterARestartIsTaken) {
+  auto daemon = std::make_unique<FakeDaemon>(0, 2);
+  const uint16_t port = daemon->port();
+  TryClient client(daemon->address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  TrySection match(layout, names(20));
+  EXPECT_EQ(client.match(match).items_ok, 0U);
+  EXPECT_TRUE(match.all("miss(absent)"));
+  daemon.reset();
+  daemon = std::make_unique<FakeDaemon>(port, 3);
+  while (client.facts().connected < 3) std::this_thread::yield();
+  std::vector<Octets> blocks(20, random_octets(50, 1));
+  TrySection put(layout, names(20));
+  EXPECT_EQ(client.put(put.into(blocks)).items_ok, 20U) << text_of(put.answers[0]);
+}
+
+TEST(Life, ClosingEndsWhatIsInFlightFirst) {
+  FakeDaemon daemon;
+  daemon.hook = [](FakeDaemon::Connection&, const Frame& frame) { return frame.opcode() == Opcode::Get; };
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  std::vector<Octets> back{Octets(100)};
+  TrySection get(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_GET);
+  const hs_ticket ticket = client.submit(batch, get.into(back));
+
+  hs_queue* other = nullptr;
+  ASSERT_EQ(hs_queue_open(client.client, &other), 0);
+  TrySection also(layout, names(1));
+  batch.sections = &also.into(back).section;
+  ASSERT_NE(hs_submit(other, &batch, nullptr, 0), 0U);
+  hs_queue_close(other);
+  EXPECT_TRUE(also.all("cancelled(closed)"));
+  EXPECT_EQ(get.answers[0].answer, HS_PENDING);
+
+  hs_client_close(client.client);
+  client.client = nullptr;
+  EXPECT_TRUE(get.all("cancelled(closed)"));
+  EXPECT_EQ(client.wait().ticket, ticket);
+  EXPECT_EQ(client.submit(batch), 0U);
+  EXPECT_NE(client.why.find("closed"), std::string::npos);
+}
+
+TEST(Life, EightThreadsShareOneClient) {
+  FakeDaemon daemon;
+  TryClient client(daemon.address(), 2);
+  const int layout = client.layout(make_layout({kOpaque}));
+  std::vector<std::thread> threads;
+  std::atomic<uint32_t> right{0};
+  for (uint64_t t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      hs_queue* queue = nullptr;
+      ASSERT_EQ(hs_queue_open(client.client, &queue), 0);
+      const auto call = [&](uint32_t operation, const TrySection& section) {
+        hs_batch batch = TryClient::batch(operation, 60'000'000);
+        batch.sections = &section.section;
+        batch.section_count = 1;
+        ASSERT_NE(hs_submit(queue, &batch, nullptr, 0), 0U);
+        hs_event event{};
+        ASSERT_EQ(hs_queue_wait(queue, &event, 1, UINT64_MAX), 1U);
+      };
+      for (uint64_t round = 0; round < 20; ++round) {
+        const std::string key = std::to_string(t) + "/" + std::to_string(round);
+        std::vector<Octets> block{random_octets(1 + 7919 * round, t * 100 + round)};
+        TrySection put(layout, {key});
+        call(HS_OP_PUT, put.into(block));
+        std::vector<Octets> back{Octets(block[0].size())};
+        TrySection get(layout, {key});
+        call(HS_OP_GET, get.into(back));
+        if (text_of(get.answers[0]) == "ok(none)" && back == block) ++right;
+        TrySection erase(layout, {key});
+        call(HS_OP_DELETE, erase);
+      }
+      hs_queue_close(queue);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(right.load(), 160U);
+}
+
+// ---- Processes -----------------------------------------------------------------------------------------------------------
+
+int status_of(pid_t child) {
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+TEST(Life, AForkedChildSeesAClosedClientAndOpensItsOwn) {
+  Staller stalling(200'000, 70'000);
+  TryClient client(stalling.daemon.address());
+  const int layout = client.layout(stalling.layout);
+  ASSERT_TRUE(client.ready());
+  std::vector<Octets> back{Octets(200'000)};
+  TrySection get(layout, {"key-0"});
+  hs_batch batch = TryClient::batch(HS_OP_GET, 20'000'000);
+  const hs_ticket ticket = client.submit(batch, get.into(back));
+  stalling.stalled.wait();
+
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int wrong = 0;
+    char why[256] = "";
+    hs_event event{};
+    hs_client_facts facts;
+    wrong += hs_client_forked(client.client) == 1 ? 0 : 1;
+    wrong += hs_submit(client.queue, &batch, why, sizeof(why)) == 0 && std::strstr(why, "forked") != nullptr ? 0 : 1;
+    wrong += hs_queue_wait(client.queue, &event, 1, UINT64_MAX) == 0 ? 0 : 1;
+    wrong += hs_queue_descriptor(client.queue) == -1 ? 0 : 1;
+    wrong +=
+        hs_layout_register(client.client, stalling.layout.canonical().data(), stalling.layout.canonical().size()) == -1 ? 0 : 1;
+    hs_client_get_facts(client.client, &facts);
+    hs_cancel(client.queue, ticket);
+    hs_queue_close(client.queue);
+    hs_client_close(client.client);
+    {
+      TryClient own(stalling.daemon.address());
+      std::vector<Octets> mine{Octets(200'000)};
+      TrySection ask(own.layout(stalling.layout), {"key-0"});
+      wrong += own.get(ask.into(mine)).items_ok == 1 && mine[0] == stalling.block ? 0 : 1;
+    }
+    ::_exit(wrong);
+  }
+  EXPECT_EQ(status_of(child), 0);
+  EXPECT_EQ(hs_client_forked(client.client), 0);
+  // The parent goes on as if nothing had been.
+  hs_cancel(client.queue, ticket);
+  EXPECT_EQ(client.wait().ticket, ticket);
+  stalling.go_on.reach();
+  TrySection again(layout, {"key-0"});
+  EXPECT_EQ(client.get(again.into(back)).items_ok, 1U);
+}
+
+// Runs in a process of its own: a client in use, a target in static memory, exit() without closing anything.
+struct StaticTarget {
+  ~StaticTarget() { std::fill(memory.begin(), memory.end(), std::byte{0}); }
+  Octets memory = Octets(64 << 20);
+};
+
+TEST(LifeDeathTest, AProcessMayExitWithoutClosingAnything) {
+  FakeDaemon daemon;
+  const wire::Layout layout = make_layout({kOpaque});
+  daemon.store[{layout.id(), 0, "key-0"}] = random_octets(64 << 20, 1);
+  const std::string address = daemon.address();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    static StaticTarget target;  // destroyed by exit()
+    auto* client = new TryClient(address);
+    auto* get = new TrySection(client->layout(layout), {"key-0"});
+    static hs_iovec iovec{target.memory.data(), target.memory.size()};
+    get->section.target_kind = HS_TARGET_IOVEC;
+    get->section.iovecs = &iovec;
+    hs_batch batch = TryClient::batch(HS_OP_GET);
+    batch.wants_progress = 1;
+    const bool submitted = client->ready() && client->submit(batch, *get) != 0;
+    std::exit(submitted ? 0 : 1);  // in the middle of it
+  }
+  EXPECT_EQ(status_of(child), 0);
+}
+
+}  // namespace
+}  // namespace halfstep::peer
