@@ -413,6 +413,12 @@ nb::list Batch::records() const {
   return list;
 }
 
+int Batch::traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (nb::inst_ready(self)) Py_VISIT(nb::inst_ptr<Batch>(self)->owner_.ptr());
+  return 0;
+}
+
 void Batch::append_record(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes) {
   static_cast<Batch*>(context)->records_.emplace_back(std::string(static_cast<const char*>(record), record_bytes),
                                                       std::string(static_cast<const char*>(name), name_bytes));

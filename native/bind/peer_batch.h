@@ -93,6 +93,9 @@ class Batch {
   // (record, name) as they came.
   nb::list records() const;
 
+  // For Python's collector. Nothing is cleared here: the queue does, once it has fenced.
+  static int traverse(PyObject* self, visitproc visit, void* arg);
+
  private:
   void check_open() const;
   void add_pieces(nb::handle item, bool writable, const char* role);

@@ -244,6 +244,20 @@ void Queue::close() {
   for (auto& [user_data, object] : batches) batch_of(object).finish(0);
 }
 
+int Queue::traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  if (!nb::inst_ready(self)) return 0;
+  const Queue& queue = *nb::inst_ptr<Queue>(self);
+  Py_VISIT(queue.core_.ptr());
+  for (const auto& [user_data, object] : queue.batches_) Py_VISIT(object.ptr());
+  return 0;
+}
+
+int Queue::clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<Queue>(self)->close();
+  return 0;
+}
+
 nb::list Queue::abandon() {
   queue_ = nullptr;
   nb::list owners;

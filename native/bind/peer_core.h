@@ -70,6 +70,11 @@ class Queue {
   // In a child: ends every batch as cancelled(forked) and forgets the queue. Returns their owners.
   nb::list abandon();
 
+  // For Python's collector: a ticket that is dropped with its queue is a cycle through here. The memory of batches is not part
+  // of it: that is released after the fence alone.
+  static int traverse(PyObject* self, visitproc visit, void* arg);
+  static int clear(PyObject* self);
+
  private:
   hs_queue* handle() const;
   // Waits in slices, so that Python hears signals; the terminal events of `events` are not lost by an exception.

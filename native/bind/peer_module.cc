@@ -82,8 +82,14 @@ void bind_memory(nb::module_& m) {
       .def("__len__", [](const Template& self) { return self.parts.size(); });
 }
 
+PyType_Slot batch_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Batch::traverse)}, {0, nullptr}};
+PyType_Slot queue_slots[] = {{Py_tp_traverse, reinterpret_cast<void*>(&Queue::traverse)},
+                             {Py_tp_clear, reinterpret_cast<void*>(&Queue::clear)},
+                             {0, nullptr}};
+
 void bind_batch(nb::module_& m) {
-  nb::class_<Batch>(m, "Batch", "What one submit carries, and the memory that it keeps until its terminal event.")
+  nb::class_<Batch>(m, "Batch", nb::type_slots(batch_slots),
+                    "What one submit carries, and the memory that it keeps until its terminal event.")
       .def(nb::init<uint32_t>(), "operation"_a)
       .def("set_keys", &Batch::set_keys, "layout"_a, "keys"_a.none(), "first_component"_a, "component_count"_a,
            "stop_at_miss"_a)
@@ -133,7 +139,7 @@ void bind_core(nb::module_& m) {
       .def("facts", &facts_of, nb::sig("def facts(self) -> dict[str, typing.Any]"))
       .def_prop_ro("forked", &Core::forked)
       .def_prop_ro("closed", &Core::closed);
-  nb::class_<Queue>(m, "Queue", "Where batches are submitted to and their events come from.")
+  nb::class_<Queue>(m, "Queue", nb::type_slots(queue_slots), "Where batches are submitted to and their events come from.")
       .def(
           "__init__",
           [](Queue* self, nb::object core) {

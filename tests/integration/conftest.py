@@ -23,7 +23,8 @@ import pytest
 import halfstep
 
 START_S = 60
-STORE, ARENA = "256MiB", "64MiB"
+# Segments of 8 MiB, so that a block may have 1.75 MiB.
+STORE, ARENA = "1100MiB", "64MiB"
 
 
 class Daemon:

@@ -6,6 +6,7 @@ Thread: the loop's. A cancelled call is over when CancelledError leaves it: noth
 from __future__ import annotations
 
 import asyncio
+import os
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -34,7 +35,7 @@ class Aio:
     def __init__(self, open_queue: Callable[[], Queue], requests: Requests) -> None:
         self._open_queue = open_queue
         self._requests = requests
-        self._queues: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Queue, int]] = weakref.WeakKeyDictionary()
+        self._homes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Home] = weakref.WeakKeyDictionary()
 
     async def match(self, keys: Keys, **options: Unpack[MatchOptions]) -> MatchResult:
         """See Client.match."""
@@ -75,29 +76,51 @@ class Aio:
         return request.result()
 
     def _queue(self, loop: asyncio.AbstractEventLoop) -> Queue:
-        known = self._queues.get(loop)
-        if known is not None:
-            return known[0]
-        queue = self._open_queue()
-        descriptor = queue.fileno()
-        loop.add_reader(descriptor, queue.poll)
-        self._queues[loop] = queue, descriptor
-        return queue
+        home = self._homes.get(loop)
+        if home is None:
+            home = self._homes[loop] = _Home(loop, self._open_queue())
+        return home.queue
 
     def forked(self) -> None:
         """In a child: the parent's loops are not ours."""
-        self._queues = weakref.WeakKeyDictionary()
+        self._homes = weakref.WeakKeyDictionary()
 
     def close(self) -> None:
         """Stop reading. The queues are the client's to close."""
-        for loop, (_, descriptor) in list(self._queues.items()):
-            if loop.is_closed():
-                continue
-            if loop.is_running():
-                loop.call_soon_threadsafe(loop.remove_reader, descriptor)
-            else:
-                loop.remove_reader(descriptor)
-        self._queues.clear()
+        for loop, home in list(self._homes.items()):
+            home.close(loop)
+        self._homes.clear()
+
+
+class _Home:
+    """A loop's queue, and the descriptor by which the loop hears of it.
+
+    The descriptor is a duplicate, and closed only when the loop has let go of it: the queue may be closed by another thread
+    first, and its own number be somebody else's by then.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, queue: Queue) -> None:
+        self.queue = queue
+        self._descriptor = os.dup(queue.fileno())
+        loop.add_reader(self._descriptor, queue.poll)
+        # For a loop that is dropped before the client is closed.
+        self._closes = weakref.finalize(loop, os.close, self._descriptor)
+
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""
+        try:
+            here = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if loop.is_running() and loop is not here:
+            loop.call_soon_threadsafe(self._let_go, loop)
+        else:
+            self._let_go(loop)
+
+    def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not loop.is_closed():
+            loop.remove_reader(self._descriptor)
+        self._closes()
 
 
 def _ends(future: asyncio.Future[None]) -> Callable[[object], None]:

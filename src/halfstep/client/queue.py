@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from halfstep import _peer
 from halfstep.client.request import (
@@ -39,6 +39,8 @@ R = TypeVar("R")
 
 # Between two looks at a thread that waits in the core while this one wants the queue closed.
 _CLOSE_SLICE_S = 0.05
+# The core's wait without an end.
+_FOR_EVER = -1.0
 
 
 class Queue:
@@ -139,7 +141,7 @@ class Queue:
                     self._leader = True
             if led:
                 return self.poll()
-            self._lead(-1.0 if until is None else _left(until))
+            self._lead(_FOR_EVER if until is None else _left(until))
             events = self._take()
             if events or (until is not None and time.monotonic() >= until):
                 return events
@@ -155,7 +157,7 @@ class Queue:
                 if ticket.done or self._native is None:
                     break
                 self._leader = True
-            self._lead(-1.0 if until is None else _left(until))
+            self._lead(_FOR_EVER if until is None else _left(until))
             if until is not None and time.monotonic() >= until:
                 break
         with self._changed:
@@ -288,5 +290,10 @@ class Queue:
             os.eventfd_write(self._native.descriptor(), 1)
 
 
-def _left(until: float | None) -> float:
-    return -1.0 if until is None else max(0.0, until - time.monotonic())
+@overload
+def _left(until: float) -> float: ...
+@overload
+def _left(until: None) -> None: ...
+def _left(until: float | None) -> float | None:
+    """Seconds until then; None = for ever."""
+    return None if until is None else max(0.0, until - time.monotonic())
