@@ -1,0 +1,9 @@
+"""`halfstep bench`: how fast, against what limit, and whether the bytes were right.
+
+plan.py says what is measured, measure.py runs it; workload.py keeps batches at a client, content.py says what their bytes are;
+loopback.py and device.py measure what plain sockets and plain reads do on the same machine in the same run.
+"""
+
+from halfstep.tools.bench.command import bench
+
+__all__ = ["bench"]

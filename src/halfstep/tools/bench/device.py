@@ -1,0 +1,187 @@
+"""The device below a store: what it has moved by the kernel's own count, and how fast plain reads of the same bytes are."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from halfstep.errors import DeviceError
+
+PAGE_BYTES = 4096
+_SECTOR_BYTES = 512  # of /sys/…/stat, whatever the device's own are (Documentation/block/stat.rst)
+_READ_SECTORS, _WRITTEN_SECTORS = 2, 6
+# A written range shorter than this is the store's header, log or footers, not blocks.
+_RANGE_BYTES_MIN = 1 << 20
+_FIO_S = 300.0
+# Threads that wait in a read at once; past this the interpreter's lock is what is measured.
+_THREADS_MAX = 64
+
+
+@dataclass(frozen=True)
+class BlockDevice:
+    """What counts the bytes of a file's file system. name: for people. stat_files: empty where nothing counts them."""
+
+    name: str
+    stat_files: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, path: Path) -> BlockDevice:
+        """The device that holds `path`; all disks together where the file system hides it (overlay, btrfs)."""
+        number = path.stat().st_dev
+        entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+        if (entry / "stat").exists():
+            return cls(entry.resolve().name, (entry / "stat",))
+        disks = [
+            disk for disk in sorted(Path("/sys/block").glob("*")) if (disk / "device").exists() or disk.name.startswith("vd")
+        ]
+        names = ", ".join(disk.name for disk in disks)
+        return cls(f"one of {names}" if names else "none that the kernel counts", tuple(disk / "stat" for disk in disks))
+
+    def read_bytes(self) -> int:
+        """Bytes that completed reads have brought, since boot."""
+        return self._sectors(_READ_SECTORS)
+
+    def written_bytes(self) -> int:
+        """Bytes of completed writes, since boot."""
+        return self._sectors(_WRITTEN_SECTORS)
+
+    def _sectors(self, field: int) -> int:
+        return sum(int(file.read_text().split()[field]) for file in self.stat_files) * _SECTOR_BYTES
+
+
+@dataclass(frozen=True)
+class RawSpeed:
+    """bytes_per_s of plain reads; by: what made them. device_bytes: what the device says it read meanwhile, of `bytes`."""
+
+    bytes_per_s: float
+    by: str
+    bytes: int
+    device_bytes: int
+
+
+def written_ranges(path: Path) -> list[tuple[int, int]]:
+    """(offset, end) of what was ever written: a preallocated range that was not is read without touching the device."""
+    ranges = []
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        at = 0
+        while at < size:
+            try:
+                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing written from here on
+                break
+            at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            if at - start >= _RANGE_BYTES_MIN:
+                ranges.append((start, at))
+    return ranges
+
+
+def extents_of(path: Path, block_bytes: int, batch: int, bytes_max: int, seed: int) -> list[tuple[int, int]]:
+    """(offset, length) of reads over the store's written ranges: batches of neighbouring blocks, the batches in random order.
+
+    That is the order in which cold gets ask. Errors: DeviceError where too little was written to be read.
+    """
+    length = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
+    batches = []
+    for start, end in written_ranges(path):
+        first = -(-start // PAGE_BYTES) * PAGE_BYTES
+        batches += [
+            [(at + index * length, length) for index in range(batch)]
+            for at in range(first, end - batch * length + 1, batch * length)
+        ]
+    if not batches:
+        raise DeviceError(f"{path}: has no written range that holds a batch of {batch} blocks of {block_bytes} bytes")
+    order = np.random.default_rng(seed).permutation(len(batches))
+    wanted = max(1, bytes_max // (batch * length))
+    return [extent for chosen in order[:wanted] for extent in batches[chosen]]
+
+
+def raw_read_speed(path: Path, device: BlockDevice, extents: Sequence[tuple[int, int]], depth: int) -> RawSpeed:
+    """Reads every extent once with O_DIRECT, `depth` at a time, checking nothing.
+
+    By threads of ours, and by fio where it is installed; the faster is told, for a limit that a slow tool sets is none.
+    Nothing is pinned, for the same reason. Errors: DeviceError.
+    """
+    total = sum(length for _, length in extents)
+
+    def measured(by: Callable[[], tuple[float, str]]) -> RawSpeed:
+        before = device.read_bytes()
+        bytes_per_s, name = by()
+        return RawSpeed(bytes_per_s, name, total, device.read_bytes() - before)
+
+    speeds = [measured(lambda: _threads(path, extents, depth))]
+    if fio := shutil.which("fio"):
+        speeds.append(measured(lambda: _fio(fio, path, extents, depth)))
+    return max(speeds, key=lambda speed: speed.bytes_per_s)
+
+
+def _fio(fio: str, path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tuple[float, str]:
+    """The extents as an I/O log: fio then reads exactly these, in this order."""
+    largest = max(length for _, length in extents)
+    with tempfile.TemporaryDirectory(prefix="halfstep-fio-") as directory:
+        log = Path(directory) / "extents"
+        lines = ["fio version 2 iolog", f"{path} add", f"{path} open"]
+        lines += [f"{path} read {offset} {length}" for offset, length in extents]
+        lines += [f"{path} close", ""]
+        log.write_text("\n".join(lines))
+        why = ""
+        for engine in ("io_uring", "libaio"):
+            command = [fio, "--name=raw", "--output-format=json", "--thread", "--direct=1", f"--ioengine={engine}"]
+            command += [f"--iodepth={depth}", f"--read_iolog={log}", "--replay_no_stall=1", f"--bs={largest}", "--readonly"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_FIO_S, check=False, cwd=directory)
+            if done.returncode == 0:
+                told = json.loads(done.stdout[done.stdout.index("{") :])
+                version = str(told["fio version"]).removeprefix("fio-")
+                return float(told["jobs"][0]["read"]["bw_bytes"]), f"fio {version} {engine}"
+            why = ((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1]
+    raise DeviceError(f"fio on {path}: {why}")
+
+
+def _threads(path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tuple[float, str]:
+    count = min(depth, _THREADS_MAX, len(extents))
+    left: Iterator[tuple[int, int]] = iter(extents)
+    lock = threading.Lock()
+    failures: list[OSError] = []
+    largest = max(length for _, length in extents)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+
+    def read() -> None:
+        with mmap.mmap(-1, largest) as buffer, memoryview(buffer) as view:
+            while True:
+                with lock:
+                    extent = next(left, None)
+                if extent is None:
+                    return
+                offset, length = extent
+                try:
+                    got = os.preadv(descriptor, [view[:length]], offset)
+                    if got != length:
+                        raise OSError(f"{got} of {length} bytes at {offset}")
+                except OSError as error:
+                    failures.append(error)
+                    return
+
+    try:
+        threads = [threading.Thread(target=read) for _ in range(count)]
+        started = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        elapsed = time.perf_counter() - started
+    finally:
+        os.close(descriptor)
+    if failures:
+        raise DeviceError(f"{path}: plain reads failed: {failures[0]}")
+    return sum(length for _, length in extents) / elapsed, f"preadv in {count} Python threads"

@@ -1,0 +1,80 @@
+"""What a figure depends on, for the record beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import halfstep
+from halfstep.tools.bench.device import BlockDevice
+from halfstep.tools.bench.place import Place
+from halfstep.tools.bench.plan import Plan
+
+
+def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -> dict[str, Any]:
+    """Build, machine, path and question; one flat object of JSON values."""
+    info = halfstep.build_info()
+    facts = place.facts
+    header: dict[str, Any] = {
+        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "version": info["version"],
+        "build": info["build"],
+        "commit": info["commit"],
+        "command": command,
+        "seed": plan.seed,
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "pinned": _pinned(place),
+        "path": client.path,
+        "congestion_control": client.facts().congestion,
+        "connections": plan.connections,
+        "in_flight": plan.in_flight,
+        "seconds": plan.seconds,
+        "repeat": plan.repeat,
+        "daemon": "its own" if facts else "as found; its build is not known",
+        "device": "not known: somebody else's daemon",
+        "engine": "",
+        "direct": None,
+        "arena_bytes": None,
+    }
+    if place.store is not None:
+        header |= {
+            "device": device_name(BlockDevice.of(place.store)),
+            "engine": facts["engine"]["name"],
+            "direct": facts["backing"]["direct"],
+            "arena_bytes": facts["arena"]["bytes"],
+        }
+    return header
+
+
+def _pinned(place: Place) -> str:
+    if place.client_core is None:
+        return "no"
+    daemon = "the daemon is not ours" if place.daemon_core is None else f"daemon and sender on core {place.daemon_core}"
+    return f"client on core {place.client_core}, {daemon}"
+
+
+def cpu_name() -> str:
+    """As the kernel calls it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.machine()
+    for line in text.splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def device_name(device: BlockDevice) -> str:
+    """Name and, where the kernel has one, model."""
+    model = Path(f"/sys/block/{device.name}/device/model")
+    try:
+        return f"{device.name} ({model.read_text().strip()})"
+    except OSError:
+        return device.name

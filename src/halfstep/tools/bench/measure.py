@@ -1,0 +1,285 @@
+"""Runs a plan: populates, warms up, then limit and scenario in turn, so that both meet the same noise; verifies; concludes.
+
+What is reported of several runs is one of them, whole: the one with the median ratio to its own limit (the median speed where
+there is no limit). Speed, limit, ratio and latencies thus belong together.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import halfstep
+from halfstep.errors import ConfigError
+from halfstep.tools.bench import loopback
+from halfstep.tools.bench.content import BODIES, Content
+from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed
+from halfstep.tools.bench.machine import header_of
+from halfstep.tools.bench.place import Place, own_namespace, place_of
+from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.report import Limit, Proof, Refusal, Report, Result, Run
+from halfstep.tools.bench.workload import (
+    DEADLINE_MS,
+    GetLane,
+    Lane,
+    MatchLane,
+    MixedLane,
+    Outcome,
+    PutLane,
+    Timing,
+    drive,
+    endless,
+    populate,
+    verify,
+)
+
+# A cold read whose bytes the device did not move by this share was not cold; the rest is other traffic's rounding.
+COLD_SHARE_MIN = 0.99
+# Numbers of blocks that puts make, far from those that gets ask for; multiples of BODIES.
+_FIRST_PUT, _FIRST_MIXED = 1 << 40, 1 << 41
+_LIMIT_S_MAX = 1.0
+_WARM_UP_S_MAX = 0.3
+_VERIFY_BLOCKS_MAX = 16_384
+# As much of the store as the raw device limit reads, at most.
+_RAW_BYTES_MAX = 512 << 20
+_HOLD_MS = 60_000
+_HOLD_KEYS = 1024
+assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == 0
+
+Tell = Callable[[str], None]
+
+
+def refuse_unless_release(info: Mapping[str, str]) -> None:
+    """Figures from a debug or sanitizer build mislead. Errors: ConfigError."""
+    if info["build"] != "release":
+        raise ConfigError(
+            f"build={info['build']}: a benchmark reports from a release build alone, anything else would be taken for the real "
+            "thing; build with the release preset (make build)"
+        )
+
+
+def steps_of(plan: Plan) -> int:
+    """How often `tell` is called by measure()."""
+    return 1 + len(plan.block_bytes) * len(plan.scenarios) * (plan.repeat + 2)
+
+
+def measure(plan: Plan, tell: Tell, command: str) -> Report:
+    """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError."""
+    refuse_unless_release(halfstep.build_info())
+    plan = plan.validated()
+    tell("starting a daemon" if not plan.url else f"connecting to {plan.url}")
+    with place_of(plan) as place:
+        report: Report | None = None
+        for block_bytes in plan.block_bytes:
+            with _client(plan, place) as client:
+                if report is None:
+                    report = Report(header_of(plan, place, client, command))
+                bench = _Bench(plan, place, client, Content(block_bytes, plan.seed), tell)
+                for scenario in plan.scenarios:
+                    bench.run(scenario, report)
+    assert report is not None, "a plan has a block size"
+    return report
+
+
+@contextmanager
+def _client(plan: Plan, place: Place) -> Iterator[halfstep.Client]:
+    with (
+        own_namespace(place.url) as url,
+        halfstep.connect(
+            url,
+            layout=halfstep.Layout.opaque("halfstep-bench"),
+            required=True,
+            deadline_ms=DEADLINE_MS,
+            match_deadline_ms=DEADLINE_MS,
+            connections=plan.connections,
+            mode="on",
+        ) as client,
+    ):
+        yield client
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """What daemon and device had counted at one moment."""
+
+    engine_read: float
+    hits_memory: float
+    hits_flash: float
+    device_read: int | None
+
+    def since(self, before: _Counters, payload_bytes: int) -> Proof:
+        device = None if self.device_read is None or before.device_read is None else self.device_read - before.device_read
+        return Proof(
+            payload_bytes=payload_bytes,
+            engine_read_bytes=int(self.engine_read - before.engine_read),
+            device_read_bytes=device,
+            hits_memory=int(self.hits_memory - before.hits_memory),
+            hits_flash=int(self.hits_flash - before.hits_flash),
+        )
+
+
+class _Bench:
+    """One block size, in one namespace."""
+
+    def __init__(self, plan: Plan, place: Place, client: halfstep.Client, content: Content, tell: Tell) -> None:
+        self._plan = plan
+        self._place = place
+        self._client = client
+        self._content = content
+        self._tell = tell
+        self._device = BlockDevice.of(place.store) if place.store else None
+        self._rng = np.random.default_rng(plan.seed)
+        self._put_lanes: list[PutLane] = []
+        self._first = {"put": _FIRST_PUT, "mixed": _FIRST_MIXED}
+
+    def run(self, scenario: str, report: Report) -> None:
+        """Measures one scenario; a result, or a refusal with its reason."""
+        plan, what = self._plan, f"{scenario} {self._content.block_bytes} B x {self._plan.batch}"
+        self._tell(f"{what}: making blocks")
+        blocks = self._blocks(scenario)
+        if scenario != "put":
+            populate(self._client, self._content, blocks)
+        lanes = self._lanes(scenario, blocks)
+        self._warm_up(scenario, lanes, blocks)
+        runs = []
+        for number in range(plan.repeat):
+            self._tell(f"{what}: run {number + 1} of {plan.repeat}")
+            if scenario == "mixed":
+                self._hold(blocks)
+            limit = self._limit(scenario)
+            before = self._counters()
+            timing = drive(self._client, lanes, seconds=plan.seconds)
+            payload = timing.outcome.ok * self._content.block_bytes
+            proof = self._counters().since(before, payload)
+            if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
+                report.refused.append(Refusal(scenario, self._content.block_bytes, why))
+                return
+            runs.append(self._run_of(scenario, timing, limit, proof))
+        self._tell(f"{what}: verifying")
+        whole = self._verify(scenario, blocks)
+        report.results.append(Result.of(scenario, self._content.block_bytes, plan.batch, runs, whole))
+
+    def _blocks(self, scenario: str) -> int:
+        if scenario != "cold":
+            return self._plan.hot_blocks(self._content.block_bytes)
+        memory = int(self._client.stat()['halfstep_memory_bytes{of="capacity"}'])
+        return self._plan.cold_blocks(self._content.block_bytes, memory)
+
+    def _lanes(self, scenario: str, blocks: int) -> Sequence[Lane]:
+        plan, content = self._plan, self._content
+        order = endless(content, blocks, plan.batch, np.random.default_rng(plan.seed))
+        count = plan.in_flight
+
+        def put_lane(lane: int) -> PutLane:
+            return PutLane(content, plan.batch, lane, count, self._first[scenario], plan.durability)
+
+        if scenario == "match":
+            return [MatchLane(content, order, plan.batch) for _ in range(count)]
+        reads = [GetLane(content, order, plan.batch, self._rng) for _ in range(count)] if scenario != "put" else []
+        if scenario in ("get", "cold"):
+            return reads
+        self._put_lanes = [put_lane(lane) for lane in range(count)]
+        if scenario == "put":
+            return self._put_lanes
+        return [MixedLane(read, write, plan.read_share, self._rng) for read, write in zip(reads, self._put_lanes, strict=True)]
+
+    def _warm_up(self, scenario: str, lanes: Sequence[Lane], blocks: int) -> None:
+        """Once through the set: a hot one is then in memory, and of a cold one only its end is."""
+        if scenario in ("get", "cold"):
+            drive(self._client, lanes, batches=blocks // self._plan.batch)
+        else:
+            drive(self._client, lanes, seconds=min(_WARM_UP_S_MAX, self._plan.seconds))
+
+    def _hold(self, blocks: int) -> None:
+        """Keeps the hot set while puts overwrite what is oldest."""
+        owner = int(self._rng.integers(1, 1 << 63))
+        for first in range(0, blocks, _HOLD_KEYS):
+            keys = self._content.keys(self._content.numbers(first, min(_HOLD_KEYS, blocks - first)))
+            self._client.match(keys, hold_ms=_HOLD_MS, owner=owner, deadline_ms=DEADLINE_MS)
+
+    def _limit(self, scenario: str) -> Limit | None:
+        if scenario == "match":
+            return None
+        return self._device_limit() if scenario == "cold" else self._loopback_limit()
+
+    def _loopback_limit(self) -> Limit | None:
+        plan, kind = self._plan, self._place.loopback
+        if kind is None:
+            return None
+        with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
+            bytes_per_s = loopback.measure(
+                set_bytes=plan.hot_blocks(self._content.block_bytes) * self._content.block_bytes,
+                target_bytes=plan.batch * plan.in_flight * self._content.block_bytes,
+                connections=plan.connections,
+                congestion=self._client.facts().congestion,
+                seconds=min(_LIMIT_S_MAX, plan.seconds),
+                sender_core=self._place.daemon_core,
+                unix=str(Path(directory) / "stream.sock") if kind == "unix" else "",
+            )
+        return Limit(bytes_per_s, f"plain {kind} sockets")
+
+    def _device_limit(self) -> Limit | None:
+        plan, store = self._plan, self._place.store
+        if store is None or self._device is None:
+            return None
+        extents = extents_of(store, self._content.block_bytes, plan.batch, _RAW_BYTES_MAX, plan.seed)
+        raw = raw_read_speed(store, self._device, extents, plan.batch * plan.in_flight)
+        if raw.device_bytes < COLD_SHARE_MIN * raw.bytes:
+            # Not read from the device, so no limit of it; the run itself will not pass for cold either.
+            return None
+        return Limit(raw.bytes_per_s, raw.by)
+
+    def _counters(self) -> _Counters:
+        told = self._client.stat()
+        return _Counters(
+            engine_read=told['halfstep_device_bytes_total{op="read"}'],
+            hits_memory=told['halfstep_store_hits_total{from="memory"}'],
+            hits_flash=told['halfstep_store_hits_total{from="flash"}'],
+            device_read=self._device.read_bytes() if self._device and self._device.stat_files else None,
+        )
+
+    def _run_of(self, scenario: str, timing: Timing, limit: Limit | None, proof: Proof) -> Run:
+        moved = None if scenario == "match" else timing.blocks_per_s * self._content.block_bytes
+        return Run(moved, timing, limit, proof)
+
+    def _verify(self, scenario: str, blocks: int) -> Outcome:
+        """Whole blocks, outside of every clock: of the set (a sample of a large one), or the newest that were put."""
+        if scenario == "match":
+            return Outcome()  # every answer was compared as it came
+        outcome = Outcome()
+        if scenario != "put":
+            count = min(blocks, _VERIFY_BLOCKS_MAX)
+            chosen = np.sort(np.random.default_rng(self._plan.seed).choice(blocks, count, replace=False))
+            outcome.add(verify(self._client, self._content, chosen.astype(np.uint64)))
+        for lane in self._put_lanes:
+            for numbers in lane.stored:
+                outcome.add(verify(self._client, self._content, numbers))
+        self._put_lanes = []
+        return outcome
+
+
+def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:
+    """Why a run may not be called cold; "" if it may."""
+    enough = COLD_SHARE_MIN * proof.payload_bytes
+    if proof.payload_bytes == 0:
+        return "nothing was read"
+    if proof.engine_read_bytes < enough:
+        return (
+            f"the daemon's engine read {proof.engine_read_bytes} bytes for {proof.payload_bytes} delivered "
+            f"({proof.hits_memory} hits came from memory); give a larger --cold-set"
+        )
+    if device is None:
+        return ""  # somebody else's daemon: its own counters are all there is, and the report says so
+    if proof.device_read_bytes is None:
+        return "no block device below the store counts its bytes (tmpfs?); put it on a disk with --directory"
+    if proof.device_read_bytes < enough:
+        return (
+            f"{device.name} read {proof.device_read_bytes} bytes for {proof.payload_bytes} delivered: a page cache answered; "
+            "put the store where O_DIRECT is to be had, with --directory"
+        )
+    return ""

@@ -1,0 +1,164 @@
+"""Where a benchmark runs: a daemon of its own or somebody's, a namespace of its own, a core for each side.
+
+Invariants: whatever happens, Ctrl-C included, the namespace is deleted, a daemon of our own has ended and its store is gone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import halfstep
+from halfstep.client.url import Endpoint
+from halfstep.daemon.config import GIB, KIB, MIB
+from halfstep.errors import InternalError, Unavailable
+from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.workload import DEADLINE_MS
+
+_STOP_S = 30.0
+_KILL_S = 10.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """url: with the daemon's default namespace. facts: what a daemon of our own says of itself, else empty.
+
+    client_core, daemon_core: where each side is pinned; None where it is not.
+    """
+
+    url: str
+    facts: dict[str, Any]
+    client_core: int | None = None
+    daemon_core: int | None = None
+
+    @property
+    def store(self) -> Path | None:
+        """The file of a daemon of our own."""
+        return Path(self.facts["backing"]["path"]) if self.facts else None
+
+    @property
+    def loopback(self) -> str | None:
+        """Either "tcp" or "unix", with both ends on this machine; None where a stream limit cannot be measured from here."""
+        address = Endpoint.parse(self.url).address
+        if address.startswith("unix:"):
+            return "unix"
+        host = address.rsplit(":", 1)[0].strip("[]")
+        try:
+            return "tcp" if ipaddress.ip_address(host).is_loopback else None
+        except ValueError:
+            return "tcp" if host == "localhost" else None
+
+
+@contextmanager
+def place_of(plan: Plan) -> Iterator[Place]:
+    """The daemon that the plan names, or one of our own in a temporary directory."""
+    client_core, daemon_core = _cores(plan)
+    with _pinned(client_core):
+        if plan.url:
+            yield Place(plan.url, {}, client_core)
+            return
+        directory = None if plan.directory == Path() else plan.directory
+        with (
+            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
+            _daemon(plan, Path(own), daemon_core) as facts,
+        ):
+            yield Place(f"halfstep://{facts['listening'][0]}", facts, client_core, daemon_core)
+
+
+@contextmanager
+def own_namespace(url: str) -> Iterator[str]:
+    """The URL of a new namespace, which is removed afterwards. Errors: Unavailable, ConfigError."""
+    name = f"bench-{secrets.token_hex(8)}"
+    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS, mode="on") as operator:
+        operator.create_namespace(name)
+        try:
+            yield with_namespace(url, name)
+        finally:
+            operator.delete_namespace(name)
+
+
+def with_namespace(url: str, name: str) -> str:
+    """The same daemon, another namespace."""
+    address = Endpoint.parse(url).address
+    if address.startswith("unix:"):
+        return f"halfstep+unix://{quote(address.removeprefix('unix:'))}?namespace={quote(name)}"
+    return f"halfstep://{address}/{quote(name)}"
+
+
+def _cores(plan: Plan) -> tuple[int | None, int | None]:
+    """(client's, daemon's): apart where there are two cores, and nowhere in particular where there is one."""
+    allowed = sorted(os.sched_getaffinity(0))
+    if not plan.pin or len(allowed) < 2:
+        return None, None
+    return allowed[1], allowed[0]
+
+
+@contextmanager
+def _pinned(core: int | None) -> Iterator[None]:
+    """Puts this thread, and every thread and process that it starts, on one core."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _store_bytes(plan: Plan) -> int:
+    """Twice what is walked through, room for puts, and segments that take the largest block."""
+    cold = plan.cold_bytes or 2 * plan.arena_bytes
+    walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
+    # A store has 64 segments at least, and a segment is four times the largest block at least.
+    return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))
+
+
+@contextmanager
+def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[dict[str, Any]]:
+    """`halfstep serve --json` as a process of its own; its facts."""
+    command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--listen", "127.0.0.1:0", "--unix", "none"]
+    command += ["--store", str(directory / "store.hs"), "--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes)]
+    command += ["--engine", plan.engine]
+    log_path = directory / "daemon.log"
+    with log_path.open("wb") as log:
+        with _pinned(core):
+            # In a session of its own: Ctrl-C is for us, and we end it.
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                process.wait(_STOP_S)
+                raise Unavailable(f"the daemon did not start: {log_path.read_text(errors='replace').strip()[-1000:]}")
+            yield json.loads(line)
+            status = process.poll()
+            if status is not None:
+                raise InternalError(
+                    f"the daemon ended by itself with status {status}: {log_path.read_text(errors='replace')[-1000:]}"
+                )
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

@@ -1,0 +1,87 @@
+"""What is to be measured: one frozen struct, validated once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from halfstep.daemon.config import ARENA_BYTES_MIN, GIB, KIB, MIB, format_bytes
+from halfstep.errors import ConfigError
+
+SCENARIOS = ("get", "cold", "put", "mixed", "match")
+
+BLOCK_BYTES_MIN = 512
+BLOCK_BYTES_MAX = 64 * MIB
+BATCH_MAX = 1024
+CONNECTIONS_MAX = 16
+IN_FLIGHT_MAX = 64
+# What one run's source and target buffers may take together; more says nothing that less does not.
+BUFFER_BYTES_MAX = GIB
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a benchmark run is told. Zero or empty means: choose.
+
+    seconds: of one timed run. in_flight: batches at the client at once. hot_bytes: what `get`, `mixed` and `match` ask for.
+    cold_bytes: what `cold` walks through; 0 = twice the daemon's memory for blocks. directory: where a daemon of our own
+    keeps its store; arena_bytes: its memory for blocks.
+    """
+
+    url: str = ""
+    scenarios: tuple[str, ...] = ("get", "cold")
+    block_bytes: tuple[int, ...] = (MIB,)
+    batch: int = 16
+    connections: int = 1
+    in_flight: int = 1
+    read_share: float = 0.7
+    durability: str = "cache"
+    seconds: float = 3.0
+    repeat: int = 3
+    seed: int = 1
+    hot_bytes: int = 64 * MIB
+    cold_bytes: int = 0
+    directory: Path = Path()
+    arena_bytes: int = 256 * MIB
+    engine: str = "auto"
+    pin: bool = True
+
+    def validated(self) -> Plan:
+        """Itself. Errors: ConfigError with value, bound and remedy."""
+        if unknown := [name for name in self.scenarios if name not in SCENARIOS] or not self.scenarios:
+            raise ConfigError(f"rw={','.join(self.scenarios)!r}: {unknown} unknown; choose from {', '.join(SCENARIOS)}")
+        for size in self.block_bytes:
+            if not BLOCK_BYTES_MIN <= size <= BLOCK_BYTES_MAX or size % 8:
+                raise ConfigError(
+                    f"block={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
+                )
+            if size * self.batch * self.in_flight > BUFFER_BYTES_MAX:
+                raise ConfigError(
+                    f"block={format_bytes(size)} x batch={self.batch} x in_flight={self.in_flight}: more than "
+                    f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
+                )
+        _within("batch", self.batch, 1, BATCH_MAX)
+        _within("connections", self.connections, 1, CONNECTIONS_MAX)
+        _within("in_flight", self.in_flight, 1, IN_FLIGHT_MAX)
+        _within("read_share", self.read_share, 0.0, 1.0)
+        _within("seconds", self.seconds, 0.05, 3600.0)
+        _within("repeat", self.repeat, 1, 99)
+        _within("hot_bytes", self.hot_bytes, MIB, 64 * GIB)
+        _within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
+        return self
+
+    def hot_blocks(self, block_bytes: int) -> int:
+        """Blocks of the hot set: whole batches, one at least."""
+        return max(1, self.hot_bytes // (block_bytes * self.batch)) * self.batch
+
+    def cold_blocks(self, block_bytes: int, memory_bytes: int) -> int:
+        """Blocks of the cold set: whole batches. A walk through twice what memory holds finds nothing of it in memory."""
+        wanted = self.cold_bytes or 2 * memory_bytes
+        # A small block takes a page at least in the daemon's memory.
+        taken = max(block_bytes, 4 * KIB)
+        return max(2, -(-wanted // (taken * self.batch))) * self.batch
+
+
+def _within(name: str, value: float, lowest: float, highest: float) -> None:
+    if not lowest <= value <= highest:
+        raise ConfigError(f"{name}={value}: must be {lowest} to {highest}")

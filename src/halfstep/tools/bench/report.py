@@ -1,0 +1,223 @@
+"""What came out: results as JSON and as a table, with everything that qualifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from halfstep.daemon.config import format_bytes
+from halfstep.tools.bench.workload import Outcome, Timing
+
+# With fewer calls than this the 99.9th percentile is the slowest call.
+_CALLS_FOR_P999 = 1000
+
+
+@dataclass(frozen=True)
+class Limit:
+    """bytes_per_s that something plain reaches on the same machine; by: what."""
+
+    bytes_per_s: float
+    by: str
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What moved during a run by others' count. device_read_bytes: None where nothing counts them."""
+
+    payload_bytes: int
+    engine_read_bytes: int
+    device_read_bytes: int | None
+    hits_memory: int
+    hits_flash: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One timed run. bytes_per_s: of verified payload; None where none moves (match)."""
+
+    bytes_per_s: float | None
+    timing: Timing
+    limit: Limit | None
+    proof: Proof
+
+    @property
+    def ratio(self) -> float | None:
+        """To the limit that was measured right before."""
+        if self.limit is None or self.bytes_per_s is None:
+            return None
+        return self.bytes_per_s / self.limit.bytes_per_s
+
+    def as_json(self) -> dict[str, Any]:
+        """Speeds in GB/s, times in microseconds."""
+        return {
+            "gigabytes_per_s": _giga(self.bytes_per_s),
+            "blocks_per_s": self.timing.blocks_per_s,
+            "latency_us": {
+                "p50": self.timing.percentile_us(0.50),
+                "p99": self.timing.percentile_us(0.99),
+                "p999": self.timing.percentile_us(0.999),
+            },
+            "limit_gigabytes_per_s": _giga(self.limit.bytes_per_s if self.limit else None),
+            "ratio_to_limit": self.ratio,
+            "calls": len(self.timing.latencies_us),
+            "seconds": self.timing.seconds,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """One scenario at one block size. run: the one reported; runs: all of them, in order."""
+
+    name: str
+    block_bytes: int
+    batch: int
+    run: Run
+    runs: tuple[Run, ...]
+    looked: int
+    compared: int
+    wrong: int
+    missing: int
+    answers: dict[str, int]
+
+    @classmethod
+    def of(cls, name: str, block_bytes: int, batch: int, runs: Sequence[Run], whole: Outcome) -> Result:
+        """`whole`: what comparing whole blocks afterwards came to."""
+        ordered = sorted(runs, key=lambda run: run.timing.blocks_per_s if run.ratio is None else run.ratio)
+        within = Outcome()
+        for run in runs:
+            within.add(run.timing.outcome)
+        return cls(
+            name=name,
+            block_bytes=block_bytes,
+            batch=batch,
+            run=ordered[(len(ordered) - 1) // 2],
+            runs=tuple(runs),
+            looked=within.looked,
+            compared=whole.looked,
+            wrong=within.wrong + whole.wrong,
+            missing=whole.blocks - whole.looked,
+            answers=within.reasons,
+        )
+
+    @property
+    def verified(self) -> bool:
+        """Bytes (of a match: answers) were compared with what they have to be, none was wrong, and all were there."""
+        return self.looked + self.compared > 0 and self.wrong == 0 and self.missing == 0
+
+    def as_json(self) -> dict[str, Any]:
+        """With what qualifies it."""
+        return {
+            "name": self.name,
+            "block_bytes": self.block_bytes,
+            "batch": self.batch,
+            **self.run.as_json(),
+            "verified": self.verified,
+            "limit": self.run.limit.by if self.run.limit else None,
+            "blocks_looked_at": self.looked,
+            "blocks_compared_whole": self.compared,
+            "blocks_wrong": self.wrong,
+            "blocks_missing": self.missing,
+            "answers_not_ok": self.answers,
+            "moved": asdict(self.run.proof),
+            "runs": [run.as_json() for run in self.runs],
+        }
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A scenario that did not happen as asked, and why."""
+
+    name: str
+    block_bytes: int
+    why: str
+
+
+@dataclass
+class Report:
+    """header: see machine.py."""
+
+    header: dict[str, Any]
+    results: list[Result] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Everything asked for was measured, and every byte was right."""
+        return not self.refused and all(result.verified for result in self.results)
+
+    def as_json(self) -> dict[str, Any]:
+        """The whole document."""
+        return {
+            "header": self.header,
+            "results": [result.as_json() for result in self.results],
+            "refused": [asdict(refusal) for refusal in self.refused],
+        }
+
+    def columns(self) -> list[str | tuple[str, str]]:
+        """Of the table."""
+        numbers = ("GB/s", "blocks/s", "p50 us", "p99 us", "p99.9 us", "limit GB/s", "of limit")
+        return ["", ("block", "right"), ("batch", "right"), *((title, "right") for title in numbers), "bytes"]
+
+    def rows(self) -> Iterator[list[str]]:
+        """One per result."""
+        for result in self.results:
+            run = result.run.as_json()
+            latency = run["latency_us"]
+            yield [
+                result.name,
+                format_bytes(result.block_bytes),
+                str(result.batch),
+                _number(run["gigabytes_per_s"], ".2f"),
+                _number(run["blocks_per_s"], ",.0f"),
+                *(_number(latency[name], ",.0f") for name in ("p50", "p99", "p999")),
+                _number(run["limit_gigabytes_per_s"], ".2f"),
+                _number(run["ratio_to_limit"], ".2f"),
+                "verified" if result.verified else "NOT VERIFIED",
+            ]
+
+    def remarks(self) -> Iterator[str]:
+        """What a reader has to know to read the table rightly."""
+        head = self.header
+        yield f"halfstep {head['version']} ({head['build']}), commit {head['commit']}"
+        yield f"kernel {head['kernel']}, {head['cpu']}, {head['cores']} cores"
+        yield f"path {head['path']}; pinned: {head['pinned']}; load {head['load_average']:.1f} at the start"
+        if head["engine"]:
+            direct = "O_DIRECT" if head["direct"] else "buffered"
+            yield f"store on {head['device']}, engine {head['engine']}, {direct}, {format_bytes(head['arena_bytes'])} of memory"
+        yield (
+            f"a latency is one batch call, from submit to its terminal event, {head['in_flight']} in flight; "
+            f"the run with the median ratio of {head['repeat']} is shown"
+        )
+        for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
+            yield f"limit by {limit}, measured right before each run"
+        for result in self.results:
+            yield from self._remarks_on(result)
+        for refusal in self.refused:
+            yield f"{refusal.name} {format_bytes(refusal.block_bytes)}: refused: {refusal.why}"
+
+    def _remarks_on(self, result: Result) -> Iterator[str]:
+        what = f"{result.name} {format_bytes(result.block_bytes)}"
+        calls = len(result.run.timing.latencies_us)
+        if calls < _CALLS_FOR_P999:
+            yield f"{what}: {calls} calls, so p99.9 is its slowest; more --seconds tell more"
+        if result.name == "cold":
+            proof = result.run.proof
+            moved = [f"{format_bytes(proof.payload_bytes)} delivered", f"engine read {format_bytes(proof.engine_read_bytes)}"]
+            if proof.device_read_bytes is not None:
+                moved.append(f"device read {format_bytes(proof.device_read_bytes)}")
+            yield f"{what}: {', '.join(moved)}"
+        if result.name == "get" and result.run.proof.hits_flash:
+            yield f"{what}: {result.run.proof.hits_flash} blocks came from flash: the set does not fit into the daemon's memory"
+        for reason, count in result.answers.items():
+            yield f"{what}: {count} blocks answered {reason}, not counted"
+        if result.wrong or result.missing:
+            yield f"{what}: {result.wrong} WRONG blocks, {result.missing} missing"
+
+
+def _giga(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / 1e9
+
+
+def _number(value: float | None, style: str) -> str:
+    return "-" if value is None else format(value, style)

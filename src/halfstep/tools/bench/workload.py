@@ -1,0 +1,294 @@
+"""Batches kept at a client until the time is over, and a look at every block that comes back.
+
+A latency is that of one batch call: from handing the batch to the client until its terminal event is seen. The clock of the
+throughput also runs over what happens between calls: keys are made, page heads of puts are written, and one page of every block
+that came is looked at, microseconds a batch. Whole blocks are compared outside of it, by verify().
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from halfstep import Client, Queue, Ticket
+from halfstep.errors import Unavailable
+from halfstep.tools.bench.content import BODIES, Content, Numbers, Words
+
+DEADLINE_MS = 30_000.0
+# What is put or compared at once outside of timed runs.
+_BULK_BYTES = 16 << 20
+_BULK_BLOCKS_MAX = 1024
+
+
+@dataclass
+class Outcome:
+    """What batches came to. blocks: asked for. ok: answered as they should be. looked, wrong: of the check of their bytes."""
+
+    blocks: int = 0
+    ok: int = 0
+    looked: int = 0
+    wrong: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Outcome) -> None:
+        """Sums up."""
+        self.blocks += other.blocks
+        self.ok += other.ok
+        self.looked += other.looked
+        self.wrong += other.wrong
+        for reason, count in other.reasons.items():
+            self.reasons[reason] = self.reasons.get(reason, 0) + count
+
+
+@dataclass
+class Timing:
+    """One timed run. latencies_us: one per batch call, in order of their ends."""
+
+    seconds: float
+    latencies_us: np.ndarray[tuple[int], np.dtype[np.float64]]
+    outcome: Outcome
+
+    @property
+    def blocks_per_s(self) -> float:
+        """Blocks that were answered as they should be."""
+        return self.outcome.ok / self.seconds
+
+    def percentile_us(self, share: float) -> float:
+        """The latency that `share` of the calls do not exceed: one that was measured, never a mean of two."""
+        return float(np.quantile(self.latencies_us, share, method="inverted_cdf"))
+
+
+class Lane(Protocol):
+    """One batch at the client at a time, with the memory that it needs."""
+
+    def prepare(self) -> None:
+        """Choose the next batch. Comes before the clock of its latency starts."""
+        ...
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """Hand it to the client."""
+        ...
+
+    def check(self, result: Any) -> Outcome:
+        """What became of it."""
+        ...
+
+
+class GetLane:
+    """Reads the batches that `batches` names, into a target of its own."""
+
+    def __init__(self, content: Content, batches: Iterator[Numbers], batch: int, rng: np.random.Generator) -> None:
+        self._content = content
+        self._batches = batches
+        self._rng = rng
+        # Written to, so that no page fault falls into a timed run.
+        self._target: Words = np.full((batch, content.words), 0xA5, np.uint64)
+        self._numbers = content.numbers(0, 0)
+        self._keys = content.keys(self._numbers)
+
+    def prepare(self) -> None:
+        """The next batch of numbers."""
+        self._numbers = next(self._batches)
+        self._keys = self._content.keys(self._numbers)
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """A get."""
+        return queue.get(self._keys, self._target, deadline_ms=DEADLINE_MS)
+
+    def check(self, result: Any) -> Outcome:
+        """Every block that came is looked at, at one page that changes from batch to batch."""
+        ok = result.ok
+        seen = int(ok.sum())
+        wrong = self._content.wrong_heads(self._numbers, self._target, int(self._rng.integers(self._content.pages))) & ok
+        return Outcome(len(ok), seen - int(wrong.sum()), seen, int(wrong.sum()), _reasons(result, ok))
+
+
+class PutLane:
+    """Stores blocks that were never there. Lane `lane` of `lanes`; numbers grow from `first`, which is a multiple of BODIES."""
+
+    def __init__(self, content: Content, batch: int, lane: int, lanes: int, first: int, durability: str) -> None:
+        self._content = content
+        self._batch = batch
+        self._durability: Literal["cache", "persist"] = "persist" if durability == "persist" else "cache"
+        # A row keeps its number mod BODIES for good, so that only page heads change between batches.
+        self._step = -(-lanes * batch // BODIES) * BODIES
+        self._next = first + lane * batch
+        self._source: Words = np.empty((batch, content.words), np.uint64)
+        content.fill(content.numbers(self._next, batch), self._source)
+        self._numbers = content.numbers(0, 0)
+        self._keys = content.keys(self._numbers)
+        # The newest numbers that are surely stored, to be read back.
+        self.stored: list[Numbers] = []
+
+    def prepare(self) -> None:
+        """New numbers, and their page heads in the source."""
+        self._numbers = self._content.numbers(self._next, self._batch)
+        self._next += self._step
+        self._content.stamp(self._numbers, self._source)
+        self._keys = self._content.keys(self._numbers)
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """A put."""
+        return queue.put(self._keys, self._source, durability=self._durability, deadline_ms=DEADLINE_MS)
+
+    def check(self, result: Any) -> Outcome:
+        """What was stored; `present` would mean that a number was used twice."""
+        ok = result.ok
+        self.stored.append(self._numbers[ok])
+        del self.stored[:-4]
+        return Outcome(len(ok), int(ok.sum()), 0, result.present, _reasons(result, ok))
+
+
+class MatchLane:
+    """Asks for batches of which every other block was never put, and checks that exactly those are absent."""
+
+    def __init__(self, content: Content, batches: Iterator[Numbers], batch: int) -> None:
+        self._content = content
+        self._batches = batches
+        self._expected = np.arange(batch) % 2 == 0
+        self._absent = np.where(self._expected, np.uint64(0), np.uint64(1) << np.uint64(62))
+        self._keys = content.keys(content.numbers(0, 0))
+
+    def prepare(self) -> None:
+        """The next batch, every other number moved to where nothing is."""
+        self._keys = self._content.keys(next(self._batches) | self._absent)
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """A match."""
+        return queue.match(self._keys, deadline_ms=DEADLINE_MS)
+
+    def check(self, result: Any) -> Outcome:
+        """Presence, key by key."""
+        if not result.answered:
+            return Outcome(len(self._expected), 0, 0, 0, {result.reason: len(self._expected)})
+        wrong = int((result.present != self._expected).sum())
+        return Outcome(len(self._expected), len(self._expected) - wrong, len(self._expected), wrong)
+
+
+class MixedLane:
+    """A get with the chance of `read_share`, else a put."""
+
+    def __init__(self, read: Lane, write: Lane, read_share: float, rng: np.random.Generator) -> None:
+        self._lanes = (read, write)
+        self._read_share = read_share
+        self._rng = rng
+        self._current = read
+
+    def prepare(self) -> None:
+        """Decides which kind it is."""
+        self._current = self._lanes[0 if self._rng.random() < self._read_share else 1]
+        self._current.prepare()
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """A get or a put."""
+        return self._current.submit(queue)
+
+    def check(self, result: Any) -> Outcome:
+        """As the lane that was chosen does."""
+        return self._current.check(result)
+
+
+def endless(content: Content, count: int, batch: int, rng: np.random.Generator) -> Iterator[Numbers]:
+    """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over.
+
+    Over and over in the same order: with a set larger than a memory that forgets the oldest, every block is gone when it is
+    asked for again.
+    """
+    starts = list(range(0, count - batch + 1, batch))
+    rng.shuffle(starts)
+    while True:
+        for start in starts:
+            yield content.numbers(start, batch)
+
+
+def drive(client: Client, lanes: Sequence[Lane], *, seconds: float = 0.0, batches: int = 0) -> Timing:
+    """Keeps every lane's batch at the client for `seconds`, or for `batches` in all; returns when the last one has ended."""
+    outcome = Outcome()
+    latencies: list[int] = []
+    with client.queue() as queue:
+        started = ended = time.perf_counter_ns()
+        until = started + int(seconds * 1e9)
+        begun: dict[Ticket[Any], tuple[Lane, int]] = {}
+        submitted = 0
+
+        def submit(lane: Lane) -> None:
+            lane.prepare()
+            now = time.perf_counter_ns()
+            begun[lane.submit(queue)] = lane, now
+
+        for lane in lanes[: batches or None]:
+            submit(lane)
+            submitted += 1
+        while begun:
+            for event in queue.wait():
+                if not event.done:
+                    continue
+                ended = time.perf_counter_ns()
+                lane, at = begun.pop(event.ticket)
+                latencies.append(ended - at)
+                outcome.add(lane.check(event.ticket.result()))
+                if submitted < batches or (not batches and ended < until):
+                    submit(lane)
+                    submitted += 1
+    return Timing((ended - started) / 1e9, np.array(latencies) / 1e3, outcome)
+
+
+def populate(client: Client, content: Content, count: int) -> None:
+    """Makes numbers 0 to `count` present. Errors: Unavailable where the daemon will not take them."""
+    bulk = _bulk(content)
+    source: Words = np.empty((bulk, content.words), np.uint64)
+    for first in range(0, count, bulk):
+        numbers = content.numbers(first, min(bulk, count - first))
+        rows = source[: len(numbers)]
+        content.fill(numbers, rows)
+        _put_all(client, content, numbers, rows)
+
+
+def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words) -> None:
+    until = time.monotonic() + DEADLINE_MS / 1e3
+    while True:
+        result = client.put(content.keys(numbers), rows, deadline_ms=DEADLINE_MS)
+        ok = result.ok
+        if ok.all():
+            return
+        if not result.throttled or time.monotonic() > until:
+            raise Unavailable(
+                f"{client.url}: took {int(ok.sum())} of {len(ok)} blocks of {content.block_bytes} bytes: "
+                f"{result.reason(int(np.argmin(ok)))}"
+            )
+        # Full for the moment: what it took meanwhile is answered as present.
+        time.sleep(0.01)
+
+
+def verify(client: Client, content: Content, numbers: Numbers) -> Outcome:
+    """Reads blocks and compares every byte. Not timed."""
+    outcome = Outcome()
+    bulk = _bulk(content)
+    target: Words = np.empty((bulk, content.words), np.uint64)
+    for first in range(0, len(numbers), bulk):
+        some = numbers[first : first + bulk]
+        rows = target[: len(some)]
+        result = client.get(content.keys(some), rows, deadline_ms=DEADLINE_MS)
+        ok = result.ok
+        wrong = content.wrong_blocks(some[ok], rows[ok])
+        outcome.add(Outcome(len(some), int(ok.sum()) - wrong, int(ok.sum()), wrong, _reasons(result, ok)))
+    return outcome
+
+
+def _bulk(content: Content) -> int:
+    return max(1, min(_BULK_BLOCKS_MAX, _BULK_BYTES // content.block_bytes))
+
+
+def _reasons(result: Any, ok: Any) -> dict[str, int]:
+    """How often each answer was given instead of ok."""
+    reasons: dict[str, int] = {}
+    if ok.all():
+        return reasons
+    for item in np.flatnonzero(~ok):
+        why = result.reason(int(item))
+        reasons[why] = reasons.get(why, 0) + 1
+    return reasons

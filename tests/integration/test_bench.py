@@ -1,0 +1,329 @@
+"""`halfstep bench` in fractions of a second: what it says, what it refuses, what it leaves behind. No speed is judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import halfstep
+from halfstep.errors import ConfigError
+
+pytest.importorskip("click")
+from click.testing import CliRunner, Result
+
+from halfstep.tools.bench import measure as measuring
+from halfstep.tools.bench import place as placing
+from halfstep.tools.bench.content import BODIES, Content
+from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
+from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.report import Limit, Proof, Run
+from halfstep.tools.bench.report import Result as BenchResult
+from halfstep.tools.bench.workload import Outcome, Timing, endless
+from halfstep.tools.cli import main
+
+END_S = 60
+QUICK = [
+    "--json",
+    "--seconds",
+    "0.1",
+    "--repeat",
+    "1",
+    "--block",
+    "64KiB",
+    "--batch",
+    "4",
+    "--hot-set",
+    "2MiB",
+    "--arena",
+    "32MiB",
+]
+
+measures = pytest.mark.skipif(
+    halfstep.build_info()["build"] != "release",
+    reason="a benchmark refuses to report from this build, as test_only_a_release_build_reports shows",
+)
+
+
+def bench(*arguments: str) -> Result:
+    """In this process."""
+    return CliRunner().invoke(main, ["bench", *QUICK, *arguments])
+
+
+def document(result: Result) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + END_S
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.01)
+
+
+def processes_of(directory: Path) -> list[str]:
+    """Command lines that name the directory."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(directory) in command and "serve" in command:
+            found.append(command)
+    return found
+
+
+@measures
+@pytest.mark.integration
+def test_results_carry_what_programs_read(tmp_path: Path) -> None:
+    result = bench("--rw", "get,put,mixed,match", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert [one["name"] for one in told["results"]] == ["get", "put", "mixed", "match"]
+    for one in told["results"]:
+        assert (one["block_bytes"], one["batch"]) == (65536, 4)
+        assert one["verified"] is True
+        assert one["blocks_per_s"] > 0
+        latency = one["latency_us"]
+        assert 0 < latency["p50"] <= latency["p99"] <= latency["p999"]
+        if one["name"] == "match":
+            assert one["gigabytes_per_s"] is one["limit_gigabytes_per_s"] is one["ratio_to_limit"] is None
+        else:
+            assert one["gigabytes_per_s"] == pytest.approx(one["blocks_per_s"] * 65536 / 1e9)
+            assert one["ratio_to_limit"] == pytest.approx(one["gigabytes_per_s"] / one["limit_gigabytes_per_s"])
+    assert told["refused"] == []
+    head = told["header"]
+    assert head["build"] == "release"
+    assert set(head) >= {"kernel", "device", "command", "seed", "commit", "cpu", "congestion_control", "engine", "pinned"}
+
+
+@measures
+@pytest.mark.integration
+def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
+    before = os.sched_getaffinity(0)
+    assert bench("--rw", "get", "--directory", str(tmp_path)).exit_code == 0
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == []
+    assert os.sched_getaffinity(0) == before
+
+
+@measures
+@pytest.mark.integration
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--seconds", "60", "--directory", str(tmp_path)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: bool(processes_of(tmp_path)), "its daemon did not appear")
+        wait_until(lambda: any(tmp_path.glob("*/store.hs")), "its store did not appear")
+        running.send_signal(signal.SIGINT)
+        _, complaint = running.communicate(timeout=END_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode != 0, complaint
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == []
+
+
+@measures
+@pytest.mark.integration
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_its_namespace_is_gone_afterwards(shared_daemon: Any, monkeypatch: pytest.MonkeyPatch, interrupted: bool) -> None:
+    monkeypatch.setattr(placing.secrets, "token_hex", lambda _count: f"test{interrupted}")
+    url = placing.with_namespace(shared_daemon.url, f"bench-test{interrupted}")
+    seen: list[bool] = []
+
+    def watched(client: halfstep.Client, *arguments: Any, **options: Any) -> Timing:
+        seen.append(client.url == url and bool(client.stat()))
+        if interrupted:
+            raise KeyboardInterrupt
+        return drive(client, *arguments, **options)
+
+    drive = measuring.drive
+    monkeypatch.setattr(measuring, "drive", watched)
+    result = bench("--rw", "get", shared_daemon.url)
+    assert result.exit_code == (1 if interrupted else 0), result.output
+    assert seen, "it measured in another namespace"
+    assert all(seen)
+    with pytest.raises(ConfigError):
+        halfstep.connect(url, required=True, deadline_ms=5000)
+
+
+@measures
+@pytest.mark.integration
+def test_cold_counts_only_what_the_device_read(tmp_path: Path) -> None:
+    result = bench("--rw", "cold", "--directory", str(tmp_path))
+    told = document(result)
+    if told["refused"]:
+        pytest.skip(f"no cold reads here: {told['refused'][0]['why']}")
+    (one,) = told["results"]
+    assert one["verified"] is True
+    assert min(one["moved"]["engine_read_bytes"], one["moved"]["device_read_bytes"]) >= 0.99 * one["moved"]["payload_bytes"] > 0
+    assert one["limit"].startswith(("fio", "preadv"))
+
+
+@measures
+@pytest.mark.integration
+def test_a_set_that_memory_holds_is_refused_as_cold(tmp_path: Path) -> None:
+    result = bench("--rw", "cold,get", "--cold-set", "2MiB", "--directory", str(tmp_path))
+    assert result.exit_code == 1
+    told = document(result)
+    assert [refusal["name"] for refusal in told["refused"]] == ["cold"]
+    assert "memory" in told["refused"][0]["why"]
+    assert [one["name"] for one in told["results"]] == ["get"]
+
+
+@measures
+@pytest.mark.integration
+def test_blocks_in_each_others_place_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that mixes up names would pass every checksum; here the blocks are stored under their neighbours' keys."""
+
+    def swapped(client: halfstep.Client, content: Content, count: int) -> None:
+        rows = np.empty((count, content.words), np.uint64)
+        content.fill(content.numbers(0, count), rows)
+        put = client.put(content.keys(content.numbers(0, count)), np.roll(rows, 1, axis=0), deadline_ms=10_000)
+        assert put.ok.all()
+
+    monkeypatch.setattr(measuring, "populate", swapped)
+    result = bench("--rw", "get", "--directory", str(tmp_path))
+    assert result.exit_code == 1
+    (one,) = document(result)["results"]
+    assert one["verified"] is False
+    assert one["blocks_wrong"] > 0
+    assert one["gigabytes_per_s"] == 0.0
+
+
+def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for build in ("debug", "asan", "tsan", "fuzz"):
+        with pytest.raises(ConfigError, match=f"build={build}: .*release"):
+            measuring.refuse_unless_release({"build": build})
+    measuring.refuse_unless_release({"build": "release"})
+    monkeypatch.setattr(halfstep, "build_info", lambda: {"build": "asan", "version": "0", "commit": "0"})
+    result = bench("--directory", str(tmp_path))
+    assert result.exit_code == 3
+    assert "build=asan" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--rw", "get,write"], "write"),
+        (["--block", "1000001"], "block=1000001"),
+        (["--block", "64MiB", "--batch", "1024"], "at once"),
+        (["--batch", "0"], "batch=0: must be 1 to 1024"),
+        (["--seconds", "0"], "seconds=0"),
+        (["--hot-set", "many"], "hot_set='many'"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 3
+    assert named in result.stderr
+
+
+def test_content_differs_in_every_page_of_every_block() -> None:
+    content = Content(3 * 4096, seed=7)
+    rows = np.empty((2 * BODIES, content.words), np.uint64)
+    numbers = content.numbers(0, len(rows))
+    content.fill(numbers, rows)
+    pages = rows.reshape(-1, 512)
+    assert len(np.unique(pages, axis=0)) == len(pages)
+    assert content.wrong_blocks(numbers, rows) == 0
+    assert not content.wrong_heads(numbers, rows, 2).any()
+    # A block in another's place, also in that of one whose body is the same; a page; a word.
+    assert content.wrong_blocks(numbers, np.roll(rows, BODIES, axis=0)) == len(rows)
+    assert content.wrong_heads(numbers, np.roll(rows, BODIES, axis=0), 1).all()
+    rows[5, 512:1024] = rows[5 + BODIES, 512:1024]
+    rows[9, 700] ^= np.uint64(1)
+    assert content.wrong_blocks(numbers, rows) == 2
+
+
+def test_a_source_that_is_stamped_anew_holds_the_next_blocks() -> None:
+    content = Content(64 * 1024, seed=7)
+    rows = np.empty((3, content.words), np.uint64)
+    content.fill(content.numbers(0, 3), rows)
+    content.stamp(content.numbers(BODIES, 3), rows)
+    assert content.wrong_blocks(content.numbers(BODIES, 3), rows) == 0
+
+
+def test_blocks_of_other_seeds_and_numbers_have_other_keys() -> None:
+    names = {bytes(key) for seed in (1, 2) for key in Content(4096, seed).keys(Content(4096, seed).numbers(0, 300))}
+    assert len(names) == 600
+
+
+def test_a_walk_asks_for_every_block_before_it_asks_again() -> None:
+    content = Content(4096, seed=1)
+    walk = endless(content, 32, 4, np.random.default_rng(1))
+    first = [next(walk) for _ in range(8)]
+    assert sorted(np.concatenate(first).tolist()) == list(range(32))
+    assert [next(walk).tolist() for _ in range(8)] == [batch.tolist() for batch in first]
+
+
+def test_percentiles_are_latencies_that_were_measured() -> None:
+    timing = Timing(1.0, np.arange(1, 1001, dtype=np.float64), Outcome())
+    assert [timing.percentile_us(share) for share in (0.5, 0.99, 0.999)] == [500, 990, 999]
+    assert Timing(1.0, np.array([7.0]), Outcome()).percentile_us(0.999) == 7
+
+
+def test_the_run_with_the_median_ratio_is_reported_whole() -> None:
+    def run(bytes_per_s: float, limit: float) -> Run:
+        timing = Timing(1.0, np.array([1.0]), Outcome(blocks=1, ok=1, looked=1))
+        return Run(bytes_per_s, timing, Limit(limit, "x"), Proof(1, 0, None, 1, 0))
+
+    runs = [run(1e9, 2e9), run(9e9, 10e9), run(3e9, 4e9)]
+    result = BenchResult.of("get", 4096, 1, runs, Outcome(blocks=1, ok=1, looked=1))
+    assert result.run is runs[2]
+    assert result.as_json()["ratio_to_limit"] == 0.75
+    assert result.verified
+    assert not BenchResult.of("get", 4096, 1, runs, Outcome(blocks=2, ok=1, looked=1)).verified, "one is missing"
+    assert not BenchResult.of("get", 4096, 1, runs, Outcome(blocks=1, ok=0, looked=1, wrong=1)).verified, "one is wrong"
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "why"),
+    [(1000, 1000, ""), (10, 1000, "memory"), (1000, 10, "page cache"), (1000, None, "tmpfs")],
+)
+def test_cold_is_what_engine_and_device_both_read(engine: int, device: int | None, why: str) -> None:
+    told = measuring._why_not_cold(Proof(1000, engine, device, 0, 0), BlockDevice("vda", (Path("/sys/block/vda/stat"),)))
+    assert why in told
+    assert bool(told) == bool(why)
+
+
+def test_raw_reads_cover_what_was_written_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 16 << 20)
+        file.seek(4 << 20)
+        file.write(os.urandom(2 << 20))
+        file.flush()
+        os.fsync(file.fileno())
+    if written_ranges(path) != [(4 << 20, 6 << 20)]:
+        pytest.skip(f"this file system does not tell what was written: {written_ranges(path)}")
+    extents = extents_of(path, 64 << 10, 4, 1 << 30, seed=1)
+    assert sorted(extents) == [(at, 64 << 10) for at in range(4 << 20, 6 << 20, 64 << 10)]
+    try:
+        speed = raw_read_speed(path, BlockDevice.of(path), extents, 4)
+    except OSError as error:
+        pytest.skip(f"no O_DIRECT here: {error}")
+    assert speed.bytes == 2 << 20
+    assert speed.bytes_per_s > 0
+
+
+def test_a_plan_makes_cold_sets_that_memory_cannot_hold() -> None:
+    plan = Plan(batch=16).validated()
+    for block_bytes in (4096, 65536, 1 << 20):
+        blocks = plan.cold_blocks(block_bytes, 256 << 20)
+        assert blocks * block_bytes >= 2 * (256 << 20)
+        assert blocks % 16 == 0
