@@ -23,14 +23,15 @@ import pytest
 import halfstep
 
 START_S = 60
-# Segments of 8 MiB, so that a block may have 1.75 MiB.
-STORE, ARENA = "1100MiB", "64MiB"
+# Segments of 8 MiB, so that a block may have 1.75 MiB; and the smallest that is quick to make.
+LARGE_STORE, SMALL_STORE, ARENA = "1100MiB", "256MiB", "64MiB"
 
 
 class Daemon:
     """`halfstep serve --json`. Its addresses stay the same over restarts, so that clients find it again."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, size: str) -> None:
+        self.size = size
         self.store = directory / "store.hs"
         # A socket's path is short; a test's directory may not be.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
@@ -42,7 +43,17 @@ class Daemon:
 
     def start(self) -> None:
         """Start it, wait until it listens."""
-        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--store", str(self.store), "--size", STORE]
+        command = [
+            sys.executable,
+            "-m",
+            "halfstep.tools.cli",
+            "serve",
+            "--json",
+            "--store",
+            str(self.store),
+            "--size",
+            self.size,
+        ]
         command += ["--arena", ARENA, "--listen", self._listen, "--unix", str(self._socket)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -110,14 +121,15 @@ class Daemon:
         return status
 
     def close(self) -> None:
-        """No process stays, whatever happened."""
+        """No process stays, whatever happened, and no store: pytest would keep it for three runs."""
         self.end(signal.SIGKILL)
+        self.store.unlink(missing_ok=True)
         self._socket_directory.cleanup()
 
 
 @pytest.fixture(scope="session")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    started = Daemon(tmp_path_factory.mktemp("daemon"))
+    started = Daemon(tmp_path_factory.mktemp("daemon"), LARGE_STORE)
     try:
         started.start()
         yield started
@@ -138,7 +150,7 @@ def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
 @pytest.fixture
 def own_daemon(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon for one test alone."""
-    started = Daemon(tmp_path)
+    started = Daemon(tmp_path, SMALL_STORE)
     try:
         started.start()
         yield started

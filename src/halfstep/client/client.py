@@ -119,7 +119,7 @@ class Client:
     def queue(self) -> Queue:
         """A queue of its own: submit without waiting, poll, eventfd."""
         queue = Queue(self._links, self._requests)
-        if self._links.closed:
+        if self._links.closed and not self._links.ending:
             raise ConfigError("client is closed; connect again")
         self._queues.add(queue)
         self._links.add(queue)
@@ -259,6 +259,11 @@ class Client:
         self._links.close()
         _open_clients.discard(self)
 
+    def end(self) -> None:
+        """Close, because the process ends; threads that still call are answered `unavailable (closed)`."""
+        self._links.ending = True
+        self.close()
+
     def __enter__(self) -> Self:
         return self
 
@@ -322,6 +327,7 @@ _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 @atexit.register
 def _close_clients() -> None:
-    # Before the interpreter takes memory away that the core might still write to.
+    # Before the interpreter takes memory away that the core might still write to, and threads with it: one that waited in the
+    # core would never get the interpreter's lock back.
     for client in list(_open_clients):
-        client.close()
+        client.end()

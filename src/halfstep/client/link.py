@@ -37,6 +37,8 @@ class Links:
         self._core: _peer.Core | None = None
         self._handles: dict[Layout, int] = {}
         self._closed = False
+        # The process ends: threads that still call are answered, and never wait without the interpreter's lock.
+        self.ending = False
         self._dependents: weakref.WeakSet[Forkable] = weakref.WeakSet()
         _all_links.add(self)
 
@@ -65,9 +67,9 @@ class Links:
 
     def layout_handle(self, layout: Layout) -> int:
         """The core's handle of `layout`, which is registered on first use."""
-        if self.mode == "off":
-            if self._closed:
-                raise ConfigError("client is closed; connect again")
+        if self._closed and not self.ending:
+            raise ConfigError("client is closed; connect again")
+        if self.mode == "off" or self.ending:
             return 0
         core = self.core()
         handle = self._handles.get(layout)

@@ -22,9 +22,9 @@ from halfstep.client.request import (
     Keys,
     MatchOptions,
     PutOptions,
+    Refusals,
     Request,
     Requests,
-    refused_as_config_error,
 )
 from halfstep.client.results import DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
 from halfstep.client.ticket import Event, Ticket
@@ -94,7 +94,7 @@ class Queue:
                 self._wake_watcher()
             ticket.finish()
             return ticket
-        with self._changed, refused_as_config_error():
+        with self._changed, Refusals():
             self._ready().submit(request.batch, ticket)
         return ticket
 
@@ -107,8 +107,13 @@ class Queue:
             return request.result()
         # A Region that is closed meanwhile has to find the batch.
         ticket = Ticket(self, request) if request.regions else None
-        with self._leading(), refused_as_config_error():
-            self._ready().run(request.batch)
+        try:
+            with self._leading(), Refusals():
+                self._ready().run(request.batch)
+        except ConfigError:
+            if not self._links.ending:
+                raise
+            request.end()
         if ticket is not None:
             ticket.finish()
         return request.result()
@@ -235,7 +240,7 @@ class Queue:
         self._check_open()
         core = self._links.core()
         if self._native is None or self._core is not core:
-            with refused_as_config_error():
+            with Refusals():
                 self._native = _peer.Queue(core)
             self._core = core
         return self._native

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from halfstep import _peer
 from halfstep.client.region import Region, Rows
 from halfstep.client.results import (
+    REASON_CLOSED,
     REASON_SKIPPED,
     Answer,
     Answers,
@@ -112,6 +113,10 @@ class Request(Generic[R_co]):
     regions: list[Region] = field(default_factory=list)
     online: bool = True
 
+    def end(self) -> None:
+        """Answer it here, because the process ends."""
+        self.answers[...] = (Answer.UNAVAILABLE, 0, REASON_CLOSED)
+
 
 class Requests:
     """Makes requests on a client's terms. Errors of every method: ConfigError."""
@@ -135,7 +140,7 @@ class Requests:
         """Which keys are there."""
         if (hold_ms > 0) != (owner != 0):
             raise ConfigError(f"hold_ms={hold_ms}, owner={owner}: a hold needs both, a time over 0 and an owner (not 0)")
-        with _Refusals():
+        with Refusals():
             batch, count = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
             answers = new_answers(count * components)
             sizes = np.zeros(count * components, np.uint32) if lengths else None
@@ -171,7 +176,7 @@ class Requests:
     ) -> Request[GetResult]:
         """Bytes of blocks, into `target`."""
         ranges = _ranges(parts)
-        with _Refusals():
+        with Refusals():
             batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
             items = count * components
             answers = new_answers(items * sum(n for _, n, _ in ranges) if ranges else items)
@@ -217,7 +222,7 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[PutResult]:
         """Blocks, from `source`."""
-        with _Refusals():
+        with Refusals():
             batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
             items = count * components
             answers = new_answers(items)
@@ -246,7 +251,7 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[DeleteResult]:
         """Remove blocks, for good."""
-        with _Refusals():
+        with Refusals():
             batch, count = self._batch(OP_DELETE, keys, layout, first_component, components)
             answers = new_answers(count * components)
             batch.set_outputs(answers, None)
@@ -266,7 +271,7 @@ class Requests:
         """End holds of `owner`: on `keys`, or all of them."""
         if owner == 0:
             raise ConfigError("owner=0: is nobody; pass the number that the hold was taken with")
-        with _Refusals():
+        with Refusals():
             if keys is None:
                 batch, answers, count, components = _peer.Batch(OP_RELEASE), new_answers(1), 1, 1
             else:
@@ -317,8 +322,8 @@ class Requests:
         return Request(batch, answers, result, regions or [], online)
 
 
-class _Refusals:
-    """What the core's binding refuses, as the error that callers know."""
+class Refusals:
+    """`with Refusals():` what the core's binding refuses is raised as the error that callers know, ConfigError."""
 
     def __enter__(self) -> None:
         return None
@@ -326,11 +331,6 @@ class _Refusals:
     def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, _peer.Refused):
             raise ConfigError(str(error)) from None
-
-
-def refused_as_config_error() -> _Refusals:
-    """Turn `_peer.Refused` into ConfigError within a with-statement."""
-    return _Refusals()
 
 
 def request_of(batch: _peer.Batch, deadline_ms: float) -> Request[None]:

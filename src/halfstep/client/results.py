@@ -34,8 +34,8 @@ class Answer(enum.IntEnum):
     UNAVAILABLE = 7
 
 
-# Reasons that the client itself gives; the others are only ever shown by name.
-REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_POLICY, REASON_FORKED = 1, 2, 20, 50, 83
+# Reasons that this side tells apart or gives; the others are only ever shown by name.
+REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED = 1, 2, 20, 84
 
 
 def describe(answer: int, reason: int) -> str:
