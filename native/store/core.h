@@ -92,10 +92,38 @@ struct Core {
     log.append(pending);
   }
   // A block that left the index though its frame may be found again: a restart must not bring it back after somebody was
-  // told that it is gone.
+  // told that it is gone. Tried until it is on media.
   void bury(const IndexKey& key) {
     log_tombstone(
-        key, [](RecordLog::Pending& pending, Status) { static_cast<Core*>(pending.owner)->give_pending(pending); }, this);
+        key,
+        [](RecordLog::Pending& pending, Status status) {
+          auto* self = static_cast<Core*>(pending.owner);
+          status.ok() ? self->give_pending(pending) : self->keep_burying(pending);
+        },
+        this);
+  }
+  // A tombstone that failed keeps its sequence: the block may have been put again since.
+  void keep_burying(RecordLog::Pending& pending) {
+    const format::Record record = pending.record;
+    give_pending(pending);
+    unburied_.push_back(record);
+    bury_again_us_ = clock.now_us() + kBuryAgainUs;
+  }
+  bool all_buried() const noexcept { return unburied_.empty(); }
+  uint64_t bury_again_us() const noexcept { return unburied_.empty() ? UINT64_MAX : bury_again_us_; }
+  void bury_again() {
+    if (unburied_.empty() || clock.now_us() < bury_again_us_) return;
+    for (const format::Record& record : unburied_) {
+      RecordLog::Pending& pending = take_pending();
+      pending.record = record;
+      pending.owner = this;
+      pending.done = [](RecordLog::Pending& done, Status status) {
+        auto* self = static_cast<Core*>(done.owner);
+        status.ok() ? self->give_pending(done) : self->keep_burying(done);
+      };
+      log.append(pending);
+    }
+    unburied_.clear();
   }
   // Out of index and memory.
   void forget(Location location) noexcept {
@@ -108,6 +136,9 @@ struct Core {
   }
 
  private:
+  static constexpr uint64_t kBuryAgainUs = 100'000;
+  std::vector<format::Record> unburied_;
+  uint64_t bury_again_us_ = 0;
   std::deque<RecordLog::Pending> pending_;
   RecordLog::Pending* free_pending_ = nullptr;
 };

@@ -1,6 +1,8 @@
 // flusher.h — one device flush at a time, shared by everybody who needs one (group commit).
 // Invariants: a waiter's `done` follows a flush that was submitted after its `starting`; writes that had completed by then
-// are on media when the status is Ok.
+// are on media when the status is Ok and failures() has not moved since they were submitted. After a failed flush nobody can
+// say what of the earlier writes reached media, and no later flush tells (Linux marks the pages clean): so it fails those
+// who wait for the next one too, and whoever has writes of unknown fate compares failures().
 // Thread: the shard's.
 #pragma once
 
@@ -44,13 +46,22 @@ class Flusher {
     engine_.submit(request_);
   }
 
+  uint64_t failures() const noexcept { return failures_; }
   bool idle() const noexcept { return flying_ == nullptr && queued_ == nullptr; }
 
  private:
   void completed() noexcept {
-    const Status status = request_.error == 0 ? Status() : Status(Code::IoError, request_.error);
-    FlushWaiter* waiter = flying_;
+    FlushWaiter* finished = flying_;
     flying_ = nullptr;
+    if (request_.error == 0) return answer(finished, {});
+    ++failures_;
+    FlushWaiter* queued = queued_;
+    queued_ = nullptr;
+    answer(finished, {Code::IoError, request_.error});
+    answer(queued, {Code::IoError, request_.error});
+  }
+
+  static void answer(FlushWaiter* waiter, Status status) noexcept {
     while (waiter != nullptr) {
       FlushWaiter* next = waiter->next;  // `done` may ask for the next flush
       waiter->waiting = false;
@@ -64,6 +75,7 @@ class Flusher {
   io::Request request_;
   FlushWaiter* queued_ = nullptr;
   FlushWaiter* flying_ = nullptr;
+  uint64_t failures_ = 0;
 };
 
 }  // namespace halfstep::store

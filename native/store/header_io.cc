@@ -164,6 +164,7 @@ void HeaderWriter::checked() {
 void HeaderWriter::write_copy(uint32_t copy) {
   step_ = copy == 0 ? Step::WritingA : Step::WritingB;
   outstanding_ = 1;
+  failures_before_ = flusher_.failures();
   io::Request& request = requests_[copy];
   request.op = io::Op::Write;
   request.offset = current_.places().header(copy);
@@ -173,7 +174,7 @@ void HeaderWriter::write_copy(uint32_t copy) {
 }
 
 void HeaderWriter::copy_written(Status status) {
-  if (status.ok()) ++copies_good_;
+  if (status.ok() && flusher_.failures() == failures_before_) ++copies_good_;
   if (step_ == Step::WritingA || step_ == Step::FlushingA) return write_copy(1);
   // One good copy is the change on media; the other one is rewritten with the next change.
   if (copies_good_ > 0) {

@@ -64,6 +64,7 @@ class HeaderWriter {
   Step step_ = Step::Idle;
   uint32_t outstanding_ = 0;
   uint32_t copies_good_ = 0;
+  uint64_t failures_before_ = 0;  // of the flusher, when this copy was submitted
   bool lost_ = false;
 };
 

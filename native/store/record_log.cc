@@ -278,6 +278,7 @@ void RecordLog::begin_batch() {
     seal(page, half_, next_page_ + pages, next_page_, records, 0, pages, format::kRecordBatchPagesMax);
   }
   step_ = Step::Batch;
+  failures_before_ = setup_.flusher->failures();
   write_pages(half_, next_page_, pages);
   next_page_ += pages;
 }
@@ -301,6 +302,7 @@ void RecordLog::begin_snapshot() {
   ++epoch_;
   snapshot_next_page_ = 1;
   step_ = Step::Snapshot;
+  failures_before_ = setup_.flusher->failures();
   snapshot_chunk();
 }
 
@@ -361,6 +363,8 @@ void RecordLog::written(Status status) {
 }
 
 void RecordLog::flushed(Status status) {
+  // Another's flush that failed meanwhile may have lost our pages, whatever this one says.
+  if (setup_.flusher->failures() != failures_before_) status = Code::IoError;
   if (step_ == Step::BatchFlush || !status.ok()) return finish_batch(status);
   if (step_ == Step::SnapshotFlush) {
     step_ = Step::Commit;
@@ -377,8 +381,9 @@ void RecordLog::remember(const format::Record& record) {
   switch (static_cast<format::RecordKind>(record.kind)) {
     case format::RecordKind::Tombstone: {
       const Tombstone tombstone{{record.key_low, record.key_high}, record.sequence};
-      assert(tombstones_.empty() || tombstones_.back().sequence < tombstone.sequence);
-      tombstones_.push_back(tombstone);
+      // Nearly always at the end: only one that had failed before comes late.
+      const auto later = [](const Tombstone& a, const Tombstone& b) { return a.sequence < b.sequence; };
+      tombstones_.insert(std::upper_bound(tombstones_.begin(), tombstones_.end(), tombstone, later), tombstone);
       break;
     }
     case format::RecordKind::Segment: segments_[record.segment] = {record.sequence, false}; break;

@@ -150,7 +150,7 @@ class RecordLog {
   PageBuffer buffer_;
   io::Request requests_[2];
   uint32_t outstanding_ = 0;
-  int32_t errors_[2] = {0, 0};
+  uint64_t failures_before_ = 0;  // of the flusher, when this batch or snapshot began
   FlushWaiter flush_;
   uint64_t pages_written_ = 0;
 };

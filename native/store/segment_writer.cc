@@ -52,6 +52,7 @@ void SegmentWriter::answer(Write& write, Status status) {
 }
 
 void SegmentWriter::turn() {
+  notice_flush_failure();
   while (pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
          (frames_out_ == 0 || pending_bytes_ >= kFrameCollectBytes)) {
     if (!submit_frame()) break;
@@ -366,13 +367,10 @@ void SegmentWriter::flush_starting() {
 }
 
 void SegmentWriter::flush_done(Status status) {
+  notice_flush_failure();
+  if (!status.ok()) return;
   for (const Unflushed& u : unflushed_) {
-    if (u.segment->generation != u.generation || u.covered_page <= u.segment->durable_page) continue;
-    if (status.ok()) {
-      u.segment->durable_page = u.covered_page;
-    } else {
-      flush_failed(*u.segment);
-    }
+    if (u.segment->generation == u.generation) u.segment->durable_page = std::max(u.segment->durable_page, u.covered_page);
   }
   std::erase_if(persists_, [&](const Persist& p) {
     const Segment& segment = core_.catalog.segment(p.segment);
@@ -380,6 +378,19 @@ void SegmentWriter::flush_done(Status status) {
     answer(*p.write, {});
     return true;
   });
+}
+
+// A flush failed, ours or another's: frames that have landed since the watermark may be lost, and of frames in flight the
+// part that had landed.
+void SegmentWriter::notice_flush_failure() {
+  if (core_.flusher.failures() == failures_seen_) return;
+  failures_seen_ = core_.flusher.failures();
+  for (Unflushed& u : unflushed_) {
+    u.covered_page = 0;
+    const Segment& segment = *u.segment;
+    const bool at_risk = segment.written_page > segment.durable_page || segment.frames_in_flight > 0;
+    if (segment.generation == u.generation && at_risk) flush_failed(*u.segment);
+  }
 }
 
 // Nobody can say what of the unflushed frames is on media, now or ever: their blocks leave the index, and who waited for

@@ -81,6 +81,7 @@ class SegmentWriter {
   void end_segment(Segment& segment);
   void flush_starting();
   void flush_done(Status status);
+  void notice_flush_failure();
   void flush_failed(Segment& segment);
   void answer(Write& write, Status status);
 
@@ -105,6 +106,7 @@ class SegmentWriter {
   };
   std::vector<Unflushed> unflushed_;  // segments that have been written to and may have more than their watermark
   bool flush_wanted_ = false;
+  uint64_t failures_seen_ = 0;  // of the flusher
   uint64_t unflushed_bytes_ = 0;
   uint64_t unflushed_since_us_ = UINT64_MAX;
 };

@@ -345,7 +345,8 @@ void StoreImpl::remove(Remove& remove) {
       remove.key,
       [](RecordLog::Pending& pending, Status status) {
         auto* done = static_cast<Remove*>(pending.owner);
-        static_cast<Core*>(done->store_own)->give_pending(pending);
+        auto* core = static_cast<Core*>(done->store_own);
+        status.ok() ? core->give_pending(pending) : core->keep_burying(pending);
         done->status = status.ok() ? Status() : Status(Code::IoError, status.detail());
         done->done(*done);
       },
@@ -409,6 +410,7 @@ void StoreImpl::release_all(uint64_t owner) noexcept {
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { unhold(last); });
   if (!header_writer_.lost()) {
+    core_.bury_again();
     source_.turn(writer_);
     writer_.turn();
     sealer_.turn(writer_);
@@ -420,14 +422,17 @@ void StoreImpl::turn() {
   if (!absent_removes_.empty() && !core_.log.busy()) {
     std::vector<Remove*> absent;
     absent.swap(absent_removes_);
-    for (Remove* remove : absent) remove->done(*remove);
+    for (Remove* remove : absent) {
+      if (!core_.all_buried()) remove->status = Code::IoError;  // it may come back: its tombstone is still to be written
+      remove->done(*remove);
+    }
   }
   if (core_.memory.take_relief() && on_memory_) on_memory_();
 }
 
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (!absent_removes_.empty() && !core_.log.busy()) return 0;
-  return std::min(writer_.next_turn_us(), core_.holds.next_due_us());
+  return std::min({writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
 }
 
 Status StoreImpl::close() {

@@ -1,0 +1,200 @@
+// What must hold after a process or a machine died at any moment: no wrong byte, no persisted block lost, no deleted block
+// back, and whatever find() reports can be read. Workloads and crashes follow from a seed that is printed on failure.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "store/store_fixture.h"
+
+namespace halfstep::store {
+namespace {
+
+using Crash = io::MemoryEngine::Crash;
+
+constexpr uint32_t kKeys = 24;
+
+// What a key may look like after a crash, given what was acknowledged before it.
+enum class Expect { Anything, Present, Absent };
+
+class Workload {
+ public:
+  Workload(StoreBed& bed, uint64_t seed) : bed_(bed), prng_(seed) {}
+
+  // Starts random operations, one or two a turn, until `stop` says so; nothing waits for anything.
+  template <typename Stop>
+  void run(uint32_t operations, Stop&& stop) {
+    for (uint32_t started = 0; !stop();) {
+      if (started < operations && running_.size() < 8 && prng_.chance(0.7)) {
+        start();
+        ++started;
+      }
+      bed_.pump();
+      reap();
+      if (started == operations && running_.empty()) break;
+    }
+  }
+  // Those that were not answered may have happened or not.
+  void forget_running() {
+    reap();
+    for (auto& op : running_) expect_[op->key] = Expect::Anything;
+    running_.clear();
+  }
+
+  void check() {
+    for (uint32_t key = 0; key < kKeys; ++key) {
+      const std::string name = name_of(key);
+      const bool found = bed_.store->find(bed_.key(name, group_of(key))).present;
+      const Status status = bed_.get(name, group_of(key));  // checks the bytes
+      EXPECT_EQ(found, status.ok()) << name << ": find() and get() disagree";
+      if (expect_[key] == Expect::Present) {
+        EXPECT_TRUE(found) << name << " was persisted and is lost";
+      }
+      if (expect_[key] == Expect::Absent) {
+        EXPECT_FALSE(found) << name << " was deleted and is back";
+      }
+      if (expect_[key] == Expect::Anything) expect_[key] = Expect::Anything;
+    }
+  }
+
+ private:
+  struct Op {
+    uint32_t key = 0;
+    std::string name;
+    bool removing = false;
+    bool done = false;
+    StoreBed::Put put;
+    Remove remove;
+  };
+
+  static std::string name_of(uint32_t key) {
+    return key % 3 == 0 ? "key with a name of more than thirty-two bytes " + std::to_string(key) : "key " + std::to_string(key);
+  }
+  static uint32_t group_of(uint32_t key) { return key % 5 == 0 ? kGroupRagged : key % 7 == 0 ? kGroupOpaque : kGroupPlain; }
+  static uint32_t bytes_of(uint32_t key) { return key % 5 == 0 ? 9000 + key : key % 7 == 0 ? 300'000 : 16384; }
+
+  void start() {
+    const auto key = static_cast<uint32_t>(prng_.below(kKeys));
+    for (const auto& op : running_) {
+      if (op->key == key) return;
+    }
+    auto op = std::make_unique<Op>();
+    op->key = key;
+    op->name = name_of(key);
+    op->removing = prng_.chance(0.4);
+    if (op->removing) {
+      op->remove.key = bed_.key(op->name, group_of(key));
+      op->remove.owner = op.get();
+      op->remove.done = [](Remove& r) { static_cast<Op*>(r.owner)->done = true; };
+      expect_[key] = Expect::Anything;
+      bed_.store->remove(op->remove);
+    } else {
+      const bool persist = prng_.chance(0.5);
+      const Status status = bed_.begin_put(op->put, op->name, group_of(key), bytes_of(key), persist);
+      if (!status.ok()) return;
+      if (expect_[key] != Expect::Present) expect_[key] = Expect::Anything;
+    }
+    running_.push_back(std::move(op));
+  }
+
+  void reap() {
+    std::erase_if(running_, [this](const std::unique_ptr<Op>& op) {
+      if (!op->done && !op->put.done) return false;
+      if (op->removing) {
+        const bool gone = op->remove.status.ok() || op->remove.status == Code::NotFound;
+        if (gone) expect_[op->key] = Expect::Absent;
+      } else if (op->put.write.persist && op->put.write.status.ok()) {
+        expect_[op->key] = Expect::Present;
+      }
+      return true;
+    });
+  }
+
+  StoreBed& bed_;
+  Prng prng_;
+  std::vector<std::unique_ptr<Op>> running_;
+  std::map<uint32_t, Expect> expect_;
+};
+
+void crash_at_every_write(Crash how, double survival, bool torn) {
+  for (uint64_t at = 1;; ++at) {
+    SCOPED_TRACE("crash after write " + std::to_string(at));
+    StoreBed bed(7, 8);
+    bed.faults.cut_survival_chance = survival;
+    bed.faults.torn_writes = torn;
+    bed.restart_engine();
+    bed.open();
+    Workload work(bed, 11);
+    const uint64_t before = bed.engine->counters().writes;
+    bool reached = false;
+    work.run(60, [&] { return reached = bed.engine->counters().writes - before >= at; });
+    work.forget_running();
+    bed.crash(how);
+    bed.open();
+    work.check();
+    if (::testing::Test::HasFailure()) return;
+    bed.reopen();
+    work.check();
+    if (!reached || ::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Crash, PowerCutAfterAnyWriteLosesNothingThatWasPersisted) { crash_at_every_write(Crash::PowerCut, 0, false); }
+TEST(Crash, PowerCutWithTornSurvivorsLosesNothingThatWasPersisted) { crash_at_every_write(Crash::PowerCut, 0.5, true); }
+TEST(Crash, KilledProcessAfterAnyWriteLosesNothingThatWasPersisted) { crash_at_every_write(Crash::Killed, 0, true); }
+
+TEST(Crash, RandomWorkSurvivesCrashAfterCrash) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Prng prng(seed);
+    StoreBed bed(seed, 12);
+    bed.faults.cut_survival_chance = static_cast<double>(prng.below(3)) / 2;
+    bed.faults.torn_writes = prng.chance(0.5);
+    bed.faults.delay_polls_max = static_cast<uint32_t>(prng.below(8));
+    bed.restart_engine();
+    bed.open();
+    Workload work(bed, seed);
+    for (int round = 0; round < 4; ++round) {
+      uint64_t turns = 20 + prng.below(400);
+      work.run(200, [&] { return turns-- == 0; });
+      if (prng.chance(0.2)) {
+        bed.reopen();  // answers everything
+        work.forget_running();
+      } else {
+        work.forget_running();
+        bed.crash(prng.chance(0.5) ? Crash::PowerCut : Crash::Killed);
+        bed.open();
+      }
+      work.check();
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(Crash, FailingWritesAndFlushesNeverLoseWhatWasAcknowledgedAsPersisted) {
+  uint64_t write_errors = 0;
+  uint64_t flush_errors = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    StoreBed bed(seed, 12);
+    bed.open();
+    io::MemoryFaults faults;
+    faults.write_error_chance = 0.03;
+    faults.flush_error_chance = seed % 2 == 0 ? 0.03 : 0;
+    faults.torn_writes = true;
+    bed.engine->set_faults(faults);
+    Workload work(bed, seed);
+    work.run(150, [] { return false; });
+    write_errors += bed.engine->fault_counters().write_errors;
+    flush_errors += bed.engine->fault_counters().flush_errors;
+    work.forget_running();
+    bed.crash(seed % 3 == 0 ? Crash::Killed : Crash::PowerCut);
+    bed.open();
+    work.check();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(write_errors, 0U);
+  EXPECT_GT(flush_errors, 0U);
+}
+
+}  // namespace
+}  // namespace halfstep::store
