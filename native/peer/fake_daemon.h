@@ -85,14 +85,23 @@ class FakeDaemon {
   explicit FakeDaemon(uint16_t port = 0, uint32_t shards = 1) : shards_(shards) {
     Prng(port + 17).fill(std::as_writable_bytes(std::span(boot_id)));
     for (uint32_t s = 0; s < shards; ++s) listeners_.push_back(open_listener(s == 0 ? port : uint16_t{0}));
-    for (uint32_t s = 0; s < shards; ++s) threads_.emplace_back([this, s] { accept_all(s); });
   }
   ~FakeDaemon() { stop(); }
   FakeDaemon(const FakeDaemon&) = delete;
   FakeDaemon& operator=(const FakeDaemon&) = delete;
 
   uint16_t port(uint32_t shard = 0) const { return ports_[shard]; }
-  std::string address() const { return "127.0.0.1:" + std::to_string(port()); }
+  // Serves from here on: what a test sets, it sets before.
+  std::string address() {
+    start();
+    return "127.0.0.1:" + std::to_string(port());
+  }
+  void start() {
+    if (!threads_.empty()) return;
+    for (uint32_t s = 0; s < shards_; ++s) {
+      threads_.emplace_back([this, s] { accept_all(s); });
+    }
+  }
 
   // Dies: every connection ends, nobody listens.
   void stop() {
@@ -118,7 +127,7 @@ class FakeDaemon {
     for (Connection* connection : connections_) connection->end();
   }
 
-  // What a test may look at or set; set before clients come, or under the hook's own care.
+  // What a test may look at, or set before address() is asked for.
   Hook hook;
   uint32_t fragment_bytes_max = 0;
   uint32_t chunk_bytes = wire::kChunkBytesMax;
