@@ -76,9 +76,9 @@ def bench(
     mixed  gets of the hot set among puts (--read-share)   limit: plain sockets
     match  presence, half of it absent                     no bytes move, so no limit
 
-    Every limit is measured in the same run, right before each timed one, with the same block size, number of bytes, connections
-    and congestion control. Read the ratio first: it holds on other machines, the speed does not. `cold` counts only if the
-    daemon's engine and the block device say that they read the bytes.
+    Every limit is measured right before and after each timed run, with the same block size, bytes in use, connections and
+    congestion control; the better of the two counts. Read the ratio first: it holds on other machines, the speed does not.
+    `cold` counts only if the daemon's engine and the block device say that they read the bytes.
 
     A block's bytes follow from its number. During a run one page of every block that comes is looked at, on top of the
     checksums that the client always verifies; afterwards whole blocks are compared.

@@ -93,18 +93,16 @@ def extents_of(path: Path, block_bytes: int, batch: int, bytes_max: int, seed: i
     That is the order in which cold gets ask. Errors: DeviceError where too little was written to be read.
     """
     length = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
-    batches = []
-    for start, end in written_ranges(path):
-        first = -(-start // PAGE_BYTES) * PAGE_BYTES
-        batches += [
-            [(at + index * length, length) for index in range(batch)]
-            for at in range(first, end - batch * length + 1, batch * length)
-        ]
-    if not batches:
-        raise DeviceError(f"{path}: has no written range that holds a batch of {batch} blocks of {block_bytes} bytes")
-    order = np.random.default_rng(seed).permutation(len(batches))
-    wanted = max(1, bytes_max // (batch * length))
-    return [extent for chosen in order[:wanted] for extent in batches[chosen]]
+    extents = [
+        (at, length)
+        for start, end in written_ranges(path)
+        for at in range(-(-start // PAGE_BYTES) * PAGE_BYTES, end - length + 1, length)
+    ]
+    batches = len(extents) // batch
+    if batches == 0:
+        raise DeviceError(f"{path}: has no written ranges that hold a batch of {batch} blocks of {block_bytes} bytes")
+    order = np.random.default_rng(seed).permutation(batches)[: max(1, bytes_max // (batch * length))]
+    return [extent for chosen in order for extent in extents[chosen * batch : (chosen + 1) * batch]]
 
 
 def raw_read_speed(path: Path, device: BlockDevice, extents: Sequence[tuple[int, int]], depth: int) -> RawSpeed:
