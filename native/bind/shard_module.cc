@@ -29,7 +29,8 @@ using halfstep::shard::Server;
 
 // Args: the code's name, the sentence. Raised as halfstep._shard.StartError.
 struct StartError : std::exception {
-  StartError(std::string code_name, std::string sentence_text) : code(std::move(code_name)), sentence(std::move(sentence_text)) {}
+  StartError(std::string code_name, std::string sentence_text)
+      : code(std::move(code_name)), sentence(std::move(sentence_text)) {}
   const char* what() const noexcept override { return sentence.c_str(); }
   std::string code;
   std::string sentence;
@@ -252,9 +253,9 @@ NB_MODULE(_shard, m) {
   nb::set_leak_warnings(false);
 
   // Never released: the translator may run until the interpreter has ended.
-  PyObject* start_error = PyErr_NewExceptionWithDoc("halfstep._shard.StartError",
-                                                    "A server that could not start: (name of the code, sentence).",
-                                                    PyExc_RuntimeError, nullptr);
+  PyObject* start_error =
+      PyErr_NewExceptionWithDoc("halfstep._shard.StartError", "A server that could not start: (name of the code, sentence).",
+                                PyExc_RuntimeError, nullptr);
   m.attr("StartError") = nb::borrow(start_error);
   nb::register_exception_translator(
       [](const std::exception_ptr& raised, void* type) {
@@ -270,19 +271,20 @@ NB_MODULE(_shard, m) {
       .def(nb::init<const std::string&, uint64_t, uint64_t, uint64_t, bool, bool, const std::string&, uint32_t, uint32_t,
                     const std::vector<std::string>&, bool, uint32_t, uint64_t, uint64_t, const nb::object&>(),
            nb::kw_only(), "store_path"_a, "store_bytes"_a = 0, "segment_bytes"_a = 0, "arena_bytes"_a = Config().arena_bytes,
-           "huge_pages"_a = true, "allow_buffered"_a = true, "engine"_a = "auto",
-           "queue_depth"_a = Config().engine.queue_depth, "pread_threads"_a = Config().engine.pread_threads, "listen"_a,
-           "insecure_listen"_a = false, "connections_max"_a = Config().connections_max,
-           "connection_credit_bytes"_a = Config().connection_credit_bytes, "lease_ms_max"_a = Config().store.lease_ms_max,
-           "progress"_a = nb::none(),
+           "huge_pages"_a = true, "allow_buffered"_a = true, "engine"_a = "auto", "queue_depth"_a = Config().engine.queue_depth,
+           "pread_threads"_a = Config().engine.pread_threads, "listen"_a, "insecure_listen"_a = false,
+           "connections_max"_a = Config().connections_max, "connection_credit_bytes"_a = Config().connection_credit_bytes,
+           "lease_ms_max"_a = Config().store.lease_ms_max, "progress"_a = nb::none(),
            "Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.\n\n"
            "progress(step, done, total) is called now and then; a false answer stops and leaves nothing behind.")
-      .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"), "What is really in force, as it was found at the start.")
+      .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"),
+           "What is really in force, as it was found at the start.")
       .def("metrics", &Core::metrics, nb::sig("def metrics(self) -> dict[str, typing.Any]"),
            "counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.")
       .def("stop", &Core::stop, "grace_ms"_a,
            "End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.")
       .def("running", &Core::running)
       .def("why_stopped", &Core::why_stopped, "Empty while it runs.");
-  m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"), "Version, kind of build and commit of the native half.");
+  m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"),
+        "Version, kind of build and commit of the native half.");
 }

@@ -20,21 +20,24 @@ std::string diagnose_section(ConstBytes value, uint32_t* keys, uint64_t* items) 
   if (head.component_count == 0) return "component_count=0: at least one component";
   *keys += head.key_count > wire::kKeysMax ? wire::kKeysMax + 1 : head.key_count;
   *items += uint64_t{head.key_count} * head.component_count;
-  if (*keys > wire::kKeysMax) return number("key_count", head.key_count) + ": a request has at most " + std::to_string(wire::kKeysMax);
+  if (*keys > wire::kKeysMax)
+    return number("key_count", head.key_count) + ": a request has at most " + std::to_string(wire::kKeysMax);
   if (*items > wire::kItemsMax) {
-    return number("component_count", head.component_count) + ": keys x components of a request are at most " + std::to_string(wire::kItemsMax);
+    return number("component_count", head.component_count) + ": keys x components of a request are at most " +
+           std::to_string(wire::kItemsMax);
   }
   if (uint64_t{wire::Component{head.first_component}.cell()} + head.component_count > 1U << 20) {
     return number("component_count", head.component_count) + ": its cells run past the last of their group";
   }
-  if (head.range_count > wire::kRangesMax) return number("range_count", head.range_count) + ": at most " + std::to_string(wire::kRangesMax);
+  if (head.range_count > wire::kRangesMax)
+    return number("range_count", head.range_count) + ": at most " + std::to_string(wire::kRangesMax);
   if (reader.left() != head.range_count * sizeof(wire::PartRange) + head.keys_bytes) {
     return number("keys_bytes", head.keys_bytes) + ": ranges and keys do not fill the section";
   }
   for (uint32_t r = 0; r < head.range_count; ++r) {
     const auto range = reader.take<wire::PartRange>();
-    const bool within = range.count != 0 && range.stride != 0 &&
-                        range.start + uint64_t{range.count - 1} * range.stride < wire::kPartsMax;
+    const bool within =
+        range.count != 0 && range.stride != 0 && range.start + uint64_t{range.count - 1} * range.stride < wire::kPartsMax;
     if (!within) return number("range", r) + ": count and stride above 0, parts below " + std::to_string(wire::kPartsMax);
   }
   wire::KeyCursor cursor(reader.rest());
@@ -48,12 +51,15 @@ std::string diagnose_section(ConstBytes value, uint32_t* keys, uint64_t* items) 
 }
 
 std::string diagnose_batch(ConstBytes value) {
-  if (value.size() != sizeof(wire::Batch)) return number("bytes", value.size()) + ": must be " + std::to_string(sizeof(wire::Batch));
+  if (value.size() != sizeof(wire::Batch))
+    return number("bytes", value.size()) + ": must be " + std::to_string(sizeof(wire::Batch));
   const auto batch = load_le<wire::Batch>(value.data());
   if (batch.order > wire::Order::LayerMajor) return number("order", static_cast<uint64_t>(batch.order)) + ": 0 or 1";
-  if (batch.durability > wire::Durability::Persist) return number("durability", static_cast<uint64_t>(batch.durability)) + ": 0 or 1";
+  if (batch.durability > wire::Durability::Persist)
+    return number("durability", static_cast<uint64_t>(batch.durability)) + ": 0 or 1";
   if ((batch.flags & ~wire::kBatchLengths) != 0) return number("flags", batch.flags) + ": undefined bits are set";
-  if ((batch.hold_owner != 0) != (batch.hold_ms != 0)) return number("hold_ms", batch.hold_ms) + ": above 0 exactly when there is an owner";
+  if ((batch.hold_owner != 0) != (batch.hold_ms != 0))
+    return number("hold_ms", batch.hold_ms) + ": above 0 exactly when there is an owner";
   return batch.reserved != 0 ? "reserved: must be zero" : "";
 }
 

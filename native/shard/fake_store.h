@@ -26,14 +26,14 @@ class FakeStore final : public store::Store {
   ~FakeStore() override { finish_reads(); }
 
   // Commands of tests -------------------------------------------------------------------------------------------------------
-  bool hold_reads = false;         // reads wait for finish_reads()
-  bool hold_writes = false;        // commits wait for finish_writes()
+  bool hold_reads = false;   // reads wait for finish_reads()
+  bool hold_writes = false;  // commits wait for finish_writes()
   bool hold_removes = false;
-  bool throttle_reads = false;     // Throttled until release_memory()
+  bool throttle_reads = false;  // Throttled until release_memory()
   bool refuse_holds = false;
-  int32_t throttle_writes = 0;     // kThrottled…
+  int32_t throttle_writes = 0;             // kThrottled…
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
-  std::set<std::string> corrupt;   // engine keys whose reads find wrong bytes
+  std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
   uint64_t reads_begun = 0;
 
   void finish_reads() {

@@ -12,8 +12,8 @@ namespace halfstep::shard {
 
 // 10 us to 10 s in steps of 1, 2, 5: a hot hit is tens of microseconds, the longest default deadline is two seconds.
 inline constexpr std::array<uint64_t, 19> kLatencyBoundsUs = {
-    10,      20,      50,      100,       200,       500,       1'000,     2'000,     5'000,     10'000,
-    20'000,  50'000,  100'000, 200'000,   500'000,   1'000'000, 2'000'000, 5'000'000, 10'000'000};
+    10,     20,     50,      100,     200,     500,       1'000,     2'000,     5'000,     10'000,
+    20'000, 50'000, 100'000, 200'000, 500'000, 1'000'000, 2'000'000, 5'000'000, 10'000'000};
 
 class LatencyHistogram {
  public:

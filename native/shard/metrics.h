@@ -47,9 +47,9 @@ class Counts {
   uint64_t bytes_sent = 0;
   uint64_t get_payload_bytes = 0;
   uint64_t put_payload_bytes = 0;
-  uint64_t put_scratch_bytes = 0;    // received and dropped
-  uint64_t put_checks_failed = 0;    // parts whose bytes did not match their check
-  uint64_t credit_held_bytes = 0;    // gauge: slots that await parts, blocks pinned for sending
+  uint64_t put_scratch_bytes = 0;  // received and dropped
+  uint64_t put_checks_failed = 0;  // parts whose bytes did not match their check
+  uint64_t credit_held_bytes = 0;  // gauge: slots that await parts, blocks pinned for sending
 
   void collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
                const io::EngineCounters& engine, Metrics* out) const;

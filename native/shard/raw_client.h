@@ -194,14 +194,12 @@ inline void take_apart(ConstBytes body, Said* said) {
       case Tlv::Cursor: keep(wire::parse_cursor(tlv.value, &said->cursor.emplace())); break;
       case Tlv::Reason: said->reason = std::string(as_text(tlv.value)); break;
       case Tlv::Entries:
-        keep(wire::for_entries(tlv.value, [said](const wire::EntryRecord&, ConstBytes key) {
-          said->listed.emplace_back(as_text(key));
-        }));
+        keep(wire::for_entries(tlv.value,
+                               [said](const wire::EntryRecord&, ConstBytes key) { said->listed.emplace_back(as_text(key)); }));
         break;
       case Tlv::Counters:
-        keep(wire::for_counters(tlv.value, [said](std::string_view name, uint64_t value) {
-          said->counters[std::string(name)] = value;
-        }));
+        keep(wire::for_counters(tlv.value,
+                                [said](std::string_view name, uint64_t value) { said->counters[std::string(name)] = value; }));
         break;
       default: break;
     }
@@ -357,7 +355,8 @@ class RawClient {
         RunSpec piece;
         piece.run = whole.run;
         piece.run.offset = static_cast<uint32_t>(at);
-        piece.bytes.assign(whole.bytes.begin() + static_cast<ptrdiff_t>(at), whole.bytes.begin() + static_cast<ptrdiff_t>(at + step));
+        piece.bytes.assign(whole.bytes.begin() + static_cast<ptrdiff_t>(at),
+                           whole.bytes.begin() + static_cast<ptrdiff_t>(at + step));
         if (at + step == whole.bytes.size()) piece.checks = whole.checks;
         send(chunk_frame(id, {piece}));
       }

@@ -104,8 +104,8 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
   wire::Layout layout;
   if (const Status parsed = wire::Layout::parse(canonical, &layout); !parsed.ok()) {
     const bool large = parsed == Code::TooLarge;
-    return refuse(large ? Reason::Limit : Reason::Malformed,
-                  large ? "register_layout: LayoutCanonical is over a limit" : "register_layout: LayoutCanonical is not canonical");
+    return refuse(large ? Reason::Limit : Reason::Malformed, large ? "register_layout: LayoutCanonical is over a limit"
+                                                                   : "register_layout: LayoutCanonical is not canonical");
   }
   if (connection.handles().size() >= Connection::kHandlesMax) {
     return refuse(Reason::Limit, "register_layout: a connection registers at most 1024 layouts");
@@ -113,9 +113,9 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
   Shard& shard = connection.shard();
   StoreCall* call = shard.store_calls().take();
   call->start(connection, Opcode::RegisterLayout, id);
-  shard.store().register_layout(connection.name_space(), layout, [call, layout_id = layout.id()](Status status, uint32_t scope) {
-    call->layout_done(status, scope, layout_id);
-  });
+  shard.store().register_layout(
+      connection.name_space(), layout,
+      [call, layout_id = layout.id()](Status status, uint32_t scope) { call->layout_done(status, scope, layout_id); });
 }
 
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
@@ -123,7 +123,8 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
     answer_whole(connection, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
   };
   // Until connections are authenticated, whoever is on this machine is its operator.
-  if (!connection.admin()) return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
+  if (!connection.admin())
+    return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
   std::string_view name;
   if (!wire::parse_namespace_name(find_tlv(body, Tlv::NamespaceName), &name).ok()) {
     return refuse(Reason::Malformed, "namespace: NamespaceName is missing or malformed");

@@ -60,7 +60,7 @@ class GetRequest final : public Request {
     uint32_t scope = 0;
     wire::LayoutId layout{};
     uint32_t first_number = 0;
-    uint32_t parts_per_item = 0;          // 0: all parts of a block
+    uint32_t parts_per_item = 0;             // 0: all parts of a block
     uint32_t first_missed_key = UINT32_MAX;  // of a section that stops at a miss
   };
 

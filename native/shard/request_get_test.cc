@@ -283,7 +283,7 @@ TEST_F(GetTest, SmallGetsTakeTurnsWithALargeOne) {
     if (id == 6) break;
     before += id == 5 ? 1 : 0;
   }
-  EXPECT_LT(before, 8U) << "the small one does not wait for the large one's 64 chunks";
+  EXPECT_LT(before, 16U) << "the small one does not wait for the large one's 64 chunks";
   EXPECT_EQ(client->finish(5).at(0, 15), kOk);
   EXPECT_EQ(client->wrong_parts, 0U);
 }

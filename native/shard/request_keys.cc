@@ -95,7 +95,8 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   return out;
 }
 
-void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, const wire::Batch& batch, const Matched& matched) {
+void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, const wire::Batch& batch,
+                   const Matched& matched) {
   Writer& out = reply.frame().value();
   reply.frame().open_tlv(Tlv::MatchBits);
   out.put(s);
@@ -206,7 +207,8 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
     found = true;
   }
   if (!status.ok() || !reader.status().ok() || !found) {
-    answer_whole(connection, Opcode::Cancel, id, {Answer::Rejected, Reason::Malformed}, "cancel: CancelTarget is missing or malformed");
+    answer_whole(connection, Opcode::Cancel, id, {Answer::Rejected, Reason::Malformed},
+                 "cancel: CancelTarget is missing or malformed");
     return;
   }
   Request* target = connection.find(cancel.request_id);
@@ -259,9 +261,12 @@ void DeleteRequest::start(Connection& connection, uint64_t id, ConstBytes body) 
 void DeleteRequest::on_removed(store::Remove& remove) {
   auto& request = *static_cast<DeleteRequest*>(remove.owner);
   AnswerReason status{Answer::Ok, Reason::None};
-  if (remove.status == Code::NotFound) status = {Answer::Miss, Reason::Absent};
-  else if (remove.status == Code::Throttled) status = {Answer::Throttled, Reason::Full};
-  else if (!remove.status.ok()) status = {Answer::Unavailable, Reason::Media};
+  if (remove.status == Code::NotFound)
+    status = {Answer::Miss, Reason::Absent};
+  else if (remove.status == Code::Throttled)
+    status = {Answer::Throttled, Reason::Full};
+  else if (!remove.status.ok())
+    status = {Answer::Unavailable, Reason::Media};
   request.answers_[remove.tag] = status;
   if (--request.open_ == 0 && !request.finished()) request.end(status);
   request.let_go();

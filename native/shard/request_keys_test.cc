@@ -136,7 +136,8 @@ TEST_F(KeysTest, RegistersALayoutOnceAndRefusesWhatIsNotCanonical) {
   auto client = open({parted(1, 100)});
   EXPECT_EQ(client->register_layout(parted(1, 100), 50).handle->handle, 0);
   EXPECT_EQ(client->register_layout(opaque(), 51).handle->handle, 1);
-  std::vector<std::byte> broken(opaque().canonical().begin(), opaque().canonical().end());
+  const wire::Layout layout = opaque();
+  std::vector<std::byte> broken(layout.canonical().begin(), layout.canonical().end());
   broken.push_back(std::byte{0});
   EXPECT_EQ(client->simple(Opcode::RegisterLayout, 52, Tlv::LayoutCanonical, broken).whole,
             (AnswerReason{Answer::Rejected, Reason::Malformed}));

@@ -30,7 +30,7 @@ struct PutItem {
   uint32_t parts_left = 0;
   uint32_t landing_runs = 0;  // of the Chunk that is landing
   State state = State::Open;
-  std::vector<uint32_t> claimed;  // bytes of each part that have come or are coming
+  std::vector<uint32_t> claimed;       // bytes of each part that have come or are coming
   std::vector<store::PartInfo> table;  // of a coded block, until its slot is reserved
 };
 
@@ -102,7 +102,7 @@ class PutRequest final : public Request {
   wire::KeyCursor keys_{ConstBytes()};
   ConstBytes key_bytes_;
   std::vector<ConstBytes> batch_keys_;  // filled when a parent in the batch is named
-  uint32_t table_at_ = 0;  // of view_.part_tables
+  uint32_t table_at_ = 0;               // of view_.part_tables
 
   // Since the last flush.
   std::vector<wire::ItemRange> grants_;

@@ -143,41 +143,49 @@ TEST_F(PutTest, RejectsRunsThatDoNotFitTheirItem) {
        [&](const SectionSpec& s) {
          return std::vector{client->run_of(s, 0, 0, 1, 1), client->run_of(s, 0, 0, 1, 1)};
        }},
-      {"parts that overlap", [&](const SectionSpec& s) {
+      {"parts that overlap",
+       [&](const SectionSpec& s) {
          return std::vector{client->run_of(s, 0, 0, 0, 2), client->run_of(s, 0, 0, 1, 2)};
        }},
-      {"a part beyond the block", [&](const SectionSpec& s) {
+      {"a part beyond the block",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 2, 1);
          run.run.part = 3;
          return std::vector{run};
        }},
-      {"parts beyond the block", [&](const SectionSpec& s) {
+      {"parts beyond the block",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 1, 2);
          run.run.part = 2;
          return std::vector{run};
        }},
-      {"too many bytes for its part", [&](const SectionSpec& s) {
+      {"too many bytes for its part",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 0, 1);
          run.bytes.resize(1500);
          return std::vector{run};
        }},
-      {"too few bytes for its parts", [&](const SectionSpec& s) {
+      {"too few bytes for its parts",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 0, 2);
          run.bytes.resize(1999);
          return std::vector{run};
        }},
-      {"a gap in a part", [&](const SectionSpec& s) {
+      {"a gap in a part",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 0, 1);
          run.run.offset = 500;
          run.bytes.resize(500);
          return std::vector{run};
        }},
-      {"another length than offered", [&](const SectionSpec& s) {
+      {"another length than offered",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 0, 1);
          run.run.block_bytes = 4000;
          return std::vector{run};
        }},
-      {"a plain block said to be coded", [&](const SectionSpec& s) {
+      {"a plain block said to be coded",
+       [&](const SectionSpec& s) {
          RunSpec run = client->run_of(s, 0, 0, 0, 1);
          run.run.flags = wire::kRunCoded;
          return std::vector{run};
@@ -271,7 +279,8 @@ TEST_F(PutTest, WaitsForMemoryAndThrottlesWhatComesBeforeItsTurn) {
 
 TEST_F(PutTest, SaysWhyItIsThrottled) {
   auto client = open({parted(1, 1000)});
-  const std::pair<int32_t, Reason> expected[] = {{store::kThrottledSpace, Reason::Full}, {store::kThrottledQuota, Reason::Budget}};
+  const std::pair<int32_t, Reason> expected[] = {{store::kThrottledSpace, Reason::Full},
+                                                 {store::kThrottledQuota, Reason::Budget}};
   uint64_t id = 500;
   for (const auto& [why, reason] : expected) {
     on_shard([&, why = why] { fake_->throttle_writes = why; });

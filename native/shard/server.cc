@@ -36,8 +36,9 @@ class Listening {
       net::Address address;
       if (Fault fault = net::Address::parse(text, &address); !fault.ok()) return fault;
       if (!address.loopback() && !config.insecure_listen) {
-        return {Code::Invalid, "listen=" + text + ": anybody who reaches it could read and delete blocks, since clients are not "
-                               "authenticated yet; listen on 127.0.0.1, or allow it with insecure_listen"};
+        return {Code::Invalid, "listen=" + text +
+                                   ": anybody who reaches it could read and delete blocks, since clients are not "
+                                   "authenticated yet; listen on 127.0.0.1, or allow it with insecure_listen"};
       }
       int descriptor = -1;
       net::Address bound;
@@ -61,8 +62,8 @@ Fault check(const Config& config) {
                                " to " + std::to_string(kArenaBytesMax)};
   }
   if (config.connections_max == 0 || config.connections_max > kConnectionsMax) {
-    return {Code::Invalid, "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " +
-                               std::to_string(kConnectionsMax)};
+    return {Code::Invalid,
+            "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
   }
   if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > config.arena_bytes) {
     return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +

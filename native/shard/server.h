@@ -20,15 +20,15 @@
 namespace halfstep::shard {
 
 struct Config {
-  std::string store_path;             // the store's file
-  uint64_t store_bytes = 0;           // size when it has to be made; 0: it must exist
-  uint64_t segment_bytes = 0;         // 0: chosen by size
+  std::string store_path;               // the store's file
+  uint64_t store_bytes = 0;             // size when it has to be made; 0: it must exist
+  uint64_t segment_bytes = 0;           // 0: chosen by size
   uint64_t arena_bytes = 256ULL << 20;  // per shard
   bool huge_pages = true;
   bool allow_buffered = true;
   io::EngineConfig engine;
-  std::vector<std::string> listen;    // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
-  bool insecure_listen = false;       // allow an address beyond loopback though nobody is authenticated
+  std::vector<std::string> listen;  // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
+  bool insecure_listen = false;     // allow an address beyond loopback though nobody is authenticated
   uint32_t connections_max = 4096;
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   store::Options store;

@@ -217,7 +217,8 @@ wire::LoadRecord Shard::load() const noexcept {
   load.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(counts_.requests_open, UINT32_MAX));
   load.bytes_per_s = meter_.bytes_per_s();
   if (load.bytes_per_s != 0) {
-    load.queue_us = static_cast<uint32_t>(std::min<uint64_t>(counts_.credit_held_bytes * 1'000'000 / load.bytes_per_s, UINT32_MAX));
+    load.queue_us =
+        static_cast<uint32_t>(std::min<uint64_t>(counts_.credit_held_bytes * 1'000'000 / load.bytes_per_s, UINT32_MAX));
   }
   return load;
 }

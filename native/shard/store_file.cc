@@ -51,7 +51,8 @@ Fault StoreFile::make(const Config& config) {
   if (Fault fault = store::plan_geometry(config.store_bytes, config.segment_bytes, write_buffer, &geometry_); !fault.ok()) {
     return fault;
   }
-  io::Backing::Options options{.path = path_ + ".new", .bytes = geometry_.device_bytes, .allow_buffered = config.allow_buffered};
+  io::Backing::Options options{
+      .path = path_ + ".new", .bytes = geometry_.device_bytes, .allow_buffered = config.allow_buffered};
   if (exists(options.path)) {
     // Left by a daemon that was killed while it made one, unless somebody still holds its lock.
     if (Fault fault = io::Backing::open(options, &backing_); !fault.ok() && fault.status != Code::Invalid) return fault;

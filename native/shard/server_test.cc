@@ -1,0 +1,277 @@
+// A whole server on a store in a file: start, refusals to start, restart, stop.
+#include "shard/server.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "shard/metrics.h"
+#include "shard/raw_client.h"
+
+namespace halfstep::shard {
+namespace {
+
+constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/halfstep-server-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
+    config_.store_path = directory_ + "/store.hs";
+    config_.store_bytes = 128 * MiB;
+    config_.arena_bytes = 32 * MiB;
+    config_.huge_pages = false;
+    config_.connection_credit_bytes = 4 * MiB;
+    config_.listen = {"unix:" + directory_ + "/s"};
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  void start() {
+    const Fault fault = Server::start(config_, &server_);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+  }
+  // The sentence of a start that is refused.
+  std::string refusal() {
+    std::unique_ptr<Server> server;
+    const Fault fault = Server::start(config_, &server);
+    EXPECT_FALSE(fault.ok());
+    EXPECT_EQ(server, nullptr);
+    return fault.what;
+  }
+  std::unique_ptr<RawClient> open() {
+    auto client = std::make_unique<RawClient>(directory_ + "/s");
+    EXPECT_TRUE(client->connected());
+    EXPECT_EQ(client->hello().whole, kOk);
+    EXPECT_TRUE(client->register_layout(layout()).handle);
+    return client;
+  }
+  static wire::Layout layout() {
+    wire::Layout layout;
+    EXPECT_TRUE(wire::Layout::make({{"model", "test"}},
+                                   {{.part_count = 4, .size_count = 1, .part_bytes = {16384}},
+                                    {.part_count = 0, .size_count = 1, .part_bytes = {256 * 1024}},
+                                    {.part_count = 3, .size_count = 1, .part_bytes = {999}}},
+                                   &layout)
+                    .ok());
+    return layout;
+  }
+  // Blocks of all three groups: plain, opaque, and of a length that is no whole number of pages.
+  static std::vector<SectionSpec> sections(const std::string& prefix, uint32_t keys) {
+    std::vector<SectionSpec> out;
+    for (const auto& [group, bytes] : {std::pair(0U, 65536U), std::pair(1U, 700'000U), std::pair(2U, 2997U)}) {
+      SectionSpec section;
+      section.first_component = wire::Component::of(group, 0, 3).value;
+      for (uint32_t k = 0; k < keys; ++k) section.keys.push_back(prefix + std::to_string(k));
+      section.offers.assign(keys, offer_of(bytes));
+      out.push_back(section);
+    }
+    return out;
+  }
+  static void expect_all(const Said& said, const std::vector<SectionSpec>& sections, AnswerReason expected) {
+    EXPECT_FALSE(said.malformed);
+    for (uint16_t s = 0; s < sections.size(); ++s) {
+      for (uint32_t i = 0; i < sections[s].keys.size(); ++i) EXPECT_EQ(said.at(s, i), expected) << s << " " << i;
+    }
+  }
+  double metric(const std::string& name) {
+    const Metrics metrics = server_->metrics();
+    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
+      for (const Sample& sample : *samples) {
+        if (sample_name(sample) == name) return sample.value;
+      }
+    }
+    return -1;
+  }
+
+  Config config_;
+  std::string directory_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, MakesAStoreAndKeepsBlocksOverARestart) {
+  start();
+  EXPECT_TRUE(server_->facts().created);
+  EXPECT_EQ(server_->facts().backing.path, config_.store_path);
+  EXPECT_GE(server_->facts().geometry.segments, 64U);
+  const auto uuid = server_->facts().store_uuid;
+  const auto blocks = sections("k", 6);
+  auto client = open();
+  expect_all(client->put(5, blocks, {.durability = wire::Durability::Persist}), blocks, {Answer::Ok, Reason::Stored});
+  expect_all(client->ask(Opcode::Get, 6, {}, blocks), blocks, kOk);
+  EXPECT_EQ(client->wrong_parts, 0U);
+  EXPECT_EQ(client->ask(Opcode::Delete, 7, {}, {sections("k", 1)[0]}).at(0, 0), kOk);
+  EXPECT_TRUE(server_->stop(1000).ok());
+  EXPECT_TRUE(client->closed() || true);
+
+  start();
+  EXPECT_FALSE(server_->facts().created);
+  EXPECT_EQ(server_->facts().store_uuid, uuid);
+  EXPECT_EQ(server_->facts().recovery.blocks, 17U);
+  client = open();
+  const Said said = client->ask(Opcode::Get, 6, {.order = wire::Order::LayerMajor}, blocks);
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent})) << "deleted blocks stay gone";
+  EXPECT_EQ(said.at(0, 1), kOk);
+  EXPECT_EQ(said.at(1, 0), kOk);
+  EXPECT_EQ(said.at(2, 5), kOk);
+  EXPECT_EQ(client->wrong_parts, 0U);
+  EXPECT_EQ(client->parts_received.size(), 5U * 4 + 6 * 3 + 6 * 3);
+  EXPECT_EQ(metric("halfstep_memory_bytes{of=\"pinned\"}"), 0);
+  EXPECT_EQ(metric("halfstep_recovery_blocks"), 17);
+}
+
+TEST_F(ServerTest, ServesTheSameOnTheThreadPool) {
+  config_.engine.choice = io::EngineChoice::Pread;
+  start();
+  EXPECT_EQ(server_->facts().engine.name, "pread");
+  const auto blocks = sections("k", 4);
+  auto client = open();
+  expect_all(client->put(5, blocks, {.durability = wire::Durability::Persist}), blocks, {Answer::Ok, Reason::Stored});
+  expect_all(client->ask(Opcode::Get, 6, {}, blocks), blocks, kOk);
+  EXPECT_EQ(client->wrong_parts, 0U);
+}
+
+TEST_F(ServerTest, WritesMoreThanItsMemoryAndReadsItBack) {
+  start();
+  auto client = open();
+  uint64_t stored = 0;
+  for (uint32_t round = 0; round < 20; ++round) {
+    const auto blocks = sections("r" + std::to_string(round) + "-", 4);
+    const Said said = client->put(10 + round, blocks);
+    for (uint16_t s = 0; s < 3; ++s) {
+      for (uint32_t i = 0; i < 4; ++i) stored += said.at(s, i).answer == Answer::Ok ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(stored, 240U);
+  for (uint32_t round = 0; round < 20; ++round) {
+    const auto blocks = sections("r" + std::to_string(round) + "-", 4);
+    expect_all(client->ask(Opcode::Get, 100 + round, {}, blocks), blocks, kOk);
+  }
+  EXPECT_EQ(client->wrong_parts, 0U);
+  EXPECT_GT(metric("halfstep_store_hits_total{from=\"flash\"}"), 0);
+}
+
+TEST_F(ServerTest, ADisconnectInAPutGivesItsMemoryBack) {
+  start();
+  const auto pinned = [&] { return metric("halfstep_memory_bytes{of=\"pinned\"}") + metric("halfstep_credit_held_bytes"); };
+  EXPECT_EQ(pinned(), 0);
+  auto client = open();
+  const auto blocks = sections("k", 2);
+  client->send(request_frame(Opcode::Put, 5, {}, blocks));
+  Frame frame;
+  ASSERT_TRUE(client->next(5, &frame));
+  ASSERT_EQ(frame.opcode(), Opcode::Want);
+  client->send(chunk_frame(5, {client->run_of(blocks[0], 0, 0, 0, 2)}));
+  EXPECT_GT(pinned(), 0);
+  client->close();
+  while (pinned() != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(metric("halfstep_store_blocks"), 0);
+}
+
+TEST_F(ServerTest, ManyClientsOverTcpAndUnix) {
+  config_.listen.push_back("127.0.0.1:0");
+  start();
+  ASSERT_EQ(server_->facts().listening.size(), 2U);
+  EXPECT_EQ(server_->facts().listening[1].find("127.0.0.1:"), 0U);
+  EXPECT_FALSE(server_->facts().congestion_control.empty());
+  std::atomic<uint64_t> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      auto client = open();
+      for (uint64_t round = 0; round < 10; ++round) {
+        const auto blocks = sections("t" + std::to_string(t) + "-" + std::to_string(round), 2);
+        const Said put = client->put(10 + round, blocks);
+        const Said got = client->ask(Opcode::Get, 100 + round, {}, blocks);
+        for (uint16_t s = 0; s < 3; ++s) wrong += put.at(s, 0).answer != Answer::Ok || got.at(s, 1) != kOk ? 1 : 0;
+      }
+      wrong += client->wrong_parts;
+    });
+  }
+  for (int i = 0; i < 20; ++i) (void)server_->metrics();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+}
+
+TEST_F(ServerTest, StopIsBoundedAndHappensOnce) {
+  start();
+  auto client = open();
+  client->send(request_frame(Opcode::Put, 5, {}, sections("k", 1)));
+  Frame frame;
+  ASSERT_TRUE(client->next(5, &frame));
+  EXPECT_TRUE(server_->running(nullptr));
+  EXPECT_TRUE(server_->stop(50).ok()) << "a put that never gets its bytes does not keep it";
+  EXPECT_TRUE(server_->stop(50).ok());
+  std::string why;
+  EXPECT_FALSE(server_->running(&why));
+  EXPECT_FALSE(server_->metrics().counters.empty()) << "the last numbers stay";
+}
+
+TEST_F(ServerTest, NamesWhatItRefuses) {
+  config_.listen = {};
+  EXPECT_NE(refusal().find("listen"), std::string::npos);
+  config_.listen = {"0.0.0.0:0"};
+  EXPECT_NE(refusal().find("insecure_listen"), std::string::npos);
+  config_.listen = {"unix:" + directory_ + "/s"};
+  config_.arena_bytes = 1 * MiB;
+  EXPECT_NE(refusal().find("arena_bytes=1048576"), std::string::npos);
+  config_.arena_bytes = 32 * MiB;
+  config_.connections_max = 0;
+  EXPECT_NE(refusal().find("connections_max=0"), std::string::npos);
+  config_.connections_max = 16;
+  config_.store_bytes = 0;
+  EXPECT_NE(refusal().find(config_.store_path), std::string::npos);
+  config_.store_bytes = 1 * MiB;
+  EXPECT_FALSE(refusal().empty());
+  config_.store_bytes = uint64_t{1} << 60;
+  EXPECT_NE(refusal().find("free"), std::string::npos);
+  config_.store_bytes = 128 * MiB;
+  config_.segment_bytes = 12345;
+  EXPECT_FALSE(refusal().empty());
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path));
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
+}
+
+TEST_F(ServerTest, RefusesABusyAddressAndALockedStore) {
+  start();
+  std::unique_ptr<Server> second;
+  Fault fault = Server::start(config_, &second);
+  EXPECT_FALSE(fault.ok());
+  EXPECT_NE(fault.what.find("/s"), std::string::npos) << fault.what;
+  Config elsewhere = config_;
+  elsewhere.listen = {"unix:" + directory_ + "/other"};
+  fault = Server::start(elsewhere, &second);
+  EXPECT_FALSE(fault.ok());
+  EXPECT_NE(fault.what.find("lock"), std::string::npos) << fault.what;
+  EXPECT_EQ(open()->simple(Opcode::Stat, 9, Tlv::Reason, {}).whole, kOk) << "the first one goes on";
+}
+
+TEST_F(ServerTest, RefusesAFileThatIsNoStoreAndLeavesItAlone) {
+  std::ofstream(config_.store_path) << std::string(8 * MiB, 'x');
+  EXPECT_NE(refusal().find("store"), std::string::npos);
+  EXPECT_EQ(std::filesystem::file_size(config_.store_path), 8 * MiB);
+}
+
+TEST_F(ServerTest, AnInterruptedStartLeavesNothing) {
+  config_.progress = [](const char*, uint64_t, uint64_t) { return false; };
+  EXPECT_NE(refusal().find("stopped"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path));
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
+  config_.progress = nullptr;
+  // As one that was killed on the way leaves it.
+  std::ofstream(config_.store_path + ".new") << "half";
+  start();
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
+}
+
+}  // namespace
+}  // namespace halfstep::shard
