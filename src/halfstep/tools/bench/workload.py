@@ -238,7 +238,10 @@ def drive(client: Client, lanes: Sequence[Lane], *, seconds: float = 0.0, batche
 
 
 def populate(client: Client, content: Content, count: int) -> None:
-    """Makes numbers 0 to `count` present. Errors: Unavailable where the daemon will not take them."""
+    """Makes numbers 0 to `count` present and on media: what still has to be written stays in memory, cold as it should be.
+
+    Errors: Unavailable where the daemon will not take them.
+    """
     bulk = _bulk(content)
     source: Words = np.empty((bulk, content.words), np.uint64)
     for first in range(0, count, bulk):
@@ -251,7 +254,7 @@ def populate(client: Client, content: Content, count: int) -> None:
 def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words) -> None:
     until = time.monotonic() + DEADLINE_MS / 1e3
     while True:
-        result = client.put(content.keys(numbers), rows, deadline_ms=DEADLINE_MS)
+        result = client.put(content.keys(numbers), rows, durability="persist", deadline_ms=DEADLINE_MS)
         ok = result.ok
         if ok.all():
             return
