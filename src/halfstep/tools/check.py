@@ -12,7 +12,8 @@ import numpy as np
 
 from halfstep.tools.options import json_option, print_json, print_table, url_argument
 
-BLOCK_BYTES = 1 << 20
+# A small store takes no blocks of this size: then its largest.
+BLOCK_BYTES_MAX = 1 << 20
 DEADLINE_MS = 5000
 
 
@@ -59,8 +60,9 @@ def _steps(client: object) -> list[Step]:
     assert isinstance(client, halfstep.Client)
     name = b"check-" + os.urandom(12)
     wrong = b"check-" + os.urandom(12)
-    block = np.frombuffer(os.urandom(BLOCK_BYTES), dtype=np.uint8)
-    back = np.zeros(BLOCK_BYTES, dtype=np.uint8)
+    block_bytes = min(BLOCK_BYTES_MAX, client.facts().block_bytes_max)
+    block = np.frombuffer(os.urandom(block_bytes), dtype=np.uint8)
+    back = np.zeros(block_bytes, dtype=np.uint8)
     steps: list[Step] = []
 
     def attempt(step: str, action: Callable[[], tuple[bool, str]]) -> None:
@@ -90,7 +92,7 @@ def _steps(client: object) -> list[Step]:
         gone = not client.match([name]).present.any()
         return bool(result.ok.all()) and gone, f"{result.reason(0)}, {'gone' if gone else 'STILL THERE'}"
 
-    attempt("put 1 MiB, on media", put)
+    attempt(f"put {block_bytes >> 10} KiB, on media", put)
     attempt("match", match)
     attempt("get", get)
     attempt("get a wrong key", get_wrong)
