@@ -254,6 +254,7 @@ Fault bind_unix(int descriptor, const Address& address, const Resolved& target) 
 Fault bind_tcp(int descriptor, const Address& address, const Resolved& target) {
   const int on = 1;
   (void)::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  set_options(descriptor, target.get());  // accepted sockets inherit them; congestion_control() of the listener is theirs
   if (::bind(descriptor, target.get(), target.bytes) == 0) return {};
   const int error = errno;
   std::string what = address.text() + ": " + errno_name(error);
