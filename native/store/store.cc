@@ -80,6 +80,7 @@ class StoreImpl final : public Store {
   SegmentWriter writer_;
   Sealer sealer_;
   RecoveryReport report_;
+  std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.
   std::vector<Remove*> absent_removes_;
@@ -231,8 +232,7 @@ Status StoreImpl::begin_write(Write& write) {
   if (closing_ || header_writer_.lost()) return Code::Closed;
   const size_t key_bytes = write.name.engine_key.size();
   if (key_bytes == 0 || key_bytes > format::kEngineKeyBytesMax) return Code::Invalid;
-  std::vector<PartInfo> parts;
-  if (const Status status = cut(write, &parts); !status.ok()) return status;
+  if (const Status status = cut(write, &cut_); !status.ok()) return status;
 
   uint32_t there_bytes = 0;
   bool durable = false;
@@ -250,7 +250,7 @@ Status StoreImpl::begin_write(Write& write) {
     core_.memory.unlist(*there);  // expired
     core_.memory.settle(*there);
   }
-  const ExtentShape shape = shape_of(parts, write.stored_bytes);
+  const ExtentShape shape = shape_of(cut_, write.stored_bytes);
   if (core_.names.over_quota(write.name.scope, shape.extent_bytes())) return throttled(kThrottledQuota);
   if (writer_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
   Extent* extent = core_.memory.write_fits(shape.extent_bytes())
@@ -262,7 +262,7 @@ Status StoreImpl::begin_write(Write& write) {
   }
   extent->shape = shape;
   extent->set_block_bytes(write.block_bytes);
-  extent->part_table() = std::move(parts);
+  extent->part_table().assign(cut_.begin(), cut_.end());
   extent->write = &write;
   std::memcpy(extent->engine_key.data(), write.name.engine_key.data(), key_bytes);
   format::Entry& entry = extent->entry;
@@ -414,7 +414,9 @@ void StoreImpl::turn() {
     source_.turn(writer_);
     writer_.turn();
     sealer_.turn(writer_);
-    core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
+    if (core_.log.busy()) {
+      core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
+    }
     header_writer_.turn();
     core_.flusher.turn();
   }

@@ -1,0 +1,71 @@
+#include "store/geometry.h"
+
+#include <gtest/gtest.h>
+
+namespace halfstep::store {
+namespace {
+
+TEST(Geometry, PlacesOfAnySizeDoNotOverlapAndEndWithTheDevice) {
+  for (const uint64_t device_bytes : {160 * MiB, 1 * GiB, 10 * GiB + 12'345, 100 * GiB, 4096 * GiB, 60'000 * GiB}) {
+    SCOPED_TRACE(device_bytes);
+    Geometry geometry;
+    const Fault fault = plan_geometry(device_bytes, 0, 128 * MiB, &geometry);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+    EXPECT_GE(geometry.segments, format::kSegmentsPerShardMin);
+    const Places places = places_of(geometry);
+    ASSERT_TRUE(places.valid());
+    EXPECT_EQ(places.header(0) + format::kHeaderReserveBytes, places.log(0, 0, 0));
+    EXPECT_EQ(places.log(0, 0, 1) + uint64_t{places.log_half_pages} * kPageBytes, places.touch_map(0));
+    EXPECT_LE(places.touch_map(geometry.segments), places.segment(0));
+    EXPECT_LE(places.segment(geometry.segments), places.log(1, 0, 0));
+    EXPECT_EQ(places.log(1, 0, 0) + places.logs_bytes(), places.header(1));
+    EXPECT_EQ(places.header(1) + format::kHeaderReserveBytes, geometry.device_bytes);
+    EXPECT_LE(geometry.device_bytes, device_bytes);
+    // All but a hundredth and one segment hold data.
+    EXPECT_GE(places.geometry.segments * geometry.segment_bytes + geometry.segment_bytes + 8 * MiB, device_bytes / 100 * 99);
+  }
+}
+
+TEST(Geometry, NamesTheSmallestSizeAndThatSizeWorks) {
+  Geometry geometry;
+  const Fault fault = plan_geometry(64 * MiB, 0, 128 * MiB, &geometry);
+  EXPECT_EQ(fault.status, Code::NoSpace);
+  const size_t at = fault.what.find("smallest size is ");
+  ASSERT_NE(at, std::string::npos);
+  const uint64_t smallest = std::stoull(fault.what.substr(at + 17)) * MiB;
+  EXPECT_TRUE(plan_geometry(smallest, 0, 128 * MiB, &geometry).ok());
+  EXPECT_FALSE(plan_geometry(smallest - MiB, 0, 128 * MiB, &geometry).ok());
+}
+
+TEST(Geometry, BlocksTakeAtMostAQuarterOfASegmentAndHalfTheWriteBuffer) {
+  Geometry geometry;
+  ASSERT_TRUE(plan_geometry(100 * GiB, GiB, GiB, &geometry).ok());
+  EXPECT_EQ(geometry.block_bytes_max, 256 * MiB - 256 * KiB);
+  ASSERT_TRUE(plan_geometry(100 * GiB, GiB, 32 * MiB, &geometry).ok());
+  EXPECT_EQ(geometry.block_bytes_max, 16 * MiB);
+  EXPECT_EQ(plan_geometry(100 * GiB, 3 * MiB + 1, GiB, &geometry).status, Code::Invalid);
+}
+
+TEST(Geometry, NumbersFromADamagedHeaderAreRefused) {
+  Geometry geometry;
+  ASSERT_TRUE(plan_geometry(GiB, 0, 128 * MiB, &geometry).ok());
+  const Places good = places_of(geometry);
+  Places bad = good;
+  bad.geometry.segments += 2;
+  EXPECT_FALSE(bad.valid());
+  bad = good;
+  bad.log_half_pages = UINT32_MAX;
+  EXPECT_FALSE(bad.valid());
+  bad = good;
+  bad.geometry.segment_bytes = UINT64_MAX / 4 * 4;
+  EXPECT_FALSE(bad.valid());
+  bad = good;
+  bad.geometry.device_bytes = 4096;
+  EXPECT_FALSE(bad.valid());
+  bad = good;
+  bad.geometry.block_bytes_max = 0;
+  EXPECT_FALSE(bad.valid());
+}
+
+}  // namespace
+}  // namespace halfstep::store

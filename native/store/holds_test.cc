@@ -1,0 +1,100 @@
+#include "store/holds.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/prng.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr IndexKey kKey{1, 2};
+constexpr auto kNobody = [](const IndexKey&) {};
+
+TEST(Holds, TheNewestOfAKeyAndAnOwnerWinsAndThereIsNoCount) {
+  Holds holds(10, 1'000'000);
+  ASSERT_TRUE(holds.take(kKey, 7, 0, 500'000));
+  ASSERT_TRUE(holds.take(kKey, 7, 0, 100'000));
+  EXPECT_EQ(holds.size(), 1U);
+  holds.expire(200'000, kNobody);
+  EXPECT_FALSE(holds.held(kKey));
+}
+
+TEST(Holds, AKeyStaysHeldUntilItsLastOwnerLetsGo) {
+  Holds holds(10, 1'000'000);
+  int lost = 0;
+  const auto last = [&](const IndexKey& key) {
+    EXPECT_EQ(key, kKey);
+    ++lost;
+  };
+  ASSERT_TRUE(holds.take(kKey, 1, 0, 500'000));
+  ASSERT_TRUE(holds.take(kKey, 2, 0, 500'000));
+  holds.release(kKey, 1, last);
+  holds.release(kKey, 1, last);
+  EXPECT_EQ(lost, 0);
+  holds.release_all(2, last);
+  EXPECT_EQ(lost, 1);
+  EXPECT_FALSE(holds.held(kKey));
+}
+
+TEST(Holds, TheTableIsBoundedAndNoLeaseIsLongerThanTheLongest) {
+  Holds holds(2, 1000);
+  EXPECT_TRUE(holds.take({1, 0}, 1, 0, UINT64_MAX));
+  EXPECT_TRUE(holds.take({2, 0}, 1, 0, UINT64_MAX));
+  EXPECT_FALSE(holds.take({3, 0}, 1, 0, UINT64_MAX));
+  holds.expire(3000, kNobody);
+  EXPECT_EQ(holds.size(), 0U);
+  EXPECT_EQ(holds.next_due_us(), UINT64_MAX);
+}
+
+TEST(Holds, AgreesWithAMapUnderRandomWork) {
+  constexpr uint64_t kSeed = 20261121;
+  SCOPED_TRACE(kSeed);
+  constexpr uint64_t kLeaseUs = 100'000;
+  Prng prng(kSeed);
+  Holds holds(1000, kLeaseUs);
+  std::map<std::pair<uint64_t, uint64_t>, uint64_t> model;  // key, owner -> until
+  uint64_t now = 0;
+  for (int step = 0; step < 50'000; ++step) {
+    const uint64_t key = prng.below(20), owner = prng.below(5);
+    switch (prng.below(8)) {
+      case 0:
+        holds.release({key, 0}, owner, kNobody);
+        model.erase({key, owner});
+        break;
+      case 1:
+        if (prng.chance(0.1)) {
+          holds.release_all(owner, kNobody);
+          std::erase_if(model, [&](const auto& hold) { return hold.first.second == owner; });
+        }
+        break;
+      case 2:
+        now += prng.below(prng.chance(0.02) ? 3 * kLeaseUs : 3000);
+        holds.expire(now, kNobody);
+        break;
+      default: {
+        const uint64_t until = now + prng.below(kLeaseUs);
+        ASSERT_TRUE(holds.take({key, 0}, owner, now, until));
+        model[{key, owner}] = until;
+      }
+    }
+    // What is due may linger for a tick or two; nothing goes before its time.
+    const uint64_t slack = 3 * (kLeaseUs / 254 + 1);
+    std::map<uint64_t, bool> must, may;
+    for (const auto& [pair, until] : model) {
+      must[pair.first] = must[pair.first] || until > now;
+      may[pair.first] = may[pair.first] || until + slack > now;
+    }
+    if (must[key]) {
+      ASSERT_TRUE(holds.held({key, 0})) << step;
+    }
+    if (step % 8 == 2 && !may[key]) {
+      holds.expire(now, kNobody);
+      ASSERT_FALSE(holds.held({key, 0})) << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halfstep::store

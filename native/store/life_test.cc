@@ -1,0 +1,319 @@
+// Holds, expiry, quotas, namespaces, listing, windows of reads, failing reads, and who owns the store.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "store/store_fixture.h"
+
+namespace halfstep::store {
+namespace {
+
+std::string name_of(uint64_t number) { return "block " + std::to_string(number); }
+
+TEST(Life, ThousandsOfLiveTombstonesMakeRoomByReclaimingTheOldestSegments) {
+  StoreBed bed(1, 8);
+  bed.open();
+  // A half holds 32 pages of 62 records: more deletes than that, of blocks that were written after each other.
+  for (uint64_t i = 0; i < 4000; ++i) {
+    ASSERT_EQ(bed.put(name_of(i), kGroupByte, 1), Code::Ok) << i;
+    ASSERT_EQ(bed.remove(name_of(i), kGroupByte), Code::Ok) << i;
+  }
+  ASSERT_EQ(bed.put("the last one"), Code::Ok);
+  EXPECT_GT(bed.store->counters().segments_reclaimed, 0U);
+  bed.reopen();
+  for (uint64_t i = 0; i < 4000; ++i) ASSERT_FALSE(bed.store->find(bed.key(name_of(i), kGroupByte)).present) << i;
+}
+
+TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
+  StoreBed bed(2, 6);
+  bed.open();
+  ASSERT_EQ(bed.put("held"), Code::Ok);
+  bed.settle();
+  ASSERT_TRUE(bed.store->hold(bed.key("held"), 42, bed.clock.us + 50'000'000).ok());
+  EXPECT_EQ(bed.store->hold(bed.key("absent"), 42, bed.clock.us + 50'000'000), Code::NotFound);
+  for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  EXPECT_EQ(bed.get("held"), Code::Ok);
+  bed.store->release_all(42);
+  EXPECT_EQ(bed.store->gauges().holds, 0U);
+  for (uint64_t i = 2000; i < 3000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  EXPECT_EQ(bed.get("held"), Code::NotFound);
+}
+
+TEST(Life, AStoreFullOfHeldBlocksThrottlesWritesAndRecoversWhenLeasesEnd) {
+  StoreBed bed(3, 4);
+  bed.options.lease_ms_max = 1000;
+  bed.open();
+  Status status;
+  uint64_t written = 0;
+  std::vector<std::unique_ptr<StoreBed::Put>> puts;
+  std::vector<std::string> names;
+  names.reserve(5000);
+  for (; written < 5000; ++written) {
+    names.push_back(name_of(written));
+    puts.push_back(std::make_unique<StoreBed::Put>());
+    status = bed.begin_put(*puts.back(), names.back(), kGroupPlain, 16384, false);
+    for (int i = 0; i < 6; ++i) bed.pump();
+    if (!status.ok()) break;
+    ASSERT_TRUE(bed.store->hold(bed.key(names.back()), 1 + written % 3, bed.clock.us + 1'000'000).ok());
+    (void)!bed.store->hold(bed.key(names.front()), 9, bed.clock.us + 1'000'000).ok();
+    for (uint64_t i = 0; i < written; i += 7)
+      (void)!bed.store->hold(bed.key(names[i]), 1 + i % 3, bed.clock.us + 1'000'000).ok();
+  }
+  ASSERT_EQ(status, Status(Code::Throttled, kThrottledSpace));
+  bed.clock.us += 3'000'000;
+  bed.settle();
+  EXPECT_EQ(bed.put("after the leases"), Code::Ok);
+}
+
+TEST(Life, ExpiredBlocksAreMissesAndStayAwayAfterARestartEvenIfTheClockRunsBack) {
+  StoreBed bed(4);
+  bed.open();
+  ASSERT_EQ(bed.put("short", kGroupPlain, 16384, true, 10), Code::Ok);
+  ASSERT_EQ(bed.put("long", kGroupPlain, 16384, true, 1000), Code::Ok);
+  EXPECT_EQ(bed.get("short"), Code::Ok);
+  bed.clock.wall += 11;
+  EXPECT_EQ(bed.get("short"), Code::NotFound);
+  EXPECT_FALSE(bed.store->find(bed.key("short")).present);
+  EXPECT_EQ(bed.store->counters().misses_expired, 1U);
+  bed.close();
+  bed.clock.wall -= 100;
+  bed.restart_engine();
+  bed.open();
+  EXPECT_EQ(bed.store->recovery().blocks_dropped_expired, 1U);
+  EXPECT_EQ(bed.get("short"), Code::NotFound);
+  EXPECT_EQ(bed.get("long"), Code::Ok);
+  EXPECT_EQ(bed.put("short"), Code::Ok);  // its successor
+  EXPECT_EQ(bed.get("short"), Code::Ok);
+}
+
+TEST(Life, NamespacesKeepTheirQuotaAndTakeTheirBlocksWithThem) {
+  StoreBed bed(5);
+  bed.open();
+  std::vector<Status> answers;
+  const auto note = [&](Status status) { answers.push_back(status); };
+  bed.store->create_namespace({"tenant", 64 * KiB, 0}, note);
+  bed.settle();
+  uint32_t scope = 0;
+  bed.store->register_layout("tenant", test_layout(), [&](Status status, uint32_t got) {
+    note(status);
+    scope = got;
+  });
+  bed.settle();
+  ASSERT_EQ(answers, std::vector<Status>(2));
+  EXPECT_NE(scope, bed.scope);
+  ASSERT_EQ(bed.put("shared name"), Code::Ok);
+  bed.scope = scope;
+  EXPECT_EQ(bed.get("shared name"), Code::NotFound);  // the same engine key in another namespace
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(bed.put(name_of(i)), Code::Ok);
+  bed.settle();
+  EXPECT_EQ(bed.put("one too many"), Status(Code::Throttled, kThrottledQuota));
+  bed.store->delete_namespace("tenant", note);
+  bed.settle();
+  EXPECT_EQ(bed.get(name_of(0)), Code::NotFound);
+  EXPECT_EQ(bed.store->layout_of(scope), nullptr);
+  bed.reopen();
+  EXPECT_EQ(bed.store->recovery().blocks_dropped_dead_scope, 4U);
+  EXPECT_EQ(bed.get("shared name"), Code::Ok);
+  // The number is never used again.
+  bed.store->create_namespace({"tenant", 0, 0}, note);
+  bed.settle();
+  bed.store->register_layout("tenant", test_layout(), [&](Status, uint32_t got) { EXPECT_GT(got, scope); });
+  bed.settle();
+}
+
+TEST(Life, ListsEveryBlockOnceWithItsKeyInPagesAndAfterARestart) {
+  StoreBed bed(6);
+  bed.open();
+  std::set<std::string> expected;
+  for (uint64_t i = 0; i < 100; ++i) {
+    const std::string name = i % 2 == 0 ? name_of(i) : std::string(200, 'k') + std::to_string(i);
+    ASSERT_EQ(bed.put(name), Code::Ok);
+    expected.insert(name);
+  }
+  bed.settle();
+  for (int start = 0; start < 2; ++start) {
+    std::set<std::string> seen;
+    uint64_t cursor = 0;
+    do {
+      uint32_t page = 0;
+      cursor = bed.store->list("default", cursor, 7, [&](const Listed& listed) {
+        ++page;
+        EXPECT_TRUE(seen.insert(std::string(as_text(listed.engine_key))).second);
+        EXPECT_EQ(listed.block_bytes, 16384U);
+        EXPECT_EQ(listed.parts, 4U);
+        EXPECT_EQ(listed.layout, test_layout().id());
+      });
+      EXPECT_LE(page, 7U);
+    } while (cursor != 0);
+    EXPECT_EQ(seen, expected);
+    bed.reopen();
+  }
+}
+
+TEST(Life, CodedPartsComeBackAsTheyWereStored) {
+  StoreBed bed(7);
+  bed.open();
+  std::vector<PartInfo> coded;
+  for (uint32_t p = 0; p < 4; ++p) coded.push_back({0, 1000 + p, 4096, 0, 0xABC0 + p, static_cast<uint8_t>(p == 0 ? 3 : 5)});
+  StoreBed::Put put;
+  ASSERT_TRUE(bed.begin_put(put, "coded", kGroupPlain, 16384, true, coded).ok());
+  while (!put.done) bed.pump();
+  for (int start = 0; start < 2; ++start) {
+    const StoreBed::Got got = bed.get(bed.key("coded"));
+    ASSERT_TRUE(got.status.ok());
+    ASSERT_EQ(got.parts.size(), 4U);
+    EXPECT_EQ(got.bytes, bytes_of_key("coded", 1000 + 1001 + 1002 + 1003));
+    for (uint32_t p = 0; p < 4; ++p) {
+      EXPECT_EQ(got.parts[p].raw_crc, 0xABC0 + p);
+      EXPECT_EQ(got.parts[p].raw_bytes, 4096U);
+      EXPECT_EQ(got.parts[p].codec, p == 0 ? 3 : 5);
+    }
+    bed.reopen();
+  }
+}
+
+TEST(Life, WrongLengthsAreRefusedBeforeMemoryIsTaken) {
+  StoreBed bed(8);
+  bed.open();
+  EXPECT_EQ(bed.put("short by one", kGroupPlain, 16383), Code::Invalid);
+  EXPECT_EQ(bed.put("empty", kGroupOpaque, 0), Code::Invalid);
+  EXPECT_EQ(bed.put("too large", kGroupOpaque, bed.geometry.block_bytes_max + 1), Code::TooLarge);
+  EXPECT_EQ(bed.put("no such group", 9, 16384), Code::Invalid);
+  EXPECT_EQ(bed.store->gauges().memory_resident_bytes, 0U);
+}
+
+struct Waiting {
+  StoreBed* bed = nullptr;
+  int completed = 0;
+  std::vector<Resident*> residents;
+};
+std::vector<Read> reads_of(StoreBed& bed, Waiting& waiting, const std::vector<std::string>& names, uint32_t group) {
+  std::vector<Read> reads(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    reads[i].key = bed.key(names[i], group);
+    reads[i].owner = &waiting;
+    reads[i].complete = [](Read& read) {
+      auto& w = *static_cast<Waiting*>(read.owner);
+      ++w.completed;
+      if (read.status.ok()) w.residents.push_back(read.resident);
+    };
+  }
+  return reads;
+}
+std::vector<Read*> pointers(std::vector<Read>& reads) {
+  std::vector<Read*> out;
+  for (Read& read : reads) out.push_back(&read);
+  return out;
+}
+
+TEST(Life, AWindowOfReadsTakesMemoryForAllOrForNone) {
+  StoreBed bed(9, 16, 8 * MiB);
+  bed.open();
+  std::vector<std::string> names;
+  for (uint64_t i = 0; i < 36; ++i) {
+    names.push_back(name_of(i));
+    ASSERT_EQ(bed.put(names.back(), kGroupOpaque, 256 * KiB, true), Code::Ok);
+  }
+  bed.reopen();
+  int relief = 0;
+  bed.store->set_on_memory([&] { ++relief; });
+  Waiting waiting{&bed, 0, {}};
+  std::vector<Read> all = reads_of(bed, waiting, names, kGroupOpaque);
+  EXPECT_EQ(bed.store->begin_reads(pointers(all)), Code::TooLarge);
+  EXPECT_EQ(waiting.completed, 0);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+
+  const std::vector<std::string> first(names.begin(), names.begin() + 12), second(names.begin() + 12, names.begin() + 24),
+      third(names.begin() + 24, names.begin() + 32);
+  std::vector<Read> a = reads_of(bed, waiting, first, kGroupOpaque);
+  std::vector<Read> b = reads_of(bed, waiting, second, kGroupOpaque);
+  std::vector<Read> c = reads_of(bed, waiting, third, kGroupOpaque);
+  ASSERT_TRUE(bed.store->begin_reads(pointers(a)).ok());
+  ASSERT_TRUE(bed.store->begin_reads(pointers(b)).ok());
+  bed.settle();
+  EXPECT_EQ(waiting.completed, 24);
+  EXPECT_EQ(bed.store->begin_reads(pointers(c)), Code::Throttled);
+  EXPECT_EQ(waiting.completed, 24);
+  for (Resident* resident : waiting.residents) bed.store->unpin(resident);
+  waiting.residents.clear();
+  bed.settle();
+  EXPECT_EQ(relief, 1);
+  ASSERT_TRUE(bed.store->begin_reads(pointers(c)).ok());
+  bed.settle();
+  EXPECT_EQ(waiting.completed, 32);
+  EXPECT_EQ(waiting.residents.size(), 8U);
+  for (Resident* resident : waiting.residents) bed.store->unpin(resident);
+}
+
+TEST(Life, ReadsOfOneBlockShareOneDeviceRead) {
+  StoreBed bed(10);
+  bed.open();
+  ASSERT_EQ(bed.put("popular"), Code::Ok);
+  bed.reopen();
+  Waiting waiting{&bed, 0, {}};
+  std::vector<Read> reads = reads_of(bed, waiting, {"popular", "popular", "absent", "popular"}, kGroupPlain);
+  const uint64_t before = bed.engine->counters().reads;
+  ASSERT_TRUE(bed.store->begin_reads(pointers(reads)).ok());
+  EXPECT_EQ(waiting.completed, 1);  // the miss
+  bed.settle();
+  EXPECT_EQ(waiting.completed, 4);
+  EXPECT_EQ(bed.engine->counters().reads - before, 1U);
+  for (Resident* resident : waiting.residents) bed.store->unpin(resident);
+}
+
+TEST(Life, AReadThatFailsOnceIsReadAgainAndOneThatKeepsFailingIsDroppedAndBuried) {
+  StoreBed bed(11);
+  bed.open();
+  ASSERT_EQ(bed.put("shaky"), Code::Ok);
+  ASSERT_EQ(bed.put("dead"), Code::Ok);
+  bed.reopen();
+  bed.engine->inject({io::Op::Read, 0, 0, UINT64_MAX, -EIO, 1});
+  EXPECT_EQ(bed.get("shaky"), Code::Ok);
+  bed.engine->inject({io::Op::Read, 0, 0, UINT64_MAX, -EIO, 3});
+  EXPECT_EQ(bed.get("dead"), Code::IoError);
+  EXPECT_EQ(bed.store->counters().misses_io, 1U);
+  EXPECT_EQ(bed.get("dead"), Code::NotFound);
+  EXPECT_EQ(bed.get("shaky"), Code::Ok);
+  bed.settle();
+  bed.reopen();
+  EXPECT_EQ(bed.get("dead"), Code::NotFound);
+}
+
+TEST(Life, WrongBitsOnTheWayFromTheDeviceNeverReachAnybody) {
+  StoreBed bed(12);
+  bed.open();
+  for (uint64_t i = 0; i < 60; ++i) ASSERT_EQ(bed.put(name_of(i), i % 2 == 0 ? kGroupPlain : kGroupRagged, 16384), Code::Ok);
+  bed.reopen();
+  io::MemoryFaults faults;
+  faults.bit_flip_chance = 0.2;
+  faults.misdirected_read_chance = 0.1;
+  bed.engine->set_faults(faults);
+  uint64_t hits = 0;
+  for (uint64_t i = 0; i < 60; ++i) hits += bed.get(name_of(i), i % 2 == 0 ? kGroupPlain : kGroupRagged).ok() ? 1 : 0;
+  EXPECT_GT(hits, 40U);
+  EXPECT_LT(hits, 60U);
+  EXPECT_EQ(bed.store->counters().misses_corrupt, 60 - hits);
+}
+
+TEST(Life, AnotherOwnerOfTheStoreStopsThisOne) {
+  StoreBed bed(13);
+  bed.open();
+  ASSERT_EQ(bed.put("before"), Code::Ok);
+  bed.settle();
+  SlotPool other_slots(*bed.arena);
+  std::unique_ptr<Arena> arena;
+  ASSERT_TRUE(Arena::create(8 * MiB, false, &arena).ok());
+  SlotPool slots(*arena);
+  std::unique_ptr<Store> other;
+  ASSERT_TRUE(Store::open(*bed.engine, slots, bed.clock, bed.options, &other).ok());
+  Status status;
+  bed.store->create_namespace({"late", 0, 0}, [&](Status answer) { status = answer; });
+  bed.settle();
+  EXPECT_EQ(status, Code::Closed);
+  EXPECT_EQ(bed.put("after"), Code::Closed);
+  EXPECT_EQ(bed.store->close(), Code::Closed);
+  ASSERT_TRUE(other->close().ok());
+}
+
+}  // namespace
+}  // namespace halfstep::store
