@@ -197,7 +197,7 @@ size_t Queue::wait_slices(hs_event* events, size_t max, double timeout_s) {
       count = hs_queue_wait(queue_, events, max, slice_us);
     }
     if (left_us != std::numeric_limits<uint64_t>::max()) left_us -= slice_us;
-    if (count > 0 || left_us == 0) return count;
+    if (count > 0 || left_us == 0 || std::exchange(nudged_, false)) return count;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }

@@ -61,6 +61,8 @@ class Queue {
   nb::list poll();
   // Waits for at least one event; empty after the time (negative: for ever). Signals are heard.
   nb::list wait(double timeout_s);
+  // Ends a wait early, for an event that the core does not know of; the next wait where none is running.
+  void nudge() noexcept { nudged_ = true; }
   void cancel(const Batch& batch) const;
   void cancel_all() const;
   int descriptor() const;
@@ -85,6 +87,7 @@ class Queue {
   nb::object core_;
   hs_queue* queue_ = nullptr;
   bool polling_ = false;
+  bool nudged_ = false;
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, nb::object> batches_;  // by user_data
 };

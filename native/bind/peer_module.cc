@@ -164,6 +164,7 @@ void bind_core(nb::module_& m) {
       .def("poll", &Queue::poll, nb::sig("def poll(self) -> list[tuple[typing.Any, bool, int]]"))
       .def("wait", &Queue::wait, "timeout_s"_a,
            nb::sig("def wait(self, timeout_s: float) -> list[tuple[typing.Any, bool, int]]"))
+      .def("nudge", &Queue::nudge)
       .def("cancel", &Queue::cancel, "batch"_a)
       .def("cancel_all", &Queue::cancel_all)
       .def("descriptor", &Queue::descriptor)

@@ -233,6 +233,71 @@ def test_call_backs_come_from_whoever_polls(client: halfstep.Client, stored: Any
         assert called[-1] == (ticket, 0)
 
 
+def test_closing_a_queue_ends_whoever_waits_on_it(client: halfstep.Client, stored: Any, daemon: Any) -> None:
+    queue = client.queue()
+    daemon.pause()
+    ticket = queue.get(KEYS, np.zeros_like(stored))
+    ended: list[Any] = []
+
+    def wait_for_events() -> None:
+        try:
+            while True:
+                ended.append(queue.wait())
+        except ConfigError as error:
+            ended.append(error)
+
+    waiters = [threading.Thread(target=wait_for_events) for _ in range(3)]
+    waiters.append(threading.Thread(target=lambda: ended.append(ticket.result())))
+    for waiter in waiters:
+        waiter.start()
+    queue.close()
+    for waiter in waiters:
+        waiter.join(60)
+        assert not waiter.is_alive()
+    assert sum("closed" in str(error) for error in ended if isinstance(error, ConfigError)) == 3
+
+
+def test_a_batch_without_items_wakes_a_waiter_too(client: halfstep.Client, stored: Any) -> None:
+    with client.queue() as queue:
+        seen: list[Ticket[Any]] = []
+        waiting = threading.Thread(target=lambda: seen.extend(drained(queue, 2)))
+        waiting.start()
+        tickets = {queue.match(KEYS), queue.match([])}
+        waiting.join(60)
+        assert set(seen) == tickets
+
+
+def test_a_client_that_is_off_has_queues_too() -> None:
+    with halfstep.connect("halfstep://127.0.0.1:1", mode="off") as client, client.queue() as queue:
+        ready = select.poll()
+        ready.register(queue.fileno(), select.POLLIN)
+        assert queue.wait(0.01) == []
+        seen: list[Ticket[Any]] = []
+        waiting = threading.Thread(target=lambda: seen.extend(drained(queue, 1)))
+        waiting.start()
+        ticket = queue.get(KEYS, bytearray(3))
+        waiting.join(60)
+        assert seen == [ticket]
+        assert ready.poll(0) == []
+        queue.match(KEYS)
+        assert ready.poll(60_000)
+        assert asyncio.run(client.aio.match(KEYS)).prefix == 0
+
+
+def test_a_client_that_nobody_closes_is_collected(daemon: Any, layout: Layout) -> None:
+    client = halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=30_000)
+    assert client.submit("match", KEYS).result(60).prefix == 0
+    asyncio.run(client.aio.match(KEYS))
+    client.queue().match(KEYS).result(60)
+    gone = weakref.ref(client)
+    threads = threading.active_count()
+    del client
+    gc.collect()
+    assert gone() is None
+    while threading.active_count() >= threads:
+        threading.Event().wait(0.001)
+
+
 def test_a_full_queue_ends_tickets_as_throttled(client: halfstep.Client, stored: Any, daemon: Any) -> None:
     with client.queue() as queue:
         daemon.pause()

@@ -8,6 +8,7 @@ Thread: any thread may call anything.
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,8 +75,10 @@ class Client:
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         # Queues of synchronous calls that are not in one now; append and pop are atomic.
         self._idle: list[Queue] = []
+        self._lock = threading.Lock()
         self._aio: Aio | None = None
         self._futures: Futures | None = None
+        self._links.add(self)
         _open_clients.add(self)
 
     # ---- the data path: answers, never exceptions ----
@@ -128,13 +131,14 @@ class Client:
     @property
     def aio(self) -> Aio:
         """The same calls for asyncio: `await client.aio.get(...)`."""
-        if self._aio is None:
-            # Here, because asyncio is a third of the import time of a client that never uses it.
-            from halfstep.client.aio import Aio
+        # Here, because asyncio is a third of the import time of a client that never uses it.
+        from halfstep.client.aio import Aio
 
-            self._aio = Aio(self.queue, self._requests)
-            self._links.add(self._aio)
-        return self._aio
+        with self._lock:
+            if self._aio is None:
+                self._aio = Aio(self.queue, self._requests)
+                self._links.add(self._aio)
+            return self._aio
 
     @overload
     def submit(self, operation: Literal["match"], *args: Any, **options: Any) -> Future[MatchResult]: ...
@@ -149,13 +153,15 @@ class Client:
         makers = {name: getattr(self._requests, name) for name in ("match", "get", "put", "delete")}
         if operation not in makers:
             raise ConfigError(f"operation={operation!r}: must be {', '.join(makers)}")
-        if self._futures is None:
-            # Here, for the same reason as asyncio.
-            from halfstep.client.futures import Futures
+        # Here, for the same reason as asyncio.
+        from halfstep.client.futures import Futures
 
-            self._futures = Futures(self.queue)
-            self._links.add(self._futures)
-        return self._futures.submit(makers[operation](*args, **options))
+        with self._lock:
+            if self._futures is None:
+                self._futures = Futures(self.queue)
+                self._links.add(self._futures)
+            futures = self._futures
+        return futures.submit(makers[operation](*args, **options))
 
     def register(self, buffer: object) -> Region:
         """Registered memory for Rows: an engine's pool, once. Region.close() fences, then releases. Errors: ConfigError."""
@@ -258,6 +264,10 @@ class Client:
         self._idle.clear()
         self._links.close()
         _open_clients.discard(self)
+
+    def forked(self) -> None:
+        """In a child."""
+        self._lock = threading.Lock()
 
     def end(self) -> None:
         """Close, because the process ends; threads that still call are answered `unavailable (closed)`."""

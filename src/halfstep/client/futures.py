@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -22,7 +23,7 @@ class Futures:
         self._lock = threading.Lock()
         self._queue: Queue | None = None
         self._thread: threading.Thread | None = None
-        self._stop = -1
+        self._stops: Callable[[], object] = _nothing
 
     def submit(self, request: Request[Any]) -> Future[Any]:
         """The future of `request`'s result."""
@@ -39,7 +40,8 @@ class Futures:
         """In a child: the thread is the parent's."""
         self._lock = threading.Lock()
         self._queue = self._thread = None
-        self._stop = -1
+        # The parent's thread is not there to be stopped, and its descriptors are not ours to write to.
+        self._stops = _nothing
 
     def close(self) -> None:
         """End the thread; the queue is the client's to close."""
@@ -47,7 +49,7 @@ class Futures:
             thread, self._thread, self._queue = self._thread, None, None
         if thread is None:
             return
-        os.eventfd_write(self._stop, 1)
+        self._stops()
         if thread is not threading.current_thread():
             thread.join()
 
@@ -55,15 +57,17 @@ class Futures:
         with self._lock:
             if self._queue is None:
                 self._queue = self._open_queue()
-                self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-                self._thread = threading.Thread(
-                    target=_poll_until,
-                    args=(self._queue, self._queue.fileno(), self._stop),
-                    name="halfstep-futures",
-                    daemon=True,
-                )
+                stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                # Once: by close(), or when a client that nobody closed is collected.
+                self._stops = weakref.finalize(self, os.eventfd_write, stop, 1)
+                arguments = (self._queue, self._queue.fileno(), stop)
+                self._thread = threading.Thread(target=_poll_until, args=arguments, name="halfstep-futures", daemon=True)
                 self._thread.start()
             return self._queue
+
+
+def _nothing() -> None:
+    """No thread, nothing to stop."""
 
 
 def _poll_until(queue: Queue, descriptor: int, stop: int) -> None:

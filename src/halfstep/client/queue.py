@@ -92,6 +92,9 @@ class Queue:
                 self._check_open()
                 self._pending[ticket] = Event(ticket, done=True, steps_done=0)
                 self._wake_watcher()
+                self._changed.notify_all()
+                if self._native is not None:
+                    self._native.nudge()
             ticket.finish()
             return ticket
         with self._changed, Refusals():
@@ -137,7 +140,7 @@ class Queue:
         while True:
             with self._changed:
                 self._check_open()
-                while self._leader and not self._pending:
+                while (self._leader or self._links.mode == "off") and not (self._pending or self._closed):
                     if not self._changed.wait(_left(until)):
                         return []
                 led = bool(self._pending)
@@ -207,6 +210,10 @@ class Queue:
             self._lead(_CLOSE_SLICE_S)
         if native is not None:
             native.close()
+        with self._changed:
+            self._native = None
+            self._leader = False
+            self._changed.notify_all()
         if self._offline_signal >= 0:
             os.close(self._offline_signal)
             self._offline_signal = -1
