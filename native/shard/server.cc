@@ -116,6 +116,9 @@ class RunningServer final : public Server {
       if (shard_ != nullptr) (void)shard_->post([this, grace_ms] { shard_->stop(grace_ms); });
     }
     if (thread_.joinable()) thread_.join();
+    // Another server may take the store, and the memory, though somebody still looks at this one's last numbers.
+    file_.close();
+    arena_ = nullptr;
     const std::lock_guard lock(mutex_);
     return why_ended_.empty() ? Status() : Status(Code::IoError);
   }

@@ -25,6 +25,9 @@ class StoreFile {
   // A made file gets the store's name. Nothing to do for one that was found.
   Fault publish();
 
+  // Unlocks it.
+  void close() noexcept { backing_ = nullptr; }
+
   io::Backing& backing() noexcept { return *backing_; }
   // Null unless the file was made: what it has to be formatted to.
   const store::Geometry* to_format() const noexcept { return unpublished_.empty() ? nullptr : &geometry_; }
