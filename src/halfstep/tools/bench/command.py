@@ -76,8 +76,8 @@ def bench(
     mixed  gets of the hot set among puts (--read-share)   limit: plain sockets
     match  presence, half of it absent                     no bytes move, so no limit
 
-    Every limit is measured right before and after each timed run, with the same block size, bytes in use, connections and
-    congestion control; the better of the two counts. Read the ratio first: it holds on other machines, the speed does not.
+    Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
+    connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
     `cold` counts only if the daemon's engine and the block device say that they read the bytes.
 
     A block's bytes follow from its number. During a run one page of every block that comes is looked at, on top of the

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +19,7 @@ _SECTOR_BYTES = 512  # of /sys/…/stat, whatever the device's own are (Document
 _READ_SECTORS, _WRITTEN_SECTORS = 2, 6
 # A written range shorter than this is the store's header, log or footers, not blocks.
 _RANGE_BYTES_MIN = 1 << 20
-_FIO_S = 300.0
+READ_BYTES_MIN = 64 << 10
 # Threads that wait in a read at once; past this the interpreter's lock is what is measured.
 _THREADS_MAX = 64
 
@@ -87,12 +83,16 @@ def written_ranges(path: Path) -> list[tuple[int, int]]:
     return ranges
 
 
-def extents_of(path: Path, block_bytes: int, batch: int, bytes_max: int, seed: int) -> list[tuple[int, int]]:
+def extents_of(path: Path, block_bytes: int, batch: int, bytes_wanted: int, seed: int) -> list[tuple[int, int]]:
     """(offset, length) of reads over the store's written ranges: batches of neighbouring blocks, the batches in random order.
 
-    That is the order in which cold gets ask. Errors: DeviceError where too little was written to be read.
+    That is the order in which cold gets ask. Neighbours that are smaller than READ_BYTES_MIN are read together, or the limit
+    would be that of Python. Batches come again where fewer bytes were written than are wanted.
+    Errors: DeviceError where too little was written to be read.
     """
     length = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
+    together = max(1, min(batch, READ_BYTES_MIN // length))
+    length, batch = length * together, -(-batch // together)
     extents = [
         (at, length)
         for start, end in written_ranges(path)
@@ -100,53 +100,25 @@ def extents_of(path: Path, block_bytes: int, batch: int, bytes_max: int, seed: i
     ]
     batches = len(extents) // batch
     if batches == 0:
-        raise DeviceError(f"{path}: has no written ranges that hold a batch of {batch} blocks of {block_bytes} bytes")
-    order = np.random.default_rng(seed).permutation(batches)[: max(1, bytes_max // (batch * length))]
+        raise DeviceError(f"{path}: has no written ranges that hold {batch} neighbours of {length} bytes")
+    order = np.resize(np.random.default_rng(seed).permutation(batches), max(1, bytes_wanted // (batch * length)))
     return [extent for chosen in order for extent in extents[chosen * batch : (chosen + 1) * batch]]
 
 
 def raw_read_speed(path: Path, device: BlockDevice, extents: Sequence[tuple[int, int]], depth: int) -> RawSpeed:
-    """Reads every extent once with O_DIRECT, `depth` at a time, checking nothing.
+    """Reads the extents in their order with O_DIRECT, `depth` at a time, checking nothing, by threads that do nothing else.
 
-    By threads of ours, and by fio where it is installed; the faster is told, for a limit that a slow tool sets is none.
-    Nothing is pinned, for the same reason. Errors: DeviceError.
+    Nothing is pinned: a limit takes what cores it gets. (fio, replaying the same extents, stops its clock and its count before
+    the last reads have ended; with reads this large that is several hundredths.) Errors: DeviceError.
     """
+    before = device.read_bytes()
+    elapsed, by = _threads(path, extents, depth)
     total = sum(length for _, length in extents)
-
-    def measured(by: Callable[[], tuple[float, str]]) -> RawSpeed:
-        before = device.read_bytes()
-        bytes_per_s, name = by()
-        return RawSpeed(bytes_per_s, name, total, device.read_bytes() - before)
-
-    speeds = [measured(lambda: _threads(path, extents, depth))]
-    if fio := shutil.which("fio"):
-        speeds.append(measured(lambda: _fio(fio, path, extents, depth)))
-    return max(speeds, key=lambda speed: speed.bytes_per_s)
-
-
-def _fio(fio: str, path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tuple[float, str]:
-    """The extents as an I/O log: fio then reads exactly these, in this order."""
-    largest = max(length for _, length in extents)
-    with tempfile.TemporaryDirectory(prefix="halfstep-fio-") as directory:
-        log = Path(directory) / "extents"
-        lines = ["fio version 2 iolog", f"{path} add", f"{path} open"]
-        lines += [f"{path} read {offset} {length}" for offset, length in extents]
-        lines += [f"{path} close", ""]
-        log.write_text("\n".join(lines))
-        why = ""
-        for engine in ("io_uring", "libaio"):
-            command = [fio, "--name=raw", "--output-format=json", "--thread", "--direct=1", f"--ioengine={engine}"]
-            command += [f"--iodepth={depth}", f"--read_iolog={log}", "--replay_no_stall=1", f"--bs={largest}", "--readonly"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_FIO_S, check=False, cwd=directory)
-            if done.returncode == 0:
-                told = json.loads(done.stdout[done.stdout.index("{") :])
-                version = str(told["fio version"]).removeprefix("fio-")
-                return float(told["jobs"][0]["read"]["bw_bytes"]), f"fio {version} {engine}"
-            why = ((done.stderr or done.stdout).strip().splitlines() or ["no output"])[-1]
-    raise DeviceError(f"fio on {path}: {why}")
+    return RawSpeed(total / elapsed, by, total, device.read_bytes() - before)
 
 
 def _threads(path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tuple[float, str]:
+    """Seconds, and by what."""
     count = min(depth, _THREADS_MAX, len(extents))
     left: Iterator[tuple[int, int]] = iter(extents)
     lock = threading.Lock()
@@ -182,4 +154,4 @@ def _threads(path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tupl
         os.close(descriptor)
     if failures:
         raise DeviceError(f"{path}: plain reads failed: {failures[0]}")
-    return sum(length for _, length in extents) / elapsed, f"preadv in {count} Python threads"
+    return elapsed, f"preadv in {count} Python threads"

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import halfstep
+from halfstep.daemon.config import format_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.content import BODIES, Content
@@ -41,11 +42,10 @@ from halfstep.tools.bench.workload import (
 COLD_SHARE_MIN = 0.99
 # Numbers of blocks that puts make, far from those that gets ask for; multiples of BODIES.
 _FIRST_PUT, _FIRST_MIXED = 1 << 40, 1 << 41
-_LIMIT_S_MAX = 1.0
 _WARM_UP_S_MAX = 0.3
 _VERIFY_BLOCKS_MAX = 16_384
-# As much of the store as the raw device limit reads, at most.
-_RAW_BYTES_MAX = 512 << 20
+# What the raw device limit reads first, to learn how much takes as long as a timed run.
+_RAW_BYTES_FIRST = 256 << 20
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
 assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == 0
@@ -134,11 +134,12 @@ class _Bench:
         self._device = BlockDevice.of(place.store) if place.store else None
         self._rng = np.random.default_rng(plan.seed)
         self._put_lanes: list[PutLane] = []
+        self._raw_bytes = _RAW_BYTES_FIRST
         self._first = {"put": _FIRST_PUT, "mixed": _FIRST_MIXED}
 
     def run(self, scenario: str, report: Report) -> None:
         """Measures one scenario; a result, or a refusal with its reason."""
-        plan, what = self._plan, f"{scenario} {self._content.block_bytes} B x {self._plan.batch}"
+        plan, what = self._plan, f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
         self._tell(f"{what}: making blocks")
         blocks = self._blocks(scenario)
         if scenario != "put":
@@ -146,6 +147,7 @@ class _Bench:
         lanes = self._lanes(scenario, blocks)
         self._warm_up(scenario, lanes, blocks)
         runs = []
+        self._limit(scenario)  # learns how long it takes, and warms up
         limit = self._limit(scenario)
         for number in range(plan.repeat):
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
@@ -158,10 +160,9 @@ class _Bench:
             if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
                 report.refused.append(Refusal(scenario, self._content.block_bytes, why))
                 return
-            # Noise only slows a limit down: the better of its measurements before and after the run is nearer to the truth.
             limit_before, limit = limit, self._limit(scenario)
             moved = None if scenario == "match" else float(payload) / timing.seconds
-            runs.append(Run(moved, timing, _higher(limit_before, limit), proof))
+            runs.append(Run(moved, timing, _between(limit_before, limit), proof))
         self._tell(f"{what}: verifying")
         whole = self._verify(scenario, blocks)
         report.results.append(Result.of(scenario, self._content.block_bytes, plan.batch, runs, whole))
@@ -219,7 +220,7 @@ class _Bench:
                 target_bytes=plan.batch * plan.in_flight * self._content.block_bytes,
                 connections=plan.connections,
                 congestion=self._client.facts().congestion,
-                seconds=min(_LIMIT_S_MAX, plan.seconds),
+                seconds=plan.seconds,
                 sender_core=self._place.daemon_core,
                 unix=str(Path(directory) / "stream.sock") if kind == "unix" else "",
             )
@@ -229,8 +230,10 @@ class _Bench:
         plan, store = self._plan, self._place.store
         if store is None or self._device is None:
             return None
-        extents = extents_of(store, self._content.block_bytes, plan.batch, _RAW_BYTES_MAX, plan.seed)
+        extents = extents_of(store, self._content.block_bytes, plan.batch, self._raw_bytes, plan.seed)
         raw = raw_read_speed(store, self._device, extents, plan.batch * plan.in_flight)
+        # The next one takes as long as a timed run: a device that is fast for a moment is not a fast device.
+        self._raw_bytes = int(raw.bytes_per_s * plan.seconds)
         if raw.device_bytes < COLD_SHARE_MIN * raw.bytes:
             # Not read from the device, so no limit of it; the run itself will not pass for cold either.
             return None
@@ -261,10 +264,11 @@ class _Bench:
         return outcome
 
 
-def _higher(one: Limit | None, other: Limit | None) -> Limit | None:
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda limit: limit.bytes_per_s)
+def _between(before: Limit | None, after: Limit | None) -> Limit | None:
+    """What the limit was during a run, as far as its neighbours tell."""
+    if before is None or after is None:
+        return None
+    return Limit((before.bytes_per_s + after.bytes_per_s) / 2, after.by)
 
 
 def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def ratio(self) -> float | None:
-        """To the better of the limits that were measured right before and right after."""
+        """To the mean of the limits that were measured right before and right after."""
         if self.limit is None or self.bytes_per_s is None:
             return None
         return self.bytes_per_s / self.limit.bytes_per_s
@@ -190,7 +190,7 @@ class Report:
             f"the run with the median ratio of {head['repeat']} is shown"
         )
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
-            yield f"limit by {limit}, measured before and after each run, the better counts"
+            yield f"limit by {limit}, mean of right before and right after each run"
         for result in self.results:
             yield from self._remarks_on(result)
         for refusal in self.refused:
