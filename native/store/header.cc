@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 
 namespace halfstep::store {
@@ -13,6 +14,8 @@ constexpr uint64_t kKnownIncompatible = 0;
 constexpr uint64_t kKnownReadOnly = 0;
 
 Sha256 checksum_of(ConstBytes snapshot) {
+  assert(snapshot.size() >= sizeof(format::StoreHeader));
+  if (snapshot.size() < sizeof(format::StoreHeader)) return {};  // callers checked; said again for the compiler
   std::vector<std::byte> copy(snapshot.begin(), snapshot.end());
   std::memset(copy.data() + offsetof(format::StoreHeader, checksum), 0, sizeof(Sha256));
   return sha256(copy);
@@ -77,9 +80,9 @@ Status encode_header(HeaderState& state, std::vector<std::byte>* out) {
   f.layout_count = static_cast<uint32_t>(state.layouts.size());
   f.scope_count = static_cast<uint32_t>(state.scopes.size());
   f.wrapped_key_count = 0;
-  out->clear();
+  out->assign(sizeof(f), std::byte{0});
   Writer writer(*out);
-  writer.put(f);
+  writer.patch(0, f);
   for (const format::DeviceRecord& d : state.devices) writer.put(d);
   for (const StoredNamespace& n : state.namespaces) {
     format::NamespaceRecord record = n.record;

@@ -55,15 +55,20 @@ Status Recovery::run() {
   for (const uint32_t number : newest_first) load_segment(number);
 
   core_.sequence = std::max(sequence_max_ + 1, core_.header.fixed.start_number << kSequenceBitsPerStart);
-  bool sealed = false;
   for (const uint32_t number : newest_first) {
     Segment& segment = core_.catalog.segment(number);
     if (segment.state == SegmentState::Ended) seal(segment);
     if (segment.state == SegmentState::Sealed) segment.entries = {};
-    sealed = true;
   }
-  if (sealed && !io_.flush().ok())
+  if (io_.flush().ok()) {
+    // Whatever was read is on media now.
+    for (const uint32_t number : newest_first) {
+      Segment& segment = core_.catalog.segment(number);
+      segment.durable_page = segment.written_page;
+    }
+  } else {
     note("flush after recovery failed: segments sealed just now are walked again at the next start");
+  }
 
   std::vector<SegmentRecord> segments = log_.segments;
   for (Segment& segment : core_.catalog.segments()) {

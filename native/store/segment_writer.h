@@ -40,6 +40,7 @@ class SegmentWriter {
   // Segments that are full and whose frames have all landed are handed to the sealer when everything in them is on media.
   bool durable(const Segment& segment) const noexcept { return segment.durable_page == segment.next_page; }
   void want_durable(const Segment& segment);
+  void want_flush() noexcept { flush_wanted_ = true; }
 
  private:
   struct Frame {

@@ -237,7 +237,10 @@ Status StoreImpl::begin_write(Write& write) {
   uint32_t there_bytes = 0;
   bool durable = false;
   if (present(write.key, &there_bytes, &durable)) {
-    if (write.persist && !durable) return {Code::Throttled, kThrottledPending};
+    if (write.persist && !durable) {  // it soon will be, and is no answer before
+      writer_.want_flush();
+      return {Code::Throttled, kThrottledPending};
+    }
     ++core_.counters.writes_present;
     return Code::Present;
   }
