@@ -171,9 +171,7 @@ class ShardFixture : public ::testing::Test {
   }
 
   void stop() {
-    if (shard_ != nullptr) {
-      EXPECT_TRUE(shard_->post([this] { shard_->stop(0); }));
-    }
+    if (shard_ != nullptr) (void)shard_->post([this] { shard_->stop(0); });  // it may have been stopped by the test
     if (thread_.joinable()) thread_.join();
     shard_ = nullptr;
     if (!directory_.empty()) std::filesystem::remove_all(directory_);
