@@ -1,1 +1,1 @@
-"""Long runs against a live daemon. Each is a command (`python -m tests.torture.kills --help`); a short run of each is a test."""
+"""Long runs against a live daemon. Each is a command (`python -m tests.torture.kills --help`), a short run of it a test."""

@@ -11,12 +11,13 @@ import numpy.typing as npt
 SIZES = (1, 777, 4096, 20_000, 65_536, 262_144, 300_001, 1 << 20)
 
 
-def size_of(key: bytes) -> int:
-    """The block's length, from its key."""
-    return SIZES[hashlib.blake2b(key, digest_size=1, person=b"size").digest()[0] % len(SIZES)]
+def size_of(key: bytes, bytes_max: int = SIZES[-1]) -> int:
+    """The block's length, from its key. bytes_max: the largest block that the store takes."""
+    sizes = [size for size in SIZES if size <= bytes_max]
+    return sizes[hashlib.blake2b(key, digest_size=1, person=b"size").digest()[0] % len(sizes)]
 
 
-def bytes_of(key: bytes) -> npt.NDArray[np.uint8]:
-    """The block's bytes, from its key."""
+def bytes_of(key: bytes, bytes_max: int = SIZES[-1]) -> npt.NDArray[np.uint8]:
+    """The block's bytes, from its key. bytes_max: as for `size_of`."""
     seed = int.from_bytes(hashlib.blake2b(key, digest_size=8, person=b"bytes").digest(), "little")
-    return np.random.Generator(np.random.SFC64(seed)).integers(0, 256, size_of(key), dtype=np.uint8)
+    return np.random.Generator(np.random.SFC64(seed)).integers(0, 256, size_of(key, bytes_max), dtype=np.uint8)

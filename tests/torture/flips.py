@@ -14,14 +14,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
+from tests.torture.content import bytes_of, size_of
 
 import halfstep
 from halfstep import _shard
-from tests.torture.content import bytes_of, size_of
 
 DEADLINE_MS = 20_000
+# Small, so that an image is soon written: blocks are then at most 256 KiB.
+STORE_BYTES = 128 << 20
 BLOCKS = 160
 # 31 entries stand on one metadata page (docs/on-flash-format.md): what a flip there may cost at most.
 ENTRIES_PER_PAGE = 31
@@ -49,25 +52,29 @@ class InProcess:
         )
         self.url = f"halfstep+unix://{socket}"
 
-    def __enter__(self) -> InProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.server.stop(1000)
 
 
-def fill(store: Path, store_bytes: int, keys: list[bytes], *, cleanly: bool) -> None:
-    """Makes a store with these blocks, all on media; several frames and, if stopped cleanly, footers."""
+def fill(store: Path, store_bytes: int, keys: list[bytes], *, cleanly: bool) -> int:
+    """Makes a store with these blocks, all on media; several frames and, if stopped cleanly, footers. Returns its largest block."""
     with InProcess(store, store_bytes) as daemon:
         with halfstep.connect(daemon.url, layout=halfstep.Layout.opaque("flips"), required=True) as client:
+            bytes_max = client.facts().block_bytes_max
             for at in range(0, len(keys), 16):
                 some = keys[at : at + 16]
-                assert client.put(some, [bytes_of(key) for key in some], durability="persist", deadline_ms=DEADLINE_MS).ok.all()
+                blocks = [bytes_of(key, bytes_max) for key in some]
+                put = client.put(some, blocks, durability="persist", deadline_ms=DEADLINE_MS)
+                assert put.ok.all(), put
         if not cleanly:
             # What a kill leaves behind: the image as it is now, before stop() seals anything.
             store.with_suffix(".open").write_bytes(store.read_bytes())
     if not cleanly:
         store.with_suffix(".open").replace(store)
+    return bytes_max
 
 
 def used_ranges(image: bytes) -> list[tuple[int, int]]:
@@ -95,7 +102,7 @@ def places(image: bytes, count: int, rng: random.Random) -> Iterator[int]:
             at -= end - start
 
 
-def check(store: Path, keys: list[bytes], tally: Tally) -> None:
+def check(store: Path, keys: list[bytes], bytes_max: int, tally: Tally) -> None:
     """Starts over the flipped image and reads everything."""
     tally.flips += 1
     try:
@@ -105,13 +112,15 @@ def check(store: Path, keys: list[bytes], tally: Tally) -> None:
         tally.refused_starts += 1
         return
     with daemon:
-        with halfstep.connect(daemon.url, layout=halfstep.Layout.opaque("flips"), required=True, deadline_ms=DEADLINE_MS) as client:
+        with halfstep.connect(
+            daemon.url, layout=halfstep.Layout.opaque("flips"), required=True, deadline_ms=DEADLINE_MS
+        ) as client:
             present = client.match(keys, deadline_ms=DEADLINE_MS).present
-            targets = [np.zeros(size_of(key), dtype=np.uint8) for key in keys]
+            targets = [np.zeros(size_of(key, bytes_max), dtype=np.uint8) for key in keys]
             got = client.get(keys, targets, deadline_ms=DEADLINE_MS)
             missed_on_read = 0
             for key, there, ok, target in zip(keys, present, got.ok, targets, strict=True):
-                tally.wrong += bool(ok) and not np.array_equal(target, bytes_of(key))
+                tally.wrong += bool(ok) and not np.array_equal(target, bytes_of(key, bytes_max))
                 missed_on_read += bool(there) and not ok
             counters = client.stat()
         counted = sum(value for name, value in counters.items() if "corrupt" in name and "miss" in name)
@@ -127,7 +136,7 @@ def run(flips: int, seed: int, directory: Path, *, verbose: bool = False) -> Tal
     for cleanly in (True, False):
         store = directory / f"{'clean' if cleanly else 'killed'}.hs"
         keys = [rng.randbytes(rng.randint(1, 60) + 8) for _ in range(BLOCKS)]
-        fill(store, 128 << 20, keys, cleanly=cleanly)
+        bytes_max = fill(store, STORE_BYTES, keys, cleanly=cleanly)
         image = store.read_bytes()
         ranges = used_ranges(image)
         victim = directory / "victim.hs"
@@ -140,7 +149,7 @@ def run(flips: int, seed: int, directory: Path, *, verbose: bool = False) -> Tal
                 file.seek(offset)
                 file.write(bytes([image[offset] ^ (1 << rng.randrange(8))]))
             before = tally.wrong + tally.too_many_lost + tally.refused_starts + tally.uncounted_misses
-            check(victim, keys, tally)
+            check(victim, keys, bytes_max, tally)
             if tally.wrong + tally.too_many_lost + tally.refused_starts + tally.uncounted_misses != before:
                 print(f"offset {offset} of the {'clean' if cleanly else 'killed'} image, seed {seed}: {tally}", flush=True)
             elif verbose and number % 50 == 0:

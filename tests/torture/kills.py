@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
-import halfstep
 from tests.torture.content import bytes_of, size_of
 from tests.torture.process import DaemonProcess
+
+import halfstep
 
 DEADLINE_MS = 20_000
 BATCH = 8

@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-import halfstep
+import numpy.typing as npt
 from tests.torture.content import bytes_of
 from tests.torture.frames import crc32c, seal
 from tests.torture.process import DaemonProcess
 
-GOOD_DEADLINE_MS = 2000
+import halfstep
+
+GOOD_DEADLINE_MS, SETUP_DEADLINE_MS = 2000, 20_000
 # Frames behind one another on a connection before it is given up; the daemon closes most of them far earlier.
 FRAMES_PER_CONNECTION = 40
-HEADER = struct.Struct("<IBBHQIIII")
+# Lengths around the bounds of bodies and of chunks.
+LENGTHS = (2 << 20, (2 << 20) + 1, 256 << 10, (256 << 10) + 1)
 
 
 @dataclass
@@ -75,7 +77,7 @@ class Mutator:
         elif kind == "truncate":
             del frame[rng.randrange(len(frame)) :]
         elif kind in ("lengths", "oversized"):
-            size = rng.choice([0xFFFFFFFF, 0x7FFFFFFF, 2 << 20, (2 << 20) + 1, 256 << 10, (256 << 10) + 1, rng.randrange(1 << 32)])
+            size = rng.choice([0xFFFFFFFF, 0x7FFFFFFF, *LENGTHS, rng.randrange(1 << 32)])
             at = 16 if kind == "lengths" else 20
             frame[at : at + 4] = struct.pack("<I", size)
             frame[28:32] = struct.pack("<I", crc32c(bytes(frame[:28])))
@@ -149,14 +151,15 @@ def attack(address: tuple[str, int], frames: int, seed: int, tally: Tally) -> Co
 def run(frames: int, seed: int, directory: Path, *serve_arguments: str, verbose: bool = False) -> Tally:
     """`frames` bad frames while a good client gets its blocks."""
     tally = Tally()
-    with DaemonProcess(directory, "--size", "256MiB", "--arena", "64MiB", *serve_arguments) as daemon:
+    with DaemonProcess(directory, "--size", "1GiB", "--arena", "64MiB", *serve_arguments) as daemon:
         layout = halfstep.Layout.opaque("good")
         keys = [b"good-%d" % number for number in range(8)]
-        blocks = [bytes_of(key) for key in keys]
         with halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=GOOD_DEADLINE_MS) as client:
-            assert client.put(keys, blocks, durability="persist").ok.all()
+            blocks = [bytes_of(key, client.facts().block_bytes_max) for key in keys]
+            put = client.put(keys, blocks, durability="persist", deadline_ms=SETUP_DEADLINE_MS)
+            assert put.ok.all(), put
             stop = threading.Event()
-            good = threading.Thread(target=_be_good, args=(client, keys, stop, tally))
+            good = threading.Thread(target=_be_good, args=(client, keys, blocks, stop, tally))
             # A first part warms pools and buffers up: growth is measured from there.
             attack(daemon.address, min(frames // 10 + 1, 20_000), seed + 1, tally)
             rss, descriptors = daemon.resident_bytes(), daemon.descriptors()
@@ -177,13 +180,15 @@ def run(frames: int, seed: int, directory: Path, *serve_arguments: str, verbose:
     return tally
 
 
-def _be_good(client: halfstep.Client, keys: list[bytes], stop: threading.Event, tally: Tally) -> None:
-    targets = [np.zeros(len(bytes_of(key)), dtype=np.uint8) for key in keys]
+def _be_good(
+    client: halfstep.Client, keys: list[bytes], blocks: list[npt.NDArray[np.uint8]], stop: threading.Event, tally: Tally
+) -> None:
+    targets = [np.zeros_like(block) for block in blocks]
     while not stop.is_set():
         for target in targets:
             target[:] = 0
         got = client.get(keys, targets, deadline_ms=GOOD_DEADLINE_MS)
-        right = got.ok.all() and all(np.array_equal(t, bytes_of(k)) for t, k in zip(targets, keys, strict=True))
+        right = got.ok.all() and all(np.array_equal(t, b) for t, b in zip(targets, blocks, strict=True))
         tally.good_calls += 1
         tally.good_failures += not right
         stop.wait(0.01)

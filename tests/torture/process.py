@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_S = 60
 
@@ -71,7 +71,7 @@ class DaemonProcess:
         self._process = None
         return status
 
-    def __enter__(self) -> DaemonProcess:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -2,16 +2,16 @@
 
     store = PromptCache(client, model)
     restored = store.restore(ids)                 # longest prefix that the tier holds, as a DynamicCache
-    saver = store.prefill(ids, restored.cache)    # computes the rest, saving full blocks while it goes
+    saved = store.prefill(ids, restored.cache)    # computes the other full blocks, saving them while it goes
     model.generate(ids, past_key_values=restored.cache, ...)
 
 A block is `block_tokens` tokens of all layers. Its parts are layer 0's K, layer 0's V, layer 1's K, …, each
 [kv_heads, block_tokens, head_dim] as the cache holds it after rotation; so a restore lands straight in the new cache's
-tensors, layer by layer. GQA and MLA models differ only in what K and V are shaped like (an MLA cache holds the latent
-as K and the rotary part as V), which is read from one probing forward of a single token, not guessed from the configuration.
+tensors, layer by layer. GQA and MLA models differ only in what K and V are shaped like, which is read from one probing forward
+of a single token, not guessed from the configuration.
 
-Covered: batch size 1, dense `DynamicCache` layers on the CPU. Sliding-window, quantised and state-space layers are refused by
-name: their caches do not hold every token of the prefix.
+Covered: decoder-only models, batch size 1, dense `DynamicCache` layers on the CPU. Sliding-window, quantised and state-space
+layers are refused by name: their caches do not hold every token of the prefix.
 
 Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use, so a restore makes a fresh one each time.
 """
@@ -19,11 +19,15 @@ Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use,
 from __future__ import annotations
 
 import hashlib
+import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import DynamicCache
 from transformers import __version__ as transformers_version
@@ -39,6 +43,18 @@ if TYPE_CHECKING:
 
 # Tokens computed by one forward while prefilling: blocks of the last one are on their way while the next one computes.
 PREFILL_TOKENS = 512
+# Values that the fingerprint takes of each parameter.
+SAMPLE_VALUES = 1024
+# What a configuration says that does not change a cache's bytes, or differs where equal weights are kept in two places.
+CONFIG_APART = {
+    "_name_or_path",
+    "transformers_version",
+    "architectures",
+    "use_cache",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+}
 
 
 @dataclass(frozen=True)
@@ -53,9 +69,10 @@ class LayerShape:
 
 @dataclass
 class Restored:
-    """What `restore` found. cache: a fresh DynamicCache with `tokens` tokens in it. hit_blocks: verified blocks in it.
+    """What `restore` found.
 
-    asked_blocks: how many the prompt has. bytes: payload landed. reason: why it ended before asked_blocks, or "".
+    cache: a fresh DynamicCache that holds `tokens` tokens, those of the first hit_blocks blocks. asked_blocks: how many were
+    asked for. bytes: what those that hit weigh. reason: why it ended before asked_blocks, or "".
     """
 
     cache: DynamicCache
@@ -68,7 +85,10 @@ class Restored:
 
 @dataclass
 class Saved:
-    """What became of a prompt's full blocks: stored now, present before, or not taken (throttled, dead daemon, …)."""
+    """What became of a prompt's full blocks: stored now, present before, or refused (throttled, dead daemon, …).
+
+    bytes: of those stored now. reason: why the first refused one was refused, or "".
+    """
 
     stored: int = 0
     present: int = 0
@@ -80,16 +100,23 @@ class Saved:
 def fingerprint(model: PreTrainedModel) -> str:
     """16 hex digits that change with the weights: every parameter's name, shape, dtype and a sample of its values.
 
-    Two processes that load the same weights agree; a fine-tune differs. Reads at most 4 KiB of each parameter.
+    Two processes that load the same weights agree; a fine-tune differs. Reads at most SAMPLE_VALUES values of each parameter,
+    at equal distances: an edit of a few single values may go unseen, and is told apart by `weights_revision` instead.
     """
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         flat = parameter.detach().reshape(-1)
-        step = max(1, flat.numel() // 1024)
-        sample = flat[::step][:1024].to(device="cpu", dtype=torch.float32).contiguous()
+        step = max(1, flat.numel() // SAMPLE_VALUES)
+        sample = flat[::step][:SAMPLE_VALUES].to(device="cpu", dtype=torch.float32).contiguous()
         digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
         digest.update(sample.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def config_digest(config: PretrainedConfig) -> str:
+    """16 hex digits of all that a configuration says about arithmetic, rotary settings above all: weights do not show those."""
+    told = {name: value for name, value in config.to_dict().items() if name not in CONFIG_APART}
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 class PromptCache:
@@ -108,17 +135,18 @@ class PromptCache:
         weights_revision: str | None = None,
         salt: bytes = b"",
         ttl_s: int = 0,
-        durability: str = "cache",
+        durability: Literal["cache", "persist"] = "cache",
     ) -> None:
-        """weights_revision: what tells these weights from others; `fingerprint(model)` when not given.
+        """Probe the model's cache with a forward of one token.
 
-        salt: kept apart in the keys (a tenant, a LoRA adapter).
+        weights_revision: what tells these weights from others; `fingerprint(model)` when not given.
+        salt: kept apart in the keys (a tenant, a LoRA adapter). ttl_s: of saved blocks; 0 = the namespace's default.
         """
         if block_tokens < 1:
             raise ConfigError(f"block_tokens={block_tokens}: must be at least 1")
         self.client, self.model = client, model
-        self._salt, self._ttl_s, self._durability = salt, ttl_s, durability
-        self.block_tokens = block_tokens
+        self.block_tokens, self.ttl_s, self.durability = block_tokens, ttl_s, durability
+        self._salt = salt
         self._layers, self._dtype = _probe(model)
         self.layout = self._make_layout(weights_revision or fingerprint(model))
         self.block_bytes = self.layout.groups[0].block_bytes
@@ -129,7 +157,7 @@ class PromptCache:
         return self.model.config
 
     def keys(self, ids: torch.Tensor) -> list[bytes]:
-        """Prefix-chained keys of the full blocks of `ids` ([tokens] or [1, tokens])."""
+        """Prefix-chained keys of the full blocks of `ids` ([tokens] or [1, tokens]). Errors: ConfigError (a larger batch)."""
         return prefix_keys(_flat(ids), self.block_tokens, salt=self._salt)
 
     # ---- Restore ----
@@ -137,8 +165,9 @@ class PromptCache:
     def restore(self, ids: torch.Tensor, *, deadline_ms: float | None = None) -> Restored:
         """The longest verified prefix of `ids` that arrives before the deadline, as a fresh cache.
 
-        At least the prompt's last token stays to be computed, so that there are logits to go on from; so does a partial last
-        block. Errors: none but wrong arguments.
+        ids: [tokens] or [1, tokens]. At least the prompt's last token stays to be computed, so that there are logits to go on
+        from; so does a partial last block. deadline_ms: of all of it; the client's own for each call when not given.
+        Errors: ConfigError (a wrong argument). A miss, a dead daemon and a late one are in the result.
         """
         tokens = len(_flat(ids))
         keys = self.keys(ids)[: max(0, (tokens - 1) // self.block_tokens)]
@@ -150,54 +179,68 @@ class PromptCache:
         asked = len(keys)
         if asked == 0:
             return Restored(cache, 0, 0, 0, 0, "the prompt has no full block before its last token")
-        found = self.client.match(keys, layout=self.layout, deadline_ms=deadline_ms)
+        started = time.monotonic()
+        found = self.client.match(keys, layout=self.layout, stop_at_miss=True, deadline_ms=deadline_ms)
         if found.prefix == 0:
             return Restored(cache, 0, 0, asked, 0, found.reason or "miss")
+        left_ms = None if deadline_ms is None else deadline_ms - (time.monotonic() - started) * 1e3
+        if left_ms is not None and left_ms < 1:
+            return Restored(cache, 0, 0, asked, 0, "late")
         tensors = self._empty(found.prefix * self.block_tokens)
         got = self.client.get(
             keys[: found.prefix],
-            self._rows(tensors, 0, found.prefix),
+            self.rows(tensors, 0, found.prefix),
             layout=self.layout,
             order="layer",
             stop_at_miss=True,
-            deadline_ms=deadline_ms,
+            deadline_ms=left_ms,
         )
         hit = got.prefix
-        reason = "" if hit == asked else (got.reason(hit) if hit < found.prefix else "miss")
         if hit > 0:
-            count = hit * self.block_tokens
-            for layer, (keys_tensor, values_tensor) in enumerate(tensors):
-                cache.update(keys_tensor[:, :, :count], values_tensor[:, :, :count], layer)
+            _fill(cache, tensors, hit * self.block_tokens)
+        reason = got.reason(hit) if hit < found.prefix else "" if hit == asked else found.reason or "miss"
         return Restored(cache, hit * self.block_tokens, hit, asked, hit * self.block_bytes, reason)
 
     # ---- Save ----
 
     def save(self, ids: torch.Tensor, cache: DynamicCache, *, first_block: int = 0, deadline_ms: float | None = None) -> Saved:
-        """Puts the full blocks of `ids` that `cache` holds, from `first_block` on. Waits until they are acknowledged."""
-        saver = Saver(self, ids, first_block=first_block, deadline_ms=deadline_ms)
-        saver.advance(cache)
-        return saver.finish()
+        """Puts the full blocks of `ids` that `cache` holds, from `first_block` on. Waits until they are acknowledged.
 
-    def prefill(
-        self, ids: torch.Tensor, cache: DynamicCache, *, deadline_ms: float | None = None, save: bool = True
-    ) -> Saved:
-        """Computes what `cache` lacks of `ids` but its last token, saving full blocks while the next ones compute.
-
-        Goes by whole blocks up to the last full one, then the rest, so that a run that restored the prefix computes the same
-        pieces as the run that saved it: split alike, the same bits come out.
+        ids: [tokens] or [1, tokens], those that `cache` was computed from. Errors: ConfigError (a wrong argument).
         """
-        ids = ids.reshape(1, -1)
-        start, end = cache.get_seq_length(), ids.shape[1] - 1
-        last_full = end // self.block_tokens * self.block_tokens
-        saver = Saver(self, ids, first_block=start // self.block_tokens, deadline_ms=deadline_ms)
+        saver = Saver(self, ids, first_block=first_block, deadline_ms=deadline_ms)
+        try:
+            saver.advance(cache)
+            return saver.finish()
+        finally:
+            saver.close()
+
+    def prefill(self, ids: torch.Tensor, cache: DynamicCache, *, deadline_ms: float | None = None, save: bool = True) -> Saved:
+        """Computes the full blocks of `ids` that `cache` lacks, and saves them while the next ones compute.
+
+        ids: [tokens] or [1, tokens]; what `cache` holds of it already is not saved again. The tokens after the last full block,
+        at least one, are left to the caller's `generate`. Pieces end at multiples of PREFILL_TOKENS (in whole blocks) wherever
+        they begin: split alike, the same bits come out of a run that restored and one that did not.
+        Errors: ConfigError (a wrong argument, a cache of more tokens than `ids` has).
+        """
+        length = len(_flat(ids))
+        ids = ids.reshape(1, length)
+        start = cache.get_seq_length()
+        if start > length:
+            raise ConfigError(f"cache: holds {start} tokens, ids has {length}; a cache goes with the prompt it was made from")
+        last_full = max(0, length - 1) // self.block_tokens * self.block_tokens
         step = max(1, PREFILL_TOKENS // self.block_tokens) * self.block_tokens
-        borders = [*range(start, last_full, step), last_full] if start < last_full else [start]
-        with torch.no_grad():
-            for first, after in zip(borders, borders[1:], strict=False):
-                self.model(ids[:, first:after], past_key_values=cache, use_cache=True, logits_to_keep=1)
+        borders = [start, *range((start // step + 1) * step, last_full, step), last_full] if start < last_full else [start]
+        saver = Saver(self, ids, first_block=start // self.block_tokens, deadline_ms=deadline_ms)
+        try:
+            for first, after in pairwise(borders):
+                with torch.no_grad():
+                    self.model(ids[:, first:after], past_key_values=cache, use_cache=True, logits_to_keep=1)
                 if save:
                     saver.advance(cache)
-        return saver.finish()
+            return saver.finish()
+        finally:
+            saver.close()
 
     # ---- Inside ----
 
@@ -210,12 +253,14 @@ class PromptCache:
             for s in self._layers
         }
         if len(sizes) != 1:
-            raise ConfigError(f"model {self.model.config.model_type}: its layers have {len(sizes)} cache shapes, only one is covered")
-        fields = {
+            kind = self.model.config.model_type
+            raise ConfigError(f"model {kind}: its layers have {len(sizes)} cache shapes, only one is covered")
+        fields: dict[str, str | int] = {
             "engine": "transformers",
             "engine_version": minor,
             "model": str(self.model.config.model_type),
             "weights": weights,
+            "config": config_digest(self.model.config),
             "dtype": str(self._dtype).removeprefix("torch."),
             "block_tokens": self.block_tokens,
             "layers": len(self._layers),
@@ -232,7 +277,7 @@ class PromptCache:
             for s in self._layers
         ]
 
-    def _rows(self, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]], first_block: int, blocks: int) -> Rows:
+    def rows(self, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]], first_block: int, blocks: int) -> Rows:
         """Row r = tokens [r * block_tokens, (r + 1) * block_tokens) of every tensor; its parts in the layout's order."""
         template = Template(self._part(tensor) for pair in tensors for tensor in pair)
         return Rows(template, np.arange(first_block, first_block + blocks, dtype=np.int64))
@@ -253,10 +298,14 @@ class PromptCache:
 class Saver:
     """Puts a prompt's blocks as its cache grows. Tickets run while the model computes; `finish` collects them.
 
-    The cache concatenates, so each `advance` sees new tensors: those of a ticket stay alive, and unchanged, until it ended.
+    Invariant: the cache concatenates, so each `advance` sees new tensors: those of a ticket stay alive, and unchanged, until it
+    ended. Thread: one at a time.
     """
 
-    def __init__(self, store: PromptCache, ids: torch.Tensor, *, first_block: int = 0, deadline_ms: float | None = None) -> None:
+    def __init__(
+        self, store: PromptCache, ids: torch.Tensor, *, first_block: int = 0, deadline_ms: float | None = None
+    ) -> None:
+        """first_block: those before it are saved already. deadline_ms: of each put."""
         self._store = store
         self._keys = store.keys(ids)
         self._next = first_block
@@ -271,15 +320,15 @@ class Saver:
         first, count = self._next, held - self._next
         if count <= 0:
             return 0
-        tensors = [(_dense(layer, "keys"), _dense(layer, "values")) for layer in cache.layers]
+        tensors = [(_dense(layer, "keys"), _dense(layer, "values")) for layer in _layers(cache)]
         ticket = self._queue.put(
             self._keys[first:held],
-            store._rows(tensors, first, count),  # noqa: SLF001
+            store.rows(tensors, first, count),
             layout=store.layout,
             parents=[PARENT_ROOT if first == 0 else PARENT_UNKNOWN, *range(count - 1)],
             depths=np.arange(first, held).clip(max=0xFFFF).astype(np.uint16),
-            ttl_s=store._ttl_s,  # noqa: SLF001
-            durability=store._durability,  # noqa: SLF001
+            ttl_s=store.ttl_s,
+            durability=store.durability,
             deadline_ms=self._deadline_ms,
         )
         self._tickets.append(ticket)
@@ -287,7 +336,7 @@ class Saver:
         return count
 
     def finish(self) -> Saved:
-        """Waits for every ticket (each has its deadline) and adds them up."""
+        """Waits for every ticket (each has its deadline) and adds them up; then it is closed."""
         saved = Saved()
         for ticket in self._tickets:
             result = ticket.result()
@@ -298,31 +347,63 @@ class Saver:
                 saved.refused += refused
                 saved.reason = saved.reason or result.reason(int(np.argmin(result.ok)))
         saved.bytes = saved.stored * self._store.block_bytes
-        self._queue.close()
+        self.close()
         return saved
 
+    def close(self) -> None:
+        """Calls off what is still under way, and waits for its end. Idempotent."""
+        self._queue.close()
 
-def _flat(ids: torch.Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if ids.dim() == 2 and ids.shape[0] != 1:
-        raise ConfigError(f"ids: batch size {ids.shape[0]}; save and restore one prompt at a time")
+
+def _flat(ids: torch.Tensor) -> npt.NDArray[np.int64]:
+    if ids.dim() not in (1, 2) or (ids.dim() == 2 and ids.shape[0] != 1):
+        raise ConfigError(
+            f"ids has shape {tuple(ids.shape)}: must be [tokens] or [1, tokens]; save and restore one prompt at a time"
+        )
     return ids.reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+
+
+def _layers(cache: DynamicCache) -> list[Any]:
+    """A cache's layers, untyped: transformers declares their tensors optional, and `_probe` admits only layers with them."""
+    return list(cache.layers)
 
 
 def _dense(layer: Any, name: str) -> torch.Tensor:
     tensor: torch.Tensor = getattr(layer, name)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return tensor.detach().contiguous()
+
+
+def _fill(cache: DynamicCache, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]], tokens: int) -> None:
+    """Gives a fresh cache the first `tokens` tokens of `tensors` as they are: its `update` would copy them."""
+    for layer, (keys, values) in zip(_layers(cache), tensors, strict=True):
+        layer.lazy_initialization(keys, values)
+        layer.keys, layer.values = keys[:, :, :tokens], values[:, :, :tokens]
 
 
 def _probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype]:
     """Layer shapes and dtype from a forward of one token. Errors: ConfigError naming the first layer that is not covered."""
+    kind = model.config.model_type
+    if model.config.is_encoder_decoder:
+        raise ConfigError(f"model {kind}: has an encoder; only decoder-only models are covered")
+    if model.device.type != "cpu":
+        raise ConfigError(f"model {kind}: is on {model.device}; only the CPU is covered yet: load it there")
     cache = DynamicCache(config=model.config)
-    with torch.no_grad():
-        model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), past_key_values=cache, use_cache=True)
-    shapes = []
-    for number, layer in enumerate(cache.layers):
+    layers = _layers(cache)
+    for number, layer in enumerate(layers):
         if type(layer) is not DynamicLayer:
-            raise ConfigError(f"layer {number} caches as {type(layer).__name__}; only DynamicLayer (every token's K and V) is covered")
-        if layer.keys.device.type != "cpu":
-            raise ConfigError(f"layer {number} caches on {layer.keys.device}; only the CPU is covered yet: load the model there")
-        shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3]))
-    return shapes, cache.layers[0].keys.dtype
+            raise ConfigError(
+                f"model {kind}: layer {number} caches as {type(layer).__name__}; "
+                "only DynamicLayer (every token's K and V) is covered"
+            )
+    with torch.no_grad():
+        model(torch.zeros((1, 1), dtype=torch.int64), past_key_values=cache, use_cache=True)
+    for number, layer in enumerate(layers):
+        if not layer.is_initialized:
+            raise ConfigError(
+                f"model {kind}: layer {number} keeps no cache of its own; only models whose layers all do are covered"
+            )
+    dtypes = {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)}
+    if len(dtypes) != 1:
+        raise ConfigError(f"model {kind}: caches as {', '.join(sorted(map(str, dtypes)))}; only one dtype is covered")
+    shapes = [LayerShape(x.keys.shape[1], x.keys.shape[3], x.values.shape[1], x.values.shape[3]) for x in layers]
+    return shapes, dtypes.pop()

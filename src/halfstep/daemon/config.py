@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def runtime_directory() -> Path:
         return Path(given.split(":")[0])
     if base := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(base) / "halfstep"
-    return Path(f"/tmp/halfstep-{os.getuid()}")
+    return Path(tempfile.gettempdir()) / f"halfstep-{os.getuid()}"
 
 
 def default_store_bytes(directory: Path) -> int:
@@ -130,4 +131,3 @@ class ServeConfig:
         """What the shard listens on, in its own notation."""
         unix = [] if self.unix in ("", "none") else [f"unix:{self.unix}"]
         return [*self.listen, *unix]
-

@@ -42,25 +42,24 @@ class ServerCollector:
                 for labels, value in samples:
                     family.add_metric(list(labels.values()), value)
                 yield family
-        family = HistogramMetricFamily(
-            "halfstep_request_latency_seconds", HELP["halfstep_request_latency_seconds"], labels=["command"]
-        )
+        name = "halfstep_request_latency_seconds"
+        latencies = HistogramMetricFamily(name, HELP[name], labels=["command"])
         bounds = [f"{us / 1e6:g}" for us in snapshot["latency_bounds_us"]] + ["+Inf"]
         for histogram in snapshot["latencies"]:
             total, buckets = 0, []
             for bound, count in zip(bounds, histogram["counts"], strict=True):
                 total += count
                 buckets.append((bound, float(total)))
-            family.add_metric([histogram["command"]], buckets, sum_value=histogram["sum_us"] / 1e6)
-        yield family
+            latencies.add_metric([histogram["command"]], buckets, sum_value=histogram["sum_us"] / 1e6)
+        yield latencies
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """"host:port" or ":port" (every interface). Errors: ConfigError."""
+    """Host and port of "host:port"; ":port" is every interface. Errors: ConfigError."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"metrics={text!r}: write host:port, for example 127.0.0.1:9350")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104: asked for by an empty host
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 -- an empty host asks for it
 
 
 def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None], str]:
@@ -73,7 +72,7 @@ def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None],
     except ModuleNotFoundError as error:
         raise ConfigError("metrics: prometheus-client is not installed; pip install 'halfstep[daemon]'") from error
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServerCollector(snapshot))  # type: ignore[arg-type]
+    registry.register(ServerCollector(snapshot))
     host, port = parse_address(address)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.config import MIB, format_bytes
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -15,7 +15,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _engine(engine)
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}, {direct}"
-    pages = "2 MiB huge pages" if arena["page_bytes"] >= 2 << 20 else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
+    huge = arena["page_bytes"] >= 2 * MIB
+    pages = "2 MiB huge pages" if huge else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
     yield f"memory     arena {format_bytes(arena['bytes'])} per shard on {pages}; index {format_bytes(facts['index_bytes'])}"
     yield (
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "

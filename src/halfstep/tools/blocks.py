@@ -1,28 +1,35 @@
 """`halfstep ls, put, get, rm, match`: blocks by hand.
 
 A file is one engine key. It is cut into pieces of at most PIECE_BYTES_MAX; piece n is the key's component with cell n, and the
-last one also carries LAST_CELL (V1 of the protocol: the number of a piece of an opaque value, last one flagged), so that a value
-of any length is read back without its length being known.
+last one also carries LAST_CELL (the number of a piece of an opaque value, last one flagged: docs/wire-protocol.md), so that a
+value of any length is read back without its length being known.
+
+Invariants: the last piece is put after all others and deleted before them, so that a value which was interrupted is a miss,
+never a short file; pieces of an interrupted value are removed before another one takes its key, so that no two are mixed.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from halfstep.errors import ConfigError, Unavailable
-from halfstep.tools.options import json_option, key_of, key_text, print_json, print_table, url_option
+from halfstep.tools.options import json_option, key_of, key_text, print_json, print_table, progress_bar, url_option
 
 if TYPE_CHECKING:
-    from halfstep import Client, Layout, PutResult
+    from halfstep import Client, Layout, PutResult, Ticket
 
 PIECE_BYTES_MAX = 4 << 20
 LAST_CELL = 1 << 19
+# Pieces of one call, and calls under way at once: the next pieces are read and sent while the last ones reach the media.
+PIECES_PER_CALL, CALLS_IN_FLIGHT = 4, 2
 # Pieces whose presence is asked for in one match, and the deadline of one call: this is a person at a terminal.
 PIECES_PER_MATCH = 1024
 DEADLINE_MS = 30_000
@@ -48,66 +55,134 @@ def _last(piece: int) -> int:
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
 @click.option("-k", "--key", default="", help="Its name; the file's name by default. hex:… for bytes.")
-@click.option("--ttl", "ttl_s", type=click.IntRange(min=0), default=0, help="Seconds until it is dropped; 0 = the namespace's default.")
+@click.option("--ttl", "ttl_s", type=click.IntRange(min=0), default=0, help="Seconds until it is dropped; 0 = the default.")
 @click.option("--cache", is_flag=True, help="Acknowledge when readable, not when on media.")
 @url_option
 @json_option
 def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) -> None:
     """Store FILE ("-" for standard input) under a key. A key that is there keeps its bytes: blocks are immutable."""
-    import numpy as np
-
     if str(file) == "-" and not key:
         raise ConfigError("key: standard input has no name; give one with --key")
+    name = key_of(key or file.name)
     try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        with _opened(file) as stream, _connect(url) as client:
+            there = _pieces(client, name)
+            if there is None:
+                sizes = _put(client, name, stream, None if str(file) == "-" else file.stat().st_size, ttl_s, cache=cache)
+            else:
+                sizes = [size for _, size in there]
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}") from None
-    if not data:
+    if not sizes:
         raise ConfigError(f"{file}: is empty; a block has at least one byte")
-    name = key_of(key or file.name)
-    with _connect(url) as client:
-        piece_bytes = min(PIECE_BYTES_MAX, client.facts().block_bytes_max)
-        pieces = [np.frombuffer(data[at : at + piece_bytes], dtype=np.uint8) for at in range(0, len(data), piece_bytes)]
-        results: list[PutResult] = []
-        for number, piece in enumerate(pieces):
-            cell = _last(number) if number == len(pieces) - 1 else number
-            results.append(
-                client.put([name], [piece], first_component=cell, ttl_s=ttl_s, durability="cache" if cache else "persist")
-            )
-            if not results[-1].ok.all():
-                raise Unavailable(f"put {key_text(name)}: piece {number + 1} of {len(pieces)}: {results[-1].reason(0)}")
-    present = sum(result.present for result in results)
+    present = 0 if there is None else len(sizes)
     if as_json:
-        print_json({"key": key_text(name), "bytes": len(data), "pieces": len(pieces), "present": present})
+        print_json({"key": key_text(name), "bytes": sum(sizes), "pieces": len(sizes), "present": present})
     else:
-        was = "; was there already" if present == len(pieces) else ""
-        click.echo(f"{key_text(name)}: {len(data)} bytes in {len(pieces)} piece(s){was}")
+        was = "; was there already and keeps its bytes" if present else ""
+        click.echo(f"{key_text(name)}: {sum(sizes)} bytes in {len(sizes)} piece(s){was}")
+
+
+def _opened(file: Path) -> BinaryIO:
+    return sys.stdin.buffer if str(file) == "-" else file.open("rb")
+
+
+def _put(client: Client, name: bytes, stream: BinaryIO, total_bytes: int | None, ttl_s: int, *, cache: bool) -> list[int]:
+    """Puts what `stream` holds, piece by piece; returns the pieces' bytes. total_bytes: None where it is not known before."""
+    piece_bytes = min(PIECE_BYTES_MAX, client.facts().block_bytes_max)
+    _remove(client, name, _present(client, name, 0 if total_bytes is None else total_bytes // piece_bytes + 2))
+    sizes: list[int] = []
+    under_way: deque[Ticket[PutResult]] = deque()
+    with client.queue() as queue, progress_bar(key_text(name), total_bytes) as advance:
+
+        def submit(pieces: list[bytes], first_component: int) -> None:
+            while len(under_way) >= CALLS_IN_FLIGHT:
+                settle()
+            ticket = queue.put(
+                [name],
+                pieces,
+                first_component=first_component,
+                components=len(pieces),
+                ttl_s=ttl_s,
+                durability="cache" if cache else "persist",
+            )
+            under_way.append(ticket)
+            sizes.extend(len(piece) for piece in pieces)
+
+        def settle() -> None:
+            result = under_way.popleft().result()
+            if not result.ok.all():
+                raise Unavailable(f"put {key_text(name)}: {result.reason(int(result.ok.argmin()))}; it is not there now")
+            advance(result.keys * result.components * piece_bytes)
+
+        # A piece is held back until another follows: the last one goes by itself, when all others are there.
+        held: list[bytes] = []
+        while piece := stream.read(piece_bytes):
+            if len(held) == PIECES_PER_CALL:
+                submit(held, len(sizes))
+                held = []
+            held.append(piece)
+        if held[:-1]:
+            submit(held[:-1], len(sizes))
+        while under_way:
+            settle()
+        if held:
+            submit(held[-1:], _last(len(sizes)))
+            settle()
+    return sizes
+
+
+def _lengths(client: Client, name: bytes, first_component: int) -> list[int]:
+    """Bytes of PIECES_PER_MATCH components of a key, 0 = not there. Errors: Unavailable where not all of them were answered."""
+    found = client.match([name], first_component=first_component, components=PIECES_PER_MATCH, lengths=True)
+    if not found.answered:
+        raise Unavailable(f"match {key_text(name)}: {found.reason}")
+    assert found.lengths is not None
+    return [int(size) for size in found.lengths.reshape(-1)]
 
 
 def _pieces(client: Client, name: bytes) -> list[tuple[int, int]] | None:
     """(component, bytes) of a value's pieces in order; None when it is not there whole."""
-    sizes: list[tuple[int, int]] = []
-    while True:
-        found = client.match([name], first_component=len(sizes), components=PIECES_PER_MATCH, lengths=True)
-        if not found.answered:
-            raise Unavailable(f"match {key_text(name)}: {found.reason}")
-        assert found.lengths is not None
-        lengths = found.lengths.reshape(-1).tolist()
+    sizes: list[int] = []
+    run = PIECES_PER_MATCH
+    while run == PIECES_PER_MATCH:
+        lengths = _lengths(client, name, len(sizes))
         run = lengths.index(0) if 0 in lengths else len(lengths)
-        first = len(sizes)
-        sizes += [(first + i, lengths[i]) for i in range(run)]
-        if run < PIECES_PER_MATCH:
+        sizes += lengths[:run]
+    last = _lengths(client, name, _last(len(sizes)))[0]
+    return [*enumerate(sizes), (_last(len(sizes)), last)] if last else None
+
+
+def _present(client: Client, name: bytes, pieces_min: int) -> list[int]:
+    """Components of a key that are there, whole value or not, the flagged ones first; looks at `pieces_min` places at least."""
+    flagged: list[int] = []
+    plain: list[int] = []
+    for first in range(0, LAST_CELL - PIECES_PER_MATCH, PIECES_PER_MATCH):
+        before = len(flagged) + len(plain)
+        flagged += [_last(first) + at for at, size in enumerate(_lengths(client, name, _last(first))) if size]
+        plain += [first + at for at, size in enumerate(_lengths(client, name, first)) if size]
+        if first + PIECES_PER_MATCH >= pieces_min and len(flagged) + len(plain) == before:
             break
-    last = client.match([name], first_component=_last(len(sizes)), lengths=True)
-    if not last.present.all():
-        return None
-    assert last.lengths is not None
-    return [*sizes, (_last(len(sizes)), int(last.lengths.reshape(-1)[0]))]
+    return flagged + plain
+
+
+def _remove(client: Client, name: bytes, components: list[int]) -> None:
+    """Deletes components one after the other, in this order. Errors: Unavailable."""
+    for component in components:
+        result = client.delete([name], first_component=component)
+        if not result.ok.all() and not result.reason(0).startswith("miss"):
+            raise Unavailable(f"delete {key_text(name)}: {result.reason(0)}")
 
 
 @click.command()
 @click.argument("key")
-@click.option("-o", "--output", type=click.Path(path_type=Path, allow_dash=True), default=Path("-"), help='Where to; "-" is standard output.')
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, allow_dash=True),
+    default=Path("-"),
+    help='Where to; "-" is standard output.',
+)
 @url_option
 def get(key: str, output: Path, url: str) -> None:
     """Read the value of KEY back, verified. Exit status 1 when it is not there, or not whole; then nothing is written."""
@@ -120,21 +195,28 @@ def get(key: str, output: Path, url: str) -> None:
             click.echo(f"{key}: miss (absent)", err=True)
             raise SystemExit(1)
         value = np.empty(sum(size for _, size in pieces), dtype=np.uint8)
-        at = 0
-        for component, size in pieces:
-            result = client.get([name], [value[at : at + size]], first_component=component)
-            if not result.ok.all():
-                click.echo(f"{key}: {result.reason(0)}", err=True)
-                raise SystemExit(1)
-            at += size
-    if str(output) == "-":
-        sys.stdout.buffer.write(value.tobytes())
-        sys.stdout.buffer.flush()
-    else:
-        try:
-            output.write_bytes(value.tobytes())
-        except OSError as error:
-            raise ConfigError(f"{output}: {error.strerror}") from None
+        whole, last = pieces[:-1], pieces[-1:]
+        # The last piece's component is not the next number, so it goes by itself.
+        calls = [whole[at : at + PIECES_PER_CALL] for at in range(0, len(whole), PIECES_PER_CALL)] + [last]
+        done = 0
+        with progress_bar(key, len(value)) as advance:
+            for call in calls:
+                borders = list(accumulate((size for _, size in call), initial=done))
+                targets = [value[start:end] for start, end in pairwise(borders)]
+                result = client.get([name], targets, first_component=call[0][0], components=len(call))
+                if not result.ok.all():
+                    click.echo(f"{key}: {result.reason(int(result.ok.argmin()))}", err=True)
+                    raise SystemExit(1)
+                advance(borders[-1] - done)
+                done = borders[-1]
+    try:
+        if str(output) == "-":
+            sys.stdout.buffer.write(value.data)
+            sys.stdout.buffer.flush()
+        else:
+            output.write_bytes(value.data)
+    except OSError as error:
+        raise ConfigError(f"{output}: {error.strerror}") from None
 
 
 @click.command()
@@ -142,19 +224,17 @@ def get(key: str, output: Path, url: str) -> None:
 @url_option
 @json_option
 def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Delete values stored with `put`. Gone means gone: also after a restart. Exit status 1 when one was not there."""
+    """Delete values stored with `put`. Gone means gone: also after a restart. Exit status 1 when one was not there.
+
+    What an interrupted `put` left of a key goes with it, though it was never there.
+    """
     told = []
     with _connect(url) as client:
         for key in keys:
             name = key_of(key)
-            pieces = _pieces(client, name)
-            # The last piece goes first: a half-deleted value is a miss, never a short file.
-            components = [component for component, _ in reversed(pieces or [])]
-            for component in components:
-                result = client.delete([name], first_component=component)
-                if not result.ok.all() and not result.reason(0).startswith("miss"):
-                    raise Unavailable(f"delete {key}: {result.reason(0)}")
-            told.append({"key": key, "deleted": bool(components)})
+            whole = _pieces(client, name) is not None
+            _remove(client, name, _present(client, name, 0))
+            told.append({"key": key, "deleted": whole})
     if as_json:
         print_json(told)
     else:

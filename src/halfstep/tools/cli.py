@@ -27,18 +27,18 @@ COMMANDS = {
     "completion": ("halfstep.tools.completion", "completion"),
 }
 
-# Exit statuses that scripts may rely on; 2 is click's for wrong usage.
-EXIT_MISS, EXIT_ERROR = 1, 3
+# Exit statuses that scripts may rely on; 2 is click's for wrong usage, 1 that of a command which saw a miss.
+EXIT_ERROR, EXIT_INTERRUPTED = 3, 130
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on use."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
         """In the order of COMMANDS: the life of a daemon, then of a block."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 -- click's signature
         """The command, imported."""
         if cmd_name not in COMMANDS:
             return None
@@ -53,6 +53,10 @@ class LazyGroup(click.Group):
         except HalfstepError as error:
             click.echo(f"halfstep: {error}", err=True)
             ctx.exit(EXIT_ERROR)
+        except KeyboardInterrupt:
+            # click's own answer is 1, which here means a miss.
+            click.echo("halfstep: interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
@@ -70,7 +74,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool)
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Version and build.")
 def main() -> None:
-    """Halfstep keeps the KV cache of large language models on flash: verified bytes, in time, or an honest miss.
+    r"""Halfstep keeps the KV cache of large language models on flash: verified bytes, in time, or an honest miss.
 
     \b
     On a flash node:     halfstep serve
@@ -82,7 +86,7 @@ def main() -> None:
     $HALFSTEP_URL, then halfstep://127.0.0.1:7350/default.
 
     \b
-    Exit status: 0 done; 1 an honest miss or a failed check; 2 wrong usage; 3 an error, named on one line.
+    Exit status: 0 done; 1 an honest miss or a failed check; 2 wrong usage; 3 an error, named on one line; 130 interrupted.
     """
 
 

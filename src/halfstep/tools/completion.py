@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print the completion script for a shell.
+    r"""Print the completion script for a shell.
 
     \b
     bash:  halfstep completion bash > ~/.local/share/bash-completion/completions/halfstep

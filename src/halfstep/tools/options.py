@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +18,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 URL_VARIABLE = "HALFSTEP_URL"
 DEFAULT_URL = "halfstep://127.0.0.1:7350/default"
 
+# Below this a bar would be gone before it is read.
+PROGRESS_BYTES_MIN = 64 << 20
+
 _HEX = "hex:"
 
 
@@ -26,7 +31,8 @@ def default_url() -> str:
 
 def url_option(function: F) -> F:
     """`--url URL` for commands whose arguments are keys or files."""
-    return click.option("-u", "--url", default=default_url, show_default=DEFAULT_URL, help="The daemon and namespace.")(function)
+    option = click.option("-u", "--url", default=default_url, show_default=DEFAULT_URL, help="The daemon and namespace.")
+    return option(function)
 
 
 def url_argument(function: F) -> F:
@@ -90,3 +96,21 @@ def print_table(columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequenc
     console = Console()
     # Piped into a file or grep, a line must not be folded at 80 columns.
     (console if console.is_terminal else Console(width=200)).print(table)
+
+
+@contextmanager
+def progress_bar(label: str, total_bytes: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, for people: at a terminal only, and only for what takes a while.
+
+    total_bytes: None where it is not known. Yields a function that is told of more bytes.
+    """
+    if not sys.stderr.isatty() or (total_bytes is not None and total_bytes < PROGRESS_BYTES_MIN):
+        yield lambda _more_bytes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total_bytes)
+        yield lambda more_bytes: bar.advance(task, more_bytes)

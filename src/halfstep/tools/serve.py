@@ -10,14 +10,31 @@ from halfstep.tools.options import json_option
 
 
 @click.command()
-@click.option("--store", type=click.Path(path_type=Path), default=Path(), help="The store's file or its directory.  [default: the XDG state directory]")
-@click.option("--size", default="", help="Bytes of a new store, e.g. 512MiB or 2TiB.  [default: a quarter of the free space, at most 64 GiB]")
+@click.option(
+    "--store",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="The store's file or its directory.  [default: the XDG state directory]",
+)
+@click.option(
+    "--size",
+    default="",
+    help="Bytes of a new store, e.g. 512MiB or 2TiB.  [default: a quarter of the free space, at most 64 GiB]",
+)
 @click.option("--segment", default="", help="Bytes of a segment of a new store.  [default: chosen by size]")
 @click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, per shard.")
 @click.option("--listen", multiple=True, default=("127.0.0.1:7350",), show_default=True, help="host:port; may be given again.")
-@click.option("--unix", default="", help='Path of the unix socket, or "none".  [default: halfstep.sock in the XDG runtime directory]')
+@click.option(
+    "--unix", default="", help='Path of the unix socket, or "none".  [default: halfstep.sock in the XDG runtime directory]'
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
-@click.option("--engine", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True, help="How disk bytes move; auto falls back to pread and says why.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "uring", "pread"]),
+    default="auto",
+    show_default=True,
+    help="How disk bytes move; auto falls back to pread and says why.",
+)
 @click.option("--queue-depth", type=int, default=64, show_default=True, help="Requests at the device at once.")
 @click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")

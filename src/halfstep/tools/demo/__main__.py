@@ -21,6 +21,8 @@ from typing import Any
 KINDS = {"gqa": "Qwen3 (GQA)", "mla": "DeepSeek-V3 (MLA)"}
 START_S = 60
 WORKER_S = 240
+# Four full blocks and a token to go on from, so that two blocks in between can be swapped; and the models' positions.
+TOKENS_MIN, TOKENS_MAX = 65, 4096
 
 
 @dataclass
@@ -35,10 +37,8 @@ class Run:
     @property
     def identical(self) -> bool:
         """The restored run went on with the very same tokens, and all of its prefix came from the tier."""
-        return (
-            self.restore["tokens"] == self.save["tokens"]
-            and self.restore["hit_blocks"] == self.restore["asked_blocks"] == self.save["saved_blocks"] > 0
-        )
+        whole = self.restore["hit_blocks"] == self.restore["asked_blocks"] == self.save["saved_blocks"] > 0
+        return bool(whole and self.restore["tokens"] == self.save["tokens"])
 
     @property
     def varied(self) -> bool:
@@ -107,7 +107,10 @@ def daemon() -> Iterator[DaemonProcess]:
 def worker(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[str, Any]:
     """Runs one client process. Errors: SystemExit with what it said."""
     command = [sys.executable, "-m", "halfstep.tools.demo.worker", role, kind, url, str(tokens), str(new_tokens)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WORKER_S, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WORKER_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{role} of {KINDS[kind]} did not end within {WORKER_S} s; is the machine very busy?") from None
     if done.returncode != 0:
         raise SystemExit(f"{role} of {KINDS[kind]} failed:\n{done.stderr[-4000:]}")
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -182,13 +185,13 @@ def remarks(runs: list[Run]) -> Iterator[str]:
         if with_tier < without:
             yield f"{KINDS[one.kind]}: the tier saved {1 - with_tier / without:.0%} of the prefill."
         else:
-            yield f"{KINDS[one.kind]}: this model is too small for the tier to win time: its prefill costs less than a round trip."
+            yield f"{KINDS[one.kind]}: too small a model for the tier to win time: its prefill costs less than a round trip."
     yield "The models are tiny and random; what is shown is that the bytes are right, not how fast a real model gets."
 
 
 def say(text: str) -> None:
-    """One step, as it begins."""
-    print(f"demo: {text}", flush=True)
+    """One step, as it begins; on stderr, so that --json is alone on stdout."""
+    print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -198,6 +201,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--new-tokens", type=int, default=32, help="tokens to generate (default 32)")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args(argv)
+    if options.tokens < TOKENS_MIN or options.new_tokens < 1 or options.tokens + options.new_tokens > TOKENS_MAX:
+        parser.error(f"--tokens must be at least {TOKENS_MIN}, --new-tokens at least 1, both together at most {TOKENS_MAX}")
     started = time.perf_counter()
     runs, facts = run(options.tokens, options.new_tokens)
     wrong = verdict(runs)

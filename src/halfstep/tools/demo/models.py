@@ -6,6 +6,8 @@ constant and a wrong cache would go unseen.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import AutoModelForCausalLM, DeepseekV3Config, PretrainedConfig, PreTrainedModel, Qwen3Config
 
@@ -17,7 +19,7 @@ WEIGHT_GAIN = 1.4
 
 def config_of(kind: str) -> PretrainedConfig:
     """kind: "gqa" (Qwen3: 8 query heads on 2 KV heads) or "mla" (DeepSeek-V3: a latent of 128 and 32 rotary dimensions)."""
-    shared = {
+    shared: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 4096,
         "tie_word_embeddings": False,
@@ -60,12 +62,13 @@ def config_of(kind: str) -> PretrainedConfig:
 def build(kind: str) -> PreTrainedModel:
     """The model, in bfloat16, ready to run."""
     torch.manual_seed(SEED)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config_of(kind), dtype=torch.bfloat16)
+    auto: Any = AutoModelForCausalLM  # its methods are not typed
+    model: PreTrainedModel = auto.from_config(config_of(kind), dtype=torch.bfloat16)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.copy_(torch.randn_like(parameter) * (WEIGHT_GAIN / parameter.shape[-1] ** 0.5))
-    model.eval()
+    model.train(mode=False)
     # Only what generate() would otherwise take from a checkpoint; an end token would cut the comparison short.
     model.generation_config.pad_token_id = 0
     model.generation_config.eos_token_id = None

@@ -4,9 +4,9 @@ Roles: `save` prefills and saves, then generates; `restore` restores and generat
 other's place, which must give other tokens. All three compute what the tier does not give in the same pieces, so that equal
 caches give equal bits.
 
-What is swapped are the two blocks' K, as if each had come under the other's name. Whole blocks in each other's place would prove
-nothing: their positions are rotated into K, and attention over a set of (K, V) pairs does not depend on the set's order. (Measured
-on these models: logits move by 0 to 0.06 then, which is rounding, and by 1.4, a whole standard deviation, with K alone.)
+What is swapped are the two blocks' K, as if each had come under the other's name. Whole blocks in each other's place would
+prove nothing: their positions are rotated into K, and attention over a set of (K, V) pairs does not depend on the set's order.
+(Measured on these models: logits move by 0 to 0.06 then, which is rounding, and by 1.4, a standard deviation, with K alone.)
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def main(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[s
         told |= _save(store, ids) if role == "save" else _restore(store, ids, swap=role == "swap")
         cache = told.pop("cache")
         with torch.no_grad():
-            output = model.generate(ids, past_key_values=cache, max_new_tokens=new_tokens, do_sample=False)
+            generate: Any = model.generate  # transformers mixes it in where types do not see it
+            output = generate(ids, past_key_values=cache, max_new_tokens=new_tokens, do_sample=False)
         told["tokens"] = output[0, tokens:].tolist()
         told["path"] = client.path
         return told
@@ -76,7 +77,8 @@ def _save(store: PromptCache, ids: torch.Tensor) -> dict[str, Any]:
 def _swap_key_planes(store: PromptCache, cache: DynamicCache, one: int, other: int) -> None:
     """The test hook: in every layer, block `one` gets block `other`'s K and the other way round; V stays."""
     tokens = [slice(block * store.block_tokens, (block + 1) * store.block_tokens) for block in (one, other)]
-    for layer in cache.layers:
+    layers: list[Any] = list(cache.layers)  # transformers declares their tensors optional
+    for layer in layers:
         kept = layer.keys[:, :, tokens[0]].clone()
         layer.keys[:, :, tokens[0]] = layer.keys[:, :, tokens[1]]
         layer.keys[:, :, tokens[1]] = kept
