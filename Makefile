@@ -7,6 +7,9 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PRESET := release
 FUZZ_SECONDS ?= 60
+KILLS ?= 100
+FRAMES ?= 1000000
+FLIPS ?= 2000
 WERROR ?= $(if $(CI),ON,OFF)
 PYTEST_ARGS ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -40,7 +43,7 @@ check: build ## format, lint, types, stubs, layering and unit tests, in under tw
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
 	$(PYTHON) -m pytest -m "not slow" tests/unit
 
-.PHONY: asan tsan fuzz
+.PHONY: asan tsan fuzz torture
 asan: $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	scripts/sanitize.sh asan $(PYTEST_ARGS)
 
@@ -50,6 +53,13 @@ tsan: $(VENV)/.tools ## all tests under ThreadSanitizer
 fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
 	scripts/setup.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+torture: build ## KILLS (100) kills, FRAMES (1000000) bad frames, FLIPS (2000) flipped bytes; each run prints its seed
+	@status=0; \
+	$(PYTHON) -m tests.torture.kills --rounds $(KILLS) || status=$$?; \
+	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
+	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
+	exit $$status
 
 .PHONY: format stubs clean
 format: $(VENV)/.tools ## rewrite native and Python sources in the house format

@@ -24,7 +24,7 @@ from halfstep import _shard
 
 DEADLINE_MS = 20_000
 # Small, so that an image is soon written: blocks are then at most 256 KiB.
-STORE_BYTES = 128 << 20
+STORE_BYTES = 132 << 20
 BLOCKS = 160
 # 31 entries stand on one metadata page (docs/on-flash-format.md): what a flip there may cost at most.
 ENTRIES_PER_PAGE = 31
@@ -60,7 +60,7 @@ class InProcess:
 
 
 def fill(store: Path, store_bytes: int, keys: list[bytes], *, cleanly: bool) -> int:
-    """Makes a store with these blocks, all on media; several frames and, if stopped cleanly, footers. Returns its largest block."""
+    """Makes a store with these blocks, all on media, in several frames; returns the largest block's bytes."""
     with InProcess(store, store_bytes) as daemon:
         with halfstep.connect(daemon.url, layout=halfstep.Layout.opaque("flips"), required=True) as client:
             bytes_max = client.facts().block_bytes_max
@@ -163,6 +163,7 @@ def main() -> int:
     parser.add_argument("--flips", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="halfstep-flips-") as directory:
         tally = run(options.flips, options.seed, Path(directory), verbose=True)
     print(tally)

@@ -142,6 +142,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", default="auto")
     options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="halfstep-kills-") as directory:
         tally = run(options.rounds, options.seed, Path(directory), "--engine", options.engine, verbose=True)
     return 1 if tally.wrong or tally.lost or tally.risen else 0

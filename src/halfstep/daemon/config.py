@@ -17,7 +17,8 @@ from halfstep.errors import ConfigError
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 PORT = 7350
-STORE_BYTES_MIN = 64 * MIB
+# 64 segments of 2 MiB, and the headers, logs and touch maps around them.
+STORE_BYTES_MIN = 132 * MIB
 # Without --size: a quarter of what is free, so that a trial on a laptop never fills its disk, and never above this.
 DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
@@ -112,7 +113,7 @@ class ServeConfig:
                 )
         if size != 0 and size < STORE_BYTES_MIN:
             raise ConfigError(
-                f"size={format_bytes(size)}: the smallest store is {format_bytes(STORE_BYTES_MIN)} (64 segments of 1 MiB)"
+                f"size={format_bytes(size)}: the smallest store is {format_bytes(STORE_BYTES_MIN)} (64 segments of 2 MiB)"
             )
         if not ARENA_BYTES_MIN <= self.arena_bytes <= ARENA_BYTES_MAX:
             raise ConfigError(

@@ -1,0 +1,36 @@
+"""Short runs of the long ones in tests/torture; `make torture` runs them for hours. A failure prints its seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.torture import flips, kills, malformed
+
+pytestmark = pytest.mark.integration
+
+SEED = 20261
+
+
+def test_kills_lose_nothing_acknowledged_and_raise_nothing_deleted(tmp_path: Path) -> None:
+    tally = kills.run(4, SEED, tmp_path)
+    assert (tally.wrong, tally.lost, tally.risen) == (0, 0, 0), tally
+    assert tally.rounds == 4
+    assert tally.verified > 0, "no block was read back: the run showed nothing"
+
+
+def test_malformed_frames_cost_a_good_client_nothing(tmp_path: Path) -> None:
+    tally = malformed.run(5000, SEED, tmp_path)
+    assert tally.good_failures == 0, tally
+    assert tally.frames >= 5000
+    assert tally.good_calls > 0, "the good client never had its turn"
+    assert tally.descriptors_growth <= 0, tally
+    assert tally.rss_growth_bytes < malformed.GROWTH_BYTES_MAX, tally
+
+
+def test_a_flipped_byte_is_a_counted_miss_and_never_a_wrong_byte(tmp_path: Path) -> None:
+    tally = flips.run(40, SEED, tmp_path)
+    assert (tally.wrong, tally.refused_starts) == (0, 0), tally
+    assert (tally.too_many_lost, tally.uncounted_misses) == (0, 0), tally
+    assert tally.flips == 40
+    assert any(lost > 0 for lost in tally.lost), "no flip cost a block: they did not reach any"
