@@ -40,6 +40,9 @@ namespace halfstep::store::format {
 
 inline constexpr uint16_t kVersion = 1;
 
+// Sequences, generations, epochs and births stay below: what says more was not drawn by any store.
+inline constexpr uint64_t kSequenceLimit = uint64_t{1} << 63;
+
 // ---- Metadata pages --------------------------------------------------------------------------------------------------------
 
 enum class PageKind : uint8_t {

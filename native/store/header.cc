@@ -24,6 +24,8 @@ Sha256 checksum_of(ConstBytes snapshot) {
 bool sane(const HeaderState& state) {
   const format::StoreHeader& f = state.fixed;
   if (!state.places().valid() || state.devices.empty()) return false;
+  // Sequences start at start number * 2^40 (recovery.cc).
+  if (f.sequence >= format::kSequenceLimit || f.start_number >= uint64_t{1} << 22) return false;
   for (const StoredNamespace& n : state.namespaces) {
     if (n.record.number == 0 || n.record.number >= f.next_namespace) return false;
   }

@@ -44,6 +44,7 @@ Status open_page_of_any_generation(const HashKey& secret, ConstBytes page, forma
       header.place != address.place) {
     return Code::Invalid;
   }
+  if (header.sequence >= format::kSequenceLimit || header.generation >= format::kSequenceLimit) return Code::Invalid;
   if (header.entries > entries_max(kind) || header.page >= header.page_count) return Code::Invalid;
   *out = header;
   return {};

@@ -73,6 +73,7 @@ Status RecordLog::format_now() {
 }
 
 void RecordLog::apply(const format::Record& record, LogContents* out) {
+  if (record.sequence >= format::kSequenceLimit) return;
   out->sequence_max = std::max(out->sequence_max, record.sequence);
   switch (static_cast<format::RecordKind>(record.kind)) {
     case format::RecordKind::Tombstone: {

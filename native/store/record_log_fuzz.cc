@@ -16,8 +16,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   uint64_t flushes = 0;
   Flusher flusher(engine, flushes);
 
-  // Each page of the log takes so many bytes of the input: two of address, a few of header, the rest records.
-  constexpr size_t kStep = 160;
+  // Each page of the log takes so many bytes of the input: eight of address and header, the rest is its first record, which
+  // stands for the others too.
+  constexpr size_t kStep = 24;
   BlockingIo io(engine);
   PageBuffer buffer(1);
   for (size_t at = 0; at + kStep <= size && at < 40 * kStep; at += kStep) {
@@ -33,7 +34,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     header.page_count = input[5] == 0 ? UINT32_MAX : input[4] + uint32_t{input[5]};
     header.frame = input[6];
     header.entries = input[7] % (format::kRecordsPerPage + 1);
-    std::memcpy(page_body(buffer.page(0)).data(), input + 8, kStep - 8);
+    for (uint32_t i = 0; i < header.entries; ++i) {
+      format::Record record;
+      std::memcpy(&record, input + 8, kStep - 8);
+      record.key_low = input[23] + uint64_t{i};
+      store_le(page_body(buffer.page(0)).data() + i * sizeof(record), record);
+    }
     seal_page(secret, header, buffer.page(0));
     const uint32_t copy = (input[0] >> 1) & 1U;
     (void)!io.write(places.log(copy, 0, header.segment) + uint64_t{header.place} * kPageBytes, buffer.page(0)).ok();

@@ -32,6 +32,7 @@ void keep_key(ConstBytes key, FoundEntry* found, ScannedSegment* out) {
 bool entry_is_sane(const format::Entry& e, uint32_t segment_pages) noexcept {
   if (e.parts == 0 || e.parts > wire::kPartsMax || e.engine_key_bytes == 0 || e.raw_bytes == 0 || e.stored_bytes == 0)
     return false;
+  if (e.birth >= format::kSequenceLimit) return false;
   if ((e.flags & ~format::kEntryFlags) != 0 || e.key_epoch != 0) return false;
   if ((e.flags & format::kEntryTrailer) == 0 && (e.stored_bytes % kPageBytes != 0 || e.stored_bytes != e.raw_bytes))
     return false;
@@ -81,7 +82,7 @@ bool SegmentScanner::take_entries(const HashKey& secret, ConstBytes page, format
   for (uint32_t i = 0; i < header.entries; ++i) {
     const format::Entry entry = entry_at(page, i);
     FoundEntry& found = out->entries[header.first_entry + i];
-    out->sequence_max = std::max(out->sequence_max, entry.birth);
+    if (entry.birth < format::kSequenceLimit) out->sequence_max = std::max(out->sequence_max, entry.birth);
     if ((entry.flags & format::kEntryVoid) != 0) {
       found.gone = true;
       continue;
