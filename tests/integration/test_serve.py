@@ -1,0 +1,399 @@
+"""`halfstep serve` as a process: what it says, what it refuses and how, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import halfstep
+
+pytestmark = pytest.mark.integration
+
+# The smallest store; and what bounds a hang, not a speed.
+SIZE, ARENA = "132MiB", "64MiB"
+PATIENCE_S = 60
+
+
+class Serve:
+    """One `halfstep serve`: its lines so far, and its end."""
+
+    def __init__(self, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (environment or {}),
+        )
+        self.lines: list[str] = []
+
+    def read_until(self, start: str) -> str:
+        """Read lines until one that starts so; that line."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith(start):
+                return line
+        raise AssertionError(f"no line starts with {start!r}: {self.lines}\n{self.finish()[2]}")
+
+    def line(self, start: str) -> str:
+        """The line that starts so, of those that were read."""
+        return next(line for line in self.lines if line.startswith(start))
+
+    def finish(self, number: int | None = None) -> tuple[int, str, str]:
+        """Send a signal if there is one to send; exit status, the rest of stdout, stderr."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Serve]]:
+    """serve(*arguments): a small store in tmp_path on a free port, unless the arguments say otherwise; killed at the end."""
+    started: list[Serve] = []
+
+    def start(*arguments: str, environment: dict[str, str] | None = None) -> Serve:
+        defaults = {"--store": str(tmp_path / "store.hs"), "--size": SIZE, "--arena": ARENA, "--listen": "127.0.0.1:0"}
+        defaults["--unix"] = "none"
+        given = [text for name, value in defaults.items() if name not in arguments for text in (name, value)]
+        started.append(Serve(*given, *arguments, environment=environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait(PATIENCE_S)
+        for pipe in (one.process.stdout, one.process.stderr):
+            assert pipe is not None
+            pipe.close()
+    (tmp_path / "store.hs").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def socket_directory() -> Iterator[Path]:
+    """A directory whose path is short enough for a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="halfstep-") as directory:
+        yield Path(directory)
+
+
+def facts_of(one: Serve) -> dict[str, Any]:
+    """What `serve --json` says: one object on one line."""
+    facts: dict[str, Any] = json.loads(one.read_until("{"))
+    return facts
+
+
+def works(url: str) -> bool:
+    """A block goes there and comes back."""
+    block, back = np.arange(5000, dtype=np.uint8), np.zeros(5000, np.uint8)
+    with halfstep.connect(url, required=True, deadline_ms=30_000) as client:
+        assert client.put([b"k"], block).ok.all()
+        return bool(client.get([b"k"], back).ok.all() and (back == block).all())
+
+
+def refused(one: Serve) -> str:
+    """Its one line of error; it ended with status 3 and without a trace."""
+    status, out, err = one.finish()
+    assert status == 3, (status, out, err)
+    assert err.count("\n") == 1, err
+    assert err.startswith("halfstep: "), err
+    return err
+
+
+def test_start_says_what_is_in_force_and_sigterm_ends_it_cleanly(serve: Callable[..., Serve]) -> None:
+    one = serve()
+    one.read_until("listening")
+    engine, store = one.line("engine"), one.line("store")
+    assert "queue depth 64" in engine
+    assert "registered buffers" in engine
+    if "uring," in engine:
+        assert "single_issuer" in engine
+        assert "defer_taskrun" in engine
+    else:
+        assert "io_uring" in engine, "a fallback says what was refused"
+    assert "132 MiB" in store
+    assert "O_DIRECT" in store or "buffered: " in store
+    assert "arena 64 MiB" in one.line("memory")
+    assert "pages" in one.line("memory")
+    assert "index" in one.line("memory")
+    assert "64 segments of 2 MiB" in one.line("capacity")
+    assert "blocks up to 256 KiB" in one.line("capacity")
+    assert "the store is new" in one.line("recovery")
+    status, out, err = one.finish(signal.SIGTERM)
+    assert (status, err) == (0, "")
+    assert "stopping   SIGTERM" in out
+    assert "stopped    clean" in out
+
+
+def test_a_second_start_recovers_what_was_put(serve: Callable[..., Serve]) -> None:
+    first = serve("--json")
+    assert works(f"halfstep://{facts_of(first)['listening'][0]}")
+    assert first.finish(signal.SIGTERM)[0] == 0
+    second = serve()
+    address = second.read_until("listening").split()[1]
+    assert "recovery   1 blocks" in second.line("recovery")
+    assert "size" not in second.line("store"), "an existing store keeps its size"
+    back = np.zeros(5000, np.uint8)
+    with halfstep.connect(f"halfstep://{address}", required=True, deadline_ms=30_000) as client:
+        assert client.get([b"k"], back).ok.all()
+    assert (back == np.arange(5000, dtype=np.uint8)).all()
+
+
+def test_json_is_one_object_on_one_line_and_nothing_else(serve: Callable[..., Serve]) -> None:
+    one = serve("--json")
+    facts = facts_of(one)
+    assert len(one.lines) == 1, one.lines
+    assert {"engine", "backing", "arena", "geometry", "recovery", "index_bytes", "listening", "created"} <= facts.keys()
+    assert facts["created"] is True
+    assert facts["geometry"]["device_bytes"] == 132 << 20
+    status, out, err = one.finish(signal.SIGTERM)
+    assert (status, out, err) == (0, "", "")
+
+
+def test_ctrl_c_ends_it_as_cleanly(serve: Callable[..., Serve]) -> None:
+    one = serve()
+    one.read_until("listening")
+    status, out, err = one.finish(signal.SIGINT)
+    assert (status, err) == (0, "")
+    assert "stopping   SIGINT" in out
+
+
+def test_a_busy_port_is_named_with_its_holder_and_leaves_no_store(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refused(serve("--listen", f"127.0.0.1:{port}"))
+    assert f"127.0.0.1:{port}: in use by pid {os.getpid()}" in message
+    assert "choose another port" in message
+    assert not (tmp_path / "store.hs").exists()
+
+
+def test_a_locked_store_is_named_with_its_holder(serve: Callable[..., Serve]) -> None:
+    first = serve("--json")
+    facts_of(first)
+    message = refused(serve())
+    assert f"locked by process {first.process.pid}" in message
+    assert "use another path" in message
+
+
+def test_a_unix_socket_in_use_is_named(serve: Callable[..., Serve], socket_directory: Path, tmp_path: Path) -> None:
+    path = socket_directory / "h.sock"
+    first = serve("--json", "--unix", str(path))
+    facts_of(first)
+    message = refused(serve("--unix", str(path), "--store", str(tmp_path / "other.hs")))
+    assert f"unix:{path}: in use by pid {first.process.pid}" in message
+
+
+def test_a_size_below_the_smallest_names_the_smallest(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    message = refused(serve("--size", "100MiB"))
+    assert "100 MiB" in message
+    assert "132 MiB" in message
+    assert not (tmp_path / "store.hs").exists()
+
+
+def test_a_size_that_the_segments_do_not_fit_names_the_smallest(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    message = refused(serve("--size", "200MiB", "--segment", "8MiB"))
+    assert "64 segments of 8 MiB" in message
+    assert "the smallest size is" in message
+    assert not (tmp_path / "store.hs").exists()
+
+
+def test_a_disk_too_full_names_what_is_wanted_and_what_is_free(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    message = refused(serve("--size", "4000TiB"))
+    assert str(4000 << 40) in message
+    assert str(tmp_path) in message
+    assert "free" in message
+    assert "lower it or mount a larger device" in message
+    assert not (tmp_path / "store.hs").exists()
+
+
+@pytest.mark.parametrize("size", ["lots", "12 parsecs", "-1GiB"])
+def test_a_size_that_is_none_is_refused_with_examples(serve: Callable[..., Serve], size: str) -> None:
+    message = refused(serve(f"--size={size}", "--size", size) if not size.startswith("-") else serve(f"--size={size}"))
+    assert repr(size) in message
+    assert "512MiB" in message
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:0", "0.0.0.0:0", "[::]:0"])
+def test_beyond_loopback_only_with_the_flag(serve: Callable[..., Serve], address: str, tmp_path: Path) -> None:
+    message = refused(serve("--listen", address))
+    assert address in message
+    assert "not authenticated" in message
+    assert "insecure" in message
+    assert not (tmp_path / "store.hs").exists()
+
+
+def test_the_flag_allows_listening_beyond_loopback(serve: Callable[..., Serve]) -> None:
+    one = serve("--json", "--listen", "0.0.0.0:0", "--insecure-listen")
+    port = facts_of(one)["listening"][0].rsplit(":", 1)[1]
+    assert works(f"halfstep://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("--arena", "1MiB"), "arena"),
+        (("--queue-depth", "0"), "queue_depth"),
+        (("--listen", "nowhere"), "nowhere"),
+        (("--metrics", "nowhere"), "metrics"),
+    ],
+)
+def test_a_wrong_value_is_named(serve: Callable[..., Serve], arguments: tuple[str, ...], name: str) -> None:
+    assert name in refused(serve(*arguments))
+
+
+def scrape(one: Serve) -> str:
+    """What Prometheus would read."""
+    address = next(line for line in one.lines if line.startswith("metrics")).split()[1]
+    with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def sample(text: str, name: str) -> float:
+    """The value of one sample, named with its labels."""
+    return float(next(line for line in text.splitlines() if line.startswith(name + " ")).rsplit(" ", 1)[1])
+
+
+def test_metrics_count_hits_misses_by_reason_bytes_and_latencies(serve: Callable[..., Serve]) -> None:
+    one = serve("--metrics", "127.0.0.1:0")
+    one.read_until("metrics")
+    url = f"halfstep://{one.line('listening').split()[1]}"
+    before = scrape(one)
+    assert sample(before, 'halfstep_payload_bytes_total{command="put"}') == 0
+    assert works(url)
+    with halfstep.connect(url, required=True, deadline_ms=30_000) as client:
+        assert not client.get([b"absent"], bytearray(5000)).ok.any()
+    after = scrape(one)
+    assert sample(after, 'halfstep_answers_total{answer="ok",command="get",reason=""}') == 1
+    assert sample(after, 'halfstep_answers_total{answer="miss",command="get",reason="absent"}') == 1
+    assert sample(after, 'halfstep_payload_bytes_total{command="put"}') == 5000
+    assert sample(after, 'halfstep_payload_bytes_total{command="get"}') == 5000
+    assert sample(after, 'halfstep_request_latency_seconds_count{command="get"}') == 2
+    assert sample(after, 'halfstep_request_latency_seconds_bucket{command="get",le="+Inf"}') == 2
+    assert sample(after, 'halfstep_request_latency_seconds_sum{command="get"}') > 0
+    assert sample(after, 'halfstep_store_writes_total{outcome="throttled"}') == 0
+    assert 'halfstep_store_misses_total{reason="corrupt"} 0.0' in after
+    assert one.finish(signal.SIGTERM)[0] == 0
+    with pytest.raises(urllib.error.URLError):
+        scrape(one)
+
+
+def test_a_busy_metrics_address_is_named(serve: Callable[..., Serve]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        message = refused(serve("--metrics", address))
+    assert f"metrics={address}" in message
+    assert "--metrics" in message
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd_hears_when_it_serves_and_when_it_stops(
+    serve: Callable[..., Serve], socket_directory: Path, *, abstract: bool
+) -> None:
+    name = f"@halfstep-test-{os.getpid()}" if abstract else str(socket_directory / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind("\0" + name[1:] if abstract else name)
+        supervisor.settimeout(PATIENCE_S)
+        one = serve("--json", environment={"NOTIFY_SOCKET": name})
+        facts = facts_of(one)
+        told = ""
+        while "READY=1" not in told:
+            told = supervisor.recv(4096).decode()
+        assert facts["listening"][0] in told
+        one.process.send_signal(signal.SIGTERM)
+        while "STOPPING=1" not in told:
+            told = supervisor.recv(4096).decode()
+        assert one.finish()[0] == 0
+
+
+def test_without_arguments_it_uses_the_xdg_directories(tmp_path: Path, socket_directory: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(socket_directory)}
+    for name in ("STATE_DIRECTORY", "RUNTIME_DIRECTORY"):
+        environment[name] = ""
+    one = Serve("--json", "--listen", "127.0.0.1:0", "--size", SIZE, "--arena", ARENA, environment=environment)
+    try:
+        facts = facts_of(one)
+        store, path = tmp_path / "state/halfstep/store.hs", socket_directory / "halfstep/halfstep.sock"
+        assert facts["backing"]["path"] == str(store)
+        assert store.stat().st_size == 132 << 20
+        assert store.stat().st_mode & 0o077 == 0, "the store's secret and its blocks are the owner's alone"
+        assert f"unix:{path}" in facts["listening"]
+        assert works(f"halfstep+unix://{path}")
+    finally:
+        status, out, err = one.finish(signal.SIGTERM)
+        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    assert (status, out, err) == (0, "", "")
+
+
+def test_systemd_directories_go_before_the_xdg_ones(
+    serve: Callable[..., Serve], tmp_path: Path, socket_directory: Path
+) -> None:
+    command = [sys.executable, "-c", "from halfstep.daemon.config import *; print(state_directory(), runtime_directory())"]
+    environment = {"STATE_DIRECTORY": "/a:/b", "RUNTIME_DIRECTORY": "/c", "XDG_STATE_HOME": "/d", "XDG_RUNTIME_DIR": "/e"}
+    out = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["/a", "/c"]
+
+
+def test_the_pread_engine_serves_and_says_so(serve: Callable[..., Serve]) -> None:
+    one = serve("--engine", "pread")
+    address = one.read_until("listening").split()[1]
+    assert one.line("engine").startswith("engine     pread")
+    assert works(f"halfstep://{address}")
+    assert one.finish(signal.SIGTERM)[0] == 0
+
+
+def test_a_store_as_a_directory_holds_the_store(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    one = serve("--json", "--store", str(tmp_path))
+    assert facts_of(one)["backing"]["path"] == str(tmp_path / "store.hs")
+    assert one.finish(signal.SIGTERM)[0] == 0
+
+
+def test_ctrl_c_while_the_store_is_made_leaves_no_file(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    size = min(16 << 30, free // 2 >> 20 << 20)
+    one = serve("--size", str(size))
+    # It says its first step as soon as it begins; the store is then being made, or just made on a very quick disk.
+    one.read_until("allocating the store")
+    status, _, err = one.finish(signal.SIGINT)
+    if status == 0:
+        pytest.skip(f"this disk allocates {size} bytes before a signal arrives")
+    assert (status, err) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_signal_does_not_break_a_clean_end(serve: Callable[..., Serve]) -> None:
+    one = serve()
+    one.read_until("listening")
+    one.process.send_signal(signal.SIGTERM)
+    one.read_until("stopping")
+    one.process.send_signal(signal.SIGTERM)
+    status, out, err = one.finish()
+    assert (status, err) == (0, "")
+    assert "stopped    clean" in out
+
+
+def test_killed_it_leaves_a_socket_that_the_next_start_takes_over(serve: Callable[..., Serve], socket_directory: Path) -> None:
+    path = socket_directory / "h.sock"
+    first = serve("--json", "--unix", str(path))
+    facts_of(first)
+    first.finish(signal.SIGKILL)
+    assert path.exists()
+    second = serve("--json", "--unix", str(path))
+    facts_of(second)
+    assert works(f"halfstep+unix://{path}")
