@@ -133,6 +133,8 @@ class RunningServer final : public Server {
   Fault start_thread() {
     std::promise<Fault> opened;
     std::future<Fault> result = opened.get_future();
+    // Before the file is the thread's.
+    const char* step = file_.to_format() != nullptr ? "formatting the store" : "recovering the store";
     // Signals are the main thread's.
     sigset_t all;
     sigset_t before;
@@ -142,7 +144,6 @@ class RunningServer final : public Server {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     pthread_setname_np(thread_.native_handle(), "halfstep-shard");
     bool wanted = true;
-    const char* step = file_.to_format() != nullptr ? "formatting the store" : "recovering the store";
     while (result.wait_for(kProgressEvery) != std::future_status::ready) {
       if (wanted && config_.progress) wanted = config_.progress(step, 0, 0);
     }

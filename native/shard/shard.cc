@@ -141,12 +141,10 @@ void Shard::end_of_turn() {
 }
 
 bool Shard::post(std::function<void()> call) {
-  {
-    const std::lock_guard lock(posted_mutex_);
-    if (ended_) return false;
-    posted_.push_back(std::move(call));
-  }
-  loop_.wake();
+  const std::lock_guard lock(posted_mutex_);
+  if (ended_) return false;
+  posted_.push_back(std::move(call));
+  loop_.wake();  // under the lock: once it is given back the shard may end, and its loop with it
   return true;
 }
 
