@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "peer/client.h"
 
@@ -23,6 +24,8 @@ constexpr uint64_t kKind = uint64_t{0xFF} << 56;
 // Of what the daemon lets be in flight, slots that are kept for layouts. A Cancel needs none.
 constexpr uint32_t kSparedSlots = 16;
 constexpr uint32_t kLayoutsAskedMax = 8;
+
+constexpr uint64_t kResolvePollUs = 2'000;
 
 // What a request without payload weighs against one with.
 constexpr uint64_t kRequestCostBytes = 4096;
@@ -70,10 +73,33 @@ void Connection::abort(Status why, const std::string& what) {
 }
 
 void Connection::connect() {
-  state_ = State::Connecting;
   what_.clear();
   protocol_error_ = false;
-  const Fault fault = net::start_connect(address_, &connecting_);
+  if (!Resolution::needed(address_)) return connect_to(address_);
+  state_ = State::Resolving;
+  resolution_ = Resolution::start(address_);
+  resolving_until_us_ = client_.loop().now_us() + client_.options().connect_timeout_us;
+  resolve();
+}
+
+// Looks now and then whether the answer is there.
+void Connection::resolve() {
+  const uint64_t now = client_.loop().now_us();
+  if (!resolution_->done()) {
+    if (now < resolving_until_us_) return client_.loop().arm(timer_, now + kResolvePollUs);
+    resolution_ = nullptr;
+    return attempt_failed(address_.text() + ": its name did not resolve within connect_timeout_ms");
+  }
+  const std::shared_ptr<Resolution> answer = std::exchange(resolution_, nullptr);
+  if (answer->hosts().empty()) return attempt_failed(answer->error());
+  net::Address address = address_;
+  address.host = answer->hosts()[attempts_ % answer->hosts().size()];
+  connect_to(address);
+}
+
+void Connection::connect_to(const net::Address& address) {
+  state_ = State::Connecting;
+  const Fault fault = net::start_connect(address, &connecting_);
   if (!fault.ok()) {
     connecting_ = -1;
     return attempt_failed(fault.what);
@@ -135,6 +161,7 @@ void Connection::wait_and_retry() {
 void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
+  if (of.state_ == State::Resolving) return of.resolve();
   const std::string what = of.address_.text() + ": no handshake within " +
                            std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
   if (of.stream_) return of.abort(Code::Late, what);

@@ -1,7 +1,7 @@
 // connection.h — one connection to one shard: connects, greets, registers the client's layouts, then carries requests, and
 // begins again with back-off when it ends.
 //
-//   Waiting -> Connecting -> Greeting -> Registering -> Up -> (gone) -> Waiting
+//   Waiting (-> Resolving) -> Connecting -> Greeting -> Registering -> Up -> (gone) -> Waiting
 //
 // Invariants: requests are sent only while Up, in the order they were given; a request stays in its slot until its Final; when
 // the connection ends every request of it is answered and nothing is sent again; after abandon() no byte lands for it.
@@ -22,6 +22,7 @@
 #include "peer/get.h"
 #include "peer/put.h"
 #include "peer/request.h"
+#include "peer/resolve.h"
 
 namespace halfstep::peer {
 
@@ -67,7 +68,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   void on_ready(uint32_t epoll_events) override;
 
  private:
-  enum class State : uint8_t { Waiting, Connecting, Greeting, Registering, Up, Stopped };
+  enum class State : uint8_t { Waiting, Resolving, Connecting, Greeting, Registering, Up, Stopped };
   enum class LayoutState : uint8_t { Unknown, Asked, Ready, Refused };
   struct LayoutEntry {
     LayoutState state = LayoutState::Unknown;
@@ -75,6 +76,8 @@ class Connection final : public net::FrameSink, public net::Watch {
   };
 
   void connect();
+  void resolve();
+  void connect_to(const net::Address& address);
   void greet(int descriptor);
   void attempt_failed(const std::string& what);
   void wait_and_retry();
@@ -104,6 +107,8 @@ class Connection final : public net::FrameSink, public net::Watch {
   State state_ = State::Waiting;
   bool stopping_ = false;
   int connecting_ = -1;
+  std::shared_ptr<Resolution> resolution_;
+  uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
   uint32_t attempts_ = 0;
   std::string what_;  // why it ends

@@ -254,6 +254,15 @@ TEST(Life, WithoutADaemonCallsWaitForTheFirstHandshakeWithinTheirDeadline) {
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
 }
 
+TEST(Life, AHostMayBeAName) {
+  FakeDaemon daemon;
+  daemon.start();
+  TryClient none("name.invalid:" + std::to_string(daemon.port()));
+  EXPECT_FALSE(none.ready(20));
+  TryClient client("localhost:" + std::to_string(daemon.port()));
+  EXPECT_TRUE(client.ready()) << client.facts().last_error;
+}
+
 TEST(Life, ARestartedDaemonIsFoundAgainAndCallsMeanwhileFailFast) {
   auto daemon = std::make_unique<FakeDaemon>();
   const uint16_t port = daemon->port();

@@ -1,0 +1,48 @@
+#include "peer/resolve.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <system_error>
+#include <thread>
+
+namespace halfstep::peer {
+
+bool Resolution::needed(const net::Address& address) {
+  if (address.is_unix || address.host == "localhost") return false;
+  std::array<unsigned char, sizeof(in6_addr)> number;
+  return ::inet_pton(AF_INET, address.host.c_str(), number.data()) != 1 &&
+         ::inet_pton(AF_INET6, address.host.c_str(), number.data()) != 1;
+}
+
+std::shared_ptr<Resolution> Resolution::start(const net::Address& address) {
+  auto resolution = std::make_shared<Resolution>();
+  try {
+    std::thread([resolution, host = address.host] { resolution->ask(host); }).detach();
+  } catch (const std::system_error& error) {
+    resolution->error_ = address.host + ": no thread to resolve it: " + error.what();
+    resolution->done_.store(true, std::memory_order_release);
+  }
+  return resolution;
+}
+
+void Resolution::ask(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int result = ::getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  if (result != 0) error_ = host + ": " + ::gai_strerror(result) + "; give an address, or a name that resolves here";
+  for (const addrinfo* one = list; one != nullptr; one = one->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (::getnameinfo(one->ai_addr, one->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0) {
+      hosts_.emplace_back(text.data());
+    }
+  }
+  if (list != nullptr) ::freeaddrinfo(list);
+  if (hosts_.empty() && error_.empty()) error_ = host + ": has no address";
+  done_.store(true, std::memory_order_release);
+}
+
+}  // namespace halfstep::peer
