@@ -10,7 +10,6 @@ namespace {
 constexpr uint64_t kLogShare = 1024;
 constexpr uint64_t kLogHalfBytesMin = 128 * KiB;
 constexpr uint64_t kLogHalfBytesMax = 256 * MiB;
-constexpr uint64_t kSegmentBytesWorkable = format::kSegmentBytesMin;
 
 uint32_t log_half_pages_of(uint64_t device_bytes, uint32_t shards) noexcept {
   const uint64_t bytes = std::clamp(device_bytes / kLogShare / shards, kLogHalfBytesMin, kLogHalfBytesMax);
@@ -78,10 +77,12 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
                                  mebibytes(format::kSegmentBytesMin) + " to " + mebibytes(format::kSegmentBytesMax)};
     }
   } else {
-    segment_bytes = format::kSegmentBytesDefault;
-    while (segment_bytes > kSegmentBytesWorkable &&
+    // The largest of which enough fit: a quarter of it bounds a block, which is what a small store runs out of first.
+    segment_bytes = std::clamp(round_down(device_bytes / format::kSegmentsPerShardMin, MiB), format::kSegmentBytesMin,
+                               format::kSegmentBytesDefault);
+    while (segment_bytes > format::kSegmentBytesMin &&
            segments_that_fit(device_bytes, segment_bytes) < format::kSegmentsPerShardMin) {
-      segment_bytes /= 2;
+      segment_bytes -= MiB;
     }
   }
   const uint32_t segments = segments_that_fit(device_bytes, segment_bytes);

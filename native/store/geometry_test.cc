@@ -26,6 +26,15 @@ TEST(Geometry, PlacesOfAnySizeDoNotOverlapAndEndWithTheDevice) {
   }
 }
 
+TEST(Geometry, SmallStoresTakeTheLargestSegmentsThatFit) {
+  Geometry geometry;
+  ASSERT_TRUE(plan_geometry(512 * MiB, 0, GiB, &geometry).ok());
+  EXPECT_EQ(geometry.segment_bytes, 7 * MiB);
+  EXPECT_GE(geometry.block_bytes_max, 1 * MiB);
+  ASSERT_TRUE(plan_geometry(1024 * GiB, 0, GiB, &geometry).ok());
+  EXPECT_EQ(geometry.segment_bytes, format::kSegmentBytesDefault);
+}
+
 TEST(Geometry, NamesTheSmallestSizeAndThatSizeWorks) {
   Geometry geometry;
   const Fault fault = plan_geometry(64 * MiB, 0, 128 * MiB, &geometry);
