@@ -73,6 +73,9 @@ class Batch {
   // Called before hs_submit, because the terminal event may be polled before hs_submit returns.
   void started(nb::object owner);
   void named(hs_ticket ticket) noexcept { ticket_ = ticket; }
+  // Asked to end while hs_submit had not returned its name yet: whoever names it cancels it.
+  void want_cancel() noexcept { cancel_wanted_ = true; }
+  bool cancel_wanted() const noexcept { return cancel_wanted_; }
   void progressed(uint32_t steps_done) noexcept { steps_done_ = steps_done; }
   const nb::object& owner() const noexcept { return owner_; }
   // The terminal event came: releases all memory, and the owner.
@@ -126,6 +129,7 @@ class Batch {
   hs_ticket ticket_ = 0;
   bool submitted_ = false;
   bool done_ = false;
+  bool cancel_wanted_ = false;
   uint32_t steps_done_ = 0;
   uint32_t items_ok_ = 0;
   hs_answer outcome_{};

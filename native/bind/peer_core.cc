@@ -138,6 +138,7 @@ void Queue::submit(nb::object object, nb::object owner) {
     throw Refused(why.data());
   }
   batch.named(ticket);
+  if (batch.cancel_wanted()) hs_cancel(queue, ticket);
 }
 
 void Queue::run(nb::object object) {
@@ -220,13 +221,17 @@ void Queue::deliver(const hs_event* events, size_t count, nb::list* list) {
   }
 }
 
-void Queue::cancel(const Batch& batch) const {
-  if (queue_ != nullptr && batch.submitted() && !batch.done()) hs_cancel(queue_, batch.ticket());
+void Queue::cancel(Batch& batch) const {
+  if (queue_ == nullptr || !batch.submitted() || batch.done()) return;
+  if (batch.ticket() == 0) {
+    batch.want_cancel();
+  } else {
+    hs_cancel(queue_, batch.ticket());
+  }
 }
 
 void Queue::cancel_all() const {
-  if (queue_ == nullptr) return;
-  for (const auto& [user_data, object] : batches_) hs_cancel(queue_, batch_of(object).ticket());
+  for (const auto& [user_data, object] : batches_) cancel(batch_of(object));
 }
 
 int Queue::descriptor() const { return hs_queue_descriptor(handle()); }

@@ -63,7 +63,7 @@ class Queue {
   nb::list wait(double timeout_s);
   // Ends a wait early, for an event that the core does not know of; the next wait where none is running.
   void nudge() noexcept { nudged_ = true; }
-  void cancel(const Batch& batch) const;
+  void cancel(Batch& batch) const;
   void cancel_all() const;
   int descriptor() const;
   size_t in_flight() const noexcept { return batches_.size(); }

@@ -89,6 +89,8 @@ class Daemon:
     def pause(self) -> None:
         """It is there and says nothing, until resume()."""
         os.kill(self.pid, signal.SIGSTOP)
+        # The signal only asks; this waits until the last of its threads has stopped.
+        os.waitpid(self.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         """After pause()."""

@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,8 @@ def in_child(work: Callable[[], None]) -> int:
         try:
             work()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -191,10 +194,13 @@ def test_a_process_may_end_without_closing(daemon: Any, run_script: Any, how: st
 INTERRUPTED = (
     SETUP
     + """
-import os, signal, threading
+import os, pathlib, signal, threading
 daemon = int(sys.argv[3])
 client.put(keys, source)
 os.kill(daemon, signal.SIGSTOP)
+tasks = list(pathlib.Path(f"/proc/{daemon}/task").glob("*/stat"))
+while not all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks):
+    pass
 target = np.zeros_like(source)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:

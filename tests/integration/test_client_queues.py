@@ -175,14 +175,15 @@ def test_a_region_fences_before_it_lets_go(client: halfstep.Client, stored: Any,
     with client.queue() as queue:
         daemon.pause()
         ticket = queue.get(KEYS, Rows(template, [0, 1, 2]))
-        waiting = threading.Thread(target=client.get, args=(KEYS, Rows(template, [0, 1, 2])))
+        answers: list[Any] = []
+        waiting = threading.Thread(target=lambda: answers.append(client.get(KEYS, Rows(template, [0, 1, 2]))))
         waiting.start()
         while region.native.uses < 2:
             threading.Event().wait(0.001)
         region.close()
         waiting.join(60)
-        assert not waiting.is_alive()
         assert ticket.done
+        assert [answer.reason(0).split()[0] for answer in answers] == ["cancelled"]
         memory.extend(b"it is ours again")
         daemon.resume()
         assert client.match(KEYS).prefix == 3
