@@ -23,11 +23,19 @@ void Sender::open(uint32_t early_bytes, uint32_t chunk_bytes_max) noexcept {
 }
 
 void Sender::add(Request& request) {
+  turns_.push_back(&request);
+  uint64_t bytes = 0;
+  for (uint16_t s = 0; s < request.slices.size(); ++s) {
+    const uint32_t count = request.items_of(s);
+    for (uint32_t i = 0; i < count; ++i) bytes += request.section(s).offers[request.item_of(s, i)].block_bytes;
+  }
+  // A large put gains little by going ahead of its Want, and a daemon whose memory is taken would have to drop the bytes and
+  // refuse their items instead of letting them wait.
+  if (bytes > early_left_) return;
   for (uint16_t s = 0; s < request.slices.size(); ++s) {
     const uint32_t count = request.items_of(s);
     for (uint32_t i = 0; i < count; ++i) request.sendable.push_back({s, i});
   }
-  turns_.push_back(&request);
 }
 
 Status Sender::grant(Request& request, ConstBytes body) {

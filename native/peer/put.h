@@ -1,6 +1,6 @@
 // put.h — sends the payload of a put out of the caller's memory, as the daemon grants it.
-// Credit: until a request's first Want its bytes come out of the connection's early credit; afterwards the items that Wants
-// have named are sent whole. A part is summed right before it is queued, in pieces of a Chunk at most, and the sum travels in
+// Credit: a put that fits what is left of the connection's early credit goes at once; of any other the items that Wants have
+// named are sent, whole. A part is summed right before it is queued, in pieces of a Chunk at most, and the sum travels in
 // the Chunk's head.
 // Invariants: memory is referenced by the socket's queue only between send_chunk() and its release, and the ticket counts how
 // often; parts of an item go in order; a Chunk holds bytes of one request.
