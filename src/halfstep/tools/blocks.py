@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from halfstep.errors import ConfigError, Unavailable
-from halfstep.tools.options import json_option, key_of, key_text, print_json, print_table, progress_bar, url_option
+from halfstep.tools.options import connected, json_option, key_of, key_text, print_json, print_table, progress_bar, url_option
 
 if TYPE_CHECKING:
     from halfstep import Client, Layout, PutResult, Ticket
@@ -30,9 +30,8 @@ PIECE_BYTES_MAX = 4 << 20
 LAST_CELL = 1 << 19
 # Pieces of one call, and calls under way at once: the next pieces are read and sent while the last ones reach the media.
 PIECES_PER_CALL, CALLS_IN_FLIGHT = 4, 2
-# Pieces whose presence is asked for in one match, and the deadline of one call: this is a person at a terminal.
+# Pieces whose presence is asked for in one match.
 PIECES_PER_MATCH = 1024
-DEADLINE_MS = 30_000
 
 
 def file_layout() -> Layout:
@@ -40,12 +39,6 @@ def file_layout() -> Layout:
     from halfstep import Layout
 
     return Layout.opaque("file")
-
-
-def _connect(url: str) -> Client:
-    import halfstep
-
-    return halfstep.connect(url, layout=file_layout(), required=True, deadline_ms=DEADLINE_MS, match_deadline_ms=DEADLINE_MS)
 
 
 def _last(piece: int) -> int:
@@ -65,7 +58,7 @@ def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) 
         raise ConfigError("key: standard input has no name; give one with --key")
     name = key_of(key or file.name)
     try:
-        with _opened(file) as stream, _connect(url) as client:
+        with _opened(file) as stream, connected(url, file_layout()) as client:
             there = _pieces(client, name)
             if there is None:
                 sizes = _put(client, name, stream, None if str(file) == "-" else file.stat().st_size, ttl_s, cache=cache)
@@ -189,7 +182,7 @@ def get(key: str, output: Path, url: str) -> None:
     import numpy as np
 
     name = key_of(key)
-    with _connect(url) as client:
+    with connected(url, file_layout()) as client:
         pieces = _pieces(client, name)
         if pieces is None:
             click.echo(f"{key}: miss (absent)", err=True)
@@ -229,7 +222,7 @@ def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
     What an interrupted `put` left of a key goes with it, though it was never there.
     """
     told = []
-    with _connect(url) as client:
+    with connected(url, file_layout()) as client:
         for key in keys:
             name = key_of(key)
             whole = _pieces(client, name) is not None
@@ -251,7 +244,7 @@ def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
     """Ask which KEYS stored with `put` are there whole. Exit status 1 unless all are."""
     rows = []
-    with _connect(url) as client:
+    with connected(url, file_layout()) as client:
         for key in keys:
             pieces = _pieces(client, key_of(key))
             rows.append((key, pieces is not None, sum(size for _, size in pieces or [])))
@@ -269,7 +262,7 @@ def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 @json_option
 def ls(limit: int, url: str, as_json: bool) -> None:
     """List a namespace's blocks, of every layout."""
-    with _connect(url) as client:
+    with connected(url, file_layout()) as client:
         entries = list(client.list(limit=limit))
     if as_json:
         print_json([entry._asdict() for entry in entries])

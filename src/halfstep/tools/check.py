@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import click
 import numpy as np
 
-from halfstep.tools.options import json_option, print_json, print_table, url_argument
+from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
 
 # A small store takes no blocks of this size: then its largest.
 BLOCK_BYTES_MAX = 1 << 20
-DEADLINE_MS = 5000
 
 
 @dataclass
@@ -37,8 +36,7 @@ def check(url: str, as_json: bool) -> None:
     """
     import halfstep
 
-    layout = halfstep.Layout.opaque("halfstep-check")
-    with halfstep.connect(url, layout=layout, required=True, deadline_ms=DEADLINE_MS, match_deadline_ms=DEADLINE_MS) as client:
+    with connected(url, halfstep.Layout.opaque("halfstep-check")) as client:
         steps = _steps(client)
         path = client.path
     ok = all(step.ok for step in steps)

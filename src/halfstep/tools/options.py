@@ -7,17 +7,22 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from halfstep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from halfstep import Client, Layout
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 URL_VARIABLE = "HALFSTEP_URL"
 DEFAULT_URL = "halfstep://127.0.0.1:7350/default"
 
+# How long a person waits for a daemon that is not there, and for one call of one that is.
+CONNECT_MS, CALL_MS = 2000, 30_000
 # Below this a bar would be gone before it is read.
 PROGRESS_BYTES_MIN = 64 << 20
 
@@ -43,6 +48,19 @@ def url_argument(function: F) -> F:
 def json_option(function: F) -> F:
     """`--json`: the same facts, for programs."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
+
+
+def connected(url: str, layout: Layout | None = None) -> Client:
+    """A client whose daemon is there. It sees what is there whatever $HALFSTEP_MODE says. Errors: Unavailable, ConfigError."""
+    import halfstep
+
+    client = halfstep.connect(url, layout=layout, deadline_ms=CALL_MS, match_deadline_ms=CALL_MS, mode="on")
+    try:
+        client.wait_ready(CONNECT_MS)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def key_of(text: str) -> bytes:

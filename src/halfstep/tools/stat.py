@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from halfstep.tools.options import json_option, print_json, print_table, url_argument
+from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
 
 
 @click.command()
@@ -13,9 +13,7 @@ from halfstep.tools.options import json_option, print_json, print_table, url_arg
 @json_option
 def stat(url: str, show_all: bool, as_json: bool) -> None:
     """Show a daemon's counters and gauges, and the path this client uses to it."""
-    import halfstep
-
-    with halfstep.connect(url, required=True) as client:
+    with connected(url) as client:
         counters = client.stat()
         facts = client.facts()
         path = client.path
