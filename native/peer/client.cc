@@ -120,10 +120,10 @@ void Client::take_inbox() {
     }
     if (found != nullptr) end(*found, {Answer::Cancelled, Reason::None});
   }
-  for (Queue* queue : taken_.closing) {
+  for (const Closing& closing : taken_.closing) {
     for (Ticket* ticket = running_; ticket != nullptr;) {
       Ticket* next = ticket->next;
-      if (ticket->queue == queue) end(*ticket, {Answer::Cancelled, Reason::Closed});
+      if (ticket->queue == closing.queue && ticket->id <= closing.newest) end(*ticket, {Answer::Cancelled, Reason::Closed});
       ticket = next;
     }
   }
@@ -227,7 +227,12 @@ void Client::cancel(hs_ticket id) {
 }
 
 void Client::close_queue(Queue& queue) {
-  post([](Inbox& inbox, void* what) { inbox.closing.push_back(static_cast<Queue*>(what)); }, &queue);
+  Closing closing{&queue, 0};
+  {
+    const std::lock_guard lock(mutex_);
+    closing.newest = ticket_serial_;
+  }
+  post([](Inbox& inbox, void* what) { inbox.closing.push_back(*static_cast<Closing*>(what)); }, &closing);
 }
 
 void Client::begin(Ticket& ticket) {

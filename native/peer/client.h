@@ -93,10 +93,15 @@ class Client final : public Exiting {
     bool reached = false;  // a connection of it has been up
     std::vector<std::unique_ptr<Connection>> connections;
   };
+  // A queue that is being closed, and the newest ticket it can have: when this is read, another queue may have its address.
+  struct Closing {
+    Queue* queue = nullptr;
+    hs_ticket newest = 0;
+  };
   struct Inbox {
     std::vector<Ticket*> submitted;
     std::vector<hs_ticket> cancelled;
-    std::vector<Queue*> closing;
+    std::vector<Closing> closing;
     bool layouts = false;
     bool empty() const noexcept { return submitted.empty() && cancelled.empty() && closing.empty() && !layouts; }
   };
