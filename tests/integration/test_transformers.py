@@ -1,0 +1,279 @@
+"""KV cache of real (tiny) models through the tier: saved by one client, restored by another, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import halfstep
+from halfstep import ConfigError
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from halfstep.connectors.transformers import PREFILL_TOKENS, PromptCache, fingerprint  # noqa: E402 -- needs both of them
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_MS = 30_000
+BLOCK_TOKENS = 16
+VOCABULARY = 256
+NEW_TOKENS = 12
+
+
+def model_of(kind: str, *, seed: int = 7, **changes: Any) -> Any:
+    """A model of two layers with random weights, spread so that its tokens depend on all of the context."""
+    shared: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+    }
+    if kind == "gqa":
+        config = transformers.Qwen3Config(**shared | {"num_key_value_heads": 2, "head_dim": 16} | changes)
+    elif kind == "mla":
+        latent = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+        experts = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "n_shared_experts": 1}
+        latent |= experts | {"moe_intermediate_size": 32, "first_k_dense_replace": 2, "num_key_value_heads": 4}
+        config = transformers.DeepseekV3Config(**shared | latent | changes)
+    else:
+        config = transformers.MistralConfig(**shared | {"num_key_value_heads": 2, "head_dim": 16} | changes)
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.copy_(torch.randn_like(parameter) * (1.5 / parameter.shape[-1] ** 0.5))
+    model.eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def prompt_of(tokens: int, seed: int = 1) -> Any:
+    """Token ids, [1, tokens]."""
+    return torch.randint(3, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(seed))
+
+
+def empty_cache(store: PromptCache) -> Any:
+    return transformers.DynamicCache(config=store.config)
+
+
+def logits_after(store: PromptCache, ids: Any, cache: Any) -> Any:
+    """The logits of what the cache lacks."""
+    with torch.no_grad():
+        return store.model(ids[:, cache.get_seq_length() :], past_key_values=cache).logits
+
+
+def tokens_after(store: PromptCache, ids: Any, cache: Any) -> list[int]:
+    """What greedy decoding goes on with."""
+    output = store.model.generate(ids, past_key_values=cache, max_new_tokens=NEW_TOKENS, do_sample=False)
+    tokens: list[int] = output[0, ids.shape[1] :].tolist()
+    return tokens
+
+
+def same(one: Any, other: Any) -> bool:
+    """Two caches hold the same bits."""
+    pairs = zip(one.layers, other.layers, strict=True)
+    return all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs)
+
+
+@pytest.fixture(params=["gqa", "mla"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def salt(request: pytest.FixtureRequest) -> bytes:
+    """Keys that no other test has."""
+    return request.node.nodeid.encode()
+
+
+@pytest.fixture
+def connect(daemon: Any) -> Iterator[Any]:
+    """connect(): another client, as another process would have."""
+    clients: list[halfstep.Client] = []
+
+    def connect() -> halfstep.Client:
+        clients.append(halfstep.connect(daemon.url, required=True, deadline_ms=DEADLINE_MS, match_deadline_ms=DEADLINE_MS))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+def test_a_fresh_model_goes_on_with_the_same_bits(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(150)
+    saver = PromptCache(connect(), model_of(kind), salt=salt, durability="persist")
+    saved_cache = empty_cache(saver)
+    saved = saver.prefill(ids, saved_cache)
+    assert (saved.stored, saved.present, saved.refused, saved.reason) == (9, 0, 0, "")
+    assert saved.bytes == 9 * saver.block_bytes
+    assert saved_cache.get_seq_length() == 9 * BLOCK_TOKENS
+
+    restorer = PromptCache(connect(), model_of(kind), salt=salt)
+    assert restorer.layout == saver.layout
+    restored = restorer.restore(ids)
+    assert (restored.hit_blocks, restored.asked_blocks, restored.reason) == (9, 9, "")
+    assert restored.tokens == 9 * BLOCK_TOKENS
+    assert restored.bytes == saved.bytes
+    assert same(restored.cache, saved_cache)
+    again = restorer.restore(ids)
+    assert torch.equal(logits_after(restorer, ids, again.cache), logits_after(saver, ids, saved_cache))
+    saved_cache.crop(9 * BLOCK_TOKENS - saved_cache.get_seq_length())
+    tokens = tokens_after(saver, ids, saved_cache)
+    assert tokens_after(restorer, ids, restored.cache) == tokens
+    assert len(set(tokens)) > NEW_TOKENS // 4, "tokens that hardly vary would hide a wrong cache"
+
+
+def test_a_second_save_finds_everything_present(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(70)
+    store = PromptCache(connect(), model_of(kind), salt=salt)
+    cache = empty_cache(store)
+    assert store.prefill(ids, cache).stored == 4
+    again = store.save(ids, cache)
+    assert (again.stored, again.present, again.refused, again.bytes) == (0, 4, 0, 0)
+
+
+def test_the_longest_prefix_is_restored_and_the_rest_computed_alike(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(PREFILL_TOKENS + 100)
+    client = connect()
+    store = PromptCache(client, model_of(kind), salt=salt)
+    whole = empty_cache(store)
+    blocks = store.prefill(ids, whole).stored
+    keys = store.keys(ids)
+    # All of the second piece is gone: what is restored ends where a piece ends, so that the rest is split alike.
+    first_gone = PREFILL_TOKENS // BLOCK_TOKENS
+    assert client.delete([keys[first_gone], keys[-1]], layout=store.layout).ok.all()
+    restored = store.restore(ids)
+    assert (restored.hit_blocks, restored.asked_blocks) == (first_gone, blocks)
+    assert restored.reason.startswith("miss")
+    saved = store.prefill(ids, restored.cache)
+    assert (saved.stored, saved.refused) == (2, 0), "the deleted blocks are stored again, the others were there"
+    assert same(restored.cache, whole)
+    assert store.restore(ids).hit_blocks == blocks
+
+
+def test_pieces_end_at_the_same_tokens_wherever_a_restore_ended(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(2 * PREFILL_TOKENS + 40)
+    store = PromptCache(connect(), model_of(kind), salt=salt)
+    ends: list[int] = []
+    cache = empty_cache(store)
+    handle = store.model.register_forward_hook(lambda *_: ends.append(cache.get_seq_length()))
+    store.prefill(ids[:, : 3 * BLOCK_TOKENS + 1], cache, save=False)
+    store.prefill(ids, cache, save=False)
+    handle.remove()
+    assert ends == [3 * BLOCK_TOKENS, PREFILL_TOKENS, 2 * PREFILL_TOKENS, 2 * PREFILL_TOKENS + 2 * BLOCK_TOKENS]
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 0), (BLOCK_TOKENS, 0), (BLOCK_TOKENS + 1, 1), (2 * BLOCK_TOKENS + 5, 2)])
+def test_the_last_token_and_a_partial_block_are_recomputed(connect: Any, salt: bytes, tokens: int, blocks: int) -> None:
+    ids = prompt_of(tokens)
+    store = PromptCache(connect(), model_of("gqa"), salt=salt)
+    cache = empty_cache(store)
+    assert store.prefill(ids, cache).stored == blocks
+    restored = store.restore(ids)
+    assert (restored.tokens, restored.hit_blocks, restored.asked_blocks) == (blocks * BLOCK_TOKENS, blocks, blocks)
+    assert bool(restored.reason) == (blocks == 0)
+    alone = tokens_after(store, ids, empty_cache(store)) if blocks == 0 else tokens_after(store, ids, cache)
+    assert tokens_after(store, ids, restored.cache) == alone
+
+
+def test_other_weights_settings_salts_and_block_sizes_miss(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(70)
+    client, model = connect(), model_of(kind)
+    store = PromptCache(client, model, salt=salt)
+    store.prefill(ids, empty_cache(store))
+    assert store.restore(ids).hit_blocks == 4
+    others = [
+        PromptCache(client, model_of(kind, seed=8), salt=salt),
+        PromptCache(client, model_of(kind, rope_parameters={"rope_type": "default", "rope_theta": 5e5}), salt=salt),
+        PromptCache(client, model, salt=salt + b"other"),
+        PromptCache(client, model, salt=salt, block_tokens=8),
+        PromptCache(client, model, salt=salt, weights_revision="2"),
+    ]
+    for other in others:
+        restored = other.restore(ids)
+        assert (restored.hit_blocks, restored.tokens) == (0, 0)
+        assert restored.reason.startswith("miss")
+
+
+def test_a_fingerprint_is_of_the_weights() -> None:
+    assert fingerprint(model_of("gqa")) == fingerprint(model_of("gqa"))
+    assert fingerprint(model_of("gqa")) != fingerprint(model_of("gqa", seed=8))
+    tuned = model_of("gqa")
+    with torch.no_grad():
+        tuned.model.layers[1].mlp.down_proj.weight.mul_(1.01)
+    assert fingerprint(tuned) != fingerprint(model_of("gqa"))
+
+
+def test_other_tokens_share_only_the_prefix(connect: Any, salt: bytes) -> None:
+    ids = prompt_of(100)
+    store = PromptCache(connect(), model_of("gqa"), salt=salt)
+    store.prefill(ids, empty_cache(store))
+    changed = ids.clone()
+    changed[0, 3 * BLOCK_TOKENS + 4] += 1 if changed[0, 3 * BLOCK_TOKENS + 4] < VOCABULARY - 1 else -1
+    assert store.restore(changed).hit_blocks == 3
+
+
+def test_k_of_two_blocks_swapped_gives_other_tokens(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(150)
+    store = PromptCache(connect(), model_of(kind), salt=salt)
+    store.prefill(ids, empty_cache(store))
+    right, wrong = store.restore(ids).cache, store.restore(ids).cache
+    one, other = (slice(block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS) for block in (1, 7))
+    for layer in wrong.layers:
+        kept = layer.keys[:, :, one].clone()
+        layer.keys[:, :, one] = layer.keys[:, :, other]
+        layer.keys[:, :, other] = kept
+    assert tokens_after(store, ids, wrong) != tokens_after(store, ids, right)
+
+
+def test_a_dead_daemon_costs_a_reason_and_no_more(own_daemon: Any, salt: bytes) -> None:
+    ids = prompt_of(70)
+    with halfstep.connect(own_daemon.url, required=True, deadline_ms=2000, match_deadline_ms=2000) as client:
+        store = PromptCache(client, model_of("gqa"), salt=salt)
+        reference = empty_cache(store)
+        assert store.prefill(ids, reference).stored == 4
+        tokens = tokens_after(store, ids, reference)
+        own_daemon.kill()
+        restored = store.restore(ids, deadline_ms=300)
+        assert (restored.tokens, restored.hit_blocks, restored.asked_blocks) == (0, 0, 4)
+        assert restored.reason.split()[0] in {"unavailable", "late"}
+        saved = store.prefill(ids, restored.cache, deadline_ms=300)
+        assert (saved.stored, saved.refused) == (0, 4)
+        assert saved.reason.split()[0] in {"unavailable", "late"}
+        assert tokens_after(store, ids, restored.cache) == tokens
+
+
+def test_a_sliding_window_is_refused_by_name(connect: Any) -> None:
+    with pytest.raises(ConfigError, match=r"mistral: layer 0 caches as DynamicSlidingWindowLayer"):
+        PromptCache(connect(), model_of("mistral", sliding_window=32))
+    PromptCache(connect(), model_of("mistral", sliding_window=None))
+
+
+def test_wrong_arguments_are_named(connect: Any) -> None:
+    store = PromptCache(connect(), model_of("gqa"))
+    two = prompt_of(40).reshape(2, 20)
+    for call in (
+        lambda: store.restore(two),
+        lambda: store.save(two, empty_cache(store)),
+        lambda: store.prefill(two, empty_cache(store)),
+    ):
+        with pytest.raises(ConfigError, match=r"\(2, 20\).*one prompt at a time"):
+            call()
+    cache = empty_cache(store)
+    store.prefill(prompt_of(40), cache, save=False)
+    with pytest.raises(ConfigError, match="holds 32 tokens, ids has 20"):
+        store.prefill(prompt_of(20), cache)
+    with pytest.raises(ConfigError, match="block_tokens=0"):
+        PromptCache(connect(), store.model, block_tokens=0)
