@@ -86,18 +86,23 @@ void add_whole_ok(wire::FrameWriter& frame) {
 bool shake_hands(int socket, const wire::Layout& layout) {
   Octets out;
   wire::FrameWriter frame(out);
+  const auto send_all = [&] {
+    const bool sent = ::send(socket, out.data(), out.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(out.size());
+    out.clear();
+    return sent;
+  };
   if (!read_frame(socket)) return false;
   frame.begin(wire::Opcode::Final, uint64_t{1} << 56);
   add_whole_ok(frame);
   frame.tlv(wire::Tlv::HelloServer, wire::HelloServer{.block_bytes_max = 1 << 20});
   frame.tlv(wire::Tlv::ShardMap, wire::ShardAddress{});
   frame.finish();
+  if (!send_all() || !read_frame(socket)) return false;
   frame.begin(wire::Opcode::Final, uint64_t{2} << 56);
   add_whole_ok(frame);
   frame.tlv(wire::Tlv::LayoutHandle, wire::LayoutHandleRecord{.handle = 5, .id = layout.id()});
   frame.finish();
-  if (::send(socket, out.data(), out.size() / 2, MSG_NOSIGNAL) < 0 || !read_frame(socket)) return false;
-  if (::send(socket, out.data() + out.size() / 2, out.size() - out.size() / 2, MSG_NOSIGNAL) < 0) return false;
+  if (!send_all()) return false;
   return read_frame(socket) && read_frame(socket);
 }
 
@@ -273,13 +278,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const int socket = listener.accept();
   require(socket >= 0);
-  if (shake_hands(socket, layout)) {
-    for (ConstBytes rest(frames); !rest.empty();) {
-      const size_t step = std::min<size_t>(rest.size(), size % 2 == 0 ? rest.size() : 1500);
-      const ssize_t sent = ::send(socket, rest.data(), step, MSG_NOSIGNAL);
-      if (sent <= 0) break;  // the client has had enough
-      rest = rest.subspan(static_cast<size_t>(sent));
-    }
+  require(shake_hands(socket, layout));
+  for (ConstBytes rest(frames); !rest.empty();) {
+    const size_t step = std::min<size_t>(rest.size(), size % 2 == 0 ? rest.size() : 1500);
+    const ssize_t sent = ::send(socket, rest.data(), step, MSG_NOSIGNAL);
+    if (sent <= 0) break;  // the client has had enough
+    rest = rest.subspan(static_cast<size_t>(sent));
   }
   ::shutdown(socket, SHUT_WR);
   for (int done = 0; done < 2;) {
