@@ -244,6 +244,27 @@ def test_the_flag_allows_listening_beyond_loopback(serve: Callable[..., Serve]) 
     assert works(f"halfstep://127.0.0.1:{port}")
 
 
+def test_a_path_that_cannot_be_made_is_named(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    message = refused(serve("--store", str(tmp_path / "file" / "store.hs")))
+    assert f"store={tmp_path / 'file' / 'store.hs'}" in message
+    message = refused(serve("--unix", str(tmp_path / "file" / "h.sock")))
+    assert f"unix={tmp_path / 'file' / 'h.sock'}" in message
+
+
+def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can give a directory away")
+    theirs = tmp_path / f"halfstep-{os.getuid()}"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    environment = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": "", "RUNTIME_DIRECTORY": ""}
+    store = str(tmp_path / "store.hs")
+    one = Serve("--store", store, "--size", SIZE, "--arena", ARENA, "--listen", "127.0.0.1:0", environment=environment)
+    assert "belongs to uid 65534" in refused(one)
+    assert list(theirs.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
@@ -341,9 +362,7 @@ def test_without_arguments_it_uses_the_xdg_directories(tmp_path: Path, socket_di
     assert (status, out, err) == (0, "", "")
 
 
-def test_systemd_directories_go_before_the_xdg_ones(
-    serve: Callable[..., Serve], tmp_path: Path, socket_directory: Path
-) -> None:
+def test_systemd_directories_go_before_the_xdg_ones() -> None:
     command = [sys.executable, "-c", "from halfstep.daemon.config import *; print(state_directory(), runtime_directory())"]
     environment = {"STATE_DIRECTORY": "/a:/b", "RUNTIME_DIRECTORY": "/c", "XDG_STATE_HOME": "/d", "XDG_RUNTIME_DIR": "/e"}
     out = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True).stdout

@@ -37,7 +37,8 @@ def parse_bytes(text: str, name: str = "size") -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     if match is None:
         raise ConfigError(f"{name}={text!r}: not a size; write for example 512MiB, 64GiB or 1.5TiB")
-    return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+    unit = _UNITS[(match[2] or "").lower()]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 
 def format_bytes(count: float) -> str:
@@ -57,13 +58,18 @@ def state_directory() -> Path:
     return Path(base) / "halfstep"
 
 
+def temporary_directory() -> Path:
+    """Where the unix socket lives if nothing says better. Anybody may have made it before us: see `daemon.serve`."""
+    return Path(tempfile.gettempdir()) / f"halfstep-{os.getuid()}"
+
+
 def runtime_directory() -> Path:
-    """Where the unix socket lives by default: systemd's RuntimeDirectory=, the XDG runtime directory, else one in /tmp."""
+    """Where the unix socket lives by default: systemd's RuntimeDirectory=, the XDG runtime directory, else a temporary one."""
     if given := os.environ.get("RUNTIME_DIRECTORY"):
         return Path(given.split(":")[0])
     if base := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(base) / "halfstep"
-    return Path(tempfile.gettempdir()) / f"halfstep-{os.getuid()}"
+    return temporary_directory()
 
 
 def default_store_bytes(directory: Path) -> int:

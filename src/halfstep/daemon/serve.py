@@ -6,15 +6,17 @@ The main thread only waits for signals; the shard's threads are native and never
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
 from halfstep import _shard
-from halfstep.daemon.config import ServeConfig, format_bytes
+from halfstep.daemon.config import ServeConfig, format_bytes, temporary_directory
 from halfstep.daemon.metrics import serve_metrics
 from halfstep.daemon.notify import notify
 from halfstep.daemon.report import lines
@@ -22,6 +24,7 @@ from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalErr
 
 # How often the main thread looks whether a shard has stopped by itself.
 WATCH_S = 0.5
+EXIT_INTERRUPTED = 130
 
 # Which error a refusal to start is, by the native core's code: who can act.
 _ERRORS: dict[str, type[HalfstepError]] = {
@@ -39,12 +42,9 @@ _ERRORS: dict[str, type[HalfstepError]] = {
 def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None = None) -> _shard.Server:
     """Opens or makes the store and serves it. `config` is validated.
 
-    Errors: ConfigError (a value, a busy port, a locked store, no space), DeviceError (the disk), each a whole sentence.
+    Errors: ConfigError (a value, no space), Unavailable (a locked store), DeviceError (the disk, a busy port): whole sentences.
     """
-    config.store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for address in config.addresses:
-        if address.startswith("unix:"):
-            _socket_directory(address.removeprefix("unix:"))
+    _make_directories(config)
     try:
         return _shard.Server(
             store_path=str(config.store),
@@ -67,16 +67,23 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
         raise _ERRORS.get(code, InternalError)(sentence) from None
 
 
-def _socket_directory(path: str) -> None:
-    from pathlib import Path
-
-    parent = Path(path).parent
-    if not parent.exists():
-        parent.mkdir(mode=0o755, parents=True)
+def _make_directories(config: ServeConfig) -> None:
+    sockets = [Path(address.removeprefix("unix:")) for address in config.addresses if address.startswith("unix:")]
+    for name, path, mode in (("store", config.store, 0o700), *(("unix", path, 0o755) for path in sockets)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=mode)
+            owner = path.parent.stat().st_uid
+        except OSError as error:
+            raise ConfigError(f"{name}={path}: {error.filename}: {error.strerror}; choose another path") from None
+        if path.parent == temporary_directory() and owner != os.getuid():
+            raise ConfigError(
+                f"{name}={path}: {path.parent} belongs to uid {owner}, who could answer our clients; "
+                "remove it or choose another path"
+            )
 
 
 def run(config: ServeConfig, *, as_json: bool = False, out: TextIO = sys.stdout) -> int:
-    """Serves until SIGTERM or SIGINT; returns the process's exit status. A second signal does not wait for the grace."""
+    """Serves until SIGTERM or SIGINT; returns the process's exit status. Further signals change nothing: only SIGKILL does."""
     stop = threading.Event()
     signals: list[int] = []
 
@@ -90,8 +97,9 @@ def run(config: ServeConfig, *, as_json: bool = False, out: TextIO = sys.stdout)
         server = start(config, _progress(stop, as_json=as_json, out=out))
         return _serve(server, config, stop, signals, as_json=as_json, out=out)
     except KeyboardInterrupt:
-        print("stopped before the store was ready; nothing was left behind", file=out, flush=True)
-        return 130
+        if not as_json:
+            print("stopped before the store was ready; nothing was left behind", file=out, flush=True)
+        return EXIT_INTERRUPTED
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -101,6 +109,7 @@ def _serve(
     server: _shard.Server, config: ServeConfig, stop: threading.Event, signals: list[int], *, as_json: bool, out: TextIO
 ) -> int:
     end_metrics: Callable[[], None] | None = None
+    flushed = False
     try:
         facts = server.facts()
         if config.metrics:
@@ -116,7 +125,11 @@ def _serve(
     finally:
         if end_metrics is not None:
             end_metrics()
-        server.stop(config.stop_grace_ms)
+        flushed = server.stop(config.stop_grace_ms)
+    if not flushed:
+        raise DeviceError(
+            f"{config.store}: the last flush failed; blocks that were put with durability=cache may be lost; check the device"
+        )
     if not as_json:
         print("stopped    clean: everything acknowledged is on media", file=out, flush=True)
     return 0
@@ -144,9 +157,10 @@ def _progress(stop: threading.Event, *, as_json: bool, out: TextIO) -> Callable[
 
     def progress(step: str, done: int, total: int) -> bool:
         tenth = 10 if total == 0 else done * 10 // total
-        if not as_json and said.get(step) != tenth:
+        if said.get(step) != tenth:
             said[step] = tenth
-            print(f"{step}: {format_bytes(done)} of {format_bytes(total)}", file=out, flush=True)
+            if not as_json:
+                print(f"{step}: {format_bytes(done)} of {format_bytes(total)}", file=out, flush=True)
             notify(STATUS=step, EXTEND_TIMEOUT_USEC="30000000")
         return not stop.is_set()
 

@@ -6,11 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
+
+if TYPE_CHECKING:
+    from halfstep import Client
 
 # A small store takes no blocks of this size: then its largest.
 BLOCK_BYTES_MAX = 1 << 20
@@ -52,10 +56,7 @@ def check(url: str, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _steps(client: object) -> list[Step]:
-    import halfstep
-
-    assert isinstance(client, halfstep.Client)
+def _steps(client: Client) -> list[Step]:
     name = b"check-" + os.urandom(12)
     wrong = b"check-" + os.urandom(12)
     block_bytes = min(BLOCK_BYTES_MAX, client.facts().block_bytes_max)
