@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -72,7 +73,9 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Pat
     }
     modules = {name for name in names if name.endswith(".so")}
     assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard"}
-    assert names - modules == wanted
+    # ISA-L, where the machine that built the wheel had only a shared one.
+    carried = {name for name in names if re.fullmatch(r"halfstep/libisal\.so\.\d+", name)}
+    assert names - modules - carried == wanted
 
 
 @pytest.mark.timeout(900)
