@@ -19,6 +19,28 @@ std::string taken_error() {
   return nb::cast<std::string>(nb::str(error.value()));
 }
 
+// Where the exporter has a format for its elements, the view has it. Some have none (numpy's datetime64): those have bytes all
+// the same.
+bool get_buffer(nb::handle object, Py_buffer* view, int flags) {
+  if (PyObject_GetBuffer(object.ptr(), view, flags | PyBUF_FORMAT) == 0) return true;
+  PyErr_Clear();
+  return PyObject_GetBuffer(object.ptr(), view, flags) == 0;
+}
+
+// References, which only the interpreter may write: 'O' in a format, where names of fields stand between colons.
+bool holds_objects(nb::handle object, const Py_buffer& view) {
+  if (view.format == nullptr) {
+    const nb::object type = nb::getattr(object, "dtype", nb::none());
+    return static_cast<bool>(nb::bool_(nb::getattr(type, "hasobject", nb::bool_(false))));
+  }
+  bool in_name = false;
+  for (const char* letter = view.format; *letter != 0; ++letter) {
+    if (*letter == ':') in_name = !in_name;
+    if (*letter == 'O' && !in_name) return true;
+  }
+  return false;
+}
+
 bool is_c_contiguous(const nb::ndarray<nb::ro>& array) {
   int64_t expected = 1;
   for (size_t i = array.ndim(); i-- > 0;) {
@@ -72,9 +94,9 @@ void Memory::ReleaseView::operator()(Py_buffer* view) const noexcept {
 Memory::View Memory::view_of(nb::handle object, bool writable, const char* role) {
   auto raw = std::make_unique<Py_buffer>();
   // First what is wanted; where that is refused, what there is, so that the sentence can say why.
-  if (writable && PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_STRIDED) == 0) return View(raw.release());
+  if (writable && get_buffer(object, raw.get(), PyBUF_STRIDED)) return View(raw.release());
   if (writable) PyErr_Clear();
-  if (PyObject_GetBuffer(object.ptr(), raw.get(), PyBUF_STRIDED_RO) != 0) {
+  if (!get_buffer(object, raw.get(), PyBUF_STRIDED_RO)) {
     throw Refused(subject(object, role) + ": " + taken_error());
   }
   View view(raw.release());
@@ -89,6 +111,9 @@ Memory Memory::of(nb::handle object, bool writable, const char* role) {
   if (!PyObject_CheckBuffer(object.ptr())) return of_dlpack(object, writable, role);
   Memory memory;
   memory.view_ = view_of(object, writable, role);
+  if (holds_objects(object, *memory.view_)) {
+    throw Refused(subject(object, role) + ": holds Python objects, not bytes; pass an array of numbers, such as uint8");
+  }
   if (!PyBuffer_IsContiguous(memory.view_.get(), 'C')) throw Refused(not_contiguous(object, role));
   memory.data_ = static_cast<std::byte*>(memory.view_->buf);
   memory.bytes_ = static_cast<size_t>(memory.view_->len);

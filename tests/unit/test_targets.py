@@ -81,6 +81,8 @@ def writable_targets() -> list[Any]:
         memoryview(bytearray(64)),
         np.zeros((2, 32), np.uint8),
         np.zeros((2, 2, 8), np.float16),
+        np.zeros(2, [("O", np.uint8)]),
+        np.zeros(2, "datetime64[s]"),
         np.zeros(0, np.uint8),
         mmap.mmap(-1, 64),
         [bytearray(32), np.zeros(32, np.uint8)],
@@ -110,6 +112,9 @@ def refused_targets() -> list[tuple[Any, str]]:
         ([bytearray(32), b"read-only"], "read-only"),
         ("text", "neither the buffer protocol nor DLPack"),
         (None, "neither the buffer protocol nor DLPack"),
+        (np.empty(2, object), "holds Python objects, not bytes"),
+        (np.empty(2, [("O", np.uint8), ("value", object)]), "holds Python objects, not bytes"),
+        (np.empty(2, [("value", object), ("when", "datetime64[s]")]), "holds Python objects, not bytes"),
     ]
 
 
