@@ -163,6 +163,12 @@ void FrameStream::run_soon(void* self) {
     stream->finish();  // may destroy the stream
     return;
   }
+  if (!stream->rest_.empty() && !stream->paused_) {
+    stream->in_ready_ = true;
+    stream->receive();
+    stream->in_ready_ = false;
+    if (stream->descriptor_ < 0) return;
+  }
   if (stream->send_error_ != 0) {
     // The peer's last words, an Abort perhaps, may still be unread.
     stream->in_ready_ = true;
@@ -177,8 +183,10 @@ void FrameStream::run_soon(void* self) {
 // ---- Receiving -----------------------------------------------------------------------------------------------------------
 
 void FrameStream::receive() {
+  frames_left_ = kTurnFrames;
+  if (!parse_rest()) return;
   size_t budget = kTurnBytes;
-  while (descriptor_ >= 0 && !paused_ && budget != 0) {
+  while (descriptor_ >= 0 && !paused_ && !must_wait() && budget != 0) {
     std::array<iovec, kVectorsMax> vectors;
     size_t used = 0;
     const size_t landing = gather_landing(std::span(vectors).first(kVectorsMax - 1), &used);
@@ -266,8 +274,22 @@ void FrameStream::end_chunk() {
   if (!status.ok()) abort(status, code_name(status.code()));
 }
 
+// What an earlier turn read and did not show. False when some of it still waits.
+bool FrameStream::parse_rest() {
+  if (rest_.empty()) return true;
+  const std::vector<std::byte> rest = std::move(rest_);
+  rest_.clear();
+  parse(rest);
+  return rest_.empty();
+}
+
 void FrameStream::parse(ConstBytes bytes) {
   while (!bytes.empty() && descriptor_ >= 0) {
+    if (must_wait()) {
+      rest_.assign(bytes.begin(), bytes.end());
+      if (!paused_) later();
+      return;
+    }
     size_t taken = 0;
     if (payload_left_ != 0) {
       taken = std::min<uint64_t>(bytes.size(), payload_left_);
@@ -333,6 +355,7 @@ void FrameStream::on_whole_frame(ConstBytes body) {
   landing_.pieces_.clear();
   landing_at_ = 0;
   landing_offset_ = 0;
+  if (!is_chunk(header_) && frames_left_ != 0) --frames_left_;
   const Status status = sink_.on_frame(header_, body, &landing_);
   if (descriptor_ < 0) return;
   if (!status.ok()) {
@@ -367,6 +390,7 @@ void FrameStream::pause_reading() {
 void FrameStream::resume_reading() {
   paused_ = false;
   watch_for();
+  if (!rest_.empty() && descriptor_ >= 0) later();
 }
 
 void FrameStream::end_of_input(Status why) {
@@ -534,6 +558,7 @@ void FrameStream::finish() {
   loop_.disarm(trim_);
   queue_.drop();
   give_back(held_);
+  give_back(rest_);
   give_back(landing_.pieces_);
   sink_.on_closed(why_);
 }

@@ -30,6 +30,8 @@
 namespace halfstep::net {
 
 inline constexpr uint64_t kSendLowBytes = 512 * 1024;
+// Frames other than Chunks that one connection is shown before the others have their turn: a few bytes may ask for much work.
+inline constexpr uint32_t kTurnFrames = 64;
 
 class FrameStream;
 
@@ -86,8 +88,8 @@ class FrameStream final : public Watch {
 
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
-  // Stops and resumes reading (back-pressure): the peer sees a full socket. Frames that came with the same read (64 KiB at
-  // most) are still shown. A peer that dies while we do not read closes the connection at once.
+  // Stops and resumes reading (back-pressure): the peer sees a full socket. The Chunk that is landing may still be shown to its
+  // end, and no frame after it. A peer that dies while we do not read closes the connection at once.
   void pause_reading();
   void resume_reading();
 
@@ -113,6 +115,8 @@ class FrameStream final : public Watch {
   size_t gather_landing(std::span<iovec> out, size_t* used) noexcept;
   void land(size_t count, const std::byte* copied_from);
   void parse(ConstBytes bytes);
+  bool parse_rest();
+  bool must_wait() const noexcept { return payload_left_ == 0 && (paused_ || frames_left_ == 0); }
   bool parse_head(ConstBytes from);
   void on_whole_frame(ConstBytes body);
   void end_chunk();
@@ -150,6 +154,8 @@ class FrameStream final : public Watch {
   wire::Header header_;          // of the frame under way
   bool in_body_ = false;         // header_ holds, its body is incomplete in held_
   std::vector<std::byte> held_;  // header and body of a frame that has arrived in part
+  std::vector<std::byte> rest_;  // read, and not shown before the next turn or resume_reading()
+  uint32_t frames_left_ = 0;     // of kTurnFrames
   uint64_t skip_left_ = 0;       // of a frame that is skipped
   uint64_t payload_left_ = 0;    // of the Chunk that is landing
   Landing landing_;

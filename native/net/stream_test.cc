@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/units.h"
 #include "net/stream_fixture.h"
 
@@ -260,6 +262,47 @@ TEST_F(Stream, StopsReadingWhilePausedAndLosesNothing) {
   stream_->resume_reading();
   turns();
   EXPECT_EQ(sink_.log, "3:1:0 3:2:0 3:3:0 ");
+}
+
+TEST_F(Stream, KeepsFramesOfTheSameReadWhilePaused) {
+  connect();
+  sink_.at_frame = [this]() -> Status {
+    stream_->pause_reading();
+    return {};
+  };
+  Octets bytes = frame(Opcode::Match, 1, {});
+  append(bytes, frame(Opcode::Match, 2, {}));
+  append(bytes, chunk(3, random_octets(100, 1)));
+  append(bytes, frame(Opcode::Match, 4, {}));
+  const size_t last = bytes.size() - 7;
+  write_far(ConstBytes(bytes).first(last));
+  turns();
+  EXPECT_EQ(sink_.log, "3:1:0 ");
+  stream_->resume_reading();
+  turns();
+  EXPECT_EQ(sink_.log, "3:1:0 3:2:0 ");
+  sink_.at_frame = nullptr;
+  stream_->resume_reading();
+  turns();
+  write_far(ConstBytes(bytes).subspan(last));
+  turns();
+  EXPECT_EQ(sink_.log, "3:1:0 3:2:0 32:3:16 end:3 3:4:0 ");
+}
+
+TEST_F(Stream, ManySmallFramesTakeTurns) {
+  connect();
+  Octets bytes;
+  for (uint64_t id = 1; id <= 3 * kTurnFrames; ++id) append(bytes, frame(Opcode::Match, id, {}));
+  write_far(bytes);
+  const auto shown = [this] { return static_cast<uint64_t>(std::count(sink_.log.begin(), sink_.log.end(), ' ')); };
+  uint64_t before = 0;
+  while (before < 3 * kTurnFrames) {
+    loop_.turn(0);
+    ASSERT_GT(shown(), before);
+    ASSERT_LE(shown() - before, 2 * kTurnFrames) << "what is ready, then what is due";
+    before = shown();
+  }
+  EXPECT_EQ(before, 3 * kTurnFrames);
 }
 
 TEST_F(Stream, ConnectionsTakeTurns) {

@@ -51,6 +51,14 @@ void Connection::refuse(std::string_view sentence) {
   stream_.abort(Code::TooLarge, sentence);
 }
 
+void Connection::send(ConstBytes frames) {
+  stream_.send(frames);
+  if (unread_ || stream_.queued_bytes() <= kUnreadBytesMax) return;
+  unread_ = true;
+  ++shard_.counts().connections_unread;
+  stream_.pause_reading();
+}
+
 void Connection::on_hello_late(void* self) {
   auto* connection = static_cast<Connection*>(self);
   if (connection->state_ == State::Refused) {
@@ -107,6 +115,10 @@ void Connection::resume_waiters() {
 
 // The most urgent requests take turns: the one that sent goes to the end of the list.
 void Connection::on_sendable() {
+  if (unread_) {
+    unread_ = false;
+    stream_.resume_reading();
+  }
   while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < net::kSendLowBytes) {
     const auto urgent = std::min_element(senders_.begin(), senders_.end(),
                                          [](const Request* a, const Request* b) { return a->priority() < b->priority(); });

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/units.h"
 #include "net/stream.h"
 #include "shard/chunk_landing.h"
 #include "shard/metrics.h"
@@ -41,6 +42,9 @@ class Connection final : public net::FrameSink {
   // Ends the connection for what the peer did, and counts it. Returns a status for on_frame().
   Status violation(ProtocolError kind, Status why, std::string_view sentence);
   void refuse(std::string_view sentence);
+  // While a client leaves this much of its answers unread it is not read either.
+  static constexpr uint64_t kUnreadBytesMax = 4 * MiB;
+  void send(ConstBytes frames);
 
   // For requests.
   void enrol(Request& request);
@@ -86,6 +90,7 @@ class Connection final : public net::FrameSink {
   bool admin_;
   bool dirty_ = false;
   bool counted_ = false;
+  bool unread_ = false;  // more than kUnreadBytesMax: reading is paused
 };
 
 }  // namespace halfstep::shard

@@ -32,7 +32,7 @@ void Reply::whole(wire::AnswerReason status, std::string_view reason) {
 void Reply::send() {
   if (opcode_ == wire::Opcode::Final) frame_.tlv(wire::Tlv::Load, connection_.shard().load());
   frame_.finish();
-  connection_.stream().send(connection_.shard().frame_buffer());
+  connection_.send(connection_.shard().frame_buffer());
 }
 
 void answer_whole(Connection& connection, wire::Opcode command, uint64_t request_id, wire::AnswerReason status,

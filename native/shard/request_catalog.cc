@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/units.h"
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/shard.h"
@@ -18,9 +19,9 @@ using wire::Tlv;
 
 namespace {
 
-constexpr uint32_t kListEntriesMax = 4096;
-constexpr uint32_t kListEntriesDefault = 1024;
-static_assert(kListEntriesMax * (sizeof(wire::EntryRecord) + 256) < wire::kBodyBytesMax, "a page of a list fits one frame");
+// A page is small even when every key is as long as it may be: whoever lists asks again, and others have their turn between.
+constexpr uint32_t kListPageBytes = 64 * KiB;
+constexpr uint32_t kListEntriesMax = kListPageBytes / (sizeof(wire::EntryRecord) + 256);
 
 AnswerReason answer_of(Status status) noexcept {
   switch (status.code()) {
@@ -159,7 +160,7 @@ void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   Shard& shard = connection.shard();
-  const uint32_t limit = std::min(cursor.limit == 0 ? kListEntriesDefault : cursor.limit, kListEntriesMax);
+  const uint32_t limit = cursor.limit == 0 ? kListEntriesMax : std::min(cursor.limit, kListEntriesMax);
   Reply reply(connection, id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().open_tlv(Tlv::Entries);

@@ -94,6 +94,32 @@ TEST_F(KeysTest, ListsInPages) {
   EXPECT_EQ(listed, keys_of("key-", 10));
 }
 
+TEST_F(KeysTest, AClientThatDoesNotReadIsNotReadEither) {
+  auto client = open({});
+  constexpr uint64_t kStats = 20'000;
+  std::vector<std::byte> bytes;
+  for (uint64_t id = 1000; id < 1000 + kStats; ++id) {
+    std::vector<std::byte> one;
+    wire::FrameWriter frame(one);
+    frame.begin(Opcode::Stat, id);
+    frame.finish();
+    bytes.insert(bytes.end(), one.begin(), one.end());
+  }
+  std::thread sender([&] { client->send(bytes); });
+  wait_until([&] { return shard_->counts().connections_unread != 0; });
+  auto other = open({});
+  EXPECT_EQ(other->simple(Opcode::Stat, 5, Tlv::Reason, {}).whole, kOk) << "others are served meanwhile";
+  EXPECT_LT(metric("halfstep_requests_total{command=\"stat\"}"), kStats);
+  // It reads after all: nothing was lost.
+  for (uint64_t id = 1000; id < 1000 + kStats; ++id) {
+    Frame frame;
+    ASSERT_TRUE(client->receive(&frame));
+    ASSERT_EQ(frame.header.request_id, id);
+    ASSERT_EQ(frame.opcode(), Opcode::Final);
+  }
+  sender.join();
+}
+
 TEST_F(KeysTest, StatTellsWhatWasCounted) {
   auto client = open({parted(1, 100)});
   client->put(5, {section_of({"a"}, 100)});
