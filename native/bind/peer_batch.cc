@@ -336,6 +336,10 @@ hs_batch Batch::prepared(uint64_t user_data) {
     section_.iovec_counts = iovec_counts_.data();
   } else if (section_.target_kind == HS_TARGET_ROWS) {
     const auto& from = *nb::inst_ptr<Template>(template_);
+    // One that was closed since the batch was built has let go of its memory.
+    for (const auto& region : from.regions) {
+      if (!nb::inst_ptr<Region>(region)->memory) throw Refused("region is closed");
+    }
     section_.parts = from.parts.data();
     section_.part_descriptor_count = static_cast<uint32_t>(from.parts.size());
     section_.rows = rows_.data();

@@ -220,6 +220,24 @@ def test_a_closed_region_has_let_go() -> None:
         region.template([PartDescriptor(0, 32, 1, 32)])
 
 
+def test_a_batch_whose_region_was_closed_before_its_submit_is_refused(client: halfstep.Client) -> None:
+    region = halfstep.Region(bytearray(64))
+    template = region.template([PartDescriptor(0, 32, 1, 32)])
+    core = _peer.Core("127.0.0.1:1", "default", 1, 0)
+    batch = _peer.Batch(OP_GET)
+    batch.set_keys(core.register_layout(client.layout.canonical), KEYS, 0, 1, False)
+    batch.set_rows(template.native, np.array([0, 1]), False, None)
+    region.close()
+    queue = _peer.Queue(core)
+    try:
+        with pytest.raises(_peer.Refused, match="region is closed"):
+            queue.submit(batch, None)
+        assert queue.in_flight == 0
+    finally:
+        queue.close()
+        core.close()
+
+
 # ---- rows ----------------------------------------------------------------------------------------------------------------
 
 
