@@ -49,27 +49,25 @@ Core::Core(const Options& options) {
                          .backoff_ms_max = 0,
                          .tickets_max = options.tickets_max};
   std::array<char, kWhyBytes> why{};
+  hs_client* client = nullptr;
   int opened = 0;
   {
     const nb::gil_scoped_release release;
-    opened = hs_client_open(&given, &client_, why.data(), why.size());
+    opened = hs_client_open(&given, &client, why.data(), why.size());
   }
-  if (opened != 0) {
-    client_ = nullptr;
-    throw Refused(why.data());
-  }
+  if (opened != 0) throw Refused(why.data());
+  client_ = std::shared_ptr<hs_client>(client, End());
 }
 
 Core::~Core() { close(); }
 
 hs_client* Core::handle() const {
   if (client_ == nullptr) throw Refused("client is closed");
-  return client_;
+  return client_.get();
 }
 
-void Core::close() noexcept {
-  hs_client* client = std::exchange(client_, nullptr);
-  if (client == nullptr || hs_client_forked(client) != 0) return;
+void Core::End::operator()(hs_client* client) const noexcept {
+  if (hs_client_forked(client) != 0) return;  // the parent's
   const nb::gil_scoped_release release;
   hs_client_close(client);
 }
@@ -81,15 +79,17 @@ int Core::register_layout(nb::bytes canonical) {
 }
 
 std::pair<int, std::string> Core::wait_ready(double timeout_s) {
-  hs_client* client = handle();
+  handle();
+  const std::shared_ptr<hs_client> client = client_;
   std::array<char, kWhyBytes> why{};
   for (uint64_t left_us = as_us(timeout_s);;) {
     const uint64_t slice_us = std::min(left_us, kSliceUs);
     int ready = 0;
     {
       const nb::gil_scoped_release release;
-      ready = hs_client_wait_ready(client, static_cast<uint32_t>((slice_us + 999) / 1000), why.data(), why.size());
+      ready = hs_client_wait_ready(client.get(), static_cast<uint32_t>((slice_us + 999) / 1000), why.data(), why.size());
     }
+    handle();  // closed meanwhile?
     left_us -= slice_us;
     if (ready != 0 || left_us == 0) return {ready, why.data()};
     if (PyErr_CheckSignals() != 0) throw nb::python_error();

@@ -8,6 +8,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 
@@ -31,18 +32,24 @@ class Core {
   Core& operator=(const Core&) = delete;
 
   hs_client* handle() const;
-  bool forked() const noexcept { return client_ != nullptr && hs_client_forked(client_) != 0; }
+  bool forked() const noexcept { return client_ != nullptr && hs_client_forked(client_.get()) != 0; }
   bool closed() const noexcept { return client_ == nullptr; }
-  void close() noexcept;
+  // Whoever waits for it hears so within a slice; the last one of them to leave ends it.
+  void close() noexcept { client_.reset(); }
   // In a child: forgets the core without touching it.
-  void abandon() noexcept { client_ = nullptr; }
+  void abandon() noexcept { client_.reset(); }
   int register_layout(nb::bytes canonical);
   // 1 ready, 0 not within the time, -1 refused for good, and why. Signals are heard while it waits.
   std::pair<int, std::string> wait_ready(double timeout_s);
   hs_client_facts facts() const;
 
  private:
-  hs_client* client_ = nullptr;
+  struct End {
+    void operator()(hs_client* client) const noexcept;
+  };
+
+  // Shared with the threads that wait without the GIL.
+  std::shared_ptr<hs_client> client_;
 };
 
 class Queue {

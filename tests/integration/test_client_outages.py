@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep import Layout, Unavailable
+from halfstep import ConfigError, Layout, Unavailable
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +77,31 @@ def test_required_raises_with_the_reason(nobody: str, mute: str) -> None:
         halfstep.connect(nobody, required=True, deadline_ms=300)
     with pytest.raises(Unavailable, match="300 ms"):
         halfstep.connect(mute, required=True, deadline_ms=300)
+
+
+def test_closing_ends_whoever_waits_for_a_daemon(nobody: str) -> None:
+    client = halfstep.connect(nobody)
+    waits = threading.Barrier(5)
+    heard: list[str] = []
+
+    def wait() -> None:
+        waits.wait()
+        try:
+            client.wait_ready(600_000)
+        except ConfigError as error:
+            heard.append(str(error))
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    waits.wait()
+    # Takes its whole deadline, in which the others have begun to wait.
+    client.match(KEYS, deadline_ms=100)
+    client.close()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert len(heard) == 4
+    assert all("client is closed" in said for said in heard)
 
 
 def test_a_server_of_another_kind_is_a_miss(request: pytest.FixtureRequest) -> None:

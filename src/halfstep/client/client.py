@@ -31,6 +31,7 @@ from halfstep.client.request import (
     MatchOptions,
     Mode,
     PutOptions,
+    Refusals,
     Request,
     Requests,
     request_of,
@@ -240,8 +241,9 @@ class Client:
         return " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
 
     def wait_ready(self, timeout_ms: float) -> None:
-        """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good)."""
-        ready, why = self._links.core().wait_ready(timeout_ms / 1000)
+        """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
+        with Refusals():
+            ready, why = self._links.core().wait_ready(timeout_ms / 1000)
         if ready < 0:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
