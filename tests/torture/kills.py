@@ -24,9 +24,9 @@ import halfstep
 
 DEADLINE_MS = 20_000
 BATCH = 8
-# The store never reclaims within a run: a lost block is then a lost block, not an evicted one.
+# A store is made anew when this much was put into it, long before it reclaims: a lost block is then lost, not evicted.
 STORE = "2GiB"
-LIVE_BYTES_MAX = 1 << 30
+PUT_BYTES_MAX = 1 << 30
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Ledger:
     offered: set[bytes] = field(default_factory=set)
     deleted: set[bytes] = field(default_factory=set)
     unsure: set[bytes] = field(default_factory=set)  # a delete was asked for and not acknowledged
+    put_bytes: int = 0
 
 
 @dataclass
@@ -58,6 +59,7 @@ def write(client: halfstep.Client, ledger: Ledger, rng: random.Random, stop: thr
         keys = [rng.randbytes(rng.randint(1, 60) + 8) for _ in range(BATCH)]
         durability = rng.choice(["persist", "persist", "cache"])
         ledger.offered.update(keys)
+        ledger.put_bytes += sum(size_of(key) for key in keys)
         put = client.put(keys, [bytes_of(key) for key in keys], durability=durability, deadline_ms=DEADLINE_MS)
         if durability == "persist":
             ledger.persisted.update(key for key, ok in zip(keys, put.ok, strict=True) if ok)
@@ -91,7 +93,7 @@ def verify(client: halfstep.Client, ledger: Ledger, tally: Tally) -> None:
 
 
 def run(rounds: int, seed: int, directory: Path, *serve_arguments: str, verbose: bool = False) -> Tally:
-    """`rounds` kills on one store."""
+    """`rounds` kills, on one store as long as that has room."""
     rng = random.Random(seed)
     ledger, tally = Ledger(), Tally()
     with DaemonProcess(directory, "--size", STORE, "--arena", "128MiB", *serve_arguments) as daemon:
@@ -116,6 +118,11 @@ def run(rounds: int, seed: int, directory: Path, *serve_arguments: str, verbose:
                 print(f"{number + 1} of {rounds}: {tally}", flush=True)
             if tally.wrong or tally.lost or tally.risen:
                 break
+            if ledger.put_bytes > PUT_BYTES_MAX:
+                assert daemon.end() == 0
+                daemon.store.unlink()
+                ledger = Ledger()
+                daemon.start()
     return tally
 
 
