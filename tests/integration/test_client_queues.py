@@ -364,6 +364,23 @@ def test_closing_within_a_loop_leaves_the_loop_usable(daemon: Any, layout: Layou
     asyncio.run(main())
 
 
+def test_closing_from_another_thread_ends_what_is_awaited(client: halfstep.Client, stored: Any, daemon: Any) -> None:
+    target = np.zeros_like(stored)
+
+    async def main() -> None:
+        await client.aio.match(KEYS)
+        daemon.pause()
+        task = asyncio.create_task(client.aio.get(KEYS, target, deadline_ms=600_000))
+        await asyncio.sleep(0)
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        result = await asyncio.wait_for(task, 60)
+        assert result.reason(0).startswith("cancelled")
+        await asyncio.to_thread(closing.join)
+
+    asyncio.run(main())
+
+
 # ---- futures -------------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from halfstep.client.queue import Queue
@@ -65,7 +66,7 @@ class Aio:
         cancelled: asyncio.CancelledError | None = None
         while not ticket.done:
             ended: asyncio.Future[None] = loop.create_future()
-            ticket.add_done_callback(_ends(ended))
+            ticket.add_done_callback(_ends(loop, ended))
             try:
                 await ended
             except asyncio.CancelledError as error:
@@ -108,11 +109,7 @@ class _Home:
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if loop.is_running() and loop is not here:
+        if loop.is_running() and not _runs_here(loop):
             loop.call_soon_threadsafe(self._let_go, loop)
         else:
             self._let_go(loop)
@@ -123,9 +120,24 @@ class _Home:
         self._closes()
 
 
-def _ends(future: asyncio.Future[None]) -> Callable[[object], None]:
-    def ended(_ticket: object) -> None:
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _ends(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Callable[[object], None]:
+    def settle() -> None:
         if not future.done():
             future.set_result(None)
+
+    def ended(_ticket: object) -> None:
+        if _runs_here(loop):
+            settle()
+            return
+        # The thread that closes the client. A loop that is closed has nobody who awaits.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle)
 
     return ended

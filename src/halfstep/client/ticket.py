@@ -80,10 +80,10 @@ class Ticket(Generic[R_co]):
 
     def add_done_callback(self, callback: Callable[[Ticket[R_co]], object]) -> None:
         """Have `callback(ticket)` called by the thread that polls the terminal event; at once if it is done already."""
+        # In this order: the terminal event may be another thread's, right now.
+        self._callbacks.append(callback)
         if self.done:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
+            self.finish()
 
     # ---- for the queue ----
 
@@ -95,8 +95,11 @@ class Ticket(Generic[R_co]):
     def finish(self) -> None:
         """Call the call-backs. What they raise is logged: it is nobody's who polls."""
         self._done = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+        while True:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return
             try:
                 callback(self)
             except Exception:
