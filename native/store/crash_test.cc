@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "store/format.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -194,6 +195,54 @@ TEST(Crash, FailingWritesAndFlushesNeverLoseWhatWasAcknowledgedAsPersisted) {
   }
   EXPECT_GT(write_errors, 0U);
   EXPECT_GT(flush_errors, 0U);
+}
+
+// ---- One fault, then one more ----------------------------------------------------------------------------------------------
+
+using Fate = TapEngine::Fate;
+
+// A header of several pages, so that one can be torn.
+void register_many_layouts(StoreBed& bed) {
+  for (int i = 0; i < 60; ++i) bed.register_layout("model " + std::to_string(i));
+  bed.register_layout();
+}
+// The next write of a header copy arrives with one page only, and nothing after it.
+void tear_next_header_write(StoreBed& bed) {
+  bed.tap->tap = [&bed, end = bed.geometry.device_bytes - format::kHeaderReserveBytes](io::Request& request) {
+    if (request.op != io::Op::Write || (request.offset != 0 && request.offset != end)) return Fate::Pass;
+    EXPECT_GT(request.bytes, kPageBytes);
+    request.bytes = kPageBytes;
+    return Fate::LastToArrive;
+  };
+}
+
+TEST(Crash, ATornHeaderWriteNeverMeetsTheOnlyGoodCopy) {
+  for (const bool damage_end : {false, true}) {
+    for (const bool at_start : {false, true}) {
+      SCOPED_TRACE(std::string(damage_end ? "copy at the end" : "copy at the start") + (at_start ? ", start" : ", change"));
+      StoreBed bed(31);
+      bed.open();
+      register_many_layouts(bed);
+      ASSERT_EQ(bed.put("kept", kGroupPlain, 16384, true), Code::Ok);
+      if (at_start) {
+        bed.close();
+        bed.restart_engine();
+      }
+      bed.device->flip_bit((damage_end ? bed.geometry.device_bytes - format::kHeaderReserveBytes : 0) + 600, 1);
+      tear_next_header_write(bed);
+      if (at_start) {
+        EXPECT_FALSE(Store::open(*bed.tap, *bed.slots, bed.clock, bed.options, &bed.store).ok());
+      } else {
+        bed.store->register_layout("default", test_layout("one more"), [](Status, uint32_t) {});
+        bed.settle();
+      }
+      ASSERT_TRUE(bed.tap->dead());
+      bed.crash(Crash::Killed);
+      bed.open();
+      if (::testing::Test::HasFailure()) return;
+      EXPECT_EQ(bed.get("kept"), Code::Ok);
+    }
+  }
 }
 
 }  // namespace

@@ -36,6 +36,11 @@ uint64_t find_device_bytes(BlockingIo& io, PageBuffer& buffer) {
   return (below + 1) * kPageBytes;
 }
 
+// The copy to overwrite first: the one that is damaged or older, so that a cut in between leaves the better one whole.
+uint32_t worse_copy(const Status (&status)[2], const HeaderState (&copies)[2]) noexcept {
+  return status[0].ok() && (!status[1].ok() || copies[1].fixed.sequence < copies[0].fixed.sequence) ? 1 : 0;
+}
+
 bool same_snapshot(const HeaderState& a, const HeaderState& b) noexcept { return a.fixed.checksum == b.fixed.checksum; }
 
 }  // namespace
@@ -78,15 +83,20 @@ Fault load_header(io::Engine& engine, LoadedHeader* out) {
 }
 
 Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies) {
+  BlockingIo io(engine);
+  HeaderState copies[2];
+  Status seen[2];
+  PageBuffer buffer(kReservePages);
+  for (uint32_t copy = 0; copy < 2; ++copy) seen[copy] = read_copy(io, state.places().header(copy), buffer, &copies[copy]);
+  const uint32_t first = worse_copy(seen, copies);
   ++state.fixed.sequence;
   std::vector<std::byte> encoded;
   if (const Status status = encode_header(state, &encoded); !status.ok()) return status;
   PageBuffer image(static_cast<uint32_t>(encoded.size() / kPageBytes));
   std::memcpy(image.bytes().data(), encoded.data(), encoded.size());
-  BlockingIo io(engine);
   Status last;
   *bad_copies = 0;
-  for (uint32_t copy = 0; copy < 2; ++copy) {
+  for (const uint32_t copy : {first, 1 - first}) {
     Status status = io.write(state.places().header(copy), image.bytes());
     if (status.ok()) status = io.flush();
     if (status.ok()) continue;
@@ -97,7 +107,7 @@ Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_co
 }
 
 HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, HeaderState& current)
-    : engine_(engine), flusher_(flusher), current_(current), image_(kReservePages), seen_(2) {
+    : engine_(engine), flusher_(flusher), current_(current), image_(kReservePages), seen_(2 * kReservePages) {
   flush_.owner = this;
   flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<HeaderWriter*>(waiter.owner)->copy_written(status); };
 }
@@ -120,8 +130,8 @@ void HeaderWriter::begin() {
     io::Request& request = requests_[copy];
     request.op = io::Op::Read;
     request.offset = current_.places().header(copy);
-    request.data = seen_.page(copy).data();
-    request.bytes = kPageBytes;
+    request.data = seen_.page(copy * kReservePages).data();
+    request.bytes = format::kHeaderReserveBytes;
     request.owner = this;
     request.complete = on_request;
     engine_.submit(request);
@@ -133,19 +143,24 @@ void HeaderWriter::on_request(io::Request& request) {
   if (--self->outstanding_ > 0) return;
   if (self->step_ == Step::Checking) return self->checked();
   if (request.error != 0) return self->copy_written({Code::IoError, request.error});
-  self->step_ = self->step_ == Step::WritingA ? Step::FlushingA : Step::FlushingB;
+  self->step_ = self->step_ == Step::WritingFirst ? Step::FlushingFirst : Step::FlushingSecond;
   self->flusher_.want(self->flush_);
 }
 
 void HeaderWriter::checked() {
+  HeaderState copies[2];
+  Status status[2];
   for (uint32_t copy = 0; copy < 2; ++copy) {
+    const Bytes bytes = seen_.bytes().subspan(size_t{copy} * format::kHeaderReserveBytes, format::kHeaderReserveBytes);
+    status[copy] = requests_[copy].error != 0 ? Status(Code::IoError) : decode_header(bytes, &copies[copy]);
     if (requests_[copy].error != 0) continue;
-    const auto seen = load_le<format::StoreHeader>(seen_.page(copy).data());
+    const auto seen = load_le<format::StoreHeader>(bytes.data());
     // A damaged copy is no proof of another owner: only a newer start of the same store is.
     if (seen.magic != format::kHeaderMagic || seen.store_uuid != current_.fixed.store_uuid) continue;
     if (seen.start_number > current_.fixed.start_number && seen.sequence > current_.fixed.sequence) lost_ = true;
   }
   if (lost_) return finish(Code::Closed);
+  first_copy_ = worse_copy(status, copies);
 
   next_ = current_;
   ++next_.fixed.sequence;
@@ -155,14 +170,14 @@ void HeaderWriter::checked() {
     if (change.status.ok()) change.status = encode_header(tried, &encoded_);
     if (change.status.ok()) next_ = std::move(tried);
   }
-  if (const Status status = encode_header(next_, &encoded_); !status.ok()) return finish(status);
+  if (const Status encoded = encode_header(next_, &encoded_); !encoded.ok()) return finish(encoded);
   std::memcpy(image_.bytes().data(), encoded_.data(), encoded_.size());
   copies_good_ = 0;
-  write_copy(0);
+  step_ = Step::WritingFirst;
+  write_copy(first_copy_);
 }
 
 void HeaderWriter::write_copy(uint32_t copy) {
-  step_ = copy == 0 ? Step::WritingA : Step::WritingB;
   outstanding_ = 1;
   failures_before_ = flusher_.failures();
   io::Request& request = requests_[copy];
@@ -175,7 +190,10 @@ void HeaderWriter::write_copy(uint32_t copy) {
 
 void HeaderWriter::copy_written(Status status) {
   if (status.ok() && flusher_.failures() == failures_before_) ++copies_good_;
-  if (step_ == Step::WritingA || step_ == Step::FlushingA) return write_copy(1);
+  if (step_ == Step::WritingFirst || step_ == Step::FlushingFirst) {
+    step_ = Step::WritingSecond;
+    return write_copy(1 - first_copy_);
+  }
   // One good copy is the change on media; the other one is rewritten with the next change.
   if (copies_good_ > 0) {
     current_ = next_;

@@ -1,6 +1,7 @@
 // header_io.h — the two copies of the store header on the device: found at open, rewritten in place while serving.
-// Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed. Before
-// every rewrite both are read: another start number means that another daemon owns the store, and nothing is written again.
+// Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed, and
+// the first is the damaged or older one, if one is. Before every rewrite both are read: another start number means that
+// another daemon owns the store, and nothing is written again.
 // Thread: the shard's.
 #pragma once
 
@@ -22,7 +23,7 @@ struct LoadedHeader {
 // NotFound: no store here (the sentence says what was seen). Unsupported: a newer format.
 Fault load_header(io::Engine& engine, LoadedHeader* out);
 
-// Writes both copies, each flushed. Ok when at least one is on media; `bad_copies` counts the others.
+// Writes both copies, the damaged or older one first, each flushed. Ok when at least one is on media; `bad_copies` counts the others.
 Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies);
 
 class HeaderWriter {
@@ -36,7 +37,7 @@ class HeaderWriter {
   bool lost() const noexcept { return lost_; }  // another owner was seen
 
  private:
-  enum class Step : uint8_t { Idle, Checking, WritingA, FlushingA, WritingB, FlushingB };
+  enum class Step : uint8_t { Idle, Checking, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond };
   struct Change {
     std::function<Status(HeaderState&)> apply;
     std::function<void(Status)> done;
@@ -58,11 +59,12 @@ class HeaderWriter {
   std::vector<Change> running_;
   std::vector<std::byte> encoded_;
   PageBuffer image_;
-  PageBuffer seen_;  // first page of each copy
+  PageBuffer seen_;  // both copies as they are on media
   io::Request requests_[2];
   FlushWaiter flush_;
   Step step_ = Step::Idle;
   uint32_t outstanding_ = 0;
+  uint32_t first_copy_ = 0;  // written before the other one
   uint32_t copies_good_ = 0;
   uint64_t failures_before_ = 0;  // of the flusher, when this copy was submitted
   bool lost_ = false;

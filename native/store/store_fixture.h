@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,6 +55,35 @@ inline wire::Layout test_layout(const std::string& model = "test") {
 
 inline constexpr uint32_t kGroupOpaque = 0, kGroupPlain = 1, kGroupRagged = 2, kGroupByte = 3, kGroupLarge = 4;
 
+// Between a store and its engine: a test sees each request before it is taken, may shorten it, and decides what becomes of it.
+class TapEngine final : public io::Engine {
+ public:
+  enum class Fate : uint8_t { Pass, Fail, LastToArrive };
+
+  explicit TapEngine(io::MemoryEngine& inner) : inner_(inner) {}
+  std::function<Fate(io::Request&)> tap;
+
+  void submit(io::Request& request) noexcept override {
+    const Fate fate = dead_ ? Fate::Fail : tap ? tap(request) : Fate::Pass;
+    request.device = fate == Fate::Fail ? kNoDevice : uint8_t{0};
+    dead_ = dead_ || fate == Fate::LastToArrive;
+    inner_.submit(request);
+  }
+  bool dead() const noexcept { return dead_; }
+  void flush_submissions() noexcept override { inner_.flush_submissions(); }
+  size_t poll() noexcept override { return inner_.poll(); }
+  void wait() noexcept override { inner_.wait(); }
+  int wake_descriptor() const noexcept override { return -1; }
+  uint32_t in_flight() const noexcept override { return inner_.in_flight(); }
+  const io::EngineFacts& facts() const noexcept override { return inner_.facts(); }
+  const io::EngineCounters& counters() const noexcept override { return inner_.counters(); }
+
+ private:
+  static constexpr uint8_t kNoDevice = 9;
+  io::MemoryEngine& inner_;
+  bool dead_ = false;
+};
+
 class StoreBed {
  public:
   static constexpr uint64_t kSegmentBytes = 2 * MiB;
@@ -72,22 +102,24 @@ class StoreBed {
   void restart_engine() {
     store.reset();
     slots.reset();
+    tap.reset();
     io::MemoryConfig config;
     config.seed = ++seed_;
     config.faults = faults;
     engine = std::make_unique<io::MemoryEngine>(config, std::vector<io::MemoryDevice*>{device.get()});
+    tap = std::make_unique<TapEngine>(*engine);
     slots = std::make_unique<SlotPool>(*arena);
   }
 
   void open() {
-    const Fault fault = Store::open(*engine, *slots, clock, options, &store);
+    const Fault fault = Store::open(*tap, *slots, clock, options, &store);
     ASSERT_TRUE(fault.ok()) << fault.what;
     register_layout();
   }
-  void register_layout() {
+  void register_layout(const std::string& model = "test") {
     scope = 0;
     bool done = false;
-    store->register_layout("default", test_layout(), [&](Status status, uint32_t got) {
+    store->register_layout("default", test_layout(model), [&](Status status, uint32_t got) {
       EXPECT_TRUE(status.ok());
       scope = got;
       done = true;
@@ -253,6 +285,7 @@ class StoreBed {
   std::unique_ptr<Arena> arena;
   std::unique_ptr<io::MemoryDevice> device;
   std::unique_ptr<io::MemoryEngine> engine;
+  std::unique_ptr<TapEngine> tap;
   std::unique_ptr<SlotPool> slots;
   std::unique_ptr<Store> store;
   uint32_t scope = 0;
