@@ -441,7 +441,10 @@ Status Connection::on_reply(const wire::Header& header, ConstBytes body, net::La
       }
       return lander_.begin(*request, body, header.payload_bytes, hello_.block_bytes_max, landing);
     case Opcode::Want: {
-      if (ticket == nullptr) return {};
+      if (ticket == nullptr) {
+        sender_.return_early(*request);
+        return {};
+      }
       const Status status = sender_.grant(*request, body);
       if (status.ok()) stream_->ask_for_more();
       return status;
@@ -466,6 +469,7 @@ Status Connection::on_final(Request& request, ConstBytes body) {
     sender_.remove(request);
     if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
   }
+  sender_.return_early(request);
   account();
   release_slot(request);
   if (request.ticket != nullptr) {

@@ -193,6 +193,61 @@ TEST(Life, APutWhoseBytesAreStuckInTheSocketEndsWithinItsDeadlineAndIsReadNoMore
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
 }
 
+// The daemon counts the bytes of a put that was cancelled until it has answered it.
+TEST(Life, TheEarlyCreditOfAnAbandonedPutComesBackWithItsFinal) {
+  FakeDaemon daemon;
+  constexpr size_t kBytes = 60'000;
+  std::vector<uint64_t> puts;
+  std::atomic<uint64_t> payload_bytes{0};
+  Point first_sent;
+  Point second_asked;
+  Point second_cancelled;
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    switch (frame.opcode()) {
+      case Opcode::Put:
+        puts.push_back(frame.header.request_id);  // and no Want
+        if (puts.size() == 2) second_asked.reach();
+        return true;
+      case Opcode::Chunk:
+        payload_bytes += frame.payload.size();
+        if (payload_bytes == kBytes) first_sent.reach();
+        if (payload_bytes == 2 * kBytes) {
+          connection.send(FakeDaemon::final(puts.back(), {wire::Answer::Throttled, wire::Reason::Budget}));
+        }
+        return true;
+      case Opcode::Cancel:
+        connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Ok}));
+        if (puts.size() < 2) return true;
+        for (const uint64_t put : puts) connection.send(FakeDaemon::final(put, {wire::Answer::Cancelled}));
+        second_cancelled.reach();
+        return true;
+      default: return false;
+    }
+  };
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  std::vector<Octets> blocks{random_octets(kBytes, 1)};
+  hs_batch batch = TryClient::batch(HS_OP_PUT);
+  TrySection first(layout, {"key-0"});
+  hs_ticket ticket = client.submit(batch, first.into(blocks));
+  first_sent.wait();
+  hs_cancel(client.queue, ticket);
+  client.wait();
+  TrySection second(layout, {"key-1"});
+  ticket = client.submit(batch, second.into(blocks));
+  second_asked.wait();
+  hs_cancel(client.queue, ticket);
+  client.wait();
+  second_cancelled.wait();
+  EXPECT_EQ(payload_bytes.load(), kBytes);
+  TrySection behind(layout, {"key-0"});
+  client.match(behind);  // both Finals came before its answer
+  TrySection third(layout, {"key-2"});
+  client.put(third.into(blocks));
+  EXPECT_EQ(text_of(third.answers[0]), "throttled(budget)");
+}
+
 struct Death {
   Opcode at;
   uint32_t operation;

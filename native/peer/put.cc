@@ -75,10 +75,7 @@ void Sender::return_early(Request& request) noexcept {
   request.early_bytes = 0;
 }
 
-void Sender::remove(Request& request) noexcept {
-  return_early(request);
-  std::erase(turns_, &request);
-}
+void Sender::remove(Request& request) noexcept { std::erase(turns_, &request); }
 
 void Sender::send(net::FrameStream& stream, net::Released released) {
   // Each request gets a Chunk in its turn; a whole round without one ends it.

@@ -27,8 +27,9 @@ class Sender {
   void add(Request& request);
   // A Want. Invalid: it names what was not offered.
   Status grant(Request& request, ConstBytes body);
-  // Over or abandoned: no further Chunk of it is queued, and what it took of the early credit is free again.
+  // Over or abandoned: no further Chunk of it is queued.
   void remove(Request& request) noexcept;
+  // Its first Want or its Final came, abandoned or not: what it took of the early credit is free again.
   void return_early(Request& request) noexcept;
 
   // Queues Chunks, one request's after the other's, while less than net::kSendLowBytes wait and something may go.
