@@ -236,10 +236,10 @@ void Client::close_queue(Queue& queue) {
 }
 
 void Client::begin(Ticket& ticket) {
-  ticket.next = running_;
-  ticket.previous = nullptr;
-  if (running_ != nullptr) running_->previous = &ticket;
-  running_ = &ticket;
+  ticket.next = nullptr;
+  ticket.previous = running_last_;
+  (running_last_ != nullptr ? running_last_->next : running_) = &ticket;
+  running_last_ = &ticket;
   ticket.state = Ticket::State::Waiting;
   loop_.arm(ticket.timer, ticket.deadline_us);
   if (refused_) return end(ticket, {Answer::Rejected, refusal_});
@@ -329,7 +329,7 @@ void Client::on_payload_released(Ticket& ticket) {
 void Client::finish(Ticket& ticket) {
   loop_.disarm(ticket.timer);
   (ticket.previous != nullptr ? ticket.previous->next : running_) = ticket.next;
-  if (ticket.next != nullptr) ticket.next->previous = ticket.previous;
+  (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   ticket.queue->post_done(ticket);

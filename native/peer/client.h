@@ -152,7 +152,8 @@ class Client final : public Exiting {
 
   // The thread's own.
   Inbox taken_;
-  Ticket* running_ = nullptr;
+  Ticket* running_ = nullptr;  // in the order of submission
+  Ticket* running_last_ = nullptr;
   std::vector<std::shared_ptr<const wire::Layout>> layouts_;
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_requests_;

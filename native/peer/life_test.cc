@@ -248,6 +248,30 @@ TEST(Life, TheEarlyCreditOfAnAbandonedPutComesBackWithItsFinal) {
   EXPECT_EQ(text_of(third.answers[0]), "throttled(budget)");
 }
 
+TEST(Life, WhatWaitsForTheFirstHandshakeIsAskedInTheOrderOfSubmission) {
+  FakeDaemon daemon;
+  std::vector<uint32_t> asked;
+  daemon.hook = [&](FakeDaemon::Connection&, const Frame& frame) {
+    wire::RequestView view;
+    if (frame.opcode() == Opcode::Match && wire::parse_request(Opcode::Match, frame.body, &view).ok()) {
+      asked.push_back(view.sections[0].item_count());
+    }
+    return false;
+  };
+  TryClient client("127.0.0.1:" + std::to_string(daemon.port()));
+  const int layout = client.layout(make_layout({kOpaque}));
+  TrySection one(layout, {"a"});
+  TrySection two(layout, {"a", "b"});
+  TrySection three(layout, {"a", "b", "c"});
+  hs_batch batch = TryClient::batch(HS_OP_MATCH);
+  for (const TrySection* section : {&one, &two, &three}) ASSERT_NE(client.submit(batch, *section), 0U);
+  daemon.start();
+  for (int i = 0; i < 3; ++i) client.wait();
+  EXPECT_TRUE(three.all("miss(absent)")) << text_of(three.answers[0]);
+  daemon.stop();
+  EXPECT_EQ(asked, (std::vector<uint32_t>{1, 2, 3}));
+}
+
 struct Death {
   Opcode at;
   uint32_t operation;
