@@ -20,6 +20,8 @@ namespace {
 constexpr uint64_t kHelloWaitUs = 5'000'000;
 // How long a refused client may take to read why.
 constexpr uint64_t kRefusedWaitUs = 1'000'000;
+// How long nothing that is queued may leave: at least once, at most twice this.
+constexpr uint64_t kSendStallUs = 10'000'000;
 constexpr std::string_view kNamespaceDefault = "default";
 
 bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
@@ -27,7 +29,11 @@ bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespac
 }  // namespace
 
 Connection::Connection(Shard& shard, int descriptor, bool admin)
-    : shard_(shard), stream_(shard.loop(), descriptor, *this), hello_timer_(&Connection::on_hello_late, this), admin_(admin) {
+    : shard_(shard),
+      stream_(shard.loop(), descriptor, *this),
+      hello_timer_(&Connection::on_hello_late, this),
+      send_timer_(&Connection::on_send_watched, this),
+      admin_(admin) {
   get_credit_.open(shard.config().connection_credit_bytes, &shard.counts().credit_held_bytes);
   put_credit_.open(shard.config().connection_credit_bytes, &shard.counts().credit_held_bytes);
 }
@@ -53,10 +59,28 @@ void Connection::refuse(std::string_view sentence) {
 
 void Connection::send(ConstBytes frames) {
   stream_.send(frames);
+  watch_sending();
   if (unread_ || stream_.queued_bytes() <= kUnreadBytesMax) return;
   unread_ = true;
   ++shard_.counts().connections_unread;
   stream_.pause_reading();
+}
+
+void Connection::watch_sending() {
+  if (send_timer_.armed() || stream_.queued_bytes() == 0) return;
+  sent_mark_ = stream_.sent_bytes();
+  shard_.loop().arm(send_timer_, shard_.loop().now_us() + kSendStallUs);
+}
+
+void Connection::on_send_watched(void* self) {
+  auto* connection = static_cast<Connection*>(self);
+  net::FrameStream& stream = connection->stream_;
+  if (stream.queued_bytes() != 0 && stream.sent_bytes() == connection->sent_mark_) {
+    ++connection->shard_.counts().connections_stalled;
+    stream.close(Code::Closed);
+    return;
+  }
+  connection->watch_sending();
 }
 
 void Connection::on_hello_late(void* self) {
@@ -126,6 +150,7 @@ void Connection::on_sendable() {
     senders_.erase(urgent);
     if (request->send_chunk()) senders_.push_back(request);
   }
+  watch_sending();
 }
 
 // ---- Frames --------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // connection.h — one client's connection: Hello, then requests that it tells apart by id, and the turns they take in sending.
 // Invariants: nothing but Hello is served before Hello; a request id is in flight once; requests of the lowest priority number
-// that have something to send take turns chunk by chunk; an idle connection holds a few KiB.
+// that have something to send take turns chunk by chunk; an idle connection holds a few KiB;
+// one whose client takes nothing of what is queued for it is closed, since that holds memory which others wait for.
 // Thread: the shard's.
 #pragma once
 
@@ -72,10 +73,14 @@ class Connection final : public net::FrameSink {
   Status on_request(wire::Opcode opcode, uint64_t id, ConstBytes body);
   Status on_chunk(const wire::Header& header, ConstBytes body, net::Landing* landing);
   static void on_hello_late(void* self);
+  void watch_sending();
+  static void on_send_watched(void* self);
 
   Shard& shard_;
   net::FrameStream stream_;
   net::Timer hello_timer_;
+  net::Timer send_timer_;   // runs while something is queued
+  uint64_t sent_mark_ = 0;  // bytes sent when it was armed
   std::string namespace_;
   uint64_t codecs_ = 0;
   std::vector<Handle> handles_;

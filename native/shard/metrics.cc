@@ -107,6 +107,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_connections_total", "outcome", "accepted", connections_accepted);
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
   add(counters, "halfstep_connections_paused_total", connections_unread);
+  add(counters, "halfstep_connections_stalled_total", connections_stalled);
   add(counters, "halfstep_network_bytes_total", "direction", "received", bytes_received);
   add(counters, "halfstep_network_bytes_total", "direction", "sent", bytes_sent);
   add(counters, "halfstep_payload_bytes_total", "command", "get", get_payload_bytes);

@@ -41,10 +41,11 @@ class Counts {
 
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;
-  uint64_t connections_unread = 0;  // times that reading paused because a client did not read
-  uint64_t connections_open = 0;    // gauge
-  uint64_t requests_open = 0;       // gauge
-  uint64_t bytes_received = 0;      // of connections that have ended; collect() is told those of live ones
+  uint64_t connections_unread = 0;   // times that reading paused because a client did not read
+  uint64_t connections_stalled = 0;  // ended because a client took nothing of what was queued for it
+  uint64_t connections_open = 0;     // gauge
+  uint64_t requests_open = 0;        // gauge
+  uint64_t bytes_received = 0;       // of connections that have ended; collect() is told those of live ones
   uint64_t bytes_sent = 0;
   uint64_t get_payload_bytes = 0;
   uint64_t put_payload_bytes = 0;

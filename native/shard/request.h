@@ -22,6 +22,9 @@ class Shard;
 // Codec numbers that a mask of codecs can name (HelloClient, HelloServer).
 inline constexpr uint32_t kCodecs = 64;
 
+// Of a get or put that names no deadline: what it holds, others wait for.
+inline constexpr uint32_t kDeadlineUsDefault = 60'000'000;
+
 class Request;
 
 // Bytes of memory that one connection may have in use for one purpose, and who waits for some, first come first served.

@@ -38,7 +38,8 @@ AnswerReason answer_of_read(Status status) noexcept {
 void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
   const Status parsed = wire::parse_request(Opcode::Get, body_, &view_);
-  admit(connection, Opcode::Get, id, view_.batch.deadline_us, view_.batch.priority);
+  const uint32_t asked_us = view_.batch.deadline_us;
+  admit(connection, Opcode::Get, id, asked_us == 0 ? kDeadlineUsDefault : asked_us, view_.batch.priority);
   if (!parsed.ok()) {
     answer_unparsed(connection, Opcode::Get, id, parsed, body_);
     finish();

@@ -373,5 +373,30 @@ TEST_F(GetTest, RefusesKeysOfAnotherShardWithTheMap) {
             (AnswerReason{Answer::Rejected, Reason::WrongShard}));
 }
 
+TEST_F(GetTest, AClientThatTakesNothingForTenSecondsIsClosedAndHoldsNoMemory) {
+  auto client = open({opaque()});
+  const SectionSpec section = section_of(keys_of("k", 4), 2 * MiB);
+  client->put(5, {section});
+  client->send(request_frame(Opcode::Get, 6, {}, {section}));
+  wait_until([&] { return fake_->pinned() != 0; });
+  pass_s(10);  // bytes left since the first was queued
+  EXPECT_EQ(metric("halfstep_connections_stalled_total"), 0);
+  pass_s(10);
+  EXPECT_EQ(metric("halfstep_connections_stalled_total"), 1);
+  expect_nothing_held();
+}
+
+TEST_F(GetTest, EndsAfterAMinuteWithoutADeadline) {
+  auto client = open({parted(1, 1000)});
+  const SectionSpec section = section_of({"a"}, 1000);
+  client->put(5, {section});
+  on_shard([&] { fake_->throttle_reads = true; });
+  client->send(request_frame(Opcode::Get, 6, {}, {section}));
+  wait_until([&] { return shard_->counts().requests_open == 1; });
+  pass_s(60);
+  EXPECT_EQ(client->finish(6).at(0, 0), (AnswerReason{Answer::Late, Reason::None}));
+  expect_nothing_held();
+}
+
 }  // namespace
 }  // namespace halfstep::shard

@@ -20,8 +20,6 @@ using wire::Tlv;
 
 namespace {
 
-constexpr uint32_t kSlotWaitUsMax = 60'000'000;
-
 AnswerReason answer_of_throttle(int32_t why) noexcept {
   switch (why) {
     case store::kThrottledPending: return {Answer::Throttled, Reason::Pending};
@@ -52,7 +50,8 @@ void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
   const Status parsed = wire::parse_request(Opcode::Put, body_, &view_);
   const uint32_t asked_us = view_.batch.deadline_us;
-  admit(connection, Opcode::Put, id, asked_us == 0 ? kSlotWaitUsMax : std::min(asked_us, kSlotWaitUsMax), view_.batch.priority);
+  admit(connection, Opcode::Put, id, asked_us == 0 ? kDeadlineUsDefault : std::min(asked_us, kDeadlineUsDefault),
+        view_.batch.priority);
   if (!parsed.ok()) {
     answer_unparsed(connection, Opcode::Put, id, parsed, body_);
     finish();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -19,6 +20,17 @@
 #include "shard/shard.h"
 
 namespace halfstep::shard {
+
+// The system's clock, which tests may put forward.
+class ForwardClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override { return system_.now_us() + ahead_us; }
+  uint64_t wall_s() const noexcept override { return system_.wall_s() + ahead_us / 1'000'000; }
+  std::atomic<uint64_t> ahead_us = 0;
+
+ private:
+  SystemClock system_;
+};
 
 class ShardFixture : public ::testing::Test {
  protected:
@@ -51,6 +63,11 @@ class ShardFixture : public ::testing::Test {
       }
     }));
     return done.get_future().get();
+  }
+  // Timers that are due by then have fired when this returns.
+  void pass_s(uint64_t seconds) {
+    clock_.ahead_us += seconds * 1'000'000;
+    on_shard([] {});
   }
   // Until `is_true` holds on the shard's thread. The test's own time limit bounds it.
   template <typename Call>
@@ -178,7 +195,7 @@ class ShardFixture : public ::testing::Test {
     directory_.clear();
   }
 
-  SystemClock clock_;
+  ForwardClock clock_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<io::MemoryDevice> device_;
   std::thread thread_;
