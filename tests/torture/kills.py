@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from tests.torture.content import bytes_of, size_of
-from tests.torture.process import DaemonProcess
 
 import halfstep
+from halfstep.tools.daemon_process import DaemonProcess
 
 DEADLINE_MS = 20_000
 BATCH = 8

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tests.torture.content import bytes_of
 from tests.torture.frames import crc32c, seal
-from tests.torture.process import DaemonProcess
+from tests.torture.process import WatchedDaemon
 
 import halfstep
 
@@ -153,7 +153,7 @@ def attack(address: tuple[str, int], frames: int, seed: int, tally: Tally) -> Co
 def run(frames: int, seed: int, directory: Path, *serve_arguments: str, verbose: bool = False) -> Tally:
     """`frames` bad frames while a good client gets its blocks."""
     tally = Tally()
-    with DaemonProcess(directory, "--size", "1GiB", "--arena", "64MiB", *serve_arguments) as daemon:
+    with WatchedDaemon(directory, "--size", "1GiB", "--arena", "64MiB", *serve_arguments) as daemon:
         layout = halfstep.Layout.opaque("good")
         keys = [b"good-%d" % number for number in range(8)]
         with halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=GOOD_DEADLINE_MS) as client:

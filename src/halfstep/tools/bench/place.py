@@ -6,12 +6,8 @@ Invariants: whatever happens, Ctrl-C included, the namespace is deleted, a daemo
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import secrets
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,15 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import halfstep
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
-from halfstep.errors import InternalError, Unavailable
+from halfstep.errors import InternalError
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.workload import DEADLINE_MS
-
-_STOP_S = 30.0
-_KILL_S = 10.0
+from halfstep.tools.daemon_process import DaemonProcess
+from halfstep.tools.options import connected
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ def place_of(plan: Plan) -> Iterator[Place]:
 def own_namespace(url: str) -> Iterator[str]:
     """The URL of a new namespace, which is removed afterwards. Errors: Unavailable, ConfigError."""
     name = f"bench-{secrets.token_hex(8)}"
-    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS, mode="on") as operator:
+    with connected(url) as operator:
         operator.create_namespace(name)
         try:
             yield with_namespace(url, name)
@@ -128,37 +121,13 @@ def _store_bytes(plan: Plan) -> int:
 @contextmanager
 def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[dict[str, Any]]:
     """`halfstep serve --json` as a process of its own; its facts."""
-    command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--listen", "127.0.0.1:0", "--unix", "none"]
-    command += ["--store", str(directory / "store.hs"), "--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes)]
-    command += ["--engine", plan.engine]
-    log_path = directory / "daemon.log"
-    with log_path.open("wb") as log:
+    arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
+    process = DaemonProcess(directory, *arguments, own_session=True)
+    try:
         with _pinned(core):
-            # In a session of its own: Ctrl-C is for us, and we end it.
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                process.wait(_STOP_S)
-                raise Unavailable(f"the daemon did not start: {log_path.read_text(errors='replace').strip()[-1000:]}")
-            yield json.loads(line)
-            status = process.poll()
-            if status is not None:
-                raise InternalError(
-                    f"the daemon ended by itself with status {status}: {log_path.read_text(errors='replace')[-1000:]}"
-                )
-        finally:
-            _end(process)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_KILL_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+            process.start()
+        yield process.facts
+        if not process.running:
+            raise InternalError(f"the daemon ended by itself: {process.log_end()}")
+    finally:
+        process.close()

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from halfstep.errors import HalfstepError
+from halfstep.tools.daemon_process import DaemonProcess
+
 KINDS = {"gqa": "Qwen3 (GQA)", "mla": "DeepSeek-V3 (MLA)"}
-START_S = 60
 WORKER_S = 240
 # Four full blocks and a token to go on from, so that two blocks in between can be swapped; and the models' positions.
 TOKENS_MIN, TOKENS_MAX = 65, 4096
@@ -51,59 +52,6 @@ class Run:
         return bool(self.swap["hit_blocks"] == self.swap["asked_blocks"] and self.swap["tokens"] != self.save["tokens"])
 
 
-class DaemonProcess:
-    """`halfstep serve` in a directory of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._log = (directory / "daemon.log").open("a+b")
-        self.process: subprocess.Popen[str] | None = None
-        self.url = ""
-        self.facts: dict[str, Any] = {}
-
-    def start(self) -> None:
-        """Starts it and waits for its facts. Errors: SystemExit with the end of its log."""
-        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--listen", "127.0.0.1:0", "--unix", "none"]
-        command += ["--store", str(self._directory / "store.hs"), "--size", "512MiB", "--arena", "128MiB"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait(START_S)
-            self._log.seek(0)
-            raise SystemExit(f"the daemon did not start:\n{self._log.read().decode(errors='replace')}")
-        self.facts = json.loads(line)
-        self.url = f"halfstep://{self.facts['listening'][0]}/default"
-
-    def end(self, number: int) -> int:
-        """Sends the signal, reaps it, returns its status."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        status = self.process.wait(START_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process = None
-        return status
-
-    def close(self) -> None:
-        """Whatever happened: no process stays."""
-        if self.process is not None:
-            self.end(signal.SIGKILL)
-        self._log.close()
-
-
-@contextmanager
-def daemon() -> Iterator[DaemonProcess]:
-    """A daemon in a temporary directory, gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="halfstep-demo-") as directory:
-        process = DaemonProcess(Path(directory))
-        try:
-            process.start()
-            yield process
-        finally:
-            process.close()
-
-
 def worker(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[str, Any]:
     """Runs one client process. Errors: SystemExit with what it said."""
     command = [sys.executable, "-m", "halfstep.tools.demo.worker", role, kind, url, str(tokens), str(new_tokens)]
@@ -120,7 +68,10 @@ def worker(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict
 def run(tokens: int, new_tokens: int) -> tuple[list[Run], dict[str, Any]]:
     """The whole story; says each step as it begins."""
     runs: list[Run] = []
-    with daemon() as process:
+    with (
+        tempfile.TemporaryDirectory(prefix="halfstep-demo-") as directory,
+        DaemonProcess(Path(directory), "--size", "512MiB", "--arena", "128MiB") as process,
+    ):
         say(f"daemon at {process.url}, {process.facts['engine']['name']} engine")
         for kind, name in KINDS.items():
             say(f"{name}: a process prefills {tokens} tokens and saves them")
@@ -227,3 +178,5 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except HalfstepError as error:
+        sys.exit(f"demo: {error}")

@@ -1,0 +1,102 @@
+"""A daemon as a process of our own, in a directory of our own: the demo, the benchmark and the tests start and kill it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from halfstep.errors import Unavailable
+
+# Starting may allocate a large file or recover a full store; stopping seals and flushes.
+PROCESS_S = 60.0
+LOG_CHARACTERS = 2000
+
+
+class DaemonProcess:
+    """`halfstep serve --json` on a free port, which stays the same over restarts, so that clients find it again.
+
+    directory: where store and log lie; not removed. arguments: further flags of `serve`. unix: path of its socket, or "none".
+    own_session: Ctrl-C at a terminal is not for it; whoever made it ends it. facts: what it said at its last start.
+    """
+
+    def __init__(self, directory: Path, *arguments: str, unix: str = "none", own_session: bool = False) -> None:
+        self.store = directory / "store.hs"
+        self.facts: dict[str, Any] = {}
+        self._arguments = arguments
+        self._unix = unix
+        self._own_session = own_session
+        self._log = directory / "daemon.log"
+        self._listen = "127.0.0.1:0"
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it serves. Errors: Unavailable with the end of its log."""
+        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--unix", self._unix]
+        command += ["--store", str(self.store), "--listen", self._listen, *self._arguments]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=self._own_session
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.end(signal.SIGKILL)
+            raise Unavailable(f"the daemon did not start: {self.log_end()}")
+        self.facts = json.loads(line)
+        self._listen = next(address for address in self.facts["listening"] if not address.startswith("unix:"))
+
+    def log_end(self) -> str:
+        """The last it wrote to stderr."""
+        return self._log.read_text(errors="replace")[-LOG_CHARACTERS:].strip()
+
+    @property
+    def url(self) -> str:
+        """For connect(), without a namespace."""
+        return f"halfstep://{self._listen}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """For plain sockets."""
+        host, _, port = self._listen.rpartition(":")
+        return host, int(port)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends the signal, reaps it and returns its status. One that does not end in a minute is killed."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.send_signal(number)
+        try:
+            status = process.wait(PROCESS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        return status
+
+    def close(self) -> None:
+        """Ends it as an operator would, if it was not ended yet."""
+        if self._process is not None:
+            self.end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
