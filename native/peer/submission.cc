@@ -116,8 +116,9 @@ class SectionFiller {
       if (from_.depths != nullptr) offer.depth = from_.depths[i];
       if (to_.shape.parts_of(offer.block_bytes) == 0) {
         return invalid("block_bytes=" + number(offer.block_bytes) + " of item " + number(i) +
-                       ": no block of its group has that length" +
-                       (to_.shape.part_count != 0 ? "; all have " + number(to_.shape.offset_of(to_.shape.part_count)) : ""));
+                       ": no block of its group has that length; " +
+                       (to_.shape.part_count != 0 ? "all have " + number(to_.shape.offset_of(to_.shape.part_count))
+                                                  : "it has 1 byte or more, in at most " + number(wire::kPartsMax) + " parts"));
       }
       const uint64_t parent = from_.parents == nullptr ? HS_PARENT_UNKNOWN : from_.parents[i];
       if (parent == HS_PARENT_ROOT) {

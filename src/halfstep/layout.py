@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from halfstep.arguments import whole_number
 from halfstep.errors import ConfigError
 
 VERSION = 1
@@ -45,7 +46,8 @@ class Group:
     part_bytes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "part_bytes", tuple(int(size) for size in self.part_bytes))
+        object.__setattr__(self, "part_count", whole_number("part_count", self.part_count))
+        object.__setattr__(self, "part_bytes", tuple(whole_number("part_bytes", size) for size in self.part_bytes))
         if not 0 <= self.part_count <= PARTS_MAX:
             raise ConfigError(f"part_count={self.part_count}: must be 0 (until the length ends) to {PARTS_MAX}")
         if not 1 <= len(self.part_bytes) <= PART_SIZES_MAX:
@@ -145,7 +147,7 @@ class Layout:
 def component(group: int = 0, variant: int = 0, cell: int = 0) -> int:
     """The number of a piece of a key: group 8 bits, variant 4, cell 20, from the high bits down. Errors: ConfigError."""
     for name, value, bound in (("group", group, GROUPS_MAX), ("variant", variant, VARIANTS_MAX), ("cell", cell, CELLS_MAX)):
-        if not 0 <= value < bound:
+        if not 0 <= whole_number(name, value) < bound:
             raise ConfigError(f"{name}={value}: must be 0 to {bound - 1}")
     return group << 24 | variant << 20 | cell
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,9 +67,19 @@ def test_what_has_no_canonical_form_is_refused_in_a_sentence(fields: dict[str, o
 
 @pytest.mark.parametrize(
     ("part_count", "part_bytes"),
-    [(-1, (1,)), (PARTS_MAX + 1, (1,)), (1, ()), (1, (1,) * 5), (1, (0,)), (1, (BLOCK_BYTES_MAX + 1,)), (2560, (1 << 20,))],
+    [
+        (1.5, (1,)),
+        (1, (1.5,)),
+        (-1, (1,)),
+        (PARTS_MAX + 1, (1,)),
+        (1, ()),
+        (1, (1,) * 5),
+        (1, (0,)),
+        (1, (BLOCK_BYTES_MAX + 1,)),
+        (2560, (1 << 20,)),
+    ],
 )
-def test_a_shape_that_no_block_can_have_is_refused(part_count: int, part_bytes: tuple[int, ...]) -> None:
+def test_a_shape_that_no_block_can_have_is_refused(part_count: Any, part_bytes: Any) -> None:
     with pytest.raises(ConfigError):
         Group(part_count, part_bytes)
 
@@ -125,6 +136,6 @@ def test_component_packs_group_variant_and_cell() -> None:
     assert component() == 0
     assert component(group=1, cell=7) == 16777223
     assert component(255, 15, (1 << 20) - 1) == 4294967295
-    for wrong in ({"group": 256}, {"variant": 16}, {"cell": 1 << 20}, {"cell": -1}):
+    for wrong in ({"group": 256}, {"variant": 16}, {"cell": 1 << 20}, {"cell": -1}, {"cell": 1.5}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             component(**wrong)

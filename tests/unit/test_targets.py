@@ -249,6 +249,14 @@ def test_rows_need_a_template_row_numbers_and_memory_that_fits_the_use(client: h
         client.put(KEYS, Rows(template, [3, 1]))
         with pytest.raises(ConfigError, match="rows"):
             client.get(KEYS, Rows(template, [1]))
+        with pytest.raises(ConfigError, match=r"rows: must be whole numbers under 2\*\*63, not float64"):
+            client.get(KEYS, Rows(template, np.array([1.0, 1.9])))
+        with pytest.raises(ConfigError, match="rows: 9223372036854775808 is too large"):
+            client.get(KEYS, Rows(template, np.array([0, 1 << 63], np.uint64)))
+        with pytest.raises(ConfigError, match=r"rows: must be whole numbers under 2\*\*63, not object"):
+            client.get(KEYS, Rows(template, [0, 1 << 64]))
+        with pytest.raises(ConfigError, match=r"template \(NoneType\): must be a Template"):
+            client.get(KEYS, Rows(None, [0, 1]))  # type: ignore[arg-type]
         read_only = frozen.template([PartDescriptor(0, 32, 1, 32)])
         client.put(KEYS, Rows(read_only, [0, 1]))
         with pytest.raises(ConfigError, match="read-only"):
@@ -276,11 +284,21 @@ def test_parts_may_lie_in_several_regions(client: halfstep.Client) -> None:
         ({"parts": [range(0)]}, "names no part"),
         ({"parts": [range(5, 0, -1)]}, "names no part"),
         ({"parts": [(0, 1, 1)] * 9}, "9 ranges"),
+        ({"parts": [(0, 1)]}, r"\(0, 1\) has 2 numbers; a tuple is \(first, count, step\)"),
+        ({"parts": "ab"}, "parts='ab': must be a list"),
+        ({"parts": 2}, "parts=2: must be a list"),
+        ({"parts": [1.5]}, "parts=1.5: must be a whole number"),
+        ({"parts": [(0, 1 << 33, 1)]}, "the last part that a block can have, 2559"),
+        ({"parts": [2560]}, "the last part that a block can have, 2559"),
         ({"order": "random"}, "order='random'"),
+        ({"order": []}, r"order=\[\]"),
         ({"priority": 256}, "priority=256"),
         ({"components": 0}, "components=0"),
+        ({"components": 1.5}, "components=1.5: must be a whole number, not float"),
         ({"first_component": 1 << 32}, "first_component"),
         ({"deadline_ms": -1}, "deadline_ms=-1"),
+        ({"deadline_ms": "1"}, "deadline_ms='1': must be a number"),
+        ({"deadline_ms": float("nan")}, "deadline_ms=nan: must be a number"),
         ({"layout": b"bytes"}, "layout"),
     ],
 )
@@ -294,6 +312,8 @@ def test_wrong_arguments_of_get_are_refused(client: halfstep.Client, options: di
     [
         ({"durability": "forever"}, "durability='forever'"),
         ({"parents": [0]}, "one ordinal per key"),
+        ({"parents": [-1, 0.5]}, "parents: must be whole numbers"),
+        ({"parents": [[-1], [0, 1]]}, "parents: "),
         ({"parents": [-3, 0]}, "-1 for a root"),
         ({"parents": [0, 2]}, "-1 for a root"),
         ({"depths": [0, 1 << 16]}, "depths"),
@@ -314,6 +334,46 @@ def test_a_hold_needs_an_owner_and_a_time(client: halfstep.Client) -> None:
             client.match(KEYS, **options)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="owner=0"):
         client.release(0)
+    with pytest.raises(ConfigError, match="owner='me': must be a whole number"):
+        client.release("me")  # type: ignore[arg-type]
+
+
+def test_wrong_arguments_of_operators_calls_are_refused(client: halfstep.Client) -> None:
+    with pytest.raises(ConfigError, match="quota_bytes=36893488147419103232: must be 0 to 18446744073709551615"):
+        client.create_namespace("a", 1 << 65)
+    with pytest.raises(ConfigError, match="is no text but a int"):
+        client.delete_namespace(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="limit='1'"):
+        next(client.list(limit="1"))  # type: ignore[arg-type]
+
+
+def test_a_time_to_wait_is_a_number(client: halfstep.Client) -> None:
+    with client.queue() as queue:
+        ticket = queue.match(KEYS)
+        for wait in (queue.wait, ticket.wait, ticket.result, client.wait_ready):
+            with pytest.raises(ConfigError, match="=nan: must be a number"):
+                wait(float("nan"))
+        assert ticket.wait(float("inf"))
+        queue.match(KEYS)
+        assert len(queue.wait(float("inf"))) == 1
+
+
+def test_a_block_that_cannot_be_is_refused_with_the_lengths_that_can() -> None:
+    core = _peer.Core("127.0.0.1:1", "default", 1, 0)
+    queue = _peer.Queue(core)
+    try:
+        for layout, says in (
+            (halfstep.Layout.opaque("any"), "it has 1 byte or more, in at most 2560 parts"),
+            (halfstep.Layout({"name": "cut"}, [halfstep.Group(2, (16,))]), "all have 32"),
+        ):
+            batch = _peer.Batch(OP_PUT)
+            batch.set_keys(core.register_layout(layout.canonical), [b"a"], 0, 1, False)
+            batch.set_source([b""], None)
+            with pytest.raises(_peer.Refused, match=f"block_bytes=0 of item 0: no block of its group has that length; {says}"):
+                queue.submit(batch, None)
+    finally:
+        queue.close()
+        core.close()
 
 
 def test_a_submitted_batch_cannot_be_changed(client: halfstep.Client) -> None:

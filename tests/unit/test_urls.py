@@ -52,12 +52,18 @@ def test_a_wrong_url_is_named_with_what_is_wrong(url: str, says: str) -> None:
     assert url in str(raised.value) or repr(url) in str(raised.value)
 
 
+def test_what_is_no_text_is_no_url() -> None:
+    with pytest.raises(ConfigError, match=r"url \(int\): must be text; write halfstep://"):
+        halfstep.connect(5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"mode": "sometimes"}, "mode='sometimes'"),
         ({"connections": 0}, "1 to 16"),
         ({"connections": 17}, "1 to 16"),
+        ({"connections": 1.5}, "connections=1.5: must be a whole number"),
         ({"deadline_ms": 0}, "deadline_ms"),
         ({"deadline_ms": float("nan")}, "deadline_ms"),
         ({"match_deadline_ms": 5e6}, "match_deadline_ms"),

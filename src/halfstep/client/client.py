@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
+from halfstep.arguments import real_number, unsigned, whole_number
 from halfstep.client.entries import Entry, counters_of, entry_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
@@ -175,7 +176,7 @@ class Client:
 
         Errors: Unavailable, ProtocolError.
         """
-        cursor, left = 0, limit
+        cursor, left = 0, None if limit is None else whole_number("limit", limit)
         while left is None or left > 0:
             batch = _peer.Batch(OP_LIST)
             batch.set_list(cursor, _LIST_PAGE if left is None else min(left, _LIST_PAGE))
@@ -243,7 +244,7 @@ class Client:
     def wait_ready(self, timeout_ms: float) -> None:
         """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
         with Refusals():
-            ready, why = self._links.core().wait_ready(timeout_ms / 1000)
+            ready, why = self._links.core().wait_ready(real_number("timeout_ms", timeout_ms) / 1000)
         if ready < 0:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
@@ -316,10 +317,8 @@ class Client:
     def _namespace(self, operation: int, name: str, quota_bytes: int) -> None:
         if problem := namespace_fault(name):
             raise ConfigError(f"namespace {name!r} {problem}")
-        if quota_bytes < 0:
-            raise ConfigError(f"quota_bytes={quota_bytes}: must be 0 (no limit) or more")
         batch = _peer.Batch(operation)
-        batch.set_namespace(name, quota_bytes)
+        batch.set_namespace(name, unsigned("quota_bytes", quota_bytes, 64))
         self._operate(f"{'create' if operation == OP_NAMESPACE_CREATE else 'delete'} namespace {name!r}", batch)
 
 

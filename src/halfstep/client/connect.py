@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import cast
 
+from halfstep.arguments import whole_number
 from halfstep.client.client import Client, ClientOptions
 from halfstep.client.request import Mode, checked_ms
 from halfstep.errors import ConfigError
@@ -38,7 +39,7 @@ def connect(
     if chosen not in _MODES:
         source = MODE_VARIABLE if mode is None else "mode"
         raise ConfigError(f"{source}={chosen!r}: must be on, off or shadow")
-    if not 1 <= connections <= CONNECTIONS_MAX:
+    if not 1 <= whole_number("connections", connections) <= CONNECTIONS_MAX:
         raise ConfigError(f"connections={connections}: must be 1 to {CONNECTIONS_MAX} per shard")
     if layout is not None and not isinstance(layout, Layout):
         raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.Layout; Layout.opaque(name) is the simplest")

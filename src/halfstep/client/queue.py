@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from halfstep import _peer
+from halfstep.arguments import real_number
 from halfstep.client.request import (
     CommonOptions,
     GetOptions,
@@ -136,7 +137,7 @@ class Queue:
 
     def wait(self, timeout_s: float | None = None) -> list[Event]:
         """As poll, but waits for at least one event; an empty list after `timeout_s`."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = _end_of(timeout_s)
         while True:
             with self._changed:
                 self._check_open()
@@ -156,7 +157,7 @@ class Queue:
 
     def wait_for(self, ticket: Ticket[Any], timeout_s: float | None = None) -> bool:
         """Wait for one ticket; events of others are kept for poll. False after `timeout_s`."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = _end_of(timeout_s)
         while not ticket.done:
             with self._changed:
                 while self._leader and not ticket.done:
@@ -300,6 +301,11 @@ class Queue:
             os.eventfd_write(self._offline_signal, 1)
         elif self._native is not None:
             os.eventfd_write(self._native.descriptor(), 1)
+
+
+def _end_of(timeout_s: float | None) -> float | None:
+    """Of the monotonic clock; None = never."""
+    return None if timeout_s is None else time.monotonic() + min(real_number("timeout_s", timeout_s), threading.TIMEOUT_MAX)
 
 
 @overload

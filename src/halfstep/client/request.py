@@ -7,7 +7,7 @@ asyncio, futures) only differ in who waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep import _peer
-from halfstep.client.region import Region, Rows
+from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.client.region import Region, Rows, Template
 from halfstep.client.results import (
     REASON_CLOSED,
     REASON_SKIPPED,
@@ -29,7 +30,7 @@ from halfstep.client.results import (
     new_answers,
 )
 from halfstep.errors import ConfigError
-from halfstep.layout import Layout
+from halfstep.layout import PARTS_MAX, Layout
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -138,14 +139,14 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[MatchResult]:
         """Which keys are there."""
-        if (hold_ms > 0) != (owner != 0):
+        if (whole_number("hold_ms", hold_ms) > 0) != (whole_number("owner", owner) != 0):
             raise ConfigError(f"hold_ms={hold_ms}, owner={owner}: a hold needs both, a time over 0 and an owner (not 0)")
         with Refusals():
             batch, count = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
             answers = new_answers(count * components)
             sizes = np.zeros(count * components, np.uint32) if lengths else None
             batch.set_outputs(answers, sizes)
-            batch.set_hold(_unsigned("owner", owner, 64), _unsigned("hold_ms", hold_ms, 32))
+            batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
             default_ms = self._terms.match_deadline_ms
             batch.set_options(_deadline_us(deadline_ms, default_ms), 0, 0, 0, wants_progress=False)
 
@@ -189,7 +190,7 @@ class Requests:
                 _deadline_us(deadline_ms, self._terms.deadline_ms),
                 _choice("order", order, _ORDERS),
                 0,
-                _unsigned("priority", priority, 8),
+                unsigned("priority", priority, 8),
                 wants_progress=order == "layer" if progress is None else progress,
             )
         shaped = answers.reshape(items, -1) if ranges else answers
@@ -230,13 +231,13 @@ class Requests:
             regions = _place(batch, source, is_source=True, block_bytes=sizes)
             ordinals = None if parents is None else _ordinals(parents, count, items)
             levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
-            batch.set_offer(ordinals, levels, _unsigned("ttl_s", ttl_s, 32), _unsigned("hint", hint, 8))
+            batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
             batch.set_outputs(answers, None)
             batch.set_options(
                 _deadline_us(deadline_ms, self._terms.deadline_ms),
                 0,
                 _choice("durability", durability, _DURABILITIES),
-                _unsigned("priority", priority, 8),
+                unsigned("priority", priority, 8),
                 wants_progress=False,
             )
         return self._request(batch, answers, lambda: PutResult(answers, count, components), regions)
@@ -269,7 +270,7 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[ReleaseResult]:
         """End holds of `owner`: on `keys`, or all of them."""
-        if owner == 0:
+        if whole_number("owner", owner) == 0:
             raise ConfigError("owner=0: is nobody; pass the number that the hold was taken with")
         with Refusals():
             if keys is None:
@@ -278,7 +279,7 @@ class Requests:
                 batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
                 answers = new_answers(count * components)
                 batch.set_outputs(answers, None)
-            batch.set_hold(_unsigned("owner", owner, 64), 0)
+            batch.set_hold(unsigned("owner", owner, 64), 0)
             batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
 
         def result() -> ReleaseResult:
@@ -303,7 +304,7 @@ class Requests:
             raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.Layout")
         handle = self._terms.layout_handle(layout or self._terms.layout)
         batch = _peer.Batch(operation)
-        first, cells = _unsigned("first_component", first_component, 32), _unsigned("components", components, 20)
+        first, cells = unsigned("first_component", first_component, 32), unsigned("components", components, 20)
         return batch, batch.set_keys(handle, keys, first, cells, stop_at_miss)
 
     def _request(
@@ -347,7 +348,9 @@ def _all_skipped(answers: Answers) -> Answers:
 
 def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> list[Region]:
     if isinstance(where, Rows):
-        rows = np.ascontiguousarray(where.rows, np.int64)
+        if not isinstance(where.template, Template):
+            raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
+        rows = np.ascontiguousarray(_whole_numbers("rows", where.rows))
         batch.set_rows(where.template.native, rows, is_source, block_bytes)
         return where.template.regions
     if is_source:
@@ -360,16 +363,21 @@ def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: n
 def _ranges(parts: Parts | None) -> list[tuple[int, int, int]]:
     if parts is None:
         return []
+    if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
+        raise ConfigError(f"parts={parts!r}: must be a list of ranges and numbers, such as [range(0, 8), 12]")
     ranges = []
     for part in parts:
         if isinstance(part, range):
-            start, count, stride = part.start, len(part), part.step
-        elif isinstance(part, tuple):
-            start, count, stride = part
+            numbers: tuple[object, ...] = part.start, len(part), part.step
         else:
-            start, count, stride = int(part), 1, 1
+            numbers = part if isinstance(part, tuple) else (part, 1, 1)
+        if len(numbers) != 3:
+            raise ConfigError(f"parts: {part!r} has {len(numbers)} numbers; a tuple is (first, count, step)")
+        start, count, stride = (whole_number("parts", number) for number in numbers)
         if start < 0 or count < 1 or stride < 1:
             raise ConfigError(f"parts: {part!r} names no part; write range(first, end, step), upwards from 0")
+        if start + (count - 1) * stride >= PARTS_MAX:
+            raise ConfigError(f"parts: {part!r} ends past the last part that a block can have, {PARTS_MAX - 1}")
         ranges.append((start, count, stride))
     if not 1 <= len(ranges) <= RANGES_MAX:
         raise ConfigError(f"parts: {len(ranges)} ranges; must be 1 to {RANGES_MAX}, or None for whole blocks")
@@ -378,9 +386,7 @@ def _ranges(parts: Parts | None) -> list[tuple[int, int, int]]:
 
 def _per_item(name: str, values: object, count: int, dtype: type[np.unsignedinteger[Any]], items: int) -> npt.NDArray[Any]:
     """`values` (one, or one of each of `count`) as an array of `dtype`, one per item. Errors: ConfigError when out of range."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise ConfigError(f"{name}: must be whole numbers, not {array.dtype}")
+    array = _whole_numbers(name, values)
     if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
         raise ConfigError(f"{name}: shape {array.shape}; must be one number or {count} of them")
     bound = int(np.iinfo(dtype).max)
@@ -392,7 +398,7 @@ def _per_item(name: str, values: object, count: int, dtype: type[np.unsignedinte
 
 def _ordinals(parents: object, count: int, items: int) -> npt.NDArray[np.uint64]:
     """Parents' ordinals as the core wants them: -1 (root) and -2 (unknown) wrap to the two largest numbers."""
-    array = np.asarray(parents, np.int64)
+    array = _whole_numbers("parents", parents)
     if array.shape != (count,):
         raise ConfigError(f"parents: shape {array.shape}; must be one ordinal per key, {count} in all")
     if array.size and (int(array.min()) < PARENT_UNKNOWN or int(array.max()) >= count):
@@ -400,14 +406,21 @@ def _ordinals(parents: object, count: int, items: int) -> npt.NDArray[np.uint64]
     return np.ascontiguousarray(np.repeat(array.astype(np.uint64), items // count) if count else array.astype(np.uint64))
 
 
-def _unsigned(name: str, value: int, bits: int) -> int:
-    if not 0 <= value < 1 << bits:
-        raise ConfigError(f"{name}={value}: must be 0 to {(1 << bits) - 1}")
-    return int(value)
+def _whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
+    """`values` as they are; nothing is rounded."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if array.size and array.dtype.kind not in "iu":
+        raise ConfigError(f"{name}: must be whole numbers under 2**63, not {array.dtype}")
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 1 << 63:
+        raise ConfigError(f"{name}: {int(array.max())} is too large; must be under 2**63")
+    return array.astype(np.int64, copy=False)
 
 
-def _choice(name: str, value: str, choices: dict[str, int]) -> int:
-    if value not in choices:
+def _choice(name: str, value: object, choices: dict[str, int]) -> int:
+    if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name}={value!r}: must be {' or '.join(map(repr, choices))}")
     return choices[value]
 
@@ -416,8 +429,9 @@ def _deadline_us(given_ms: float | None, default_ms: float) -> int:
     return max(1, round(checked_ms("deadline_ms", default_ms if given_ms is None else given_ms) * 1000))
 
 
-def checked_ms(name: str, value: float) -> float:
+def checked_ms(name: str, value: object) -> float:
     """A deadline in milliseconds. Errors: ConfigError."""
-    if not (value > 0 and math.isfinite(value) and value * 1000 < 1 << 32):
+    number = real_number(name, value)
+    if not (number > 0 and math.isfinite(number) and number * 1000 < 1 << 32):
         raise ConfigError(f"{name}={value}: must be over 0 and at most {((1 << 32) - 1) // 1000} (71 minutes)")
-    return float(value)
+    return number

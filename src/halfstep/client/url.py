@@ -28,6 +28,8 @@ class Endpoint:
     @classmethod
     def parse(cls, url: str) -> Endpoint:
         """Errors: ConfigError that names the part that is wrong, and both forms."""
+        if not isinstance(url, str):
+            raise ConfigError(f"url ({type(url).__name__}): must be text; {_FORMS}")
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -80,8 +82,10 @@ def _checked_namespace(url: str, name: str) -> str:
     return name
 
 
-def namespace_fault(name: str) -> str:
+def namespace_fault(name: object) -> str:
     """What is wrong with a namespace's name; "" if nothing is."""
+    if not isinstance(name, str):
+        return f"is no text but a {type(name).__name__}"
     if "/" in name:
         return "has a slash; a namespace is one name, without a path"
     if not 1 <= len(name.encode()) <= NAMESPACE_BYTES_MAX:
