@@ -56,6 +56,10 @@ class FakeStore final : public store::Store {
     throttle_writes = 0;
     if (on_memory_) on_memory_();
   }
+  void release_read_memory() {
+    throttle_reads = false;
+    if (on_memory_) on_memory_();
+  }
   uint64_t open_writes() const noexcept { return writing_.size(); }
   uint64_t pinned() const noexcept {
     uint64_t pins = 0;

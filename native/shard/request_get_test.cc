@@ -386,6 +386,22 @@ TEST_F(GetTest, AClientThatTakesNothingForTenSecondsIsClosedAndHoldsNoMemory) {
   expect_nothing_held();
 }
 
+TEST_F(GetTest, DoesNotWaitForMemoryBehindAPut) {
+  auto client = open({parted(1, 1000)});
+  const SectionSpec stored = section_of({"a"}, 1000);
+  client->put(5, {stored});
+  on_shard([&] {
+    fake_->throttle_reads = true;
+    fake_->throttle_writes = store::kThrottledMemory;
+  });
+  client->send(request_frame(Opcode::Put, 6, {}, {section_of({"b"}, 1000)}));
+  client->remember(7, {stored});
+  client->send(request_frame(Opcode::Get, 7, {}, {stored}));
+  wait_until([&] { return shard_->counts().requests_open == 2; });
+  on_shard([&] { fake_->release_read_memory(); });
+  EXPECT_EQ(client->finish(7).at(0, 0), kOk);
+}
+
 TEST_F(GetTest, EndsAfterAMinuteWithoutADeadline) {
   auto client = open({parted(1, 1000)});
   const SectionSpec section = section_of({"a"}, 1000);

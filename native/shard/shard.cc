@@ -120,10 +120,12 @@ uint64_t Shard::wait_us() const {
 void Shard::end_of_turn() {
   if (memory_freed_) {
     memory_freed_ = false;
-    while (!memory_waiters_.empty()) {
-      Request* first = memory_waiters_.front();
-      first->resume();
-      if (!memory_waiters_.empty() && memory_waiters_.front() == first) break;
+    for (auto* waiters : {&read_waiters_, &write_waiters_}) {
+      while (!waiters->empty()) {
+        Request* first = waiters->front();
+        first->resume();
+        if (!waiters->empty() && waiters->front() == first) break;
+      }
     }
   }
   for (size_t i = 0; i < dirty_connections_.size(); ++i) {
@@ -234,12 +236,11 @@ void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
 }
 
-void Shard::leave_memory(Request& waiter) noexcept { std::erase(memory_waiters_, &waiter); }
+void Shard::leave_memory(Request& waiter) noexcept { std::erase(memory_waiters(waiter), &waiter); }
 
-bool Shard::memory_awaited_before(const Request& request) const noexcept {
-  const auto first = std::find_if(memory_waiters_.begin(), memory_waiters_.end(),
-                                  [&](const Request* waiter) { return waiter->opcode() == request.opcode(); });
-  return first != memory_waiters_.end() && *first != &request;
+bool Shard::memory_awaited_before(const Request& request) noexcept {
+  const auto& waiters = memory_waiters(request);
+  return !waiters.empty() && waiters.front() != &request;
 }
 
 }  // namespace halfstep::shard

@@ -90,10 +90,10 @@ class Shard {
   void forget_dirty(Request& request) noexcept;
   void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
   void forget_dirty(Connection& connection) noexcept;
-  void join_memory(Request& waiter) { memory_waiters_.push_back(&waiter); }
+  void join_memory(Request& waiter) { memory_waiters(waiter).push_back(&waiter); }
   void leave_memory(Request& waiter) noexcept;
-  // Whether somebody has been waiting for memory longer than this one.
-  bool memory_awaited_before(const Request& request) const noexcept;
+  // Whether somebody has been waiting for memory of the same kind longer than this one.
+  bool memory_awaited_before(const Request& request) noexcept;
 
   // Used within one call, by nobody across calls.
   std::vector<std::byte>& frame_buffer() noexcept { return frame_buffer_; }
@@ -111,6 +111,9 @@ class Shard {
 
  private:
   class EngineWatch;
+  std::vector<Request*>& memory_waiters(const Request& waiter) noexcept {
+    return waiter.opcode() == wire::Opcode::Put ? write_waiters_ : read_waiters_;
+  }
   Fault check_memory() const;
   void turn();
   void end_of_turn();
@@ -143,7 +146,9 @@ class Shard {
   LoadMeter meter_;
   std::vector<Request*> dirty_;
   std::vector<Connection*> dirty_connections_;
-  std::vector<Request*> memory_waiters_;
+  // Reads and writes have memory of their own, so neither waits behind the other.
+  std::vector<Request*> read_waiters_;
+  std::vector<Request*> write_waiters_;
   bool memory_freed_ = false;
   bool stopping_ = false;
   uint64_t stop_by_us_ = 0;
