@@ -22,7 +22,11 @@ void Credit::give(uint64_t bytes) noexcept {
   *gauge_ -= bytes;
 }
 
-void Credit::leave(const Request& waiter) noexcept { std::erase(waiters_, &waiter); }
+bool Credit::leave(const Request& waiter) noexcept {
+  const bool first = !waiters_.empty() && waiters_.front() == &waiter;
+  std::erase(waiters_, &waiter);
+  return first && !waiters_.empty();
+}
 
 void Credit::resume_waiters() {
   while (!waiters_.empty()) {
@@ -86,7 +90,7 @@ void Request::leave_lists() {
 
 void Request::set_waits(Waits waits, Credit* credit) {
   if (waits == waits_ && credit == waits_for_) return;
-  if (waits_ == Waits::Credit) waits_for_->leave(*this);
+  if (waits_ == Waits::Credit && waits_for_->leave(*this)) connection_->credit_returned();
   if (waits_ == Waits::Memory) shard_->leave_memory(*this);
   waits_ = waits;
   waits_for_ = credit;

@@ -47,7 +47,8 @@ class Credit {
   void give(uint64_t bytes) noexcept;
 
   void join(Request& waiter) { waiters_.push_back(&waiter); }
-  void leave(const Request& waiter) noexcept;
+  // True: it stood before others, who may go on now.
+  bool leave(const Request& waiter) noexcept;
   bool awaited() const noexcept { return !waiters_.empty(); }
   // Lets those at the front go on, until one of them still waits.
   void resume_waiters();

@@ -402,6 +402,31 @@ TEST_F(GetTest, DoesNotWaitForMemoryBehindAPut) {
   EXPECT_EQ(client->finish(7).at(0, 0), kOk);
 }
 
+TEST_F(GetTest, GoesOnWhenTheWaiterBeforeItLeaves) {
+  configure([](Config& config) { config.connection_credit_bytes = 1 * MiB; });
+  auto client = open({parted(1, 256 * 1024)});
+  const std::vector<std::string> keys = keys_of("k", 6);
+  client->put(5, {section_of(keys, 256 * 1024)});
+  const auto get = [&](uint64_t id, std::vector<std::string> names) {
+    client->remember(id, {section_of(names, 256 * 1024)});
+    client->send(request_frame(Opcode::Get, id, {.order = wire::Order::LayerMajor}, {section_of(names, 256 * 1024)}));
+  };
+  on_shard([&] { fake_->hold_reads = true; });
+  get(6, {"k0", "k1", "k2"});  // three quarters of the credit
+  get(7, {"k0", "k1", "k2"});  // waits
+  get(8, {"k5"});              // would fit, and stands behind it
+  wait_until([&] { return shard_->counts().requests_open == 3; });
+  EXPECT_EQ(on_shard([&] { return fake_->reads_begun; }), 3U);
+  client->simple(Opcode::Cancel, 9, Tlv::CancelTarget, object_bytes(wire::CancelRecord{.request_id = 7}));
+  wait_until([&] { return fake_->reads_begun == 4; });
+  on_shard([&] {
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  EXPECT_EQ(client->finish(8).at(0, 0), kOk);
+  EXPECT_EQ(client->finish(6).at(0, 2), kOk);
+}
+
 TEST_F(GetTest, EndsAfterAMinuteWithoutADeadline) {
   auto client = open({parted(1, 1000)});
   const SectionSpec section = section_of({"a"}, 1000);

@@ -236,7 +236,12 @@ void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
 }
 
-void Shard::leave_memory(Request& waiter) noexcept { std::erase(memory_waiters(waiter), &waiter); }
+void Shard::leave_memory(Request& waiter) noexcept {
+  auto& waiters = memory_waiters(waiter);
+  const bool first = !waiters.empty() && waiters.front() == &waiter;
+  std::erase(waiters, &waiter);
+  if (first && !waiters.empty()) memory_freed_ = true;  // the next may need less
+}
 
 bool Shard::memory_awaited_before(const Request& request) noexcept {
   const auto& waiters = memory_waiters(request);
