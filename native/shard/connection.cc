@@ -22,7 +22,6 @@ constexpr uint64_t kHelloWaitUs = 5'000'000;
 constexpr uint64_t kRefusedWaitUs = 1'000'000;
 // How long nothing that is queued may leave: at least once, at most twice this.
 constexpr uint64_t kSendStallUs = 10'000'000;
-constexpr std::string_view kNamespaceDefault = "default";
 
 bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
 

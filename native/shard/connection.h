@@ -18,6 +18,9 @@
 
 namespace halfstep::shard {
 
+// Of a client that names none. It cannot be deleted: every such client would be locked out.
+inline constexpr std::string_view kNamespaceDefault = "default";
+
 class Connection final : public net::FrameSink {
  public:
   struct Handle {

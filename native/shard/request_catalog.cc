@@ -143,6 +143,9 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   if (record.verb == wire::NamespaceVerb::Delete) {
+    if (name == kNamespaceDefault) {
+      return refuse(Reason::Policy, "namespace: \"default\" cannot be deleted: clients that name no namespace use it");
+    }
     StoreCall* call = shard.store_calls().take();
     call->start(connection, Opcode::Namespace, id);
     shard.store().delete_namespace(name, [call](Status status) { call->done(status); });

@@ -158,6 +158,19 @@ TEST_F(KeysTest, NamespacesKeepTheirBlocksApart) {
   EXPECT_EQ(change(10, wire::NamespaceVerb::Limit), (AnswerReason{Answer::Rejected, Reason::Unsupported}));
 }
 
+TEST_F(KeysTest, TheDefaultNamespaceCannotBeDeleted) {
+  auto client = open({});
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Namespace, 6);
+  frame.tlv_bytes(Tlv::NamespaceName, as_bytes("default"));
+  frame.tlv(Tlv::NamespaceAction, wire::NamespaceRecord{.verb = wire::NamespaceVerb::Delete});
+  frame.finish();
+  client->send(out);
+  EXPECT_EQ(client->finish(6).whole, (AnswerReason{Answer::Rejected, Reason::Policy}));
+  open({});
+}
+
 TEST_F(KeysTest, RegistersALayoutOnceAndRefusesWhatIsNotCanonical) {
   auto client = open({parted(1, 100)});
   EXPECT_EQ(client->register_layout(parted(1, 100), 50).handle->handle, 0);
