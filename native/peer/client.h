@@ -78,7 +78,8 @@ class Client final : public Exiting {
   bool on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map);
   // Its handshake is done (`newly`), or the layouts that came since then are registered.
   void on_connection_up(Connection& connection, bool newly);
-  void on_connection_lost(const std::string& what);
+  // Its socket reads no ticket's memory any more.
+  void on_connection_lost(Connection& connection, const std::string& what);
   void on_load(const wire::LoadRecord& load);
   void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
   void tell_progress(Ticket& ticket);

@@ -179,7 +179,7 @@ void Connection::on_closed(Status why) {
   lander_.drop();
   stream_.reset();
   state_ = State::Waiting;
-  client_.on_connection_lost(address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
+  client_.on_connection_lost(*this, address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
   while (!pending_.empty()) {
     Request* request = pending_.front();
     pending_.pop_front();

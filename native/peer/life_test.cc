@@ -188,7 +188,7 @@ TEST(Life, APutWhoseBytesAreStuckInTheSocketEndsWithinItsDeadlineAndIsReadNoMore
   ASSERT_EQ(::munmap(memory, kBytes), 0);  // a read of it would end this process
   over.reach();
   TrySection match(layout, {"key-0"});
-  while (!client.ready(10)) continue;
+  while (client.facts().handshakes < 2) std::this_thread::yield();
   client.match(match);
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
 }
@@ -270,6 +270,36 @@ TEST(Life, WhatWaitsForTheFirstHandshakeIsAskedInTheOrderOfSubmission) {
   EXPECT_TRUE(three.all("miss(absent)")) << text_of(three.answers[0]);
   daemon.stop();
   EXPECT_EQ(asked, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+// Of two connections that carry a put, one is stuck; the other was ended and has come back by the time of the deadline.
+TEST(Life, TheFenceOfAPutLeavesAConnectionAloneThatHasComeBack) {
+  FakeDaemon daemon;
+  Point over;
+  std::atomic<uint32_t> stuck{0};
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Chunk) return false;
+    if (stuck++ == 0) {
+      over.wait();  // reads nothing meanwhile
+    } else {
+      connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Throttled, wire::Reason::Budget}));
+      connection.end();
+    }
+    return true;
+  };
+  TryClient client(daemon.address(), 2);
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  while (client.facts().connected < 2) std::this_thread::yield();
+  std::vector<Octets> blocks(2, random_octets(24 << 20, 1));
+  TrySection put(layout, {"key-0", "key-1"});
+  hs_batch batch = TryClient::batch(HS_OP_PUT, 500'000);
+  EXPECT_EQ(client.call(batch, put.into(blocks)).items_ok, 0U);
+  EXPECT_GE(daemon.accepted.load(), 3U);
+  over.reach();
+  // The stuck one is ended by the fence, and comes back, too.
+  while (client.facts().handshakes < 4 || client.facts().connected < 2) std::this_thread::yield();
+  EXPECT_EQ(daemon.accepted.load(), 4U);
 }
 
 struct Death {

@@ -88,11 +88,7 @@ void Client::forget_map() {
 }
 
 void Client::sweep_retired() {
-  std::erase_if(retired_, [this](const auto& connection) {
-    if (!connection->stopped()) return false;
-    for (Ticket* ticket = running_; ticket != nullptr; ticket = ticket->next) std::erase(ticket->fence, connection.get());
-    return true;
-  });
+  std::erase_if(retired_, [](const auto& connection) { return connection->stopped(); });
 }
 
 void Client::stop_connections() {
@@ -148,7 +144,9 @@ void Client::on_refused(Reason reason, const std::string& what) {
   }
 }
 
-void Client::on_connection_lost(const std::string& what) {
+void Client::on_connection_lost(Connection& connection, const std::string& what) {
+  // The next socket of the connection has nothing to do with what this one held.
+  for (Ticket* ticket = running_; ticket != nullptr; ticket = ticket->next) std::erase(ticket->fence, &connection);
   on_attempt_failed(what);
   tell_state();
 }
