@@ -37,7 +37,8 @@ struct Core {
         log({&engine, &flusher, places, page_secret, 0}),
         memory(slots, kFramesInFlightMax * kFrameHeaderBytes, options.write_share),
         holds(options.holds_max, options.lease_ms_max * 1000),
-        store_time_base_s(header.fixed.store_time_s) {
+        store_time_base_s(header.fixed.store_time_s),
+        store_time_base_us(clock.now_us()) {
     names.refresh(header);
   }
   Core(const Core&) = delete;
@@ -61,10 +62,20 @@ struct Core {
   TransferPool transfers;
   uint64_t sequence = 0;
   uint64_t store_time_base_s = 0;
+  uint64_t store_time_base_us = 0;  // by the monotonic clock, when the base was that
 
   uint64_t draw() noexcept { return ++sequence; }
   uint64_t store_time_s() noexcept {
-    store_time_base_s = std::max(store_time_base_s, clock.wall_s());
+    const uint64_t wall_s = clock.wall_s();
+    const uint64_t now_us = clock.now_us();
+    if (wall_s >= store_time_base_s) {
+      store_time_base_s = wall_s;
+      store_time_base_us = now_us;
+    } else {  // the wall clock went back: time goes on from where it was
+      const uint64_t passed_s = (now_us - store_time_base_us) / 1'000'000;
+      store_time_base_s += passed_s;
+      store_time_base_us += passed_s * 1'000'000;
+    }
     return store_time_base_s;
   }
   bool expired(uint32_t expiry_s) noexcept { return expiry_s != 0 && expiry_s <= store_time_s(); }

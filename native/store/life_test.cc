@@ -315,5 +315,18 @@ TEST(Life, AnotherOwnerOfTheStoreStopsThisOne) {
   ASSERT_TRUE(other->close().ok());
 }
 
+TEST(Life, TimeGoesOnAfterTheClockJumpedAheadAndBack) {
+  StoreBed bed(18);
+  bed.open();
+  bed.clock.wall += 315'360'000;
+  ASSERT_EQ(bed.put("during the jump"), Code::Ok);
+  bed.clock.wall -= 315'360'000;
+  ASSERT_EQ(bed.put("short", kGroupPlain, 16384, true, 10), Code::Ok);
+  EXPECT_TRUE(bed.store->find(bed.key("short")).present);
+  bed.clock.wall += 11;
+  bed.clock.us += 11'000'000;
+  EXPECT_FALSE(bed.store->find(bed.key("short")).present);
+}
+
 }  // namespace
 }  // namespace halfstep::store
