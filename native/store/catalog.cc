@@ -89,6 +89,15 @@ uint64_t Catalog::oldest_generation(uint64_t none) const noexcept {
   return oldest;
 }
 
+uint64_t Catalog::oldest_generation_unknown(uint64_t none) const noexcept {
+  uint64_t oldest = none;
+  for (const Segment& segment : segments_) {
+    const bool frames = segment.holds_frames() || segment.state == SegmentState::Logging;
+    if (frames && segment.records_missing && segment.generation != 0) oldest = std::min(oldest, segment.generation);
+  }
+  return oldest;
+}
+
 uint64_t Catalog::memory_bytes() const noexcept {
   uint64_t bytes = index_.memory_bytes();
   for (const Segment& segment : segments_) {

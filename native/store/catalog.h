@@ -77,7 +77,8 @@ struct Segment {
   uint32_t reads_in_flight = 0;
   uint32_t held_blocks = 0;
   uint32_t live_blocks = 0;
-  uint64_t long_key_bytes = 0;  // with their heads, in the footer to come
+  uint64_t long_key_bytes = 0;   // with their heads, in the footer to come
+  bool records_missing = false;  // its frames hold entries that are not in `blocks`
   std::vector<Block> blocks;
   std::vector<std::byte> keys;         // engine keys, back to back
   std::vector<format::Entry> entries;  // until the footer is written
@@ -119,6 +120,17 @@ class Catalog {
 
   // The lowest generation of the segments that hold frames: tombstones below it are done with.
   uint64_t oldest_generation(uint64_t none) const noexcept;
+
+  // The same of those with frames whose entries are not all known.
+  uint64_t oldest_generation_unknown(uint64_t none) const noexcept;
+  // visit(const IndexKey&, birth) for every entry, live or not, of the segments that hold frames.
+  template <typename Visit>
+  void for_each_record(Visit&& visit) const {
+    for (const Segment& segment : segments_) {
+      if (!segment.holds_frames()) continue;
+      for (const Block& block : segment.blocks) visit(block.key, block.birth);
+    }
+  }
 
   uint64_t live_blocks() const noexcept { return index_.size(); }
   uint64_t live_bytes() const noexcept { return live_bytes_; }

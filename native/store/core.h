@@ -136,6 +136,11 @@ struct Core {
     }
     unburied_.clear();
   }
+  // Every entry of a segment that holds frames has a record, unless the segment says otherwise.
+  void prune_tombstones() {
+    if (!log.wants_prune()) return;
+    log.prune(catalog.oldest_generation_unknown(UINT64_MAX), [this](auto&& visit) { catalog.for_each_record(visit); });
+  }
   // Out of index and memory.
   void forget(Location location) noexcept {
     const IndexKey key = catalog.at(location).key;

@@ -245,5 +245,93 @@ TEST(Crash, ATornHeaderWriteNeverMeetsTheOnlyGoodCopy) {
   }
 }
 
+bool is_first_log_page(const Places& places, const io::Request& request) {
+  if (request.op != io::Op::Write || request.bytes != kPageBytes) return false;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    for (uint32_t half = 0; half < 2; ++half) {
+      if (request.offset == places.log(copy, 0, half)) return true;
+    }
+  }
+  return false;
+}
+
+TEST(Crash, ALogWhoseCommitFailedAndWhoseRetryWasKilledIsReadFromTheOtherHalf) {
+  StoreBed bed(32);
+  bed.open();
+  for (int i = 0; i < 800; ++i) ASSERT_EQ(bed.put("small " + std::to_string(i), kGroupByte, 1), Code::Ok);
+  ASSERT_EQ(bed.put("kept", kGroupPlain, 16384, true), Code::Ok);
+  enum class Stage : uint8_t { Before, Committing, Failed } stage = Stage::Before;
+  bed.tap->tap = [&](io::Request& request) {
+    const bool first_page = is_first_log_page(places_of(bed.geometry), request);
+    if (stage == Stage::Before && first_page) {
+      stage = Stage::Committing;
+    } else if (stage == Stage::Committing && request.op == io::Op::Flush) {
+      stage = Stage::Failed;
+      return Fate::Fail;
+    } else if (stage == Stage::Failed && request.op == io::Op::Flush) {
+      return Fate::LastToArrive;  // of the retry's other pages: its first page is still the failed one's
+    }
+    return Fate::Pass;
+  };
+  std::vector<Remove> removes(800);
+  for (int i = 0; i < 800 && !bed.tap->dead(); ++i) {
+    removes[i].key = bed.key("small " + std::to_string(i), kGroupByte);
+    removes[i].done = [](Remove&) {};
+    bed.store->remove(removes[i]);
+    for (int turns = 0; turns < 8; ++turns) bed.pump();
+  }
+  ASSERT_TRUE(bed.tap->dead());
+  bed.crash(Crash::Killed);
+  bed.open();
+  EXPECT_EQ(bed.get("kept"), Code::Ok);
+  EXPECT_FALSE(bed.store->find(bed.key("small 0", kGroupByte)).present);
+}
+
+TEST(Crash, ALogCopyThatMissedAWriteIsMadeWholeBeforeTheOtherOneIsNeeded) {
+  StoreBed bed(33);
+  bed.open();
+  const Places places = places_of(bed.geometry);
+  for (int i = 0; i < 10; ++i) ASSERT_EQ(bed.put("small " + std::to_string(i), kGroupByte, 1), Code::Ok);
+  ASSERT_EQ(bed.put("kept", kGroupPlain, 16384, true), Code::Ok);
+  uint64_t missed = 0;
+  bed.tap->tap = [&](io::Request& request) {
+    const bool second_copy = request.offset >= places.log(1, 0, 0) && request.offset < places.header(1);
+    if (missed != 0 || request.op != io::Op::Write || !second_copy) return Fate::Pass;
+    missed = request.offset;
+    return Fate::Fail;
+  };
+  for (int i = 0; i < 6; ++i) ASSERT_EQ(bed.remove("small " + std::to_string(i), kGroupByte), Code::Ok);
+  ASSERT_NE(missed, 0U);
+  bed.crash(Crash::Killed);
+  bed.device->flip_bit(missed - places.log(1, 0, 0) + places.log(0, 0, 0) + 200, 3);
+  bed.open();
+  EXPECT_EQ(bed.get("kept"), Code::Ok);
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(bed.store->find(bed.key("small " + std::to_string(i), kGroupByte)).present, i >= 6);
+}
+
+TEST(Crash, AFlushThatFailsDuringRecoveryMakesNothingDurable) {
+  StoreBed bed(34);
+  bed.open();
+  for (int i = 0; i < 40; ++i) ASSERT_EQ(bed.put("key " + std::to_string(i)), Code::Ok);
+  for (int turns = 0; turns < 6; ++turns) bed.pump();
+  bed.crash(Crash::Killed);
+  int flushes = 0;  // two of the header, then the one before the footer
+  bed.tap->tap = [&](io::Request& request) {
+    if (request.op == io::Op::Flush && ++flushes == 3) bed.engine->inject({io::Op::Flush, 0, 0, UINT64_MAX, -EIO, 1});
+    return Fate::Pass;
+  };
+  bed.open();
+  ASSERT_EQ(bed.engine->fault_counters().flush_errors, 1U);
+  for (int i = 0; i < 40; ++i) {
+    const std::string name = "key " + std::to_string(i);
+    const Status status = bed.put(name, kGroupPlain, 16384, true);
+    EXPECT_TRUE(status.ok() || status == Code::Present) << name;
+    EXPECT_EQ(bed.get(name), Code::Ok) << name;
+  }
+  bed.crash(Crash::PowerCut);
+  bed.open();
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(bed.get("key " + std::to_string(i)), Code::Ok);
+}
+
 }  // namespace
 }  // namespace halfstep::store

@@ -3,6 +3,9 @@
 
 #include <set>
 
+#include "store/blocking_io.h"
+#include "store/header.h"
+#include "store/page.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -313,6 +316,108 @@ TEST(Life, AnotherOwnerOfTheStoreStopsThisOne) {
   EXPECT_EQ(bed.put("after"), Code::Closed);
   EXPECT_EQ(bed.store->close(), Code::Closed);
   ASSERT_TRUE(other->close().ok());
+}
+
+TEST(Life, ManyDeletesReclaimWhatIsEmptyAndLeaveTheLivingAlone) {
+  StoreBed bed(14, 64, 16 * MiB);
+  bed.open();
+  for (uint64_t i = 0; i < 1650; ++i) ASSERT_EQ(bed.put(name_of(i), kGroupByte, 1), Code::Ok);
+  for (uint64_t i = 0; i < 200; ++i) ASSERT_EQ(bed.put("keeper " + name_of(i), kGroupPlain, 16384, true), Code::Ok);
+  bed.settle();
+  for (uint64_t i = 0; i < 1650; ++i) ASSERT_EQ(bed.remove(name_of(i), kGroupByte), Code::Ok);
+  for (uint64_t i = 0; i < 50; ++i) {
+    ASSERT_EQ(bed.put("short-lived", kGroupByte, 1), Code::Ok);
+    ASSERT_EQ(bed.remove("short-lived", kGroupByte), Code::Ok);
+  }
+  bed.settle();
+  for (int start = 0; start < 2; ++start) {
+    for (uint64_t i = 0; i < 200; ++i) ASSERT_TRUE(bed.store->find(bed.key("keeper " + name_of(i))).present) << i;
+    for (uint64_t i = 0; i < 1650; ++i) ASSERT_FALSE(bed.store->find(bed.key(name_of(i), kGroupByte)).present) << i;
+    bed.crash(io::MemoryEngine::Crash::PowerCut);
+    bed.open();
+  }
+}
+
+TEST(Life, APersistInASegmentThatEndedIsAnsweredBeforeTheSegmentIsReclaimed) {
+  StoreBed bed(15, 4, 16 * MiB);
+  bed.options.lease_ms_max = 60'000;
+  bed.open();
+  uint64_t next = 0;
+  std::vector<std::string> names;
+  while (bed.store->gauges().segments_sealed < 3 && next < 2000) {
+    names.push_back(name_of(next++));
+    ASSERT_EQ(bed.put(names.back()), Code::Ok);
+    bed.settle();
+    ASSERT_TRUE(bed.store->hold(bed.key(names.back()), 7, bed.clock.us + 59'000'000).ok());
+  }
+  for (uint64_t i = next - 6; i < next; ++i) bed.store->release(bed.key(names[i]), 7);
+  StoreBed::Put persisted;
+  ASSERT_TRUE(bed.begin_put(persisted, "persisted", kGroupPlain, 16384, true).ok());
+  bed.store->turn();
+  bool failing = true;
+  bed.tap->tap = [&](io::Request& request) {
+    const bool frame = request.op == io::Op::Write && request.bytes > kPageBytes && request.offset > 3 * MiB;
+    return failing && frame ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
+  };
+  std::vector<std::string> large;
+  for (uint64_t i = 0; i < 5; ++i) large.push_back("large " + name_of(i));
+  std::vector<StoreBed::Put> puts(5);
+  for (uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(bed.begin_put(puts[i], large[i], kGroupOpaque, 250 * KiB, false).ok());
+  bed.store->turn();
+  bed.engine->flush_submissions();
+  bed.pump();
+  failing = false;
+  for (int turns = 0; turns < 2000 && !persisted.done; ++turns) {
+    bed.pump();
+    bed.clock.us += 30'000;
+  }
+  EXPECT_TRUE(persisted.done);
+  bed.close();
+}
+
+TEST(Life, ADeletedExpiredBlockStaysAwayThoughTheClockGoesBack) {
+  StoreBed bed(16);
+  bed.open();
+  ASSERT_EQ(bed.put("short", kGroupPlain, 16384, true, 10), Code::Ok);
+  bed.clock.wall += 11;
+  ASSERT_FALSE(bed.store->find(bed.key("short")).present);
+  EXPECT_EQ(bed.remove("short"), Code::NotFound);
+  bed.crash(io::MemoryEngine::Crash::PowerCut);
+  bed.clock.wall -= 100;
+  bed.open();
+  EXPECT_FALSE(bed.store->find(bed.key("short")).present);
+}
+
+TEST(Life, ADeleteOfWhatIsNotThereWaitsOnlyForThoseBeforeIt) {
+  StoreBed bed(17, 64, 16 * MiB);
+  bed.open();
+  constexpr size_t kCount = 600;
+  for (uint64_t i = 0; i < kCount; ++i) ASSERT_EQ(bed.put(name_of(i), kGroupByte, 1), Code::Ok);
+  bed.settle();
+  std::vector<Remove> removes(kCount);
+  int answered = 0;
+  bool absent_answered = false;
+  Remove absent;
+  absent.key = bed.key("absent");
+  absent.owner = &absent_answered;
+  absent.done = [](Remove& r) { *static_cast<bool*>(r.owner) = true; };
+  size_t started = 0;
+  for (; started < kCount && !absent_answered; ++started) {
+    Remove& remove = removes[started];
+    remove.key = bed.key(name_of(started), kGroupByte);
+    remove.owner = &answered;
+    remove.done = [](Remove& r) { ++*static_cast<int*>(r.owner); };
+    bed.store->remove(remove);
+    if (started == 3) bed.store->remove(absent);
+    bed.pump();
+    if (absent_answered) {
+      EXPECT_GE(answered, 4);
+    }
+  }
+  EXPECT_TRUE(absent_answered);
+  EXPECT_LT(started, kCount / 2);
+  EXPECT_EQ(absent.status, Code::NotFound);
+  bed.settle();
 }
 
 TEST(Life, TimeGoesOnAfterTheClockJumpedAheadAndBack) {

@@ -27,7 +27,6 @@ class BlockReader {
   void submit(Extent& extent);
   void landed(Extent& extent);
   bool verify(Extent& extent);
-  void judge(Extent& extent);
   void check_next();
   void checked();
   void finish(Extent& extent, Status status);

@@ -157,7 +157,7 @@ void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
   uint32_t last_good = 0;
   for (uint32_t place = 0; place < half_pages(); ++place) {
     // A batch is at most so long, and the next one begins only after a flush: what counts cannot lie further behind.
-    if (place > last_good + format::kRecordBatchPagesMax) break;
+    if (place > std::max(last_good, snapshot_pages) + format::kRecordBatchPagesMax) break;
     format::PageHeader header;
     ConstBytes page;
     bool both = false;
@@ -166,6 +166,7 @@ void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
       last_good = place;
       out->epoch_max = std::max(out->epoch_max, header.generation);
       out->sequence_max = std::max(out->sequence_max, header.sequence);
+      out->created_max_s = std::max(out->created_max_s, header.created_s);
       if ((header.flags & format::kPageSnapshot) == 0) out->batch_epoch_max = std::max(out->batch_epoch_max, header.generation);
     }
     if (genuine && place == 0) {
@@ -181,7 +182,8 @@ void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
     if (!both) ++out->pages_bad;
     for (uint32_t i = 0; i < header.entries; ++i) apply(record_at(page, i), out);
   }
-  if (*epoch != 0 && hole < snapshot_pages) out->damaged = true;
+  out->half_snapshot = *epoch != 0 && hole < snapshot_pages;
+  out->damaged = out->damaged || out->half_snapshot;
 }
 
 Status RecordLog::load(LogContents* out) {
@@ -192,11 +194,18 @@ Status RecordLog::load(LogContents* out) {
     load_half(half, &halves[half], &epochs[half]);
   }
   half_ = epochs[1] > epochs[0] ? 1 : 0;
+  // A half with a part of its snapshot and not one batch was never relied upon: its last flush failed, and the next snapshot
+  // was being written over it. All that it says is in the other half, too.
+  if (halves[half_].half_snapshot && halves[half_].batch_epoch_max < epochs[half_] && epochs[1 - half_] != 0 &&
+      !halves[1 - half_].damaged) {
+    half_ = 1 - half_;
+  }
   const LogContents& other = halves[1 - half_];
   *out = std::move(halves[half_]);
   out->damaged = out->damaged || epochs[half_] == 0 || other.batch_epoch_max > epochs[half_];
   out->sequence_max = std::max(out->sequence_max, other.sequence_max);
   out->epoch_max = std::max(out->epoch_max, other.epoch_max);
+  out->created_max_s = std::max(out->created_max_s, other.created_max_s);
   out->tombstones.for_each([&](const Hash128& key, uint64_t sequence) {
     out->tombstone_list.push_back({{key.low, key.high}, sequence});
   });
@@ -212,6 +221,7 @@ Status RecordLog::restart(const LogContents& contents, std::vector<Tombstone> to
   epoch_ = contents.epoch_max;
   sequence_ = sequence;
   must_compact_ = true;
+  const uint32_t before = half_;
   begin_snapshot();
   Flusher& flusher = *setup_.flusher;
   while (step_ != Step::Idle) {
@@ -220,7 +230,7 @@ Status RecordLog::restart(const LogContents& contents, std::vector<Tombstone> to
     setup_.engine->wait();
     setup_.engine->poll();
   }
-  return must_compact_ ? Status(Code::IoError) : Status();
+  return half_ == before ? Status(Code::IoError) : Status();
 }
 
 // ---- Serving ---------------------------------------------------------------------------------------------------------------
@@ -233,12 +243,17 @@ uint64_t RecordLog::tombstones_max() const noexcept {
 
 void RecordLog::append(Pending& pending) noexcept {
   const bool tombstone = pending.record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone);
+  if (tombstone) ++tombstones_appended_;
   (tombstone ? waiting_ : urgent_).push(pending);
+}
+
+bool RecordLog::wants_prune() const noexcept {
+  if (step_ != Step::Idle || !crowded()) return false;
+  return prune_due_ || tombstones_.size() >= pruned_count_ + tombstones_max() / 16;
 }
 
 void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t store_time_s) {
   if (step_ != Step::Idle || !busy()) return;
-  if (crowded()) forget_tombstones(oldest_generation);
   if (urgent_.empty() && tombstones_.size() >= tombstones_max()) return;  // reclaim makes room
   sequence_ = sequence;
   store_time_s_ = store_time_s;
@@ -252,12 +267,6 @@ void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t sto
 
 void RecordLog::forget_tombstones(uint64_t oldest_generation) {
   while (!tombstones_.empty() && tombstones_.front().sequence < oldest_generation) tombstones_.pop_front();
-  if (!crowded()) return;
-  // Of several for one key the newest says it all.
-  index::Table newest(tombstones_.size());
-  for (const Tombstone& t : tombstones_) newest.put({t.key.low, t.key.high}, t.sequence);
-  if (newest.size() == tombstones_.size()) return;
-  std::erase_if(tombstones_, [&](const Tombstone& t) { return newest.find({t.key.low, t.key.high}) != t.sequence; });
 }
 
 void RecordLog::begin_batch() {
@@ -279,6 +288,7 @@ void RecordLog::begin_batch() {
     seal(page, half_, next_page_ + pages, next_page_, records, 0, pages, format::kRecordBatchPagesMax);
   }
   step_ = Step::Batch;
+  copy_failed_ = false;
   failures_before_ = setup_.flusher->failures();
   write_pages(half_, next_page_, pages);
   next_page_ += pages;
@@ -303,6 +313,7 @@ void RecordLog::begin_snapshot() {
   ++epoch_;
   snapshot_next_page_ = 1;
   step_ = Step::Snapshot;
+  copy_failed_ = false;
   failures_before_ = setup_.flusher->failures();
   snapshot_chunk();
 }
@@ -348,7 +359,8 @@ void RecordLog::write_pages(uint32_t half, uint32_t place, uint32_t pages) {
 void RecordLog::on_request(io::Request& request) {
   auto* self = static_cast<RecordLog*>(request.owner);
   if (--self->outstanding_ > 0) return;
-  // One good copy is enough to be read from; the other one is made whole by the next compaction.
+  // One good copy is enough to be read from; the other one is made whole by a compaction, which comes next.
+  self->copy_failed_ = self->copy_failed_ || self->requests_[0].error != 0 || self->requests_[1].error != 0;
   const bool both_failed = self->requests_[0].error != 0 && self->requests_[1].error != 0;
   self->written(both_failed ? Status(Code::IoError, self->requests_[0].error) : Status());
 }
@@ -374,7 +386,8 @@ void RecordLog::flushed(Status status) {
   assert(step_ == Step::CommitFlush);
   half_ = 1 - half_;
   next_page_ = snapshot_pages_;
-  must_compact_ = false;
+  // With a page that failed in one copy: once more, but not for ever.
+  must_compact_ = snapshot_again_ = copy_failed_ && !snapshot_again_;
   step_ = Step::Idle;
 }
 
@@ -387,8 +400,11 @@ void RecordLog::remember(const format::Record& record) {
       tombstones_.insert(std::upper_bound(tombstones_.begin(), tombstones_.end(), tombstone, later), tombstone);
       break;
     }
-    case format::RecordKind::Segment: segments_[record.segment] = {record.sequence, false}; break;
-    case format::RecordKind::SegmentBad: segments_[record.segment] = {record.sequence, true}; break;
+    case format::RecordKind::Segment:
+    case format::RecordKind::SegmentBad:
+      segments_[record.segment] = {record.sequence, record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)};
+      prune_due_ = true;
+      break;
     default: break;
   }
 }
@@ -397,6 +413,7 @@ void RecordLog::remember(const format::Record& record) {
 // good batch is unknown, so the next turn makes a snapshot in the other one.
 void RecordLog::finish_batch(Status status) {
   step_ = Step::Idle;
+  if (copy_failed_) must_compact_ = true;
   if (!status.ok()) {
     must_compact_ = true;
     if (batch_.empty()) {  // those who waited for the compaction
@@ -406,6 +423,7 @@ void RecordLog::finish_batch(Status status) {
   }
   for (Pending* pending = batch_.pop_all(); pending != nullptr;) {
     Pending* next = pending->next;
+    if (pending->record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone)) ++tombstones_answered_;
     if (status.ok()) remember(pending->record);
     pending->done(*pending, status);
     pending = next;

@@ -37,8 +37,10 @@ struct LogContents {
   uint64_t sequence_max = 0;
   uint64_t epoch_max = 0;
   uint64_t batch_epoch_max = 0;  // of pages that only a current half can have
+  uint64_t created_max_s = 0;    // store time
   uint32_t pages_bad = 0;        // in one copy: the other one had them
   bool damaged = false;          // unreadable in both copies: the shard starts empty
+  bool half_snapshot = false;    // pages of the snapshot are missing
   bool newer_records = false;    // kinds that this version must not skip
 };
 
@@ -75,6 +77,29 @@ class RecordLog {
   bool busy() const noexcept { return step_ != Step::Idle || !urgent_.empty() || !waiting_.empty(); }
   // Three quarters of a half are alive: the oldest segments have to go so that tombstones can.
   bool crowded() const noexcept { return live_pages() * 4 >= uint64_t{half_pages()} * 3; }
+  // Crowded, idle, and something has changed since the last time.
+  bool wants_prune() const noexcept;
+  // Drops the tombstones that bury nothing: `walk(visit)` calls visit(key, birth) for every record of the segments that hold
+  // frames. Those with a sequence above `keep_above` stay: not all records are known that they may bury.
+  template <typename Walk>
+  void prune(uint64_t keep_above, Walk&& walk) {
+    index::Table newest(tombstones_.size());
+    for (const Tombstone& t : tombstones_) newest.put({t.key.low, t.key.high}, t.sequence);
+    index::Table needed;
+    walk([&](const IndexKey& key, uint64_t birth) {
+      const uint64_t sequence = newest.find({key.low, key.high});
+      if (sequence != index::Table::kNone && birth < sequence) needed.put({key.low, key.high}, sequence);
+    });
+    std::erase_if(tombstones_, [&](const Tombstone& t) {
+      const Hash128 key{t.key.low, t.key.high};
+      return newest.find(key) != t.sequence || (t.sequence <= keep_above && needed.find(key) == index::Table::kNone);
+    });
+    prune_due_ = false;
+    pruned_count_ = tombstones_.size();
+  }
+  // Tombstones are answered in the order in which they were appended: of so many, so many.
+  uint64_t tombstones_appended() const noexcept { return tombstones_appended_; }
+  uint64_t tombstones_answered() const noexcept { return tombstones_answered_; }
   size_t tombstone_count() const noexcept { return tombstones_.size(); }
   uint64_t pages_written() const noexcept { return pages_written_; }
 
@@ -141,7 +166,13 @@ class RecordLog {
   uint64_t epoch_ = 0;
   uint64_t sequence_ = 0;
   uint64_t store_time_s_ = 0;
-  bool must_compact_ = false;  // the current half failed, or is full
+  bool must_compact_ = false;  // the current half failed in a copy, or is full
+  bool copy_failed_ = false;   // of this batch or snapshot, in one of the copies
+  bool snapshot_again_ = false;
+  bool prune_due_ = false;   // a segment has a new generation
+  size_t pruned_count_ = 0;  // tombstones left by the last prune()
+  uint64_t tombstones_appended_ = 0;
+  uint64_t tombstones_answered_ = 0;
 
   Queue urgent_;   // of segments
   Queue waiting_;  // tombstones: they wait while the log is crowded

@@ -25,6 +25,11 @@ class Recovery {
   bool publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found);
   bool verify(const Segment& segment, const format::Entry& entry);
   void seal(Segment& segment);
+  // After one that failed no later one tells what is on media.
+  bool flush() {
+    flush_failed_ = flush_failed_ || !io_.flush().ok();
+    return !flush_failed_;
+  }
   void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
 
   Core& core_;
@@ -33,6 +38,7 @@ class Recovery {
   SegmentScanner scanner_;
   LogContents log_;
   uint64_t sequence_max_ = 0;
+  bool flush_failed_ = false;
 };
 
 Status Recovery::run() {
@@ -60,7 +66,7 @@ Status Recovery::run() {
     if (segment.state == SegmentState::Ended) seal(segment);
     if (segment.state == SegmentState::Sealed) segment.entries = {};
   }
-  if (io_.flush().ok()) {
+  if (flush()) {
     // Whatever was read is on media now.
     for (const uint32_t number : newest_first) {
       Segment& segment = core_.catalog.segment(number);
@@ -91,6 +97,7 @@ Status Recovery::run() {
 void Recovery::load_log() {
   (void)core_.log.load(&log_);
   sequence_max_ = log_.sequence_max;
+  core_.store_time_base_s = std::max(core_.store_time_base_s, log_.created_max_s);
   report_.pages_bad += log_.pages_bad;
   report_.tombstones = log_.tombstone_list.size();
   if (log_.pages_bad > 0) {
@@ -124,6 +131,7 @@ void Recovery::load_segment(uint32_t number) {
   }
   segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
   segment.opened = segment.generation;  // in the order of generations, which is that of opening
+  segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
   segment.frames = scanned.frames;
   segment.next_page = segment.written_page = scanned.next_page;
   segment.durable_page = std::min(scanned.watermark, scanned.next_page);
@@ -132,6 +140,7 @@ void Recovery::load_segment(uint32_t number) {
       segment.entries.push_back(found.present ? found.entry : format::Entry{});
       segment.long_key_bytes += footer_key_bytes(found.key_bytes);
     }
+    segment.records_missing = segment.records_missing || !found.present;
     if (!publish(segment, scanned, found)) core_.catalog.add_dead(segment, found.entry);
   }
 }
@@ -185,12 +194,13 @@ bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
 void Recovery::seal(Segment& segment) {
   FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), core_.draw(), core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
+  // Frames first: a footer says that they are on media.
+  if (!flush()) return;
   segment.durable_page = segment.next_page;
   PageBuffer pages(builder.pages());
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;
   for (uint32_t p = 0; !builder.finished(); ++p) builder.build(pages.page(p));
-  // Frames first: a footer says that they are on media.
-  if (!io_.flush().ok() || !io_.write(place, pages.bytes()).ok()) return;
+  if (!io_.write(place, pages.bytes()).ok()) return;
   segment.state = SegmentState::Sealed;
 }
 

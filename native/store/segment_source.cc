@@ -17,51 +17,67 @@ Segment* SegmentSource::take() noexcept {
   return segment;
 }
 
-Segment* SegmentSource::pick(bool despite_holds) noexcept {
+bool SegmentSource::at_rest(const Segment& segment, SegmentWriter& writer) noexcept {
+  if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) return false;
+  if (segment.reads_in_flight > 0 || segment.frames_in_flight > 0) return false;
+  if (!writer.unflushed(segment)) return true;
+  writer.want_flush();
+  return false;
+}
+
+Segment* SegmentSource::pick(bool despite_holds, SegmentWriter& writer) noexcept {
   for (uint32_t i = 0; i < core_.catalog.segment_count(); ++i) {
     Segment& segment = core_.catalog.segment((next_free_ + i) % core_.catalog.segment_count());
     if (segment.state != SegmentState::Free) continue;
     next_free_ = (segment.number + 1) % core_.catalog.segment_count();
     return &segment;
   }
-  Segment* oldest = nullptr;
+  Segment* best = nullptr;
+  const auto before = [](const Segment& a, const Segment& b) {
+    if ((a.live_blocks == 0) != (b.live_blocks == 0)) return a.live_blocks == 0;
+    return a.opened < b.opened;
+  };
   for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
     Segment& segment = core_.catalog.segment(number);
-    if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) continue;
-    if (segment.reads_in_flight > 0 || segment.frames_in_flight > 0) continue;
     if (segment.held_blocks > 0 && !despite_holds) continue;
-    if (oldest == nullptr || segment.opened < oldest->opened) oldest = &segment;
+    if (best != nullptr && !before(segment, *best)) continue;
+    if (at_rest(segment, writer)) best = &segment;
   }
-  return oldest;
+  return best;
 }
 
 void SegmentSource::turn(SegmentWriter& writer) {
   if (logging_ != nullptr || core_.clock.now_us() < retry_at_us_) return;
   const bool crowded = core_.log.crowded();
-  if (ready_ != nullptr && !crowded) return;
   if (ready_ != nullptr) {
-    // Tombstones die only when every segment older than they are is gone: the open one too.
-    const uint64_t oldest = core_.catalog.oldest_generation(UINT64_MAX);
-    if (oldest == UINT64_MAX) return;
-    for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
-      Segment& segment = core_.catalog.segment(number);
-      if (segment.generation != oldest || !segment.holds_frames()) continue;
-      if (segment.state == SegmentState::Open) return writer.close_open_segment();
-      const bool at_rest = segment.state == SegmentState::Sealed || segment.state == SegmentState::Ended;
-      if (at_rest && segment.reads_in_flight == 0 && segment.frames_in_flight == 0) begin(segment);
-      return;
-    }
+    if (crowded) relieve_log(writer);
     return;
   }
-  Segment* segment = pick(crowded);
+  Segment* segment = pick(crowded, writer);
   exhausted_ = segment == nullptr;
   if (segment != nullptr) begin(*segment);
+}
+
+// Tombstones die with the segments that hold what they bury: first those that hold nothing else, then the oldest, were it the
+// open one.
+void SegmentSource::relieve_log(SegmentWriter& writer) {
+  Segment* oldest = nullptr;
+  for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
+    Segment& segment = core_.catalog.segment(number);
+    if (!segment.holds_frames()) continue;
+    if (segment.live_blocks == 0 && at_rest(segment, writer)) return begin(segment);
+    if (oldest == nullptr || segment.generation < oldest->generation) oldest = &segment;
+  }
+  if (oldest == nullptr) return;
+  if (oldest->state == SegmentState::Open) return writer.close_open_segment();
+  if (at_rest(*oldest, writer)) begin(*oldest);
 }
 
 void SegmentSource::begin(Segment& segment) {
   const bool reclaimed = segment.state != SegmentState::Free;
   logging_ = &segment;
   segment.state = SegmentState::Logging;
+  segment.records_missing = reclaimed;  // its frames are there until the record is on media
   if (reclaimed) ++core_.counters.segments_reclaimed;
   core_.catalog.empty(segment, [&](const Block& block) {
     ++core_.counters.blocks_evicted;
@@ -95,6 +111,7 @@ void SegmentSource::logged(Segment& segment, uint64_t generation, Status status)
     return;
   }
   segment.generation = generation;
+  segment.records_missing = false;
   if (segment.write_errors >= kWriteErrorsMax) {
     segment.state = SegmentState::Bad;
     ++core_.counters.segments_bad;

@@ -1,9 +1,8 @@
 // segment_source.h — empty segments for the writer: reclaims the oldest, logs its new generation, keeps one ready.
-// Reclaim here is "overwrite the oldest": blocks leave the index, then the new generation is logged and flushed, and only
-// then may the first byte be written (V1 section 7).
-// Invariants: a segment with a live hold or a read in flight is not taken; nothing is written to a segment whose generation
-// is not on media. When the record log is crowded, holds do not protect the oldest segments any more: deletes must not fail.
-// Thread: the shard's.
+// Reclaim here is "overwrite the oldest", after segments without a live block: blocks leave the index, then the new generation
+// is logged and flushed, and only then may the first byte be written (V1 section 7). Invariants: a segment with a live hold, a
+// read in flight or a flush to come is not taken; nothing is written to a segment whose generation is not on media. When the
+// record log is crowded, holds do not protect the oldest segments any more: deletes must not fail. Thread: the shard's.
 #pragma once
 
 #include "store/core.h"
@@ -25,7 +24,10 @@ class SegmentSource {
   bool busy() const noexcept { return logging_ != nullptr; }
 
  private:
-  Segment* pick(bool despite_holds) noexcept;
+  // Nothing reads it, writes to it or waits for it; when somebody waits for a flush of it, that is asked for.
+  bool at_rest(const Segment& segment, SegmentWriter& writer) noexcept;
+  Segment* pick(bool despite_holds, SegmentWriter& writer) noexcept;
+  void relieve_log(SegmentWriter& writer);
   void begin(Segment& segment);
   void logged(Segment& segment, uint64_t generation, Status status);
 

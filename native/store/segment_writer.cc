@@ -354,6 +354,18 @@ void SegmentWriter::end_segment(Segment& segment) {
 
 // ---- Flush -----------------------------------------------------------------------------------------------------------------
 
+bool SegmentWriter::unflushed(const Segment& segment) const noexcept {
+  if (segment.durable_page >= segment.written_page) return false;
+  return std::any_of(unflushed_.begin(), unflushed_.end(),
+                     [&](const Unflushed& u) { return u.segment == &segment && u.generation == segment.generation; });
+}
+
+bool SegmentWriter::may_become_durable(Location location) const noexcept {
+  const Segment& segment = core_.catalog.segment(location.segment);
+  return std::any_of(unflushed_.begin(), unflushed_.end(),
+                     [&](const Unflushed& u) { return u.segment == &segment && u.generation == segment.generation; });
+}
+
 void SegmentWriter::flush_starting() {
   std::erase_if(unflushed_, [](const Unflushed& u) {
     const SegmentState state = u.segment->state;

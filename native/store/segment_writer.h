@@ -40,6 +40,9 @@ class SegmentWriter {
   // Segments that are full and whose frames have all landed are handed to the sealer when everything in them is on media.
   bool durable(const Segment& segment) const noexcept { return segment.durable_page == segment.next_page; }
   void want_durable(const Segment& segment);
+  // Frames of it have landed that no flush has covered yet: those who wait for them get their answer from the next one.
+  bool unflushed(const Segment& segment) const noexcept;
+  bool may_become_durable(Location location) const noexcept;
   void want_flush() noexcept { flush_wanted_ = true; }
 
  private:
