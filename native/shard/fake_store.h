@@ -31,6 +31,7 @@ class FakeStore final : public store::Store {
   bool hold_removes = false;
   bool throttle_reads = false;  // Throttled until release_memory()
   bool refuse_holds = false;
+  bool refuse_layouts = false;
   int32_t throttle_writes = 0;             // kThrottled…
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
   std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
@@ -90,6 +91,7 @@ class FakeStore final : public store::Store {
         return done({}, static_cast<uint32_t>(i + 1));
       }
     }
+    if (refuse_layouts) return done(Code::NoSpace, 0);
     scopes_.push_back({std::string(name), layout, true});
     done({}, static_cast<uint32_t>(scopes_.size()));
   }

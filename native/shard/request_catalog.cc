@@ -7,6 +7,7 @@
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/shard.h"
+#include "store/format.h"
 #include "wire/records.h"
 
 namespace halfstep::shard {
@@ -49,6 +50,25 @@ ConstBytes find_tlv(ConstBytes body, Tlv kind) noexcept {
   return reader.status().ok() ? out : ConstBytes();
 }
 
+// Why the store refused a layout or a namespace and what to do about it, for people.
+std::string remedy_of(Opcode command, Status status) {
+  const bool layout = command == Opcode::RegisterLayout;
+  std::string out = command_name(command);
+  switch (status.code()) {
+    case Code::NotFound: return out + ": the namespace does not exist; its operator makes it";
+    case Code::Invalid:
+      return out + ": the store takes names of 1 to " + std::to_string(store::format::kNamespaceNameBytesMax) + " bytes";
+    case Code::TooLarge:
+    case Code::NoSpace:
+      if (!layout) return out + ": the store's header is full; delete a namespace that is not used";
+      return out + ": a namespace has at most " + std::to_string(store::format::kNamespaceLayoutsMax) + " layouts, " +
+             std::to_string(store::format::kNamespaceLayoutBytesMax) +
+             " bytes together, and the store's header holds those of all; use another namespace, or delete one that is not "
+             "used";
+    default: return {};
+  }
+}
+
 }  // namespace
 
 // ---- Calls of the store --------------------------------------------------------------------------------------------------
@@ -64,7 +84,10 @@ void StoreCall::end(AnswerReason with) {
 }
 
 void StoreCall::done(Status status) {
-  if (!finished()) end(answer_of(status));
+  if (!finished()) {
+    answer_whole(*connection(), opcode(), id(), answer_of(status), remedy_of(opcode(), status));
+    finish();
+  }
   let_go();
 }
 

@@ -158,6 +158,14 @@ TEST_F(KeysTest, NamespacesKeepTheirBlocksApart) {
   EXPECT_EQ(change(10, wire::NamespaceVerb::Limit), (AnswerReason{Answer::Rejected, Reason::Unsupported}));
 }
 
+TEST_F(KeysTest, SaysHowManyLayoutsANamespaceMayHave) {
+  auto client = open({});
+  on_shard([&] { fake_->refuse_layouts = true; });
+  const Said said = client->register_layout(opaque());
+  EXPECT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::Limit}));
+  EXPECT_NE(said.reason.find("256 layouts"), std::string::npos) << said.reason;
+}
+
 TEST_F(KeysTest, TheDefaultNamespaceCannotBeDeleted) {
   auto client = open({});
   std::vector<std::byte> out;

@@ -302,6 +302,10 @@ struct DeviceRecord {
 };
 static_assert(sizeof(DeviceRecord) == 64);
 
+// What one namespace may take of the header's reserve for layouts, so that others find room.
+inline constexpr uint32_t kNamespaceLayoutsMax = 256;
+inline constexpr uint32_t kNamespaceLayoutBytesMax = 256 * KiB;
+static_assert(kNamespaceLayoutBytesMax + kNamespaceLayoutsMax * 64 < kHeaderReserveBytes / 2);
 inline constexpr uint32_t kNamespaceNameBytesMax = 128;
 struct NamespaceRecord {  // then the name
   uint64_t quota_bytes = 0;

@@ -3,7 +3,6 @@
 
 #include <cassert>
 #include <cstring>
-#include <deque>
 
 #include "base/prng.h"
 #include "store/core.h"
@@ -16,6 +15,18 @@
 
 namespace halfstep::store {
 namespace {
+
+// Whether a namespace may have one more layout.
+bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire::Layout& layout) {
+  uint32_t count = 1;
+  uint64_t bytes = layout.canonical().size();
+  for (const format::ScopeRecord& scope : state.scopes) {
+    if (scope.namespace_number != namespace_number) continue;
+    ++count;
+    bytes += state.layouts[scope.layout]->canonical().size();
+  }
+  return count <= format::kNamespaceLayoutsMax && bytes <= format::kNamespaceLayoutBytesMax;
+}
 
 class StoreImpl final : public Store {
  public:
@@ -69,10 +80,6 @@ class StoreImpl final : public Store {
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
   bool present(const IndexKey& key, uint32_t* block_bytes, bool* durable) noexcept;
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
-  bool absent_remove_due() const noexcept {
-    return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
-  }
-  void answer_absent_removes();
   // The key's last hold is gone.
   void unhold(const IndexKey& key) noexcept {
     if (const Location location = core_.catalog.find(key); location.valid()) core_.catalog.set_held(location, false);
@@ -88,11 +95,7 @@ class StoreImpl final : public Store {
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.
-  struct AbsentRemove {
-    Remove* remove = nullptr;
-    uint64_t tombstones_before = 0;
-  };
-  std::deque<AbsentRemove> absent_removes_;
+  std::vector<Remove*> absent_removes_;
   bool closing_ = false;
 };
 
@@ -160,6 +163,7 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
         const auto same = [&](const StoredNamespace& n) { return n.record.number == number; };
         if (std::none_of(state.namespaces.begin(), state.namespaces.end(), same)) return Code::NotFound;
         if (state.find_scope(number, shared->id()) != 0) return {};
+        if (!layout_fits(state, number, *shared)) return Code::NoSpace;
         uint32_t place = 0;
         while (place < state.layouts.size() && state.layouts[place]->id() != shared->id()) ++place;
         if (place == state.layouts.size()) state.layouts.push_back(shared);
@@ -246,17 +250,12 @@ Status StoreImpl::begin_write(Write& write) {
   uint32_t there_bytes = 0;
   bool durable = false;
   if (present(write.key, &there_bytes, &durable)) {
-    const Location stored = core_.catalog.find(write.key);
-    // A flush that failed while recovering left it uncertain for good: then it is written again.
-    const bool certain = durable || !stored.valid() || writer_.may_become_durable(stored);
-    if (write.persist && !durable && certain) {  // it soon will be, and is no answer before
+    if (write.persist && !durable) {  // it soon will be, and is no answer before
       writer_.want_flush();
       return {Code::Throttled, kThrottledPending};
     }
-    if (!write.persist || durable) {
-      ++core_.counters.writes_present;
-      return Code::Present;
-    }
+    ++core_.counters.writes_present;
+    return Code::Present;
   }
   const auto throttled = [&](int32_t why) -> Status {
     ++core_.counters.writes_throttled;
@@ -264,7 +263,7 @@ Status StoreImpl::begin_write(Write& write) {
   };
   if (Extent* there = core_.memory.find(write.key); there != nullptr) {
     if (there->dirty()) return throttled(kThrottledPending);
-    core_.memory.unlist(*there);  // expired, or uncertain
+    core_.memory.unlist(*there);  // expired
     core_.memory.settle(*there);
   }
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
@@ -322,7 +321,7 @@ void StoreImpl::commit_write(Write& write) {
   const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
-  // An expired or uncertain block may still be in the index under this key.
+  // An expired block may still be in the index under this key.
   if (const Location before = core_.catalog.find(extent.key); before.valid()) core_.catalog.drop(before);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
@@ -345,24 +344,18 @@ void StoreImpl::remove(Remove& remove) {
   uint32_t block_bytes = 0;
   bool durable = false;
   const bool there = present(remove.key, &block_bytes, &durable);
-  // An expired block counts as absent, but needs its tombstone: the clock may go back.
-  bool stored = there;
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
   if (Extent* extent = core_.memory.find(remove.key); extent != nullptr && extent->state != ExtentState::Filling) {
     core_.memory.unlist(*extent);
     core_.memory.settle(*extent);
   }
-  if (const Location location = core_.catalog.find(remove.key); location.valid()) {
-    core_.catalog.drop(location);
-    stored = true;
-  }
-  remove.status = there ? Status() : Status(Code::NotFound);
-  if (!stored) {
-    if (!core_.all_buried()) remove.status = Code::IoError;  // it may come back: its tombstone is still to be written
-    absent_removes_.push_back({&remove, core_.log.tombstones_appended()});
+  if (const Location location = core_.catalog.find(remove.key); location.valid()) core_.catalog.drop(location);
+  if (!there) {
+    remove.status = Code::NotFound;
+    absent_removes_.push_back(&remove);
     return;
   }
-  if (there) ++core_.counters.removes;
+  ++core_.counters.removes;
   remove.store_own = &core_;
   core_.log_tombstone(
       remove.key,
@@ -370,7 +363,7 @@ void StoreImpl::remove(Remove& remove) {
         auto* done = static_cast<Remove*>(pending.owner);
         auto* core = static_cast<Core*>(done->store_own);
         status.ok() ? core->give_pending(pending) : core->keep_burying(pending);
-        if (!status.ok()) done->status = Status(Code::IoError, status.detail());
+        done->status = status.ok() ? Status() : Status(Code::IoError, status.detail());
         done->done(*done);
       },
       &remove);
@@ -432,10 +425,8 @@ void StoreImpl::release_all(uint64_t owner) noexcept {
 
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { unhold(last); });
-  answer_absent_removes();  // before what failed is tried again: until then it shows
   if (!header_writer_.lost()) {
     core_.bury_again();
-    core_.prune_tombstones();
     source_.turn(writer_);
     writer_.turn();
     sealer_.turn(writer_);
@@ -446,20 +437,19 @@ void StoreImpl::turn() {
     core_.flusher.turn();
   }
   core_.counters.record_pages = core_.log.pages_written();
+  if (!absent_removes_.empty() && !core_.log.busy()) {
+    std::vector<Remove*> absent;
+    absent.swap(absent_removes_);
+    for (Remove* remove : absent) {
+      if (!core_.all_buried()) remove->status = Code::IoError;  // it may come back: its tombstone is still to be written
+      remove->done(*remove);
+    }
+  }
   if (core_.memory.take_relief() && on_memory_) on_memory_();
 }
 
-void StoreImpl::answer_absent_removes() {
-  while (absent_remove_due()) {
-    Remove& remove = *absent_removes_.front().remove;
-    absent_removes_.pop_front();
-    if (!core_.all_buried()) remove.status = Code::IoError;
-    remove.done(remove);
-  }
-}
-
 uint64_t StoreImpl::next_turn_us() const noexcept {
-  if (absent_remove_due()) return 0;
+  if (!absent_removes_.empty() && !core_.log.busy()) return 0;
   return std::min({writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
 }
 

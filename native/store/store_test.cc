@@ -90,5 +90,32 @@ TEST(Store, DeletedBlocksStayDeletedThroughRestartsAndLogCompaction) {
   }
 }
 
+TEST(Store, LayoutsOfOneNamespaceLeaveRoomForThoseOfOthers) {
+  StoreBed bed(4);
+  bed.open();
+  bed.store->create_namespace({"other", 0, 0}, [](Status status) { EXPECT_EQ(status, Code::Ok); });
+  bed.settle();
+  const auto fill = [&](const char* name, size_t filler) {
+    uint32_t stored = 0;
+    Status last;
+    while (last.ok()) {
+      wire::Layout layout;
+      const std::string number = std::to_string(stored);
+      EXPECT_TRUE(wire::Layout::make({{"model", name + number}, {"more", std::string(filler, 'x')}},
+                                     {{.part_count = 1, .size_count = 1, .part_bytes = {4096}}}, &layout)
+                      .ok());
+      bed.store->register_layout(name, layout, [&](Status status, uint32_t) { last = status; });
+      bed.settle();
+      stored += last.ok() ? 1 : 0;
+    }
+    EXPECT_EQ(last, Code::NoSpace);
+    return stored;
+  };
+  const uint32_t large = fill("default", 15'000);
+  EXPECT_GT(large, 8U);
+  EXPECT_LT(large, 20U) << "by their bytes";
+  EXPECT_EQ(fill("other", 10), format::kNamespaceLayoutsMax) << "by their number";
+}
+
 }  // namespace
 }  // namespace halfstep::store
