@@ -306,8 +306,8 @@ static_assert(sizeof(DeviceRecord) == 64);
 inline constexpr uint32_t kNamespaceLayoutsMax = 256;
 inline constexpr uint32_t kNamespaceLayoutBytesMax = 256 * KiB;
 static_assert(kNamespaceLayoutBytesMax + kNamespaceLayoutsMax * 64 < kHeaderReserveBytes / 2);
-inline constexpr uint32_t kNamespaceNameBytesMax = 128;
-struct NamespaceRecord {  // then the name
+inline constexpr uint32_t kNamespaceNameBytesMax = 255;  // as on the wire
+struct NamespaceRecord {                                 // then the name
   uint64_t quota_bytes = 0;
   uint64_t pin_budget_bytes = 0;
   uint32_t default_ttl_s = 0;

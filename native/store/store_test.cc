@@ -90,6 +90,20 @@ TEST(Store, DeletedBlocksStayDeletedThroughRestartsAndLogCompaction) {
   }
 }
 
+TEST(Store, ANamespaceMayHaveTheLongestNameOfTheWire) {
+  StoreBed bed(6);
+  bed.open();
+  const std::string name(255, 'n');
+  Status status = Code::Internal;
+  bed.store->create_namespace({name, 0, 0}, [&](Status answer) { status = answer; });
+  bed.settle();
+  EXPECT_EQ(status, Code::Ok);
+  bed.reopen();
+  EXPECT_TRUE(bed.store->has_namespace(name));
+  bed.store->create_namespace({name + "n", 0, 0}, [&](Status answer) { status = answer; });
+  EXPECT_EQ(status, Code::Invalid);
+}
+
 TEST(Store, LayoutsOfOneNamespaceLeaveRoomForThoseOfOthers) {
   StoreBed bed(4);
   bed.open();
