@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/units.h"
 #include "net/stream.h"
 #include "shard/chunk_landing.h"
@@ -38,6 +39,8 @@ class Connection final : public net::FrameSink {
   bool admin() const noexcept { return admin_; }
   uint64_t codecs() const noexcept { return codecs_; }
   std::string_view name_space() const noexcept { return namespace_; }
+  // An owner of holds as the store knows it: within the namespace, so that no other can name it.
+  uint64_t owner_of(uint64_t owner) const noexcept { return xxh3_64(as_bytes(namespace_), owner); }
   std::vector<Handle>& handles() noexcept { return handles_; }
   Credit& get_credit() noexcept { return get_credit_; }
   Credit& put_credit() noexcept { return put_credit_; }

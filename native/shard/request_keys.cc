@@ -80,7 +80,7 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
     if (found.present) {
       ++present;
       out.lengths[item] = found.block_bytes;
-      if (batch.hold_owner != 0 && !store.hold(index_key, batch.hold_owner, until_us).ok()) {
+      if (batch.hold_owner != 0 && !store.hold(index_key, connection.owner_of(batch.hold_owner), until_us).ok()) {
         out.unheld.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
       }
     }
@@ -183,11 +183,12 @@ void answer_release(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   if (!check_names(connection, Opcode::Release, id, view)) return;
-  if (view.section_count == 0) shard.store().release_all(view.owner.owner);
+  const uint64_t owner = connection.owner_of(view.owner.owner);
+  if (view.section_count == 0) shard.store().release_all(owner);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
     for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
-      shard.store().release(shard.store().key_of({scope, component, key}), view.owner.owner);
+      shard.store().release(shard.store().key_of({scope, component, key}), owner);
       return true;
     });
   }

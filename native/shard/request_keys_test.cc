@@ -41,6 +41,19 @@ TEST_F(KeysTest, MatchHoldsWhatItFindsForItsOwner) {
   EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 0U);
 }
 
+TEST_F(KeysTest, AnOwnerIsWithinItsNamespace) {
+  auto client = open({parted(1, 100)});
+  on_shard([&] { fake_->create_namespace({"other", 0, 0}, [](Status) {}); });
+  client->put(5, {section_of({"a"}, 100)});
+  client->ask(Opcode::Match, 6, {.hold_owner = 77, .hold_ms = 4'000'000}, {section_of({"a"}, 100)});
+  auto other = connect();
+  other->hello("other");
+  EXPECT_EQ(other->ask(Opcode::Release, 7, {}, {}, 77).whole, kOk);
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 1U) << "the same number in another namespace is another owner";
+  client->ask(Opcode::Release, 8, {}, {}, 77);
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 0U);
+}
+
 TEST_F(KeysTest, MatchSaysWhichHoldsWereRefused) {
   auto client = open({parted(1, 100)});
   client->put(5, {section_of(keys_of("k", 2), 100)});
