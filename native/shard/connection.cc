@@ -206,7 +206,7 @@ Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
     case Opcode::Release: answer_release(*this, id, body); break;
     case Opcode::Cancel: answer_cancel(*this, id, body); break;
     case Opcode::List: answer_list(*this, id, body); break;
-    case Opcode::Stat: answer_stat(*this, id); break;
+    case Opcode::Stat: answer_stat(*this, id, body); break;
     default:
       answer_whole(*this, opcode, id, {Answer::Rejected, Reason::Unsupported}, "this server does not have this command");
       break;

@@ -7,6 +7,7 @@
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/shard.h"
+#include "shard/tlvs.h"
 #include "store/format.h"
 #include "wire/records.h"
 
@@ -37,17 +38,6 @@ AnswerReason answer_of(Status status) noexcept {
     case Code::IoError: return {Answer::Unavailable, Reason::Media};
     default: return {Answer::Unavailable, Reason::None};
   }
-}
-
-// The value of the one TLV of a kind that a body has; empty when there is none or the body does not parse.
-ConstBytes find_tlv(ConstBytes body, Tlv kind) noexcept {
-  wire::TlvReader reader(body);
-  wire::TlvView tlv;
-  ConstBytes out;
-  while (reader.next(&tlv)) {
-    if (tlv.kind == static_cast<uint16_t>(kind)) out = tlv.value;
-  }
-  return reader.status().ok() ? out : ConstBytes();
 }
 
 // Why the store refused a layout or a namespace and what to do about it, for people.
@@ -123,8 +113,10 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
   const auto refuse = [&](Reason reason, const char* sentence) {
     answer_whole(connection, Opcode::RegisterLayout, id, {Answer::Rejected, reason}, sentence);
   };
-  const ConstBytes canonical = find_tlv(body, Tlv::LayoutCanonical);
-  if (canonical.empty()) return refuse(Reason::Malformed, "register_layout: LayoutCanonical is missing or a TLV is malformed");
+  TlvSlot slots[] = {{Tlv::LayoutCanonical}};
+  if (!take_tlvs(connection, Opcode::RegisterLayout, id, body, slots)) return;
+  const ConstBytes canonical = slots[0].value;
+  if (canonical.empty()) return refuse(Reason::Malformed, "register_layout: LayoutCanonical is missing");
   wire::Layout layout;
   if (const Status parsed = wire::Layout::parse(canonical, &layout); !parsed.ok()) {
     const bool large = parsed == Code::TooLarge;
@@ -149,12 +141,14 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   // Until connections are authenticated, whoever is on this machine is its operator.
   if (!connection.admin())
     return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
+  TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}};
+  if (!take_tlvs(connection, Opcode::Namespace, id, body, slots)) return;
   std::string_view name;
-  if (!wire::parse_namespace_name(find_tlv(body, Tlv::NamespaceName), &name).ok()) {
+  if (!wire::parse_namespace_name(slots[0].value, &name).ok()) {
     return refuse(Reason::Malformed, "namespace: NamespaceName is missing or malformed");
   }
   wire::NamespaceRecord record;
-  if (!wire::parse_namespace_action(find_tlv(body, Tlv::NamespaceAction), &record).ok()) {
+  if (!wire::parse_namespace_action(slots[1].value, &record).ok()) {
     return refuse(Reason::Malformed, "namespace: NamespaceAction is missing or malformed");
   }
   Shard& shard = connection.shard();
@@ -180,8 +174,10 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
 // ---- list and stat -------------------------------------------------------------------------------------------------------
 
 void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
+  TlvSlot slots[] = {{Tlv::Cursor}};
+  if (!take_tlvs(connection, Opcode::List, id, body, slots)) return;
   wire::CursorRecord cursor;
-  if (!wire::parse_cursor(find_tlv(body, Tlv::Cursor), &cursor).ok()) {
+  if (!wire::parse_cursor(slots[0].value, &cursor).ok()) {
     answer_whole(connection, Opcode::List, id, {Answer::Rejected, Reason::Malformed}, "list: Cursor is missing or malformed");
     return;
   }
@@ -216,7 +212,8 @@ void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
   reply.send();
 }
 
-void answer_stat(Connection& connection, uint64_t id) {
+void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
+  if (!take_tlvs(connection, Opcode::Stat, id, body, {})) return;
   Shard& shard = connection.shard();
   Metrics metrics;
   shard.collect(&metrics);

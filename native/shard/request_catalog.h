@@ -28,6 +28,6 @@ class StoreCall final : public Request {
 void register_layout(Connection& connection, uint64_t id, ConstBytes body);
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body);
 void answer_list(Connection& connection, uint64_t id, ConstBytes body);
-void answer_stat(Connection& connection, uint64_t id);
+void answer_stat(Connection& connection, uint64_t id, ConstBytes body);
 
 }  // namespace halfstep::shard

@@ -6,6 +6,7 @@
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/shard.h"
+#include "shard/tlvs.h"
 
 namespace halfstep::shard {
 
@@ -197,17 +198,10 @@ void answer_release(Connection& connection, uint64_t id, ConstBytes body) {
 
 // The target's own Final says what became of it; it comes before this one's.
 void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
+  TlvSlot slots[] = {{Tlv::CancelTarget}};
+  if (!take_tlvs(connection, Opcode::Cancel, id, body, slots)) return;
   wire::CancelRecord cancel;
-  bool found = false;
-  wire::TlvReader reader(body);
-  wire::TlvView tlv;
-  Status status;
-  while (status.ok() && reader.next(&tlv)) {
-    if (tlv.kind != static_cast<uint16_t>(Tlv::CancelTarget)) continue;
-    status = wire::parse_cancel(tlv.value, &cancel);
-    found = true;
-  }
-  if (!status.ok() || !reader.status().ok() || !found) {
+  if (!wire::parse_cancel(slots[0].value, &cancel).ok()) {
     answer_whole(connection, Opcode::Cancel, id, {Answer::Rejected, Reason::Malformed},
                  "cancel: CancelTarget is missing or malformed");
     return;

@@ -203,6 +203,39 @@ TEST_F(KeysTest, RegistersALayoutOnceAndRefusesWhatIsNotCanonical) {
             (AnswerReason{Answer::Rejected, Reason::Malformed}));
 }
 
+TEST_F(KeysTest, RefusesTlvsThatDoNotBelongInARequestWithoutKeys) {
+  auto client = open({});
+  const wire::Layout layout = opaque();
+  const wire::CancelRecord cancel{.request_id = 99};
+  const wire::CursorRecord cursor;
+  const std::tuple<Opcode, Tlv, ConstBytes> bodies[] = {{Opcode::RegisterLayout, Tlv::LayoutCanonical, layout.canonical()},
+                                                        {Opcode::Cancel, Tlv::CancelTarget, object_bytes(cancel)},
+                                                        {Opcode::List, Tlv::Cursor, object_bytes(cursor)},
+                                                        {Opcode::Namespace, Tlv::NamespaceName, as_bytes("default")},
+                                                        {Opcode::Stat, static_cast<Tlv>(0x63), {}}};
+  uint64_t id = 100;
+  for (const auto& [opcode, kind, value] : bodies) {
+    const auto with = [&, opcode = opcode, kind = kind, value = value](Tlv more, ConstBytes behind) {
+      std::vector<std::byte> out;
+      wire::FrameWriter frame(out);
+      frame.begin(opcode, ++id);
+      frame.tlv_bytes(kind, value);
+      frame.tlv_bytes(more, {});
+      frame.value().put_bytes(behind);
+      frame.finish();
+      client->send(out);
+      return client->finish(id).whole;
+    };
+    SCOPED_TRACE(static_cast<int>(opcode));
+    EXPECT_EQ(with(static_cast<Tlv>(0x8063), {}), (AnswerReason{Answer::Rejected, Reason::Unsupported}));
+    EXPECT_EQ(with(Tlv::Batch, {}), (AnswerReason{Answer::Rejected, Reason::Malformed})) << "known, and not of this command";
+    const std::vector<std::byte> garbage(8, std::byte{0xFF});
+    EXPECT_EQ(with(static_cast<Tlv>(0x63), garbage), (AnswerReason{Answer::Rejected, Reason::Malformed}));
+    if (opcode == Opcode::Namespace) continue;  // it has no action
+    EXPECT_NE(with(static_cast<Tlv>(0x63), {})->answer, Answer::Rejected);
+  }
+}
+
 TEST_F(KeysTest, RejectsCommandsThatAreNotBuilt) {
   auto client = open({});
   uint64_t id = 100;
