@@ -20,6 +20,9 @@ using wire::Tlv;
 
 namespace {
 
+// How long a put may await parts or memory and get none: at least once, at most twice this.
+constexpr uint64_t kIdleUsMax = 5'000'000;
+
 AnswerReason answer_of_throttle(int32_t why) noexcept {
   switch (why) {
     case store::kThrottledPending: return {Answer::Throttled, Reason::Pending};
@@ -79,6 +82,7 @@ void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keys_ = wire::KeyCursor(view_.sections[0].keys);
   key_bytes_ = {};
   reserve();
+  if (open_ != 0) watch_headway();
 }
 
 // ---- Slots ---------------------------------------------------------------------------------------------------------------
@@ -245,6 +249,7 @@ ConstBytes PutRequest::key_at(uint64_t ordinal) {
 
 void PutRequest::grant(PutItem& item) {
   retain();  // until the store has said its last word on it
+  ++headway_;
   items_[item.number].granted = true;
   granted_bytes_ += item.write.stored_bytes;
   const uint32_t index = item.number - plans_[section_of(item.number)].first_number;
@@ -265,6 +270,7 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
   const uint32_t number = plans_[run.section].first_number + run.item;
   ItemState& state = items_[number];
   received_bytes_ += run.bytes;
+  ++headway_;
   if (!state.granted) {
     early_bytes_ += run.bytes;
     // Its turn for a slot has not come: the bytes are lost, and so is the item.
@@ -370,6 +376,43 @@ void PutRequest::free(PutItem& item) {
   let_go();
 }
 
+// ---- Headway -------------------------------------------------------------------------------------------------------------
+
+void PutRequest::watch_headway() {
+  headway_mark_ = headway_;
+  shard().loop().arm(idle_timer_, shard().loop().now_us() + kIdleUsMax);
+}
+
+void PutRequest::on_idle(void* self) {
+  auto& put = *static_cast<PutRequest*>(self);
+  if (put.finished()) return;
+  if (put.headway_ == put.headway_mark_) put.expire();
+  put.watch_headway();
+}
+
+// Others wait for memory that nobody fills: slots that await parts go back, and who waits for memory waits no longer. What is
+// complete is the store's and gets its answer. Who waits for credit waits for another put of its connection, which ends.
+void PutRequest::expire() {
+  constexpr AnswerReason kBudget{Answer::Throttled, Reason::Budget};
+  connection()->landing().divert(*connection(), *this);
+  retain();
+  const bool starved = waits() == Waits::Memory;
+  for (uint32_t number = 0; number < items_.size(); ++number) {
+    const ItemState& state = items_[number];
+    if (state.answer.answer != Answer::Pending) continue;
+    if (state.open != nullptr) {
+      doom(*state.open, kBudget);
+    } else if (starved && !state.granted) {
+      answer(number, kBudget);
+    }
+  }
+  if (starved) {
+    next_ = static_cast<uint32_t>(items_.size());
+    set_waits(Waits::Nothing);
+  }
+  let_go();
+}
+
 // ---- Answers -------------------------------------------------------------------------------------------------------------
 
 void PutRequest::answer(uint32_t number, AnswerReason with) {
@@ -449,6 +492,7 @@ void PutRequest::on_drop() {
 }
 
 void PutRequest::recycle() {
+  shard().loop().disarm(idle_timer_);
   forget_body(body_);
   plans_.clear();
   items_.clear();

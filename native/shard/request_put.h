@@ -3,7 +3,8 @@
 // Slots are reserved when the offer arrives, before the bytes behind it are read; so early bytes find a slot or an item that is
 // answered already. An item that has to wait for memory or credit while its early bytes arrive loses them: it is throttled.
 // Invariants: an item that has no slot costs nothing but its offer; what lands for it goes to scratch, within the early credit;
-// slots that await parts count against the connection's credit and go back when the deadline passes, 60 s at the latest.
+// slots that await parts count against the connection's credit and go back when the deadline passes, 60 s at the latest, or
+// when the put made no headway for 5 s; waiting for memory so long ends it too.
 // Thread: the shard's.
 #pragma once
 
@@ -36,6 +37,7 @@ struct PutItem {
 
 class PutRequest final : public Request {
  public:
+  PutRequest() noexcept : idle_timer_(&PutRequest::on_idle, this) {}
   void start(Connection& connection, uint64_t id, ConstBytes body);
 
   void end(wire::AnswerReason with) override;
@@ -80,6 +82,10 @@ class PutRequest final : public Request {
   void commit(PutItem& item);
   static void on_written(store::Write& write);
 
+  void watch_headway();
+  static void on_idle(void* self);
+  void expire();
+
   void answer(uint32_t number, wire::AnswerReason with);
   void give_credit(PutItem& item);
   void free(PutItem& item);
@@ -94,6 +100,9 @@ class PutRequest final : public Request {
   uint64_t received_bytes_ = 0;
   uint64_t early_bytes_ = 0;  // for items without a slot
   uint32_t open_ = 0;         // items without an answer
+  net::Timer idle_timer_;
+  uint64_t headway_ = 0;  // runs that came and slots that were granted
+  uint64_t headway_mark_ = 0;
 
   // The next item to reserve a slot for.
   uint32_t next_ = 0;

@@ -277,6 +277,49 @@ TEST_F(PutTest, WaitsForMemoryAndThrottlesWhatComesBeforeItsTurn) {
   expect_nothing_held();
 }
 
+TEST_F(PutTest, GivesUpSlotsThatNobodyFills) {
+  auto idle = open({parted(2, 1000)});
+  const SectionSpec section = section_of({"never", "half", "whole"}, 2000);
+  offer(*idle, 5, section);
+  idle->send(chunk_frame(5, {idle->run_of(section, 0, 1, 0, 1), idle->run_of(section, 0, 2, 0, 2)}));
+  wait_until([&] { return fake_->open_writes() == 2; });
+  pass_s(5);  // a run came since the put began
+  EXPECT_EQ(on_shard([&] { return fake_->open_writes(); }), 2U);
+  pass_s(5);
+  const Said said = idle->finish(5);
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Throttled, Reason::Budget}));
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Throttled, Reason::Budget}));
+  EXPECT_EQ(said.at(0, 2), kStored);
+  expect_nothing_held();
+  // Late bytes of it are dropped.
+  idle->send(chunk_frame(5, {idle->run_of(section, 0, 1, 1, 1)}));
+  EXPECT_TRUE(there(*idle, section_of({"whole"}, 2000)));
+}
+
+TEST_F(PutTest, DoesNotWaitForMemoryForEver) {
+  auto client = open({parted(1, 1000)});
+  on_shard([&] { fake_->throttle_writes = store::kThrottledMemory; });
+  client->send(request_frame(Opcode::Put, 5, {}, {section_of({"a", "b"}, 1000)}));
+  wait_until([&] { return shard_->counts().requests_open == 1; });
+  pass_s(5);
+  const Said said = client->finish(5);
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Throttled, Reason::Budget}));
+  EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Throttled, Reason::Budget}));
+  expect_nothing_held();
+}
+
+TEST_F(PutTest, KeepsWhatTheStoreIsSlowToAnswer) {
+  auto client = open({parted(1, 1000)});
+  const SectionSpec section = section_of({"a"}, 1000);
+  on_shard([&] { fake_->hold_writes = true; });
+  offer(*client, 5, section);
+  client->send_item(5, section, 0, 0);
+  wait_until([&] { return shard_->counts().put_payload_bytes == 1000; });
+  pass_s(20);
+  on_shard([&] { fake_->finish_writes(); });
+  EXPECT_EQ(client->finish(5).at(0, 0), kStored);
+}
+
 TEST_F(PutTest, SaysWhyItIsThrottled) {
   auto client = open({parted(1, 1000)});
   const std::pair<int32_t, Reason> expected[] = {{store::kThrottledSpace, Reason::Full},
