@@ -3,6 +3,7 @@
 
 #include <cassert>
 #include <cstring>
+#include <deque>
 
 #include "base/prng.h"
 #include "store/core.h"
@@ -80,6 +81,10 @@ class StoreImpl final : public Store {
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
   bool present(const IndexKey& key, uint32_t* block_bytes, bool* durable) noexcept;
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
+  bool absent_remove_due() const noexcept {
+    return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
+  }
+  void answer_absent_removes();
   // The key's last hold is gone.
   void unhold(const IndexKey& key) noexcept {
     if (const Location location = core_.catalog.find(key); location.valid()) core_.catalog.set_held(location, false);
@@ -95,7 +100,11 @@ class StoreImpl final : public Store {
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.
-  std::vector<Remove*> absent_removes_;
+  struct AbsentRemove {
+    Remove* remove = nullptr;
+    uint64_t tombstones_before = 0;
+  };
+  std::deque<AbsentRemove> absent_removes_;
   bool closing_ = false;
 };
 
@@ -250,12 +259,17 @@ Status StoreImpl::begin_write(Write& write) {
   uint32_t there_bytes = 0;
   bool durable = false;
   if (present(write.key, &there_bytes, &durable)) {
-    if (write.persist && !durable) {  // it soon will be, and is no answer before
+    const Location stored = core_.catalog.find(write.key);
+    // A flush that failed while recovering left it uncertain for good: then it is written again.
+    const bool certain = durable || !stored.valid() || writer_.may_become_durable(stored);
+    if (write.persist && !durable && certain) {  // it soon will be, and is no answer before
       writer_.want_flush();
       return {Code::Throttled, kThrottledPending};
     }
-    ++core_.counters.writes_present;
-    return Code::Present;
+    if (!write.persist || durable) {
+      ++core_.counters.writes_present;
+      return Code::Present;
+    }
   }
   const auto throttled = [&](int32_t why) -> Status {
     ++core_.counters.writes_throttled;
@@ -263,7 +277,7 @@ Status StoreImpl::begin_write(Write& write) {
   };
   if (Extent* there = core_.memory.find(write.key); there != nullptr) {
     if (there->dirty()) return throttled(kThrottledPending);
-    core_.memory.unlist(*there);  // expired
+    core_.memory.unlist(*there);  // expired, or uncertain
     core_.memory.settle(*there);
   }
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
@@ -321,7 +335,7 @@ void StoreImpl::commit_write(Write& write) {
   const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
-  // An expired block may still be in the index under this key.
+  // An expired or uncertain block may still be in the index under this key.
   if (const Location before = core_.catalog.find(extent.key); before.valid()) core_.catalog.drop(before);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
@@ -344,18 +358,24 @@ void StoreImpl::remove(Remove& remove) {
   uint32_t block_bytes = 0;
   bool durable = false;
   const bool there = present(remove.key, &block_bytes, &durable);
+  // An expired block counts as absent, but needs its tombstone: the clock may go back.
+  bool stored = there;
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
   if (Extent* extent = core_.memory.find(remove.key); extent != nullptr && extent->state != ExtentState::Filling) {
     core_.memory.unlist(*extent);
     core_.memory.settle(*extent);
   }
-  if (const Location location = core_.catalog.find(remove.key); location.valid()) core_.catalog.drop(location);
-  if (!there) {
-    remove.status = Code::NotFound;
-    absent_removes_.push_back(&remove);
+  if (const Location location = core_.catalog.find(remove.key); location.valid()) {
+    core_.catalog.drop(location);
+    stored = true;
+  }
+  remove.status = there ? Status() : Status(Code::NotFound);
+  if (!stored) {
+    if (!core_.all_buried()) remove.status = Code::IoError;  // it may come back: its tombstone is still to be written
+    absent_removes_.push_back({&remove, core_.log.tombstones_appended()});
     return;
   }
-  ++core_.counters.removes;
+  if (there) ++core_.counters.removes;
   remove.store_own = &core_;
   core_.log_tombstone(
       remove.key,
@@ -363,7 +383,7 @@ void StoreImpl::remove(Remove& remove) {
         auto* done = static_cast<Remove*>(pending.owner);
         auto* core = static_cast<Core*>(done->store_own);
         status.ok() ? core->give_pending(pending) : core->keep_burying(pending);
-        done->status = status.ok() ? Status() : Status(Code::IoError, status.detail());
+        if (!status.ok()) done->status = Status(Code::IoError, status.detail());
         done->done(*done);
       },
       &remove);
@@ -425,8 +445,10 @@ void StoreImpl::release_all(uint64_t owner) noexcept {
 
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { unhold(last); });
+  answer_absent_removes();  // before what failed is tried again: until then it shows
   if (!header_writer_.lost()) {
     core_.bury_again();
+    core_.prune_tombstones();
     source_.turn(writer_);
     writer_.turn();
     sealer_.turn(writer_);
@@ -437,19 +459,20 @@ void StoreImpl::turn() {
     core_.flusher.turn();
   }
   core_.counters.record_pages = core_.log.pages_written();
-  if (!absent_removes_.empty() && !core_.log.busy()) {
-    std::vector<Remove*> absent;
-    absent.swap(absent_removes_);
-    for (Remove* remove : absent) {
-      if (!core_.all_buried()) remove->status = Code::IoError;  // it may come back: its tombstone is still to be written
-      remove->done(*remove);
-    }
-  }
   if (core_.memory.take_relief() && on_memory_) on_memory_();
 }
 
+void StoreImpl::answer_absent_removes() {
+  while (absent_remove_due()) {
+    Remove& remove = *absent_removes_.front().remove;
+    absent_removes_.pop_front();
+    if (!core_.all_buried()) remove.status = Code::IoError;
+    remove.done(remove);
+  }
+}
+
 uint64_t StoreImpl::next_turn_us() const noexcept {
-  if (!absent_removes_.empty() && !core_.log.busy()) return 0;
+  if (absent_remove_due()) return 0;
   return std::min({writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
 }
 
