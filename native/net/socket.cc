@@ -361,6 +361,24 @@ Fault listen_on(const Address& address, int* descriptor, Address* bound) {
   return {};
 }
 
+SocketFile::SocketFile(int descriptor) {
+  sockaddr_un bound{};
+  socklen_t bytes = sizeof(bound);
+  if (::getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &bytes) != 0 || bound.sun_family != AF_UNIX) return;
+  struct stat facts {};
+  if (::lstat(bound.sun_path, &facts) != 0) return;
+  path_ = bound.sun_path;
+  device_ = facts.st_dev;
+  inode_ = facts.st_ino;
+}
+
+void SocketFile::remove() noexcept {
+  struct stat facts {};
+  if (path_.empty() || ::lstat(path_.c_str(), &facts) != 0) return;
+  if (facts.st_dev == device_ && facts.st_ino == inode_) (void)::unlink(path_.c_str());
+  path_.clear();
+}
+
 Status accept_on(int listener, Accepted* out) {
   Resolved peer;
   int descriptor = -1;

@@ -24,6 +24,19 @@ struct Address {
 // accepts on it) is replaced. `bound` gets the real port when 0 was asked for.
 Fault listen_on(const Address& address, int* descriptor, Address* bound);
 
+// The file of a listening unix socket: nothing for TCP.
+class SocketFile {
+ public:
+  explicit SocketFile(int descriptor);
+  // Removes it if it is still this socket's. Call it while the socket is open: until then no other file has its number.
+  void remove() noexcept;
+
+ private:
+  std::string path_;
+  uint64_t device_ = 0;
+  uint64_t inode_ = 0;
+};
+
 // Accepts one; Throttled when none waits; NoSpace when this process or the system is out of descriptors or memory: the caller
 // stops watching the listener for a while, or epoll would call at once again. `peer_loopback` and `peer_uid` (unix:
 // SO_PEERCRED, else -1) describe the caller.

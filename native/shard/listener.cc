@@ -14,10 +14,11 @@ constexpr uint64_t kPauseUs = 100'000;
 }  // namespace
 
 Listener::Listener(Shard& shard, int descriptor)
-    : shard_(shard), descriptor_(descriptor), pause_(&Listener::on_pause_over, this) {}
+    : shard_(shard), descriptor_(descriptor), file_(descriptor), pause_(&Listener::on_pause_over, this) {}
 
 Listener::~Listener() {
   shard_.loop().remove(descriptor_, this);
+  file_.remove();
   ::close(descriptor_);
 }
 

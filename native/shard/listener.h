@@ -12,7 +12,7 @@ class Shard;
 
 class Listener final : public net::Watch {
  public:
-  // Takes the descriptor.
+  // Takes the descriptor, and the file of a unix socket: both are gone with the listener.
   Listener(Shard& shard, int descriptor);
   ~Listener() override;
   Status start();
@@ -23,6 +23,7 @@ class Listener final : public net::Watch {
 
   Shard& shard_;
   int descriptor_;
+  net::SocketFile file_;
   net::Timer pause_;
 };
 

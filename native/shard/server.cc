@@ -29,7 +29,10 @@ class Listening {
   Listening(const Listening&) = delete;
   Listening& operator=(const Listening&) = delete;
   ~Listening() {
-    for (const int descriptor : descriptors_) ::close(descriptor);
+    for (const int descriptor : descriptors_) {
+      net::SocketFile(descriptor).remove();
+      ::close(descriptor);
+    }
   }
   Fault open(const Config& config, Facts* facts) {
     for (const std::string& text : config.listen) {

@@ -222,6 +222,18 @@ TEST_F(ServerTest, StopIsBoundedAndHappensOnce) {
   EXPECT_FALSE(server_->metrics().counters.empty()) << "the last numbers stay";
 }
 
+TEST_F(ServerTest, TakesItsSocketAwayWhenItStopsAndNobodyElses) {
+  start();
+  EXPECT_TRUE(std::filesystem::is_socket(directory_ + "/s"));
+  EXPECT_TRUE(server_->stop(0).ok());
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/s"));
+  start();
+  std::filesystem::remove(directory_ + "/s");
+  std::ofstream(directory_ + "/s") << "somebody else's";
+  EXPECT_TRUE(server_->stop(0).ok());
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/s"));
+}
+
 TEST_F(ServerTest, NamesWhatItRefuses) {
   config_.listen = {};
   EXPECT_NE(refusal().find("listen"), std::string::npos);
