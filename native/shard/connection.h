@@ -44,6 +44,8 @@ class Connection final : public net::FrameSink {
   std::vector<Handle>& handles() noexcept { return handles_; }
   Credit& get_credit() noexcept { return get_credit_; }
   Credit& put_credit() noexcept { return put_credit_; }
+  // Bytes of puts that came before the first Want of each.
+  uint64_t& early_bytes() noexcept { return early_bytes_; }
   ChunkLanding& landing() noexcept { return landing_; }
 
   // Ends the connection for what the peer did, and counts it. Returns a status for on_frame().
@@ -94,6 +96,7 @@ class Connection final : public net::FrameSink {
   std::vector<Request*> senders_;
   Credit get_credit_;
   Credit put_credit_;
+  uint64_t early_bytes_ = 0;
   ChunkLanding landing_;
   size_t at_ = 0;  // in the shard's list
   uint32_t in_flight_ = 0;

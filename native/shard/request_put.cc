@@ -65,7 +65,8 @@ void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   plans_.clear();
-  offered_bytes_ = received_bytes_ = early_bytes_ = 0;
+  offered_bytes_ = received_bytes_ = early_bytes_ = early_held_ = 0;
+  wanted_ = false;
   uint32_t items = 0;
   uint32_t keys = 0;
   for (uint32_t s = 0; s < view_.section_count; ++s) {
@@ -271,6 +272,7 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
   ItemState& state = items_[number];
   received_bytes_ += run.bytes;
   ++headway_;
+  if (!take_early(run.bytes)) return Code::Throttled;
   if (!state.granted) {
     early_bytes_ += run.bytes;
     // Its turn for a slot has not come: the bytes are lost, and so is the item.
@@ -297,6 +299,19 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
   }
   *item = open;
   return {};
+}
+
+// The client knows of no Want before the first was sent: until then all that it sends is out of the connection's early credit.
+bool PutRequest::take_early(uint64_t bytes) noexcept {
+  if (wanted_) return true;
+  early_held_ += bytes;
+  connection()->early_bytes() += bytes;
+  return connection()->early_bytes() <= wire::kEarlyCreditBytes;
+}
+
+void PutRequest::give_early() noexcept {
+  connection()->early_bytes() -= early_held_;
+  early_held_ = 0;
 }
 
 // A part comes once, from its start to its end without a gap; several at once come whole.
@@ -453,6 +468,8 @@ void PutRequest::flush() {
     for (const wire::ItemRange& range : grants_) out.put(range);
     reply.frame().close_tlv();
     reply.send();
+    wanted_ = true;
+    give_early();
   }
   grants_.clear();
   granted_bytes_ = 0;
@@ -463,6 +480,7 @@ void PutRequest::flush() {
     Reply reply(*connection(), id());
     write_answers(reply.frame());
     reply.send();
+    give_early();
     finish();
     let_go();
   } else if (!fresh_.empty()) {

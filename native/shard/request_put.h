@@ -82,6 +82,9 @@ class PutRequest final : public Request {
   void commit(PutItem& item);
   static void on_written(store::Write& write);
 
+  bool take_early(uint64_t bytes) noexcept;
+  void give_early() noexcept;
+
   void watch_headway();
   static void on_idle(void* self);
   void expire();
@@ -99,6 +102,8 @@ class PutRequest final : public Request {
   uint64_t offered_bytes_ = 0;
   uint64_t received_bytes_ = 0;
   uint64_t early_bytes_ = 0;  // for items without a slot
+  uint64_t early_held_ = 0;   // before the first Want, out of the connection's early credit
+  bool wanted_ = false;       // the first Want was sent
   uint32_t open_ = 0;         // items without an answer
   net::Timer idle_timer_;
   uint64_t headway_ = 0;  // runs that came and slots that were granted

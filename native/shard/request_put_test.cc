@@ -247,6 +247,25 @@ TEST_F(PutTest, ClosesOnBytesOverTheCredit) {
   expect_nothing_held();
 }
 
+TEST_F(PutTest, SharesTheEarlyCreditAmongThePutsOfAConnection) {
+  auto client = open({parted(1, 40'000)});
+  on_shard([&] { fake_->throttle_writes = store::kThrottledMemory; });
+  const SectionSpec first = section_of({"a", "a2"}, 40'000);
+  const SectionSpec second = section_of({"b", "b2"}, 40'000);
+  client->send(request_frame(Opcode::Put, 5, {}, {first}));
+  client->send(request_frame(Opcode::Put, 6, {}, {second}));
+  client->send(chunk_frame(5, {client->run_of(first, 0, 0, 0, 1)}));
+  client->simple(Opcode::Cancel, 7, Tlv::CancelTarget, object_bytes(wire::CancelRecord{.request_id = 5}));
+  // With the first one's Final its share is back.
+  client->send(chunk_frame(6, {client->run_of(second, 0, 0, 0, 1)}));
+  client->send(request_frame(Opcode::Put, 8, {}, {first}));
+  EXPECT_FALSE(client->simple(Opcode::Stat, 9, Tlv::Reason, {}).malformed);
+  client->send(chunk_frame(8, {client->run_of(first, 0, 0, 0, 1)}));
+  EXPECT_TRUE(client->finish(8).malformed);
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"credit\"}"), 1);
+  expect_nothing_held();
+}
+
 TEST_F(PutTest, GrantsMoreAsItemsAreStored) {
   configure([](Config& config) { config.connection_credit_bytes = 1 * MiB; });
   auto client = open({parted(2, 128 * 1024)});
