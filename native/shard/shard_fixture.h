@@ -149,6 +149,7 @@ class ShardFixture : public ::testing::Test {
     socket_ = directory_ + "/s";
     ASSERT_TRUE(Arena::create(64 * MiB, false, &arena_).ok());
     device_ = std::make_unique<io::MemoryDevice>(1 * MiB);
+    let_go_ = {};
     std::promise<void> ready;
     thread_ = std::thread([this, &ready] { serve(ready); });
     ready.get_future().get();
@@ -185,10 +186,12 @@ class ShardFixture : public ::testing::Test {
     Metrics last;
     shard.run(&why, &last);
     EXPECT_EQ(why, "");
+    let_go_.get_future().wait();  // a test may have stopped it: whoever still posts must find it
   }
 
   void stop() {
     if (shard_ != nullptr) (void)shard_->post([this] { shard_->stop(0); });  // it may have been stopped by the test
+    let_go_.set_value();
     if (thread_.joinable()) thread_.join();
     shard_ = nullptr;
     if (!directory_.empty()) std::filesystem::remove_all(directory_);
@@ -199,6 +202,7 @@ class ShardFixture : public ::testing::Test {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<io::MemoryDevice> device_;
   std::thread thread_;
+  std::promise<void> let_go_;
   std::string directory_;
   uint32_t shards_ = 1;
 };
