@@ -153,11 +153,13 @@ void HeaderWriter::checked() {
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const Bytes bytes = seen_.bytes().subspan(size_t{copy} * format::kHeaderReserveBytes, format::kHeaderReserveBytes);
     status[copy] = requests_[copy].error != 0 ? Status(Code::IoError) : decode_header(bytes, &copies[copy]);
-    if (requests_[copy].error != 0) continue;
-    const auto seen = load_le<format::StoreHeader>(bytes.data());
-    // A damaged copy is no proof of another owner: only a newer start of the same store is.
-    if (seen.magic != format::kHeaderMagic || seen.store_uuid != current_.fixed.store_uuid) continue;
-    if (seen.start_number > current_.fixed.start_number && seen.sequence > current_.fixed.sequence) lost_ = true;
+    // A damaged copy is no proof of another owner; a whole one (of a newer version, too) is, unless it is one of an earlier
+    // start that could not be overwritten.
+    if (!status[copy].ok() && !(status[copy] == Code::Unsupported)) continue;
+    const format::StoreHeader& seen = copies[copy].fixed;
+    const format::StoreHeader& ours = current_.fixed;
+    if (seen.store_uuid != ours.store_uuid || seen.start_number == ours.start_number) continue;
+    if (seen.start_number > ours.start_number || seen.sequence >= ours.sequence) lost_ = true;
   }
   if (lost_) return finish(Code::Closed);
   first_copy_ = worse_copy(status, copies);
@@ -199,6 +201,10 @@ void HeaderWriter::copy_written(Status status) {
     current_ = next_;
     return finish({});
   }
+  // Either copy may hold the change all the same: its numbers are not given out again.
+  current_.fixed.sequence = next_.fixed.sequence;
+  current_.fixed.next_scope = next_.fixed.next_scope;
+  current_.fixed.next_namespace = next_.fixed.next_namespace;
   finish(status.ok() ? Status(Code::IoError) : status);
 }
 

@@ -23,7 +23,8 @@ struct LoadedHeader {
 // NotFound: no store here (the sentence says what was seen). Unsupported: a newer format.
 Fault load_header(io::Engine& engine, LoadedHeader* out);
 
-// Writes both copies, the damaged or older one first, each flushed. Ok when at least one is on media; `bad_copies` counts the others.
+// Writes both copies, the damaged or older one first, each flushed. Ok when at least one is on media; `bad_copies` counts the
+// others.
 Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies);
 
 class HeaderWriter {

@@ -433,5 +433,34 @@ TEST(Life, TimeGoesOnAfterTheClockJumpedAheadAndBack) {
   EXPECT_FALSE(bed.store->find(bed.key("short")).present);
 }
 
+TEST(Life, AnotherOwnerIsSeenByItsStartNumberHoweverManyChangesThisOneMade) {
+  StoreBed bed(19);
+  bed.open();
+  const uint64_t end = bed.geometry.device_bytes - format::kHeaderReserveBytes;
+  std::vector<std::byte> before(format::kHeaderReserveBytes);
+  std::unique_ptr<Arena> arena;
+  ASSERT_TRUE(Arena::create(8 * MiB, false, &arena).ok());
+  SlotPool slots(*arena);
+  std::unique_ptr<Store> other;
+  ASSERT_TRUE(Store::open(*bed.engine, slots, bed.clock, bed.options, &other).ok());
+  bed.device->read(0, before);
+  other.reset();
+  // A whole copy of the other start with a sequence below ours, as after a race of the two.
+  HeaderState theirs;
+  ASSERT_TRUE(decode_header(before, &theirs).ok());
+  theirs.fixed.sequence = 1;
+  std::vector<std::byte> image;
+  ASSERT_TRUE(encode_header(theirs, &image).ok());
+  PageBuffer pages(static_cast<uint32_t>(image.size() / kPageBytes));
+  std::memcpy(pages.bytes().data(), image.data(), image.size());
+  BlockingIo io(*bed.engine);
+  for (const uint64_t at : {uint64_t{0}, end}) ASSERT_TRUE(io.write(at, pages.bytes()).ok());
+  Status status;
+  bed.store->create_namespace({"late", 0, 0}, [&](Status answer) { status = answer; });
+  bed.settle();
+  EXPECT_EQ(status, Code::Closed);
+  EXPECT_EQ(bed.put("after"), Code::Closed);
+}
+
 }  // namespace
 }  // namespace halfstep::store
