@@ -123,7 +123,9 @@ struct Core {
   bool all_buried() const noexcept { return unburied_.empty(); }
   uint64_t bury_again_us() const noexcept { return unburied_.empty() ? UINT64_MAX : bury_again_us_; }
   void bury_again() {
-    if (unburied_.empty() || clock.now_us() < bury_again_us_) return;
+    if (clock.now_us() >= bury_again_us_) bury_now();
+  }
+  void bury_now() {
     for (const format::Record& record : unburied_) {
       RecordLog::Pending& pending = take_pending();
       pending.record = record;

@@ -462,5 +462,67 @@ TEST(Life, AnotherOwnerIsSeenByItsStartNumberHoweverManyChangesThisOneMade) {
   EXPECT_EQ(bed.put("after"), Code::Closed);
 }
 
+TEST(Life, CloseAnswersEverybodyThoughEverythingIsHeld) {
+  StoreBed bed(20, 4, 16 * MiB);
+  bed.options.lease_ms_max = 60'000;
+  bed.open();
+  std::vector<std::unique_ptr<StoreBed::Put>> puts;
+  std::vector<std::string> names;
+  names.reserve(5000);
+  Status status;
+  while (status.ok() && names.size() < 5000) {
+    names.push_back(name_of(names.size()));
+    puts.push_back(std::make_unique<StoreBed::Put>());
+    status = bed.begin_put(*puts.back(), names.back(), kGroupPlain, 16384, true);
+    for (int turns = 0; turns < 6; ++turns) bed.pump();
+    if (status.ok()) {
+      ASSERT_TRUE(bed.store->hold(bed.key(names.back()), 7, bed.clock.us + 59'000'000).ok());
+    }
+  }
+  ASSERT_EQ(status, Status(Code::Throttled, kThrottledSpace));
+  puts.pop_back();
+  EXPECT_TRUE(bed.store->close().ok());
+  for (const auto& put : puts) EXPECT_TRUE(put->done && put->write.status.ok());
+  bed.restart_engine();
+  bed.open();
+  EXPECT_EQ(bed.get(names[puts.size() - 1]), Code::Ok);
+}
+
+TEST(Life, AnotherOwnerSeenWhileClosingIsLeftAlone) {
+  StoreBed bed(21);
+  bed.open();
+  std::unique_ptr<Arena> arena;
+  ASSERT_TRUE(Arena::create(8 * MiB, false, &arena).ok());
+  SlotPool slots(*arena);
+  std::unique_ptr<Store> other;
+  ASSERT_TRUE(Store::open(*bed.engine, slots, bed.clock, bed.options, &other).ok());
+  EXPECT_EQ(bed.store->close(), Code::Closed);
+  ASSERT_TRUE(other->close().ok());
+}
+
+TEST(Life, ADeviceThatFailsForASecondCostsNoLivingBlocks) {
+  StoreBed bed(22, 16);
+  bed.open();
+  uint64_t next = 0;
+  while (bed.store->counters().segments_reclaimed == 0) ASSERT_EQ(bed.put(name_of(next++), kGroupPlain, 16384, true), Code::Ok);
+  bed.settle();
+  const uint64_t before = bed.store->gauges().blocks;
+  const Places places = places_of(bed.geometry);
+  const uint64_t until_us = bed.clock.us + 1'000'000;
+  uint64_t failed = 0;
+  bed.tap->tap = [&](io::Request& request) {
+    const bool frame =
+        request.op == io::Op::Write && request.offset >= places.segment(0) && request.offset < places.log(1, 0, 0);
+    if (!frame || bed.clock.us >= until_us) return TapEngine::Fate::Pass;
+    ++failed;
+    return TapEngine::Fate::Fail;
+  };
+  for (uint64_t i = 0; bed.clock.us < until_us; ++i) (void)!bed.put("during " + name_of(i)).ok();
+  for (int turns = 0; turns < 10'000; ++turns) bed.pump();
+  EXPECT_EQ(bed.put("after", kGroupPlain, 16384, true), Code::Ok);
+  EXPECT_GT(failed, 3U);
+  EXPECT_GT(bed.store->gauges().blocks, before * 3 / 4);
+}
+
 }  // namespace
 }  // namespace halfstep::store

@@ -48,6 +48,7 @@ void Sealer::finish(SegmentState state) {
   segment_->state = state;
   if (state == SegmentState::Sealed) {
     ++core_.counters.segments_sealed;
+    segment_->write_errors = 0;
     segment_->entries = {};
   }
   segment_ = nullptr;

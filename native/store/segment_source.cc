@@ -21,6 +21,7 @@ bool SegmentSource::at_rest(const Segment& segment, SegmentWriter& writer) noexc
   if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) return false;
   if (segment.reads_in_flight > 0 || segment.frames_in_flight > 0) return false;
   if (!writer.unflushed(segment)) return true;
+  flush_asked_ = true;
   writer.want_flush();
   return false;
 }
@@ -53,8 +54,9 @@ void SegmentSource::turn(SegmentWriter& writer) {
     if (crowded) relieve_log(writer);
     return;
   }
+  flush_asked_ = false;
   Segment* segment = pick(crowded, writer);
-  exhausted_ = segment == nullptr;
+  exhausted_ = segment == nullptr && !flush_asked_;
   if (segment != nullptr) begin(*segment);
 }
 

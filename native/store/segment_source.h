@@ -21,6 +21,9 @@ class SegmentSource {
   void turn(SegmentWriter& writer);
   // There is none and nothing is under way: everything is held or being read.
   bool exhausted() const noexcept { return exhausted_; }
+  uint64_t next_turn_us() const noexcept {
+    return ready_ == nullptr && core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX;
+  }
   bool busy() const noexcept { return logging_ != nullptr; }
 
  private:
@@ -36,6 +39,7 @@ class SegmentSource {
   Segment* logging_ = nullptr;
   uint32_t next_free_ = 0;
   bool exhausted_ = false;
+  bool flush_asked_ = false;  // so that a segment comes to rest
   uint64_t retry_at_us_ = 0;
 };
 

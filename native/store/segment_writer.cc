@@ -9,6 +9,8 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint8_t kAttemptsMax = 3;
+constexpr uint64_t kFrameRetryUs = 10'000;  // after the first failure, then twice as long each time
+constexpr uint32_t kFrameRetryDoublings = 6;
 
 uint64_t long_key_bytes(const Extent& extent) noexcept {
   return extent.entry.engine_key_bytes > format::kEngineKeyInline ? extent.entry.engine_key_bytes : 0;
@@ -53,7 +55,8 @@ void SegmentWriter::answer(Write& write, Status status) {
 
 void SegmentWriter::turn() {
   notice_flush_failure();
-  while (pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
+  const bool backing_off = !hurried_ && core_.clock.now_us() < next_frame_at_us_;
+  while (!backing_off && pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
          (frames_out_ == 0 || pending_bytes_ >= kFrameCollectBytes)) {
     if (!submit_frame()) break;
   }
@@ -72,8 +75,10 @@ void SegmentWriter::turn() {
 }
 
 uint64_t SegmentWriter::next_turn_us() const noexcept {
-  if (!answered_.empty() || (pending_ != nullptr && frames_out_ == 0 && !starved_)) return 0;
-  return unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
+  if (!answered_.empty()) return 0;
+  const uint64_t flush_us = unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
+  const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_;
+  return frame_due ? std::min(flush_us, next_frame_at_us_) : flush_us;
 }
 
 void SegmentWriter::want_durable(const Segment& segment) {
@@ -287,10 +292,15 @@ void SegmentWriter::frame_done(Frame& frame) {
   --segment.frames_in_flight;
   if (frame.error != 0) {
     ++segment.write_errors;
+    if (segment.state != SegmentState::Ended) {
+      next_frame_at_us_ = core_.clock.now_us() + (kFrameRetryUs << std::min(failures_in_a_row_, kFrameRetryDoublings));
+      ++failures_in_a_row_;
+    }
     end_segment(segment);
   }
   const bool good = segment.state == SegmentState::Open || segment.state == SegmentState::Sealing;
   if (good) {
+    failures_in_a_row_ = 0;
     segment.written_page = frame.start_page + frame.pages;
     if (unflushed_bytes_ == 0) unflushed_since_us_ = core_.clock.now_us();
     unflushed_bytes_ += uint64_t{frame.pages} * kPageBytes;
@@ -340,6 +350,13 @@ void SegmentWriter::retry(Extent& extent) {
 }
 
 // ---- Segments --------------------------------------------------------------------------------------------------------------
+
+void SegmentWriter::give_up() {
+  for (Extent* extent = pending_; extent != nullptr; extent = extent->next_pending) {
+    if (extent->write != nullptr) answer(*extent->write, {Code::Throttled, kThrottledSpace});
+    extent->write = nullptr;
+  }
+}
 
 void SegmentWriter::close_open_segment() {
   if (open_ == nullptr) return;

@@ -35,6 +35,10 @@ class SegmentWriter {
   bool idle() const noexcept { return pending_ == nullptr && frames_out_ == 0 && persists_.empty(); }
   // Blocks wait and there is no segment to write them to, nor one about to be.
   bool starved() const noexcept { return starved_; }
+  // The end is near: a frame that failed is tried again at once.
+  void hurry() noexcept { hurried_ = true; }
+  // There will be no segment for what still waits: who waits for it is told.
+  void give_up();
   // Closes the open segment, so that it gets a footer and can be reclaimed.
   void close_open_segment();
   // Segments that are full and whose frames have all landed are handed to the sealer when everything in them is on media.
@@ -99,6 +103,9 @@ class SegmentWriter {
   uint32_t frame_first_ = 0;
   uint32_t frames_out_ = 0;
   bool starved_ = false;
+  bool hurried_ = false;
+  uint32_t failures_in_a_row_ = 0;  // of frames, one a segment
+  uint64_t next_frame_at_us_ = 0;   // not before: a device that fails for a moment must not cost segment after segment
 
   std::vector<Persist> persists_;
   std::vector<Write*> answered_;  // `done` runs from turn(), never from inside commit()

@@ -473,12 +473,15 @@ void StoreImpl::answer_absent_removes() {
 
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
-  return std::min({writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
+  return std::min({writer_.next_turn_us(), source_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
 }
 
 Status StoreImpl::close() {
   closing_ = true;
+  writer_.hurry();
   writer_.close_open_segment();
+  // Holds end with the process: they must not keep room from what somebody waits for.
+  core_.holds.expire(UINT64_MAX, [this](const IndexKey& last) { unhold(last); });
   const auto sealing = [&] {
     for (const Segment& segment : core_.catalog.segments()) {
       if (segment.state == SegmentState::Sealing) return true;
@@ -486,10 +489,17 @@ Status StoreImpl::close() {
     return false;
   };
   // A device that answers nothing but errors ends this too: every attempt is bounded.
+  constexpr uint32_t kBuriesMax = 3;
+  uint32_t buries = 0;
   for (uint32_t turns_without_work = 0; turns_without_work < 1000;) {
     turn();
+    const bool unburied = !core_.all_buried() && buries < kBuriesMax;
+    if (unburied && !core_.log.busy()) {
+      ++buries;
+      core_.bury_now();
+    }
     if (writer_.idle()) writer_.close_open_segment();
-    const bool busy = !writer_.idle() || sealing() || core_.log.busy() || header_writer_.busy() || !core_.flusher.idle() ||
+    const bool busy = !writer_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() || !core_.flusher.idle() ||
                       reader_.in_flight() > 0 || source_.busy();
     if (!busy) break;
     core_.engine.flush_submissions();
@@ -497,13 +507,31 @@ Status StoreImpl::close() {
     core_.engine.wait();
     core_.engine.poll();
   }
+  writer_.give_up();
+  turn();
   if (header_writer_.lost()) return Code::Closed;
   BlockingIo io(core_.engine);
   if (const Status status = io.flush(); !status.ok()) return status;
-  core_.header.fixed.clean_stop = 1;
-  core_.header.fixed.store_time_s = core_.store_time_s();
-  uint32_t bad_copies = 0;
-  return write_header_now(core_.engine, core_.header, &bad_copies);
+  const bool clean = writer_.idle() && core_.all_buried();
+  Status written;
+  bool done = false;
+  change_header(
+      [clean](HeaderState& state) -> Status {
+        state.fixed.clean_stop = clean ? 1 : 0;
+        return {};
+      },
+      [&](Status status) {
+        written = status;
+        done = true;
+      });
+  while (!done) {
+    header_writer_.turn();
+    core_.flusher.turn();
+    core_.engine.flush_submissions();
+    core_.engine.wait();
+    core_.engine.poll();
+  }
+  return written;
 }
 
 Gauges StoreImpl::gauges() const noexcept {
