@@ -499,8 +499,8 @@ Status StoreImpl::close() {
       core_.bury_now();
     }
     if (writer_.idle()) writer_.close_open_segment();
-    const bool busy = !writer_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() || !core_.flusher.idle() ||
-                      reader_.in_flight() > 0 || source_.busy();
+    const bool busy = !writer_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
+                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy();
     if (!busy) break;
     core_.engine.flush_submissions();
     turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
