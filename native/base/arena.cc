@@ -45,8 +45,9 @@ Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out
     }
     arena->base_ = map_shared(arena->descriptor_, bytes);
     if (arena->base_ == nullptr) {
-      return {{Code::IoError, -errno}, "mapping an arena of " + std::to_string(bytes) + " bytes: " + errno_name(errno) +
-                                           "; lower --arena or raise the memory limit"};
+      return {{Code::IoError, -errno},
+              "mapping an arena of " + std::to_string(bytes) + " bytes: " + errno_name(errno) +
+                  "; lower --arena or raise the memory limit"};
     }
   }
   *out = std::move(arena);

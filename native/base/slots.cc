@@ -13,7 +13,9 @@ Slot::~Slot() {
 uint64_t Slot::held_bytes() const noexcept { return SlotPool::held_bytes(bytes_); }
 
 SlotPool::SlotPool(Arena& arena)
-    : arena_(arena), base_(arena.bytes().data()), capacity_bytes_(round_down(arena.bytes().size(), kPieceBytesMax)),
+    : arena_(arena),
+      base_(arena.bytes().data()),
+      capacity_bytes_(round_down(arena.bytes().size(), kPieceBytesMax)),
       free_bytes_(capacity_bytes_) {
   for (uint32_t& head : partial_head_) head = kNone;
   chunks_.resize(capacity_bytes_ / kPieceBytesMax);

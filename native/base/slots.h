@@ -81,9 +81,9 @@ class SlotPool {
   static constexpr uint32_t kClasses = 6;                               // tails of 1, 2, 4, 8, 16, 32 pages
 
   struct Chunk {
-    uint64_t free_units = 0;     // tail chunks: bit i = unit i is free
-    uint32_t next_in_slot = 0;   // page number of the next piece
-    uint32_t previous = kNone;   // neighbours in the list of free chunks or of a class's partly free ones
+    uint64_t free_units = 0;    // tail chunks: bit i = unit i is free
+    uint32_t next_in_slot = 0;  // page number of the next piece
+    uint32_t previous = kNone;  // neighbours in the list of free chunks or of a class's partly free ones
     uint32_t next = kNone;
     uint8_t tail_class = kWhole;
   };

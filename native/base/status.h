@@ -22,10 +22,10 @@ enum class Code : uint8_t {
   Unsupported,  // understood, not built or not allowed here
   Late,         // the deadline passed first
   Cancelled,
-  Closed,       // the peer, the loop or the store is gone
+  Closed,  // the peer, the loop or the store is gone
   NoSpace,
-  IoError,      // detail says which
-  Internal,     // our own mistake
+  IoError,   // detail says which
+  Internal,  // our own mistake
 };
 
 std::string_view code_name(Code code) noexcept;
