@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 from halfstep import _shard
@@ -20,6 +17,7 @@ from halfstep.daemon.config import ServeConfig, format_bytes, temporary_director
 from halfstep.daemon.metrics import serve_metrics
 from halfstep.daemon.notify import notify
 from halfstep.daemon.report import lines
+from halfstep.daemon.signals import StopSignals
 from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError, Unavailable
 
 # How often the main thread looks whether a shard has stopped by itself.
@@ -84,30 +82,18 @@ def _make_directories(config: ServeConfig) -> None:
 
 def run(config: ServeConfig, *, as_json: bool = False, out: TextIO = sys.stdout) -> int:
     """Serves until SIGTERM or SIGINT; returns the process's exit status. Further signals change nothing: only SIGKILL does."""
-    stop = threading.Event()
-    signals: list[int] = []
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        signals.append(number)
-        stop.set()
-
-    previous = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        config = config.validated()
-        server = start(config, _progress(stop, as_json=as_json, out=out))
-        return _serve(server, config, stop, signals, as_json=as_json, out=out)
-    except KeyboardInterrupt:
-        if not as_json:
-            print("stopped before the store was ready; nothing was left behind", file=out, flush=True)
-        return EXIT_INTERRUPTED
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with StopSignals() as stop:
+        try:
+            config = config.validated()
+            server = start(config, _progress(stop, as_json=as_json, out=out))
+            return _serve(server, config, stop, as_json=as_json, out=out)
+        except KeyboardInterrupt:
+            if not as_json:
+                print("stopped before the store was ready; nothing was left behind", file=out, flush=True)
+            return EXIT_INTERRUPTED
 
 
-def _serve(
-    server: _shard.Server, config: ServeConfig, stop: threading.Event, signals: list[int], *, as_json: bool, out: TextIO
-) -> int:
+def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_json: bool, out: TextIO) -> int:
     end_metrics: Callable[[], None] | None = None
     flushed = False
     try:
@@ -121,7 +107,7 @@ def _serve(
                 raise DeviceError(f"a shard stopped by itself: {why}")
         notify(STOPPING="1")
         if not as_json:
-            print(f"stopping   {signal.Signals(signals[0]).name}: sealing and flushing", file=out, flush=True)
+            print(f"stopping   {stop.received[0].name}: sealing and flushing", file=out, flush=True)
     finally:
         if end_metrics is not None:
             end_metrics()
@@ -151,7 +137,7 @@ def _plain(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _progress(stop: threading.Event, *, as_json: bool, out: TextIO) -> Callable[[str, int, int], bool]:
+def _progress(stop: StopSignals, *, as_json: bool, out: TextIO) -> Callable[[str, int, int], bool]:
     """Says each step once, and how far a long one is at every tenth; False as soon as a signal came."""
     said: dict[str, int] = {}
 
@@ -162,6 +148,6 @@ def _progress(stop: threading.Event, *, as_json: bool, out: TextIO) -> Callable[
             if not as_json:
                 print(f"{step}: {format_bytes(done)} of {format_bytes(total)}", file=out, flush=True)
             notify(STATUS=step, EXTEND_TIMEOUT_USEC="30000000")
-        return not stop.is_set()
+        return not stop.received
 
     return progress
