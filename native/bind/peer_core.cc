@@ -167,26 +167,22 @@ void Queue::fence(const Batch& batch) {
   }
 }
 
-nb::list Queue::poll() {
+void Queue::poll(nb::list into) {
   hs_queue* queue = handle();
   const OnlyOne only(polling_);
-  nb::list list;
   std::array<hs_event, kEventsMax> events;
   size_t count = 0;
   do {
     count = hs_queue_poll(queue, events.data(), events.size());
-    deliver(events.data(), count, &list);
+    deliver(events.data(), count, &into);
   } while (count == events.size());
-  return list;
 }
 
-nb::list Queue::wait(double timeout_s) {
+void Queue::wait(nb::list into, double timeout_s) {
   handle();
   const OnlyOne only(polling_);
-  nb::list list;
   std::array<hs_event, kEventsMax> events;
-  deliver(events.data(), wait_slices(events.data(), events.size(), timeout_s), &list);
-  return list;
+  deliver(events.data(), wait_slices(events.data(), events.size(), timeout_s), &into);
 }
 
 size_t Queue::wait_slices(hs_event* events, size_t max, double timeout_s) {

@@ -64,10 +64,11 @@ class Queue {
   // As submit, and returns after the terminal event. An exception raised by a signal's handler cancels the batch and leaves
   // only after the terminal event: no byte lands after it.
   void run(nb::object batch);
-  // [(owner, done, steps_done)]; never waits.
-  nb::list poll();
-  // Waits for at least one event; empty after the time (negative: for ever). Signals are heard.
-  nb::list wait(double timeout_s);
+  // Appends (owner, done, steps_done) to `into`, the caller's: an exception that a signal's handler raises on the way back
+  // loses none. Never waits.
+  void poll(nb::list into);
+  // Waits for at least one event; appends none after the time (negative: for ever). Signals are heard.
+  void wait(nb::list into, double timeout_s);
   // Ends a wait early, for an event that the core does not know of; the next wait where none is running.
   void nudge() noexcept { nudged_ = true; }
   void cancel(Batch& batch) const;

@@ -161,9 +161,9 @@ void bind_core(nb::module_& m) {
             self.run(std::move(batch));
           },
           "batch"_a)
-      .def("poll", &Queue::poll, nb::sig("def poll(self) -> list[tuple[typing.Any, bool, int]]"))
-      .def("wait", &Queue::wait, "timeout_s"_a,
-           nb::sig("def wait(self, timeout_s: float) -> list[tuple[typing.Any, bool, int]]"))
+      .def("poll", &Queue::poll, "into"_a, nb::sig("def poll(self, into: list[tuple[typing.Any, bool, int]]) -> None"))
+      .def("wait", &Queue::wait, "into"_a, "timeout_s"_a,
+           nb::sig("def wait(self, into: list[tuple[typing.Any, bool, int]], timeout_s: float) -> None"))
       .def("nudge", &Queue::nudge)
       .def("cancel", &Queue::cancel, "batch"_a)
       .def("cancel_all", &Queue::cancel_all)

@@ -13,6 +13,7 @@
 #include "base/build_info.h"
 #include "peer/client.h"
 #include "peer/submission.h"
+#include "wire/names.h"
 
 using halfstep::Fault;
 using halfstep::peer::Client;
@@ -174,58 +175,9 @@ uint32_t hs_component(uint32_t group, uint32_t variant, uint32_t cell) {
   return halfstep::wire::Component::of(group, variant, cell).value;
 }
 
-const char* hs_answer_name(uint8_t answer) {
-  switch (static_cast<halfstep::wire::Answer>(answer)) {
-    case halfstep::wire::Answer::Pending: return "pending";
-    case halfstep::wire::Answer::Ok: return "ok";
-    case halfstep::wire::Answer::Miss: return "miss";
-    case halfstep::wire::Answer::Late: return "late";
-    case halfstep::wire::Answer::Cancelled: return "cancelled";
-    case halfstep::wire::Answer::Throttled: return "throttled";
-    case halfstep::wire::Answer::Rejected: return "rejected";
-    case halfstep::wire::Answer::Unavailable: return "unavailable";
-  }
-  return "unknown";
-}
+const char* hs_answer_name(uint8_t answer) { return halfstep::wire::answer_name(static_cast<halfstep::wire::Answer>(answer)); }
 
-const char* hs_reason_name(uint16_t reason) {
-  using halfstep::wire::Reason;
-  switch (static_cast<Reason>(reason)) {
-    case Reason::None: return "none";
-    case Reason::Stored: return "stored";
-    case Reason::Present: return "present";
-    case Reason::Absent: return "absent";
-    case Reason::Corrupt: return "corrupt";
-    case Reason::Collision: return "collision";
-    case Reason::Length: return "length";
-    case Reason::Skipped: return "skipped";
-    case Reason::Expired: return "expired";
-    case Reason::Pending: return "pending";
-    case Reason::Load: return "load";
-    case Reason::Budget: return "budget";
-    case Reason::Full: return "full";
-    case Reason::Checksum: return "checksum";
-    case Reason::TooLarge: return "too_large";
-    case Reason::Policy: return "policy";
-    case Reason::Unsupported: return "unsupported";
-    case Reason::WrongShard: return "wrong_shard";
-    case Reason::Malformed: return "malformed";
-    case Reason::UnknownLayout: return "unknown_layout";
-    case Reason::UnknownNamespace: return "unknown_namespace";
-    case Reason::Version: return "version";
-    case Reason::Limit: return "limit";
-    case Reason::Stopping: return "stopping";
-    case Reason::Media: return "media";
-    case Reason::NoConnection: return "no_connection";
-    case Reason::OutcomeUnknown: return "outcome_unknown";
-    case Reason::QueueFull: return "queue_full";
-    case Reason::Forked: return "forked";
-    case Reason::Closed: return "closed";
-    case Reason::Deadline: return "deadline";
-    case Reason::ProtocolError: return "protocol_error";
-  }
-  return "unknown";
-}
+const char* hs_reason_name(uint16_t reason) { return halfstep::wire::reason_name(static_cast<halfstep::wire::Reason>(reason)); }
 
 const char* hs_version(void) {
   // Never destroyed: it may be asked for while the process exits.

@@ -84,8 +84,6 @@ std::string sample_name(const Sample& sample);
 
 // Names as they stand in metrics and in docs/wire-protocol.md; "" for a number that has none.
 const char* command_name(wire::Opcode opcode) noexcept;
-const char* answer_name(wire::Answer answer) noexcept;
-const char* reason_name(wire::Reason reason) noexcept;
 const char* protocol_error_name(ProtocolError kind) noexcept;
 
 }  // namespace halfstep::shard

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,77 +13,31 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import halfstep
+from halfstep.tools.daemon_process import DaemonProcess
 
-START_S = 60
 # Segments of 8 MiB, so that a block may have 1.75 MiB; and the smallest that is quick to make.
 LARGE_STORE, SMALL_STORE, ARENA = "1100MiB", "256MiB", "64MiB"
 
 
-class Daemon:
-    """`halfstep serve --json`. Its addresses stay the same over restarts, so that clients find it again."""
+class Daemon(DaemonProcess):
+    """One with a unix socket and a store of `size`, as tests treat it."""
 
     def __init__(self, directory: Path, size: str) -> None:
-        self.size = size
-        self.store = directory / "store.hs"
         # A socket's path is short; a test's directory may not be.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
         self._socket = Path(self._socket_directory.name) / "h.sock"
-        self._log = directory / "daemon.log"
-        self._listen = "127.0.0.1:0"
-        self._process: subprocess.Popen[str] | None = None
-        self.facts: dict[str, Any] = {}
-
-    def start(self) -> None:
-        """Start it, wait until it listens."""
-        command = [
-            sys.executable,
-            "-m",
-            "halfstep.tools.cli",
-            "serve",
-            "--json",
-            "--store",
-            str(self.store),
-            "--size",
-            self.size,
-        ]
-        command += ["--arena", ARENA, "--listen", self._listen, "--unix", str(self._socket)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self.end(signal.SIGKILL)
-            raise AssertionError(f"the daemon did not start: {self._log.read_text()[-2000:]}")
-        self.facts = json.loads(line)
-        self._listen = next(address for address in self.facts["listening"] if not address.startswith("unix:"))
-
-    @property
-    def url(self) -> str:
-        """For connect(), without a namespace."""
-        return f"halfstep://{self._listen}"
+        super().__init__(directory, "--size", size, "--arena", ARENA, unix=str(self._socket))
 
     @property
     def unix_url(self) -> str:
         """For connect(), without a namespace."""
         return f"halfstep+unix://{self._socket}"
-
-    @property
-    def pid(self) -> int:
-        """Of the running process."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether there is a process."""
-        return self._process is not None and self._process.poll() is None
 
     def pause(self) -> None:
         """It is there and says nothing, until resume()."""
@@ -110,21 +63,10 @@ class Daemon:
             self.kill()
         self.start()
 
-    def end(self, number: int) -> int:
-        """Send the signal, reap it; its exit status."""
-        if self._process is None:
-            return 0
-        process, self._process = self._process, None
-        if process.poll() is None:
-            process.send_signal(number)
-        status = process.wait(START_S)
-        assert process.stdout is not None
-        process.stdout.close()
-        return status
-
     def close(self) -> None:
         """No process stays, whatever happened, and no store: pytest would keep it for three runs."""
-        self.end(signal.SIGKILL)
+        if self._process is not None:
+            self.end(signal.SIGKILL)
         self.store.unlink(missing_ok=True)
         self._socket_directory.cleanup()
 

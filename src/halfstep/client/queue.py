@@ -60,6 +60,10 @@ class Queue:
         self._core: _peer.Core | None = None
         self._offline_signal = -1
         self._watched = False
+        # What the core said and no leader has sorted yet: a signal's exception may come between the two.
+        self._inbox: list[tuple[Any, bool, int]] = []
+        # Over, and their call-backs not all called: in the same way.
+        self._finished: dict[Ticket[Any], None] = {}
         # By ticket: its newest event that no poll has returned yet.
         self._pending: dict[Ticket[Any], Event] = {}
 
@@ -270,19 +274,24 @@ class Queue:
 
     def _lead(self, timeout_s: float | None) -> None:
         """Ask the core for events, as the leader that this thread has become; None = without waiting."""
-        finished: list[Ticket[Any]] = []
         try:
             native = self._native
             assert native is not None
-            raw = native.poll() if timeout_s is None else native.wait(timeout_s)
-            for ticket, done, steps_done in raw:
+            if self._inbox or timeout_s is None:
+                native.poll(self._inbox)
+            else:
+                native.wait(self._inbox, timeout_s)
+            # Nothing is taken out of a list before it has its next place: each step may be done again.
+            for ticket, done, steps_done in self._inbox:
                 self._pending[ticket] = Event(ticket, done, steps_done)
                 if done:
-                    finished.append(ticket)
+                    self._finished[ticket] = None
+            self._inbox.clear()
         finally:
             self._end_lead()
-        for ticket in finished:
+        for ticket in tuple(self._finished):
             ticket.finish()
+            self._finished.pop(ticket, None)
 
     def _take(self) -> list[Event]:
         with self._changed:
