@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -25,6 +26,23 @@ using Octets = std::vector<std::byte>;
 
 void require(bool fact) {
   if (!fact) std::abort();
+}
+
+// The fuzzer looks at its watch by a SIGALRM without SA_RESTART.
+template <typename Call>
+auto uninterrupted(Call&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+bool receive(int socket, Bytes into) {
+  while (!into.empty()) {
+    const ssize_t got = uninterrupted([&] { return ::recv(socket, into.data(), into.size(), MSG_WAITALL); });
+    if (got <= 0) return false;
+    into = into.subspan(static_cast<size_t>(got));
+  }
+  return true;
 }
 
 constexpr std::byte kGuard{0xA5};
@@ -60,7 +78,9 @@ class Listener {
     ::close(descriptor_);
     ::unlink(path_.c_str());
   }
-  int accept() const { return ::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); }
+  int accept() const {
+    return uninterrupted([&] { return ::accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC); });
+  }
   std::string address() const { return "unix:" + path_; }
 
  private:
@@ -70,10 +90,10 @@ class Listener {
 
 bool read_frame(int socket) {
   std::array<std::byte, wire::kHeaderBytes> head;
-  if (::recv(socket, head.data(), head.size(), MSG_WAITALL) != static_cast<ssize_t>(head.size())) return false;
+  if (!receive(socket, head)) return false;
   const auto header = load_le<wire::Header>(head.data());
   Octets rest(size_t{header.body_bytes} + header.payload_bytes);
-  return rest.empty() || ::recv(socket, rest.data(), rest.size(), MSG_WAITALL) == static_cast<ssize_t>(rest.size());
+  return receive(socket, rest);
 }
 
 void add_whole_ok(wire::FrameWriter& frame) {
@@ -87,9 +107,10 @@ bool shake_hands(int socket, const wire::Layout& layout) {
   Octets out;
   wire::FrameWriter frame(out);
   const auto send_all = [&] {
-    const bool sent = ::send(socket, out.data(), out.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(out.size());
+    const ssize_t sent = uninterrupted([&] { return ::send(socket, out.data(), out.size(), MSG_NOSIGNAL); });
+    const bool whole = sent == static_cast<ssize_t>(out.size());
     out.clear();
-    return sent;
+    return whole;
   };
   if (!read_frame(socket)) return false;
   frame.begin(wire::Opcode::Final, uint64_t{1} << 56);
@@ -281,7 +302,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(shake_hands(socket, layout));
   for (ConstBytes rest(frames); !rest.empty();) {
     const size_t step = std::min<size_t>(rest.size(), size % 2 == 0 ? rest.size() : 1500);
-    const ssize_t sent = ::send(socket, rest.data(), step, MSG_NOSIGNAL);
+    const ssize_t sent = uninterrupted([&] { return ::send(socket, rest.data(), step, MSG_NOSIGNAL); });
     if (sent <= 0) break;  // the client has had enough
     rest = rest.subspan(static_cast<size_t>(sent));
   }
