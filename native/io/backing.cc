@@ -281,7 +281,7 @@ uint64_t free_bytes(const std::string& path) noexcept {
 Fault Backing::create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context) {
   const std::string& path = options.path;
   if (options.bytes == 0 || options.bytes % kPageBytes != 0) {
-    return {Code::Invalid, "flash_bytes=" + std::to_string(options.bytes) + " for " + path +
+    return {Code::Invalid, "size=" + std::to_string(options.bytes) + " for " + path +
                                ": must be a positive multiple of " + std::to_string(kPageBytes)};
   }
   const std::string directory = parent_of(path);
@@ -305,7 +305,7 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
     const uint64_t free = uint64_t{fs.f_bavail} * fs.f_frsize;
     if (options.bytes > free || free - options.bytes < kHeadroomBytes) {
       return {{Code::NoSpace, -ENOSPC},
-              "flash_bytes=" + sized(options.bytes) + ": " + directory + " has " + sized(free) +
+              "size=" + sized(options.bytes) + ": " + directory + " has " + sized(free) +
                   " free; lower it or mount a larger device"};
     }
   }
@@ -317,7 +317,7 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
   for (uint64_t done = 0; done < options.bytes;) {
     const uint64_t step = std::min(options.bytes - done, kAllocateStepBytes);
     if (const int error = allocate(descriptor, done, step); error != 0) {
-      return failed("allocating flash_bytes=" + sized(options.bytes) + " in " + directory + " after " + sized(done), error,
+      return failed("allocating size=" + sized(options.bytes) + " in " + directory + " after " + sized(done), error,
                     error == EFBIG ? "the file system's or the process's file size limit (ulimit -f) is lower"
                                    : "lower it or mount a larger device");
     }

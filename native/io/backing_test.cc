@@ -99,7 +99,7 @@ TEST_F(BackingFile, RefusesMoreThanTheFileSystemHasBeforeItStarts) {
   const Fault fault = Backing::create({path(), uint64_t{1} << 60, true}, progress, &started);
   EXPECT_TRUE(fault.status == Code::NoSpace);
   EXPECT_FALSE(started);
-  EXPECT_TRUE(contains(fault.what, "flash_bytes=1152921504606846976")) << fault.what;
+  EXPECT_TRUE(contains(fault.what, "size=1152921504606846976")) << fault.what;
   EXPECT_TRUE(contains(fault.what, directory_.path() + " has ")) << fault.what;
   EXPECT_TRUE(contains(fault.what, "lower it or mount a larger device")) << fault.what;
   EXPECT_FALSE(exists());
@@ -131,7 +131,7 @@ TEST_F(BackingFile, RefusesSizesThatAreNoPages) {
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4097}}) {
     const Fault fault = create(path(), bytes);
     EXPECT_TRUE(fault.status == Code::Invalid);
-    EXPECT_TRUE(contains(fault.what, "flash_bytes=" + std::to_string(bytes))) << fault.what;
+    EXPECT_TRUE(contains(fault.what, "size=" + std::to_string(bytes))) << fault.what;
     EXPECT_TRUE(contains(fault.what, "4096")) << fault.what;
     EXPECT_FALSE(exists());
   }

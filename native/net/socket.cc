@@ -220,17 +220,18 @@ Occupant occupant_of(const Resolved& target, const std::string& path, std::strin
   return Occupant::Alive;
 }
 
+// Where to listen is the operator's choice: what does not work about it is Invalid, not a device's fault.
 Fault bind_unix(int descriptor, const Address& address, const Resolved& target) {
   const std::string& path = address.host;
   std::string holder;
   switch (occupant_of(target, path, &holder)) {
     case Occupant::Alive:
-      return fault(Code::IoError, EADDRINUSE, address.text() + ": in use by " + holder + "; stop it or choose another path");
+      return fault(Code::Invalid, EADDRINUSE, address.text() + ": in use by " + holder + "; stop it or choose another path");
     case Occupant::NotASocket:
-      return fault(Code::IoError, EEXIST, address.text() + ": exists and is not a socket; choose another path");
+      return fault(Code::Invalid, EEXIST, address.text() + ": exists and is not a socket; choose another path");
     case Occupant::Stale:
       if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
-        return fault(Code::IoError, errno,
+        return fault(Code::Invalid, errno,
                      address.text() + ": nobody listens there any more, and it cannot be removed: " + errno_name(errno) +
                          "; remove it or choose another path");
       }
@@ -240,13 +241,13 @@ Fault bind_unix(int descriptor, const Address& address, const Resolved& target) 
   if (::bind(descriptor, target.get(), target.bytes) != 0) {
     const int error = errno;
     const std::string folder = path.substr(0, path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
-    return fault(Code::IoError, error,
+    return fault(Code::Invalid, error,
                  address.text() + ": " + errno_name(error) +
                      (error == ENOENT ? "; create the directory " + folder : "; choose a path that this user may write"));
   }
   // Before listen(): nobody can have connected under the umask's mode.
   if (::chmod(path.c_str(), kUnixMode) != 0) {
-    return fault(Code::IoError, errno, address.text() + ": mode 0660 cannot be set: " + errno_name(errno));
+    return fault(Code::Invalid, errno, address.text() + ": mode 0660 cannot be set: " + errno_name(errno));
   }
   return {};
 }
@@ -268,7 +269,7 @@ Fault bind_tcp(int descriptor, const Address& address, const Resolved& target) {
       break;
     default: break;
   }
-  return fault(Code::IoError, error, std::move(what));
+  return fault(Code::Invalid, error, std::move(what));
 }
 
 Fault open_socket(const Address& address, const Resolved& target, int* out) {
@@ -346,10 +347,10 @@ Fault listen_on(const Address& address, int* descriptor, Address* bound) {
   if (::listen(opened, kBacklog) != 0) {
     const int error = errno;
     if (error == EADDRINUSE) {  // two may bind with SO_REUSEADDR, only one may listen
-      return fault(Code::IoError, error,
+      return fault(Code::Invalid, error,
                    address.text() + ": in use by " + port_holder(address.port) + "; stop it or choose another port");
     }
-    return fault(Code::IoError, error, address.text() + ": listen: " + errno_name(error));
+    return fault(Code::Invalid, error, address.text() + ": listen: " + errno_name(error));
   }
   *bound = address;
   if (!address.is_unix) {

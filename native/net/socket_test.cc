@@ -144,7 +144,7 @@ TEST_F(SocketTest, NamesWhoHoldsABusyPort) {
   int second = -1;
   Address unused;
   const Fault busy = listen_on(bound, &second, &unused);
-  EXPECT_EQ(busy.status, Status(Code::IoError, -EADDRINUSE));
+  EXPECT_EQ(busy.status, Status(Code::Invalid, -EADDRINUSE));
   EXPECT_NE(busy.what.find("pid " + std::to_string(::getpid())), std::string::npos) << busy.what;
   EXPECT_NE(busy.what.find("choose another port"), std::string::npos) << busy.what;
   EXPECT_EQ(second, -1);
@@ -159,7 +159,7 @@ TEST_F(SocketTest, RefusesAUnixSocketThatSomebodyServes) {
   Address bound;
   ASSERT_TRUE(listen_on(address(unix_address()), &first, &bound).ok());
   const Fault busy = listen_on(address(unix_address()), &second, &bound);
-  EXPECT_EQ(busy.status, Status(Code::IoError, -EADDRINUSE));
+  EXPECT_EQ(busy.status, Status(Code::Invalid, -EADDRINUSE));
   EXPECT_NE(busy.what.find("pid " + std::to_string(::getpid())), std::string::npos) << busy.what;
   ::close(first);
 }
@@ -178,7 +178,7 @@ TEST_F(SocketTest, LeavesAFileAlone) {
   int listener = -1;
   Address bound;
   const Fault bad = listen_on(address(unix_address()), &listener, &bound);
-  EXPECT_EQ(bad.status, Status(Code::IoError, -EEXIST));
+  EXPECT_EQ(bad.status, Status(Code::Invalid, -EEXIST));
   std::string content;
   std::ifstream(path()) >> content;
   EXPECT_EQ(content, "precious");

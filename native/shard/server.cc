@@ -41,7 +41,7 @@ class Listening {
       if (!address.loopback() && !config.insecure_listen) {
         return {Code::Invalid, "listen=" + text +
                                    ": anybody who reaches it could read and delete blocks, since clients are not "
-                                   "authenticated yet; listen on 127.0.0.1, or allow it with insecure_listen"};
+                                   "authenticated yet; listen on 127.0.0.1, or allow it with --insecure-listen"};
       }
       int descriptor = -1;
       net::Address bound;

@@ -238,7 +238,7 @@ TEST_F(ServerTest, NamesWhatItRefuses) {
   config_.listen = {};
   EXPECT_NE(refusal().find("listen"), std::string::npos);
   config_.listen = {"0.0.0.0:0"};
-  EXPECT_NE(refusal().find("insecure_listen"), std::string::npos);
+  EXPECT_NE(refusal().find("--insecure-listen"), std::string::npos);
   config_.listen = {"unix:" + directory_ + "/s"};
   config_.arena_bytes = 1 * MiB;
   EXPECT_NE(refusal().find("arena_bytes=1048576"), std::string::npos);

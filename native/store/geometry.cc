@@ -87,7 +87,7 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
   }
   const uint32_t segments = segments_that_fit(device_bytes, segment_bytes);
   if (segments < format::kSegmentsPerShardMin) {
-    return {Code::NoSpace, "flash_bytes=" + std::to_string(device_bytes) + ": too small for " +
+    return {Code::NoSpace, "size=" + std::to_string(device_bytes) + ": too small for " +
                                std::to_string(format::kSegmentsPerShardMin) + " segments of " + mebibytes(segment_bytes) +
                                "; the smallest size is " + mebibytes(device_bytes_needed(segment_bytes))};
   }

@@ -40,7 +40,7 @@ _ERRORS: dict[str, type[HalfstepError]] = {
 def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None = None) -> _shard.Server:
     """Opens or makes the store and serves it. `config` is validated.
 
-    Errors: ConfigError (a value, no space), Unavailable (a locked store), DeviceError (the disk, a busy port): whole sentences.
+    Errors: ConfigError (a value, no space, a busy port), Unavailable (a locked store), DeviceError (the disk): whole sentences.
     """
     _make_directories(config)
     try:
