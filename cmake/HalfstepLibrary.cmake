@@ -65,6 +65,10 @@ function(halfstep_tests folder)
     cmake_path(GET test STEM stem)
     add_executable(${folder}_${stem} "${test}")
     target_link_libraries(${folder}_${stem} PRIVATE ${arg_LINKS} GTest::gtest_main halfstep_flags)
+    if(HALFSTEP_SANITIZE)
+      # Instrumented and optimised, the bodies of tests take most of the build's time; what they test is optimised all the same.
+      target_compile_options(${folder}_${stem} PRIVATE -O0)
+    endif()
     # PRE_TEST: the cases are listed when ctest starts, so that a build never runs what it built.
     gtest_discover_tests(${folder}_${stem} TEST_PREFIX "${folder}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS native TIMEOUT 120)

@@ -49,7 +49,7 @@ if(DEFINED halfstep_sanitizers)
   if(HALFSTEP_FUZZ)
     string(APPEND halfstep_sanitizers ",fuzzer-no-link")
   endif()
-  # Global, because libnanobind has to be built with them too.
-  add_compile_options(-fsanitize=${halfstep_sanitizers} ${halfstep_sanitizer_flags} -fno-omit-frame-pointer -g)
+  # Global, because libnanobind has to be built with them too. -g1: the reports need lines, not variables.
+  add_compile_options(-fsanitize=${halfstep_sanitizers} ${halfstep_sanitizer_flags} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${halfstep_sanitizers})
 endif()

@@ -5,13 +5,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/build_info.h"
+#include "bind/shard_calls.h"
+#include "bind/shard_fsck.h"
 #include "shard/server.h"
 
 namespace nb = nanobind;
@@ -21,20 +22,13 @@ namespace {
 
 using halfstep::Code;
 using halfstep::Fault;
+using halfstep::bind::Progress;
+using halfstep::bind::StartError;
 using halfstep::shard::Config;
 using halfstep::shard::Facts;
 using halfstep::shard::Metrics;
 using halfstep::shard::Sample;
 using halfstep::shard::Server;
-
-// Args: the code's name, the sentence. Raised as halfstep._shard.StartError.
-struct StartError : std::exception {
-  StartError(std::string code_name, std::string sentence_text)
-      : code(std::move(code_name)), sentence(std::move(sentence_text)) {}
-  const char* what() const noexcept override { return sentence.c_str(); }
-  std::string code;
-  std::string sentence;
-};
 
 halfstep::io::EngineChoice engine_named(const std::string& name) {
   if (name == "auto") return halfstep::io::EngineChoice::Auto;
@@ -159,28 +153,6 @@ nb::dict build_info() {
   return dict;
 }
 
-// A Python call that reports progress. What it raises stops the start, and is raised again when that has been undone.
-class Progress {
- public:
-  explicit Progress(nb::object call) : call_(std::move(call)) {}
-  bool operator()(const char* step, uint64_t done, uint64_t total) {
-    const nb::gil_scoped_acquire locked;
-    try {
-      return nb::cast<bool>(call_(step, done, total));
-    } catch (...) {
-      raised_ = std::current_exception();
-      return false;
-    }
-  }
-  void raise_again() const {
-    if (raised_) std::rethrow_exception(raised_);
-  }
-
- private:
-  nb::object call_;
-  std::exception_ptr raised_;
-};
-
 class Core {
  public:
   Core(const std::string& store_path, uint64_t store_bytes, uint64_t segment_bytes, uint64_t arena_bytes, bool huge_pages,
@@ -285,6 +257,7 @@ NB_MODULE(_shard, m) {
            "End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.")
       .def("running", &Core::running)
       .def("why_stopped", &Core::why_stopped, "Empty while it runs.");
+  halfstep::bind::add_fsck(m);
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"),
         "Version, kind of build and commit of the native half.");
 }

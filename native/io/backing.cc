@@ -12,12 +12,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,6 +27,9 @@
 
 namespace halfstep::io {
 namespace {
+
+constexpr auto kLockLingers = std::chrono::seconds(2);
+constexpr auto kLockRetryEvery = std::chrono::milliseconds(20);
 
 // One fallocate call per step: small enough that Ctrl-C is answered, large enough that extents stay
 // long.
@@ -135,9 +140,9 @@ int sync_directory(const std::string& path) noexcept {
 }
 
 // 0 or an errno; EAGAIN: another open file description holds it.
-int lock_whole_file(int descriptor) noexcept {
+int lock_whole_file(int descriptor, bool shared) noexcept {
   struct flock lock {};
-  lock.l_type = F_WRLCK;
+  lock.l_type = shared ? F_RDLCK : F_WRLCK;
   lock.l_whence = SEEK_SET;  // l_len 0: to the end, wherever that is
   if (fcntl(descriptor, F_OFD_SETLK, &lock) == 0) return 0;
   return errno == EACCES ? EAGAIN : errno;
@@ -281,8 +286,8 @@ uint64_t free_bytes(const std::string& path) noexcept {
 Fault Backing::create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context) {
   const std::string& path = options.path;
   if (options.bytes == 0 || options.bytes % kPageBytes != 0) {
-    return {Code::Invalid, "size=" + std::to_string(options.bytes) + " for " + path +
-                               ": must be a positive multiple of " + std::to_string(kPageBytes)};
+    return {Code::Invalid, "size=" + std::to_string(options.bytes) + " for " + path + ": must be a positive multiple of " +
+                               std::to_string(kPageBytes)};
   }
   const std::string directory = parent_of(path);
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -311,7 +316,7 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
   }
   // Held while it grows, so that a daemon started meanwhile is told so instead of opening half a
   // store.
-  if (const int error = lock_whole_file(descriptor); error != 0) return failed("locking " + path, error);
+  if (const int error = lock_whole_file(descriptor, false); error != 0) return failed("locking " + path, error);
   switch_off_copy_on_write(descriptor);
 
   for (uint64_t done = 0; done < options.bytes;) {
@@ -336,7 +341,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
   std::unique_ptr<Backing> backing(new Backing);
   backing->facts_.path = path;
-  backing->descriptor_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  backing->descriptor_ = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {
     const int error = errno;
@@ -349,7 +354,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   if (!S_ISREG(about.st_mode)) {
     return {Code::Unsupported, path + ": not a regular file; give the path of a store file"};
   }
-  if (const int error = lock_whole_file(descriptor); error == EAGAIN) {
+  if (const int error = lock_whole_file(descriptor, options.read_only); error == EAGAIN) {
     return {{Code::Present, -EAGAIN},
             path + ": locked by " + lock_holder(descriptor, path) +
                 "; one store serves one daemon: stop that one or use another path"};
@@ -374,6 +379,15 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   }
   *out = std::move(backing);
   return {};
+}
+
+Fault Backing::open_patiently(const Options& options, std::unique_ptr<Backing>* out) {
+  const auto until = std::chrono::steady_clock::now() + kLockLingers;
+  for (;;) {
+    Fault fault = open(options, out);
+    if (fault.status != Code::Present || std::chrono::steady_clock::now() >= until) return fault;
+    std::this_thread::sleep_for(kLockRetryEvery);
+  }
 }
 
 Backing::~Backing() {

@@ -26,6 +26,7 @@ class Backing {
     std::string path;
     uint64_t bytes = 0;          // create(): the size; open(): ignored
     bool allow_buffered = true;  // false: refuse where O_DIRECT is refused
+    bool read_only = false;      // open(): nothing can be written; others may read at the same time, nobody may write
   };
 
   // Makes the file, allocates every byte (progress by the callback: bytes done, bytes in all), syncs file and directory.
@@ -34,6 +35,9 @@ class Backing {
   static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context);
   // Opens and locks. A lock held elsewhere (Present) is named: which process, where to look. No such file: NotFound.
   static Fault open(const Options& options, std::unique_ptr<Backing>* out);
+  // The same, but a lock that another holds is taken for another daemon's only when it lasts: a ring keeps its registered
+  // files, and with them the lock, until the kernel has taken it apart, a moment after its process is gone.
+  static Fault open_patiently(const Options& options, std::unique_ptr<Backing>* out);
   ~Backing();
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;

@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 namespace halfstep::shard {
@@ -18,20 +16,6 @@ bool exists(const std::string& path) noexcept { return ::access(path.c_str(), F_
 bool report_allocation(void* context, uint64_t done, uint64_t total) {
   const auto& progress = static_cast<const Config*>(context)->progress;
   return !progress || progress("allocating the store", done, total);
-}
-
-// A ring holds its registered files, and with them the lock, until the kernel has taken it apart in the background: a moment
-// after its process, or its server, is gone. So a lock is taken for another daemon's only when it lasts.
-constexpr auto kLockLingers = std::chrono::seconds(2);
-constexpr auto kLockRetryEvery = std::chrono::milliseconds(20);
-
-Fault open_unlocked(const io::Backing::Options& options, std::unique_ptr<io::Backing>* out) {
-  const auto until = std::chrono::steady_clock::now() + kLockLingers;
-  for (;;) {
-    Fault fault = io::Backing::open(options, out);
-    if (fault.status != Code::Present || std::chrono::steady_clock::now() >= until) return fault;
-    std::this_thread::sleep_for(kLockRetryEvery);
-  }
 }
 
 int sync_directory_of(const std::string& path) {
@@ -54,7 +38,7 @@ Fault StoreFile::open(const Config& config) {
   path_ = config.store_path;
   if (path_.empty()) return {Code::Invalid, "store_path: must name the store's file"};
   if (exists(path_)) {
-    return open_unlocked({.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered}, &backing_);
+    return io::Backing::open_patiently({.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered}, &backing_);
   }
   if (config.store_bytes == 0) {
     return {Code::NotFound, path_ + ": there is no store, and no size to make one with; give a size, or another path"};
@@ -71,7 +55,8 @@ Fault StoreFile::make(const Config& config) {
       .path = path_ + ".new", .bytes = geometry_.device_bytes, .allow_buffered = config.allow_buffered};
   if (exists(options.path)) {
     // Left by a daemon that was killed while it made one, unless somebody still holds its lock.
-    if (Fault fault = open_unlocked(options, &backing_); !fault.ok() && fault.status != Code::Invalid) return fault;
+    if (Fault fault = io::Backing::open_patiently(options, &backing_); !fault.ok() && fault.status != Code::Invalid)
+      return fault;
     backing_ = nullptr;
     ::unlink(options.path.c_str());
   }

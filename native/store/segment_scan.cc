@@ -61,13 +61,22 @@ ConstBytes SegmentScanner::page_at(uint32_t place) {
   return window_.page(place - window_first_);
 }
 
-void SegmentScanner::scan(uint32_t number, uint64_t generation, ScannedSegment* out) {
+void SegmentScanner::begin(uint32_t number, uint64_t generation, ScannedSegment* out) {
   number_ = number;
   generation_ = generation;
   window_first_ = UINT32_MAX;
   out_ = out;
   *out = {};
+}
+
+void SegmentScanner::scan(uint32_t number, uint64_t generation, ScannedSegment* out) {
+  begin(number, generation, out);
   if (!scan_footer()) walk();
+}
+
+void SegmentScanner::scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out) {
+  begin(number, generation, out);
+  walk();
 }
 
 bool SegmentScanner::take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
@@ -116,7 +125,9 @@ bool SegmentScanner::take_footer_keys(const HashKey& secret, ConstBytes page, co
 bool SegmentScanner::scan_footer() {
   const uint32_t pages = places_.segment_pages();
   format::PageHeader tail;
-  if (!open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail).ok()) return false;
+  const Status status = open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail);
+  if (status == Code::Corrupt) ++out_->pages_bad;
+  if (!status.ok()) return false;
   const auto entry_pages = static_cast<uint32_t>(div_up(tail.total_entries, format::kEntriesPerPage));
   if (tail.page_count > pages || tail.total_entries > pages || entry_pages >= tail.page_count) return false;
   note(tail, out_);

@@ -41,6 +41,8 @@ class SegmentScanner {
   SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard);
 
   void scan(uint32_t number, uint64_t generation, ScannedSegment* out);
+  // By its frames alone, whatever its footer says.
+  void scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out);
 
   // Decoders over one page each; public for the fuzzer. `address` says where the page was read.
   static bool take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
@@ -48,6 +50,7 @@ class SegmentScanner {
   static bool take_footer_keys(const HashKey& secret, ConstBytes page, const PageAddress& address, ScannedSegment* out);
 
  private:
+  void begin(uint32_t number, uint64_t generation, ScannedSegment* out);
   // The page, from a window that is read ahead; empty on a read error.
   ConstBytes page_at(uint32_t place);
   bool scan_footer();

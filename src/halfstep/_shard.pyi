@@ -35,5 +35,12 @@ class Server:
     def why_stopped(self) -> str:
         """Empty while it runs."""
 
+def fsck(path: str, *, payloads: bool = True, progress: object | None = None) -> dict[str, Any]:
+    """
+    Look over a store that no daemon serves, writing nothing. Raises StartError: locked, not a store, a newer format.
+
+    progress(step, done, total) is called now and then; a false answer stops: complete is False then.
+    """
+
 def build_info() -> dict[str, str]:
     """Version, kind of build and commit of the native half."""

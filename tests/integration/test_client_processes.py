@@ -130,6 +130,25 @@ def test_children_of_a_busy_client_work_at_once(client: halfstep.Client, stored:
     assert future.result(60).prefix == 3
 
 
+FORK_AND_EXIT = """
+import os, sys
+import halfstep
+
+client = halfstep.connect(sys.argv[1], layout=halfstep.Layout.opaque("fork and exit"), required=True, deadline_ms=30_000)
+client.submit("match", [b"key"]).result(60)
+if child := os.fork():
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    client.submit("match", [b"key"]).result(60)
+    print("parent")
+sys.exit(0)
+"""
+
+
+def test_the_exit_of_a_forked_child_leaves_the_parents_futures_alone(daemon: Any, run_script: Any) -> None:
+    done = run_script(FORK_AND_EXIT, daemon.url)
+    assert (done.returncode, done.stdout) == (0, "parent\n"), done.stderr
+
+
 def spawned_work(client: halfstep.Client) -> tuple[int, str]:
     """In a spawned process."""
     with client:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from halfstep.client.queue import Queue
@@ -23,7 +24,7 @@ class Futures:
         self._lock = threading.Lock()
         self._queue: Queue | None = None
         self._thread: threading.Thread | None = None
-        self._stops: Callable[[], object] = _nothing
+        self._stops: weakref.finalize[..., Any] | None = None
 
     def submit(self, request: Request[Any]) -> Future[Any]:
         """The future of `request`'s result."""
@@ -40,8 +41,10 @@ class Futures:
         """In a child: the thread is the parent's."""
         self._lock = threading.Lock()
         self._queue = self._thread = None
-        # The parent's thread is not there to be stopped, and its descriptors are not ours to write to.
-        self._stops = _nothing
+        # The thread is the parent's to stop: not by us, and not by our exit.
+        if self._stops is not None:
+            self._stops.detach()
+            self._stops = None
 
     def close(self) -> None:
         """End the thread; the queue is the client's to close."""
@@ -49,6 +52,7 @@ class Futures:
             thread, self._thread, self._queue = self._thread, None, None
         if thread is None:
             return
+        assert self._stops is not None
         self._stops()
         if thread is not threading.current_thread():
             thread.join()
@@ -57,25 +61,28 @@ class Futures:
         with self._lock:
             if self._queue is None:
                 self._queue = self._open_queue()
-                stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+                # An end for each side, so that nobody closes what another is writing to.
+                stopped, stop = os.pipe2(os.O_CLOEXEC)
                 # Once: by close(), or when a client that nobody closed is collected.
-                self._stops = weakref.finalize(self, os.eventfd_write, stop, 1)
-                arguments = (self._queue, self._queue.fileno(), stop)
+                self._stops = weakref.finalize(self, _say_stop, stop)
+                arguments = (self._queue, self._queue.fileno(), stopped)
                 self._thread = threading.Thread(target=_poll_until, args=arguments, name="halfstep-futures", daemon=True)
                 self._thread.start()
             return self._queue
 
 
-def _nothing() -> None:
-    """No thread, nothing to stop."""
+def _say_stop(stop: int) -> None:
+    with suppress(BrokenPipeError):  # the thread ended by itself: the queue is closed
+        os.write(stop, b"\0")
+    os.close(stop)
 
 
-def _poll_until(queue: Queue, descriptor: int, stop: int) -> None:
+def _poll_until(queue: Queue, descriptor: int, stopped: int) -> None:
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
-    ready.register(stop, select.POLLIN)
+    ready.register(stopped, select.POLLIN)
     try:
-        while all(number != stop for number, _ in ready.poll()):
+        while all(number != stopped for number, _ in ready.poll()):
             queue.poll()
     finally:
-        os.close(stop)
+        os.close(stopped)

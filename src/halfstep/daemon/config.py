@@ -81,6 +81,12 @@ def default_store_bytes(directory: Path) -> int:
     return min(share, DEFAULT_STORE_BYTES_MAX) // MIB * MIB
 
 
+def store_path(given: Path) -> Path:
+    """The store's file: that of the state directory for an empty path, the one within for a directory."""
+    store = given if given != Path() else state_directory() / "store.hs"
+    return store / "store.hs" if store.is_dir() else store
+
+
 @dataclass(frozen=True)
 class ServeConfig:
     """Everything `serve` needs. Zero or empty means: choose the default.
@@ -106,9 +112,7 @@ class ServeConfig:
 
     def validated(self) -> ServeConfig:
         """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
-        store = self.store if self.store != Path() else state_directory() / "store.hs"
-        if store.is_dir():
-            store = store / "store.hs"
+        store = store_path(self.store)
         size = self.size_bytes
         if size == 0 and not store.exists():
             size = default_store_bytes(store.parent)

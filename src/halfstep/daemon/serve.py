@@ -16,25 +16,14 @@ from halfstep import _shard
 from halfstep.daemon.config import ServeConfig, format_bytes, temporary_directory
 from halfstep.daemon.metrics import serve_metrics
 from halfstep.daemon.notify import notify
+from halfstep.daemon.refusals import error_of
 from halfstep.daemon.report import lines
 from halfstep.daemon.signals import StopSignals
-from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError, Unavailable
+from halfstep.errors import ConfigError, DeviceError
 
 # How often the main thread looks whether a shard has stopped by itself.
 WATCH_S = 0.5
 EXIT_INTERRUPTED = 130
-
-# Which error a refusal to start is, by the native core's code: who can act.
-_ERRORS: dict[str, type[HalfstepError]] = {
-    "invalid": ConfigError,
-    "too_large": ConfigError,
-    "unsupported": ConfigError,
-    "no_space": ConfigError,
-    "throttled": Unavailable,
-    "present": Unavailable,
-    "io_error": DeviceError,
-    "corrupt": DeviceError,
-}
 
 
 def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None = None) -> _shard.Server:
@@ -59,10 +48,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
             progress=progress,
         )
     except _shard.StartError as error:
-        code, sentence = error.args
-        if code == "cancelled":
-            raise KeyboardInterrupt from None
-        raise _ERRORS.get(code, InternalError)(sentence) from None
+        raise error_of(error) from None
 
 
 def _make_directories(config: ServeConfig) -> None:

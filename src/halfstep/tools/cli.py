@@ -17,6 +17,7 @@ from halfstep.errors import HalfstepError
 COMMANDS = {
     "serve": ("halfstep.tools.serve", "serve"),
     "check": ("halfstep.tools.check", "check"),
+    "fsck": ("halfstep.tools.fsck", "fsck"),
     "stat": ("halfstep.tools.stat", "stat"),
     "ls": ("halfstep.tools.blocks", "ls"),
     "put": ("halfstep.tools.blocks", "put"),
@@ -78,7 +79,7 @@ def main() -> None:
 
     \b
     On a flash node:     halfstep serve
-    Is it all right?     halfstep check
+    Is it all right?     halfstep check; of a stopped store: halfstep fsck
     What is in it?       halfstep stat, halfstep ls
     How fast is it?      halfstep bench
 

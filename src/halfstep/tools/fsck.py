@@ -1,0 +1,133 @@
+"""`halfstep fsck`: an offline look over a store, with a sentence for everything that it finds."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from halfstep.tools.options import json_option, print_json, print_table
+
+# A finding's kind, and what it says about the blocks.
+KINDS = {
+    "crash": "left behind by a kill or a power cut; nothing that was acknowledged as on media is missing",
+    "damage": "a bad copy that another one stands in for; nothing is lost",
+    "loss": "blocks are gone",
+}
+EXIT_FOUND = 1
+
+
+@click.command()
+@click.argument("store", type=click.Path(path_type=Path), default=Path(), metavar="[STORE]")
+@click.option(
+    "--payloads/--no-payloads", default=True, show_default=True, help="Read and verify the bytes of every live block."
+)
+@click.option("--segments", "show_segments", is_flag=True, help="A line for each segment in use.")
+@json_option
+def fsck(store: Path, payloads: bool, show_segments: bool, as_json: bool) -> None:
+    """Look over a STORE that no daemon serves: headers, logs, footers, frames and payloads. Writes nothing.
+
+    STORE is the file or its directory; without one, that of `halfstep serve`. What it finds is of three kinds: crash (left
+    behind by a kill or a power cut), damage (a bad copy that another one stands in for) and loss (blocks are gone). Nothing
+    needs to be repaired: the next start mends what can be mended and drops the rest.
+
+    Exit status: 0 nothing but what a crash leaves behind; 1 damage or loss.
+    """
+    from halfstep import _shard
+    from halfstep.daemon.config import store_path
+    from halfstep.daemon.refusals import error_of
+
+    path = store_path(store)
+    with _bar() as progress:
+        try:
+            report = _shard.fsck(str(path), payloads=payloads, progress=progress)
+        except _shard.StartError as error:
+            raise error_of(error) from None
+    if as_json:
+        print_json(report)
+    else:
+        _print(report, show_segments=show_segments)
+    if any(finding["kind"] != "crash" for finding in report["findings"]):
+        sys.exit(EXIT_FOUND)
+
+
+def _print(report: dict[str, Any], *, show_segments: bool) -> None:
+    from halfstep.daemon.config import format_bytes
+
+    header, blocks = report["header"], report["blocks"]
+    states = Counter(segment["state"] for segment in report["segments"])
+    click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
+    click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}")
+    click.echo(f"started   {header['start_number']} times, last by {header['owner']}")
+    click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
+    click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
+    click.echo(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
+    click.echo(f"blocks    {blocks['live']:,} live with {format_bytes(blocks['bytes_live'])}; {_others(blocks)}")
+    if blocks["payloads_checked"]:
+        click.echo(f"payloads  {blocks['payloads_checked']:,} read, {blocks['payloads_bad']} bad")
+    if show_segments:
+        _print_segments(report["segments"])
+    if report["findings"]:
+        print_table(["kind", "where", "what"], [(f["kind"], f["where"], f["what"]) for f in report["findings"]])
+    kinds = {finding["kind"] for finding in report["findings"]}
+    for kind, meaning in KINDS.items():
+        if kind in kinds:
+            click.echo(f"{kind}: {meaning}")
+    click.echo("verdict   " + ("lost blocks" if "loss" in kinds else "damaged, nothing lost" if "damage" in kinds else "sound"))
+
+
+def _others(blocks: dict[str, int]) -> str:
+    names = {
+        "superseded": "written again elsewhere",
+        "deleted": "deleted",
+        "expired": "expired",
+        "dead_scope": "of cleared layouts or deleted namespaces",
+        "unreadable": "unreadable",
+    }
+    return ", ".join(f"{blocks[name]:,} {text}" for name, text in names.items() if blocks[name]) or "no dead ones"
+
+
+def _print_segments(segments: list[dict[str, Any]]) -> None:
+    from halfstep.daemon.config import format_bytes
+
+    columns: list[str | tuple[str, str]] = ["segment", "state", ("generation", "right"), ("frames", "right"), ("used", "right")]
+    columns += [("blocks", "right"), ("live", "right"), ("bad pages", "right"), ("bad blocks", "right")]
+    rows = [
+        (
+            segment["number"],
+            segment["state"],
+            segment["generation"],
+            segment["frames"],
+            format_bytes(segment["bytes_used"]),
+            segment["entries"],
+            segment["blocks_live"],
+            segment["pages_bad"],
+            segment["blocks_bad"],
+        )
+        for segment in segments
+        if segment["state"] != "unused"
+    ]
+    print_table(columns, rows)
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[str, int, int], bool]]:
+    if not sys.stderr.isatty():
+        yield lambda _step, _done, _total: True  # called for Ctrl-C's sake
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("checking")
+
+        def progress(_step: str, done: int, total: int) -> bool:
+            bar.update(task, completed=done, total=total)
+            return True
+
+        yield progress
