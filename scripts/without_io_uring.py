@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Runs a command with io_uring refused, as default container profiles refuse it: `without_io_uring.py make test`.
 
 A seccomp filter answers EPERM to the three io_uring calls, in the command and in everything that it starts. No privilege is
