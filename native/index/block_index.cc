@@ -32,29 +32,19 @@ void BlockIndex::construct(Bytes memory) noexcept {
 
 // ---- Lookups ---------------------------------------------------------------------------------------------------------------
 
-unsigned BlockIndex::slot_of(const Bucket& bucket, Header header, const Probe& probe, bool stray) noexcept {
-  for (uint64_t left = header.matches(probe.tag); left != 0; left = Header::without_first(left)) {
-    const unsigned slot = Header::first(left);
-    if (bucket.peek_own<field::Fingerprint>(slot) == probe.fingerprint && header.stray(slot) == stray) return slot;
-  }
-  return kSlotsPerBucket;
-}
+Found BlockIndex::find(const Hash128& key) const noexcept { return find(probe_of(key)); }
 
-Found BlockIndex::find(const Hash128& key) const noexcept {
-  const Probe probe = probe_of(key);
+Found BlockIndex::find(const Probe& probe) const noexcept {
   const Bucket& home = buckets_[probe.home];
   const Header header = home.header_own();
   if (const unsigned slot = slot_of(home, header, probe, false); slot < kSlotsPerBucket) {
     return {home.entry_own(slot), handle_of(probe.home, slot)};
   }
-  return header.strays_away() == 0 ? Found{} : find_stray(probe);
-}
-
-Found BlockIndex::find_stray(const Probe& probe) const noexcept {
-  const uint64_t other = other_of(probe.home, probe.fingerprint);
-  const Bucket& bucket = buckets_[other];
-  const unsigned slot = slot_of(bucket, bucket.header_own(), probe, true);
-  return slot < kSlotsPerBucket ? Found{bucket.entry_own(slot), handle_of(other, slot)} : Found{};
+  if (header.strays_away() == 0) return {};
+  const uint64_t number = other_of(probe.home, probe.fingerprint);
+  const Bucket& other = buckets_[number];
+  const unsigned slot = slot_of(other, other.header_own(), probe, true);
+  return slot < kSlotsPerBucket ? Found{other.entry_own(slot), handle_of(number, slot)} : Found{};
 }
 
 Found BlockIndex::find_shared(const Hash128& key) const noexcept {
@@ -92,8 +82,8 @@ Found BlockIndex::find_shared(const Hash128& key) const noexcept {
 // ---- Changes ---------------------------------------------------------------------------------------------------------------
 
 Status BlockIndex::insert(const Hash128& key, const Entry& entry) noexcept {
-  if (find(key)) return Code::Present;
   const Probe probe = probe_of(key);
+  if (find(probe)) return Code::Present;
   Entry placed = entry;
   placed.set_fingerprint(probe.fingerprint);
   const auto place = [&] {

@@ -74,7 +74,7 @@ class BlockIndex {
   // How many of the first keys are there without a gap; those are found in `out`, what follows them there is undefined.
   size_t longest_prefix(std::span<const Hash128> keys, std::span<Found> out) const noexcept;
   // For a caller that inserts or erases many keys: some ten keys before it does.
-  void prefetch(const Hash128& key) const noexcept { prefetch(home_of(key)); }
+  [[gnu::always_inline]] void prefetch(const Hash128& key) const noexcept { prefetch(home_of(key)); }
 
   // Changes. The fingerprint in a given entry is not looked at ----------------------------------------------------------------
   // Ok; Present, and nothing changed; NoSpace.
@@ -108,6 +108,7 @@ class BlockIndex {
 
  private:
   static constexpr size_t kAhead = 16;  // lookups: enough to cover the latency of memory, few enough for its queues
+  static constexpr size_t kWaitingMax = 8;
   static constexpr size_t kSteps = 64;  // inserts: buckets from which entries may be moved on
 
   struct Probe {
@@ -128,7 +129,8 @@ class BlockIndex {
   uint64_t home_of(const Hash128& key) const noexcept {
     return scaled((key.high & ~uint64_t{UINT32_MAX}) | (key.low & UINT16_MAX) << 16);
   }
-  Probe probe_of(const Hash128& key) const noexcept { return {home_of(key), fingerprint_of(key), tag_of(key)}; }
+  static Probe probe_of(const Hash128& key, uint64_t home) noexcept { return {home, fingerprint_of(key), tag_of(key)}; }
+  Probe probe_of(const Hash128& key) const noexcept { return probe_of(key, home_of(key)); }
   // other_of(other_of(b, f), f) == b, for any number of buckets.
   uint64_t other_of(uint64_t bucket, uint64_t fingerprint) const noexcept {
     const uint64_t sum = scaled(fingerprint << 24);
@@ -138,12 +140,18 @@ class BlockIndex {
     return static_cast<uint64_t>((static_cast<unsigned __int128>(uniform) * bucket_count_) >> 64);
   }
 
+  Found find(const Probe& probe) const noexcept;
   static Handle handle_of(uint64_t bucket, unsigned slot) noexcept { return {bucket << 3 | slot}; }
   // The slot of the bucket that holds the key as a stray or not, or kSlotsPerBucket.
-  static unsigned slot_of(const Bucket& bucket, Header header, const Probe& probe, bool stray) noexcept;
-  // In its other bucket; looked at only when the home says that strays are away.
-  Found find_stray(const Probe& probe) const noexcept;
-  void prefetch(uint64_t bucket) const noexcept {
+  static unsigned slot_of(const Bucket& bucket, Header header, const Probe& probe, bool stray) noexcept {
+    for (uint64_t left = header.matches(probe.tag); left != 0; left = Header::without_first(left)) {
+      const unsigned slot = Header::first(left);
+      if (bucket.peek_own<field::Fingerprint>(slot) == probe.fingerprint && header.stray(slot) == stray) return slot;
+    }
+    return kSlotsPerBucket;
+  }
+  // Inlined always: a function that only prefetches is pure to g++ 12, and its calls are dropped.
+  [[gnu::always_inline]] void prefetch(uint64_t bucket) const noexcept {
     __builtin_prefetch(&buckets_[bucket]);
     __builtin_prefetch(reinterpret_cast<const std::byte*>(&buckets_[bucket]) + sizeof(Bucket) / 2);
   }

@@ -2,10 +2,7 @@
 // the suite's name is what selects it there.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <array>
 #include <atomic>
-#include <barrier>
 #include <thread>
 #include <vector>
 
@@ -16,31 +13,41 @@ namespace {
 
 constexpr uint64_t kSeed = 20261121;
 
-// What `readers` threads do, round and round, until the writer is done.
-template <typename Read, typename Write>
-void with_readers(size_t readers, Read&& read, Write&& write) {
+constexpr int kReaders = 2;
+constexpr int kChangesMin = 40'000;
+constexpr int kMeetingsMin = 50;
+
+// change() on this thread and read() on others, until there were enough changes, and enough of them with reads since the last
+// one: how the threads are scheduled decides how long it takes, not what is tested.
+template <typename Read, typename Change>
+void with_readers(Read&& read, Change&& change) {
   std::atomic<bool> done = false;
-  std::barrier start(static_cast<ptrdiff_t>(readers) + 1);
-  std::vector<std::thread> threads;
-  for (size_t reader = 0; reader < readers; ++reader) {
-    threads.emplace_back([&, reader] {
-      Prng prng(kSeed + reader);
-      start.arrive_and_wait();
-      do {
+  std::atomic<int> reads = 0;
+  std::vector<std::thread> readers;
+  for (int reader = 0; reader < kReaders; ++reader) {
+    readers.emplace_back([&, reader] {
+      Prng prng(kSeed + static_cast<uint64_t>(reader));
+      while (!done.load(std::memory_order_relaxed)) {
         read(prng);
-      } while (!done.load(std::memory_order_relaxed));
+        reads.fetch_add(1, std::memory_order_relaxed);
+      }
     });
   }
-  start.arrive_and_wait();
-  write();
+  int meetings = 0;
+  int reads_before = 0;
+  for (int changes = 0; changes < kChangesMin || meetings < kMeetingsMin; ++changes) {
+    change();
+    const int reads_now = reads.load(std::memory_order_relaxed);
+    meetings += reads_now != reads_before;
+    reads_before = reads_now;
+  }
   done.store(true, std::memory_order_relaxed);
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& reader : readers) reader.join();
 }
 
 TEST(SharedIndex, ReadersFindEveryEntryThatStaysAndOnlyWholeOnes) {
   constexpr uint64_t kBuckets = 16;
   constexpr size_t kStaying = 30;
-  constexpr int kChanges = 60'000;
   SmallIndex small(kBuckets);
   BlockIndex& index = small.index;
   Prng prng(kSeed);
@@ -63,30 +70,27 @@ TEST(SharedIndex, ReadersFindEveryEntryThatStaysAndOnlyWholeOnes) {
     if ((stays && !whole(stays.entry)) || (passes && !whole(passes.entry))) ++torn;
     if (passes) ++met;
   };
-  uint64_t refused = 0;
-  const auto write = [&] {
-    uint64_t pages = kStaying;
-    for (int change = 0; change < kChanges; ++change) {
-      if (prng.chance(0.3)) {
-        const Found stays = index.find(staying[prng.below(staying.size())]);
-        ASSERT_TRUE(index.replace(stays.handle, stays.entry.location(), entry_of(++pages)));
-        continue;
-      }
-      const Hash128& key = passing[prng.below(passing.size())];
-      if (const Found passes = index.find(key)) {
-        ASSERT_TRUE(index.erase(passes.handle, passes.entry.location()));
-      } else {
-        refused += index.insert(key, entry_of(++pages)) == Code::NoSpace;
-      }
+  uint64_t pages = kStaying;
+  uint64_t unexpected = 0;
+  with_readers(read, [&] {
+    if (prng.chance(0.3)) {
+      const Found stays = index.find(staying[prng.below(staying.size())]);
+      unexpected += !index.replace(stays.handle, stays.entry.location(), entry_of(++pages));
+      return;
     }
-  };
-  with_readers(2, read, write);
+    const Hash128& key = passing[prng.below(passing.size())];
+    if (const Found passes = index.find(key)) {
+      unexpected += !index.erase(passes.handle, passes.entry.location());
+    } else {
+      (void)index.insert(key, entry_of(++pages));
+    }
+  });
+  EXPECT_EQ(unexpected, 0U);
   EXPECT_EQ(lost, 0U);
   EXPECT_EQ(torn, 0U);
   // It was as busy as it had to be.
   EXPECT_GT(met, 0U);
-  EXPECT_GT(index.moves(), 1'000U);
-  EXPECT_LT(refused, static_cast<uint64_t>(kChanges));
+  EXPECT_GT(index.moves(), 500U);
 }
 
 TEST(SharedIndex, ReadersNeverFindWhatWasNeverThere) {
@@ -102,19 +106,16 @@ TEST(SharedIndex, ReadersNeverFindWhatWasNeverThere) {
   }
   std::atomic<uint64_t> found = 0;
   Prng prng(kSeed);
-  with_readers(
-      2, [&](Prng& own) { found += static_cast<bool>(index.find_shared(never[own.below(never.size())])); },
-      [&] {
-        for (uint64_t page = 0; page < 40'000; ++page) {
-          const Hash128& key = passing[prng.below(passing.size())];
-          const Found here = index.find(key);
-          if (here) {
-            index.erase(here.handle, here.entry.location());
-          } else {
-            (void)index.insert(key, entry_of(page));
-          }
-        }
-      });
+  uint64_t pages = 0;
+  with_readers([&](Prng& own) { found += index.find_shared(never[own.below(never.size())]) ? 1 : 0; },
+               [&] {
+                 const Hash128& key = passing[prng.below(passing.size())];
+                 if (const Found here = index.find(key)) {
+                   index.erase(here.handle, here.entry.location());
+                 } else {
+                   (void)index.insert(key, entry_of(++pages));
+                 }
+               });
   EXPECT_EQ(found, 0U);
 }
 
