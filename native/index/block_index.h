@@ -20,7 +20,7 @@
 //
 // Invariants: no key is in two slots (but for a moment, to readers elsewhere, while an entry moves); a bucket's count of strays
 // is exact; memory never grows, moves or is rehashed. What cannot be placed within kSteps is refused (NoSpace): the caller
-// reclaims, and counts index_full. Up to the design load that does not happen; beyond it, at about 0.97.
+// reclaims, and counts index_full. Up to the design load that does not happen; beyond it, from about 0.96 on.
 // Thread: one, the shard's, does everything; find_shared() may run on any other meanwhile (bucket.h).
 #pragma once
 
