@@ -15,8 +15,8 @@ PYTEST_ARGS ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 JOBS := $(shell nproc)
-NATIVE := $(shell find native cmake -type f) CMakeLists.txt CMakePresets.json
-CXX_FILES := $(shell find native -name '*.h' -o -name '*.cc')
+NATIVE := $(shell find native bench/native cmake -type f) CMakeLists.txt CMakePresets.json
+CXX_FILES := $(shell find native bench/native -name '*.h' -o -name '*.cc')
 
 .PHONY: help
 help: ## list the targets

@@ -36,7 +36,8 @@ case $preset in
   tsan)
     runtime=$(g++ -print-file-name=libtsan.so)
     # State machines and parsers run on one thread: there is nothing for it to see, and it makes them ten times slower.
-    selection=(--exclude-regex '^(store|index|wire)/')
+    # What of the index is shared has a suite of its own, SharedIndex.
+    selection=(--exclude-regex '^(store|wire)/|^index/([^S]|S[^h])')
     # Kernels that randomise 32 bits of mmap put memory where older runtimes do not expect it.
     if setarch -R true 2>/dev/null; then wrapper=(setarch -R); fi
     ;;

@@ -6,35 +6,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/sip.h"
+
 namespace halfstep {
 namespace {
-
-struct SipState {
-  uint64_t v0, v1, v2, v3;
-
-  void round() noexcept {
-    v0 += v1;
-    v2 += v3;
-    v1 = std::rotl(v1, 13) ^ v0;
-    v3 = std::rotl(v3, 16) ^ v2;
-    v0 = std::rotl(v0, 32);
-    v2 += v1;
-    v0 += v3;
-    v1 = std::rotl(v1, 17) ^ v2;
-    v3 = std::rotl(v3, 21) ^ v0;
-    v2 = std::rotl(v2, 32);
-  }
-  void absorb(uint64_t word) noexcept {
-    v3 ^= word;
-    round();
-    round();
-    v0 ^= word;
-  }
-  uint64_t squeeze() noexcept {
-    for (int i = 0; i < 4; ++i) round();
-    return v0 ^ v1 ^ v2 ^ v3;
-  }
-};
 
 // SHA-256 runs on cold paths alone (a layout's registration, an engine key beyond 32 bytes), so a plain one is enough, and the
 // client needs no OpenSSL.
@@ -84,18 +59,12 @@ struct Sha256State {
 }  // namespace
 
 Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept {
-  SipState s{key.k0 ^ 0x736f6d6570736575U, key.k1 ^ 0x646f72616e646f6dU ^ 0xeeU, key.k0 ^ 0x6c7967656e657261U,
-             key.k1 ^ 0x7465646279746573U};
+  Sip s(key);
   const size_t whole = bytes.size() / 8 * 8;
   for (size_t at = 0; at < whole; at += 8) s.absorb(load_le<uint64_t>(bytes.data() + at));
-  uint64_t last = static_cast<uint64_t>(bytes.size()) << 56;
-  for (size_t i = whole; i < bytes.size(); ++i) last |= static_cast<uint64_t>(bytes[i]) << (8 * (i - whole));
-  s.absorb(last);
-  s.v2 ^= 0xeeU;
+  s.absorb(Sip::last_word(bytes));
   Hash128 out;
-  out.low = s.squeeze();
-  s.v1 ^= 0xddU;
-  out.high = s.squeeze();
+  s.finish(&out.low, &out.high);
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 #include "base/bytes.h"
 
@@ -26,6 +27,9 @@ struct HashKey {
 };
 
 Hash128 keyed_hash(const HashKey& key, ConstBytes bytes) noexcept;
+// The same of every message, several at a time. Fastest where neighbours are of one length, as the keys of a request are.
+// out is as long as messages.
+void keyed_hash_many(const HashKey& key, std::span<const ConstBytes> messages, std::span<Hash128> out) noexcept;
 
 uint64_t xxh3_64(ConstBytes bytes, uint64_t seed = 0) noexcept;
 

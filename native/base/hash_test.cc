@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/prng.h"
+
 namespace halfstep {
 namespace {
 
@@ -56,6 +58,39 @@ TEST(KeyedHash, DependsOnEveryByteAndOnBothHalvesOfTheKey) {
   EXPECT_NE(keyed_hash({1, 3}, message), base);
   EXPECT_NE(keyed_hash({0, 2}, message), base);
   EXPECT_EQ(keyed_hash(key, message), base);
+}
+TEST(KeyedHashMany, SaysOfEveryMessageWhatKeyedHashSays) {
+  const HashKey key{0x0706050403020100, 0x0f0e0d0c0b0a0908};
+  const std::vector<std::byte> bytes = counting(512);
+  for (size_t count = 0; count <= 19; ++count) {
+    for (size_t length = 0; length <= 70; ++length) {
+      std::vector<ConstBytes> messages;
+      for (size_t i = 0; i < count; ++i) messages.push_back(ConstBytes(bytes).subspan(3 * i, length));
+      std::vector<Hash128> out(count);
+      keyed_hash_many(key, messages, out);
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(out[i], keyed_hash(key, messages[i])) << i << " of " << count << " messages of " << length << " bytes";
+      }
+    }
+  }
+}
+
+TEST(KeyedHashMany, TakesMessagesOfAnyLengthsSideBySide) {
+  const HashKey key{3, 4};
+  const std::vector<std::byte> bytes = counting(512);
+  Prng prng(20261121);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<ConstBytes> messages;
+    for (uint64_t run = prng.below(6); run > 0; --run) {
+      const uint64_t words = prng.below(12);
+      for (uint64_t i = prng.below(14); i > 0; --i) {
+        messages.push_back(ConstBytes(bytes).subspan(prng.below(400), 8 * words + prng.below(8)));
+      }
+    }
+    std::vector<Hash128> out(messages.size());
+    keyed_hash_many(key, messages, out);
+    for (size_t i = 0; i < messages.size(); ++i) ASSERT_EQ(out[i], keyed_hash(key, messages[i])) << i << " of round " << round;
+  }
 }
 
 // xxHash's own sanity check: lengths on each of the algorithm's paths, over the bytes of its
