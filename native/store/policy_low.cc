@@ -3,13 +3,13 @@
 namespace halfstep::store {
 namespace {
 
-constexpr size_t kOldestShare = 4;  // one of so many
 constexpr size_t kFewCandidates = 4;
 
 }  // namespace
 
 size_t SegLow::pick(std::span<const Candidate> candidates, uint64_t now) const noexcept {
-  const size_t oldest = candidates.size() <= kFewCandidates ? 1 : std::max<size_t>(2, candidates.size() / kOldestShare);
+  const auto window = static_cast<size_t>(static_cast<double>(candidates.size()) * window_);
+  const size_t oldest = candidates.size() <= kFewCandidates ? 1 : std::max<size_t>(2, window);
   const uint64_t since = now - std::min(now, limit_stamps());
   size_t best = 0;
   uint64_t fewest = UINT64_MAX;

@@ -11,6 +11,7 @@ class SegLow : public ReclaimPolicy {
  public:
   static constexpr std::string_view kName = "seg-low";
   static constexpr double kAgeLimit = 1.0;
+  static constexpr double kWindow = 0.25;
 
   std::string_view name() const noexcept override { return kName; }
   size_t pick(std::span<const Candidate> candidates, uint64_t now) const noexcept override;
@@ -22,6 +23,7 @@ class SegLow : public ReclaimPolicy {
  protected:
   uint64_t limit_stamps() const noexcept { return static_cast<uint64_t>(age_limit_ * kStampsPerCapacity); }
   double age_limit_ = kAgeLimit;
+  double window_ = kWindow;  // of the candidates, the oldest first: the victim is among them
 };
 
 }  // namespace halfstep::store

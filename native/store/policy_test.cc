@@ -79,29 +79,40 @@ TEST(Policy, LowKeepsWhatWasTouchedWithinACapacityOfWrites) {
   EXPECT_FALSE(policy.worth_keeping(kUntouched, 0));
 }
 
-TEST(Policy, TheAgeLimitFollowsTheShareOfRewritesAndStaysInBounds) {
+TEST(Policy, TheAgeLimitAndThenTheWindowFollowTheShareOfRewritesAndStayInBounds) {
   SegAdapt policy(setup());
-  const double start = policy.age_limit();
-  policy.after_reclaim({1000, 50, 1});
-  EXPECT_GT(policy.age_limit(), start);
   for (int i = 0; i < 1000; ++i) policy.after_reclaim({1000, 50, 1});
   EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMax);
+  EXPECT_DOUBLE_EQ(policy.window(), SegAdapt::kWindowMin);
+  for (int i = 0; i < 20; ++i) policy.after_reclaim({1000, 1500, 1});
+  EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMax);
+  EXPECT_GT(policy.window(), SegAdapt::kWindowMin);
   for (int i = 0; i < 1000; ++i) policy.after_reclaim({1000, 150, 1});
   EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMin);
+  EXPECT_DOUBLE_EQ(policy.window(), SegAdapt::kWindowMax);
   EXPECT_TRUE(policy.worth_keeping(kTouchedOnce, kStampsPerCapacity / 25));
   EXPECT_FALSE(policy.worth_keeping(kTouchedOnce, kStampsPerCapacity / 15));
+}
+
+TEST(Policy, WhatWasSavedIsSpentUntilTheShareOfAllWritesIsReached) {
+  SegAdapt policy(setup());
+  for (int i = 0; i < 100; ++i) policy.after_reclaim({1000, 0, 1});
+  for (int i = 0; i < 200; ++i) policy.after_reclaim({1000, 108, 1});  // more than the share, and paid for
+  EXPECT_DOUBLE_EQ(policy.window(), SegAdapt::kWindowMin);
+  for (int i = 0; i < 2000; ++i) policy.after_reclaim({1000, 108, 1});
+  EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMin);
 }
 
 // A loop closed over a cache in which the rewrites grow with the age limit.
 TEST(Policy, TheControllerSettlesAtItsBudget) {
   SegAdapt policy(setup());
   double rewritten = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 4000; ++i) {
     const double now = 300 * policy.age_limit();
     policy.after_reclaim({1000, static_cast<uint64_t>(now), 1});
-    if (i >= 1000) rewritten += now;
+    rewritten += now;
   }
-  EXPECT_NEAR(rewritten / 1000, 100, 10);
+  EXPECT_NEAR(rewritten / 4000, 97, 4);
 }
 
 TEST(Policy, ABudgetInBytesPerDayLetsWriteLightTrafficRewriteMore) {
@@ -114,7 +125,7 @@ TEST(Policy, ABudgetInBytesPerDayLetsWriteLightTrafficRewriteMore) {
   for (int i = 0; i < 1000; ++i) policy.after_reclaim({200, 900, 1'000'000});
   EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMin);
   // Users write more than the budget: the share is what is left.
-  for (int i = 0; i < 1000; ++i) policy.after_reclaim({2000, 190, 1'000'000});
+  for (int i = 0; i < 10'000; ++i) policy.after_reclaim({2000, 150, 1'000'000});
   EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMax);
 }
 
