@@ -36,6 +36,7 @@ class FakeStore final : public store::Store {
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
   std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
   uint64_t reads_begun = 0;
+  std::vector<store::IndexKey> touched;
 
   void finish_reads() {
     std::deque<store::Read*> held;
@@ -160,6 +161,7 @@ class FakeStore final : public store::Store {
       remove.done(remove);
     }
   }
+  void touch(std::span<const store::IndexKey> keys) override { touched.insert(touched.end(), keys.begin(), keys.end()); }
   uint64_t list(std::string_view, uint64_t cursor, uint32_t limit,
                 const std::function<void(const store::Listed&)>& visit) const override {
     uint64_t at = 0;

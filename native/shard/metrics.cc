@@ -46,7 +46,14 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_bytes_written_total", "of", "metadata", c.bytes_metadata);
   add(counters, "halfstep_store_bytes_written_total", "of", "rewritten", c.bytes_rewritten);
   add(counters, "halfstep_store_removes_total", c.removes);
-  add(counters, "halfstep_store_blocks_evicted_total", c.blocks_evicted);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "age", c.blocks_evicted_age);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "expired", c.blocks_evicted_expired);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "dead_scope", c.blocks_evicted_dead_scope);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "deleted", c.blocks_evicted_deleted);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "unreadable", c.blocks_evicted_unreadable);
+  add(counters, "halfstep_store_blocks_rewritten_total", c.blocks_rewritten);
+  add(counters, "halfstep_store_touches_total", c.touches);
+  add(counters, "halfstep_store_touch_pages_total", c.touch_pages);
   add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);
   add(counters, "halfstep_store_segments_sealed_total", c.segments_sealed);
   add(counters, "halfstep_store_segments_bad_total", c.segments_bad);
@@ -62,6 +69,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_segments", "state", "open", g.segments_open);
   add(gauges, "halfstep_store_segments", "state", "sealed", g.segments_sealed);
   add(gauges, "halfstep_store_holds", g.holds);
+  gauges.push_back({"halfstep_store_age_limit_capacities", {}, g.age_limit});
   add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "capacity", g.memory_capacity_bytes);

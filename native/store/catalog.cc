@@ -23,7 +23,8 @@ Block block_of(const format::Entry& entry) noexcept {
   return block;
 }
 
-Catalog::Catalog(uint32_t segments, Names& names) : names_(names), segments_(segments) {
+Catalog::Catalog(uint32_t segments, uint64_t segment_bytes, Names& names)
+    : names_(names), clock_(segments * segment_bytes), segments_(segments) {
   for (uint32_t number = 0; number < segments; ++number) segments_[number].number = number;
 }
 
@@ -32,16 +33,23 @@ Location Catalog::find(const IndexKey& key) const noexcept {
   return packed == index::Table::kNone ? Location{} : Location::of(packed);
 }
 
-Location Catalog::add(Segment& segment, const format::Entry& entry, ConstBytes engine_key, bool held) {
+Location Catalog::append(Segment& segment, const format::Entry& entry, ConstBytes engine_key) {
   const Location location{segment.number, static_cast<uint32_t>(segment.blocks.size())};
   Block& block = segment.blocks.emplace_back(block_of(entry));
-  if (const Location before = find(block.key); before.valid()) drop(before);
   block.key_at = static_cast<uint32_t>(segment.keys.size());
   block.key_bytes = static_cast<uint8_t>(engine_key.size());
+  block.touch_stamp = static_cast<uint16_t>(clock_.now());
   segment.keys.insert(segment.keys.end(), engine_key.begin(), engine_key.end());
-  block.live = true;
+  segment.expires_s = std::max(segment.expires_s, entry.expiry_s == 0 ? Segment::kNeverExpires : entry.expiry_s);
+  return location;
+}
+
+Location Catalog::add(Segment& segment, const format::Entry& entry, ConstBytes engine_key, bool held) {
+  const Location location = append(segment, entry, engine_key);
+  const Block& block = at(location);
+  if (const Location before = find(block.key); before.valid()) drop(before);
   index_.put(hash_of(block.key), location.packed());
-  ++segment.live_blocks;
+  enter(location);
   live_bytes_ += block.extent_bytes();
   names_.add_live_bytes(block.scope, static_cast<int64_t>(block.extent_bytes()));
   if (held) set_held(location, true);
@@ -50,13 +58,50 @@ Location Catalog::add(Segment& segment, const format::Entry& entry, ConstBytes e
 
 void Catalog::add_dead(Segment& segment, const format::Entry& entry) { segment.blocks.push_back(block_of(entry)); }
 
+Location Catalog::add_copy(Segment& segment, const format::Entry& entry, ConstBytes engine_key) {
+  return append(segment, entry, engine_key);
+}
+
+bool Catalog::move(Location original, Location copy, bool touched_since) {
+  Block& from = at(original);
+  Block& to = at(copy);
+  if (!from.live || !index_.replace(hash_of(from.key), original.packed(), copy.packed())) return false;
+  to.touch_stamp = from.touch_stamp;
+  to.touch_class = touched_since ? kTouchedOnce : kUntouched;
+  const bool held = from.held;
+  set_held(original, false);
+  leave(original);
+  enter(copy);
+  set_held(copy, held);
+  if (touched_since) change_touch_page(copy);
+  return true;
+}
+
+// Its segment's sums, not the index or the bytes of all.
+void Catalog::enter(Location location) noexcept {
+  Block& block = at(location);
+  Segment& segment = segments_[location.segment];
+  block.live = true;
+  ++segment.live_blocks;
+  segment.live_pages += block.pages();
+  if (block.touch_class != kUntouched) segment.touched.add(clock_.when(block.touch_stamp), block.pages());
+}
+
+void Catalog::leave(Location location) noexcept {
+  Block& block = at(location);
+  Segment& segment = segments_[location.segment];
+  block.live = false;
+  --segment.live_blocks;
+  segment.live_pages -= block.pages();
+  if (block.touch_class != kUntouched) segment.touched.remove(clock_.when(block.touch_stamp), block.pages());
+}
+
 void Catalog::drop(Location location) noexcept {
   Block& block = at(location);
   if (!block.live) return;
   set_held(location, false);
   index_.erase(hash_of(block.key), location.packed());
-  block.live = false;
-  --segments_[location.segment].live_blocks;
+  leave(location);
   live_bytes_ -= block.extent_bytes();
   names_.add_live_bytes(block.scope, -static_cast<int64_t>(block.extent_bytes()));
 }
@@ -65,18 +110,68 @@ void Catalog::set_held(Location location, bool held) noexcept {
   Block& block = at(location);
   if (block.held == held || !block.live) return;
   block.held = held;
-  segments_[location.segment].held_blocks += held ? 1U : UINT32_MAX;
+  Segment& segment = segments_[location.segment];
+  if (held) {
+    ++segment.held_blocks;
+    segment.held_pages += block.pages();
+  } else {
+    --segment.held_blocks;
+    segment.held_pages -= block.pages();
+  }
+}
+
+void Catalog::touch(Location location) {
+  Block& block = at(location);
+  if (!block.live) return;
+  const uint64_t now = clock_.now();
+  const auto stamp = static_cast<uint16_t>(now);
+  Segment& segment = segments_[location.segment];
+  if (block.touch_class == kUntouched) {
+    block.touch_class = kTouchedOnce;
+  } else {
+    if (block.touch_stamp == stamp) return;
+    segment.touched.remove(clock_.when(block.touch_stamp), block.pages());
+    block.touch_class = kTouchedMore;
+  }
+  block.touch_stamp = stamp;
+  segment.touched.add(now, block.pages());
+  change_touch_page(location);
+}
+
+void Catalog::change_touch_page(Location location) {
+  std::vector<bool>& changed = segments_[location.segment].touch_pages_changed;
+  const size_t page = location.ordinal / format::kTouchesPerPage;
+  if (page >= changed.size()) changed.resize(page + 1);
+  changed[page] = true;
+}
+
+void Catalog::restore_touch(Location location, uint16_t stamp, uint8_t touch_class) noexcept {
+  Block& block = at(location);
+  block.touch_stamp = stamp;
+  block.touch_class = touch_class & 3U;
+}
+
+void Catalog::count_touches() {
+  for (Segment& segment : segments_) {
+    segment.touched = {};
+    for (const Block& block : segment.blocks) {
+      if (block.live && block.touch_class != kUntouched) segment.touched.add(clock_.when(block.touch_stamp), block.pages());
+    }
+  }
 }
 
 void Catalog::release(Segment& segment) {
-  assert(segment.live_blocks == 0 && segment.held_blocks == 0);
+  assert(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0);
   segment.blocks = {};
   segment.keys = {};
   segment.entries = {};
   segment.long_key_bytes = 0;
   segment.next_page = segment.written_page = segment.durable_page = 0;
   segment.frames = 0;
-  segment.opened = 0;
+  segment.newest_frame = 0;
+  segment.expires_s = 0;
+  segment.touched = {};
+  segment.touch_pages_changed = {};
 }
 
 uint64_t Catalog::oldest_generation(uint64_t none) const noexcept {

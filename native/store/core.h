@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <deque>
 
 #include "store/catalog.h"
@@ -18,9 +19,22 @@
 
 namespace halfstep::store {
 
-// Frames in flight at once; each has header pages of its own, taken from the arena at open.
+// Frames in flight at once, of one writer and of all; each has header pages of its own, taken from the arena at open.
 inline constexpr uint32_t kFramesInFlightMax = 4;
+inline constexpr uint32_t kFrameHeaders = 6;
 inline constexpr uint64_t kFrameHeaderBytes = uint64_t{format::kFrameHeaderPagesMax} * kPageBytes;
+
+// Memory for reclaim, taken from the arena at open: what it copies must never wait for what reads and writes hold. A store of
+// fewer segments copies nothing: the segment that copies go to would be too large a part of it.
+inline constexpr uint32_t kRewriteSegmentsMin = 8;
+inline constexpr uint64_t kRewriteBufferBytesMax = 8 * MiB;
+inline uint64_t rewrite_buffer_bytes(uint32_t segments, uint64_t pool_bytes) noexcept {
+  if (segments < kRewriteSegmentsMin) return 0;
+  return std::min(round_down(pool_bytes / 8, kPieceBytesMax), kRewriteBufferBytesMax);
+}
+
+// Why a block left the index without anybody asking for it.
+enum class Eviction : uint8_t { Age, Expired, DeadScope, Unreadable };
 
 struct Core {
   Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in)
@@ -32,14 +46,19 @@ struct Core {
         places(header.places()),
         index_secret(header.index_secret()),
         page_secret(header.page_secret()),
-        catalog(places.geometry.segments, names),
+        rewrite_bytes(rewrite_buffer_bytes(places.geometry.segments, slots.capacity_bytes())),
+        catalog(places.geometry.segments, places.geometry.segment_bytes, names),
         flusher(engine, counters.flushes),
         log({&engine, &flusher, places, page_secret, 0}),
-        memory(slots, kFramesInFlightMax * kFrameHeaderBytes, options.write_share),
+        memory(slots, kFrameHeaders * kFrameHeaderBytes + rewrite_bytes, options.write_share),
         holds(options.holds_max, options.lease_ms_max * 1000),
         store_time_base_s(header.fixed.store_time_s),
         store_time_base_us(clock.now_us()) {
-    names.refresh(header);
+    (void)names.refresh(header);
+    for (uint32_t i = 0; i < kFrameHeaders; ++i) {
+      frame_headers.push_back(slots.take(kFrameHeaderBytes));
+      assert(!frame_headers.back().empty() && frame_headers.back().piece_count() == 1);
+    }
   }
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -52,6 +71,8 @@ struct Core {
   const Places places;
   const HashKey index_secret;
   const HashKey page_secret;
+  const uint64_t rewrite_bytes;     // of the rewriter's buffer
+  std::vector<Slot> frame_headers;  // those that no frame uses
   Counters counters;
   Names names;
   Catalog catalog;
@@ -142,6 +163,24 @@ struct Core {
   void prune_tombstones() {
     if (!log.wants_prune()) return;
     log.prune(catalog.oldest_generation_unknown(UINT64_MAX), [this](auto&& visit) { catalog.for_each_record(visit); });
+  }
+  void touch(const IndexKey& key) {
+    if (const Location location = catalog.find(key); location.valid()) return catalog.touch(location);
+    if (Extent* extent = memory.find(key); extent != nullptr && extent->state == ExtentState::Dirty) extent->touched = true;
+  }
+  // Out of the index for this reason, or for a better one; what memory keeps of it goes, too.
+  void evict(Location location, Eviction why) noexcept {
+    const Block& block = catalog.at(location);
+    if (expired(block.expiry_s)) why = Eviction::Expired;
+    if (!names.alive(block.scope)) why = Eviction::DeadScope;
+    ++counters.blocks_evicted;
+    switch (why) {
+      case Eviction::Age: ++counters.blocks_evicted_age; break;
+      case Eviction::Expired: ++counters.blocks_evicted_expired; break;
+      case Eviction::DeadScope: ++counters.blocks_evicted_dead_scope; break;
+      case Eviction::Unreadable: ++counters.blocks_evicted_unreadable; break;
+    }
+    forget(location);
   }
   // Out of index and memory.
   void forget(Location location) noexcept {

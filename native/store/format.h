@@ -5,7 +5,7 @@
 //   0        +----------------------+
 //            | store header, copy A |  1 MiB
 //            | record logs, copy A  |  per shard: half 0, half 1
-//            | touch maps           |  per segment: kTouchesPerPage marks a page; drawn and reserved, not used yet
+//            | touch maps           |  per segment: kTouchesPerPage marks a page
 //            +----------------------+  multiple of 1 MiB
 //            | segment 0            |
 //            | …                    |
@@ -52,7 +52,7 @@ enum class PageKind : uint8_t {
   FooterKeys = 4,
   FooterTail = 5,
   RecordLog = 6,
-  TouchMap = 7,  // reserved
+  TouchMap = 7,
 };
 
 inline constexpr uint32_t kPageMagic = 0x31474850;  // "PHG1"
@@ -70,9 +70,10 @@ struct PageHeader {
   uint32_t device = 0;
   uint32_t shard = 0;
   uint32_t segment = 0;        // for a record page its half, 0 or 1
-  uint32_t place = 0;          // page number within the segment, or within the half: a misdirected page is noticed
-  uint32_t frame = 0;          // number of the frame in its segment; for a record page the place where its batch began
-  uint32_t page = 0;           // number of this page among the frame's header pages, the footer's pages or the snapshot's
+  uint32_t place = 0;          // page number within the segment, the half or the map: a misdirected page is noticed
+  uint32_t frame = 0;          // number of the frame in its segment; of a record page the place where its batch began; of a
+                               // page of the touch map the time, as stamps count it
+  uint32_t page = 0;           // number of this page among the frame's header pages, the footer's, the snapshot's, the map's
   uint32_t page_count = 0;     // of those pages
   uint32_t entries = 0;        // entries or records in this page; bytes in a FrameTable; keys in FooterKeys
   uint32_t first_entry = 0;    // ordinal in the segment of the first one
@@ -236,9 +237,10 @@ inline constexpr uint32_t kRecordsPerPage = kPageBodyBytes / sizeof(Record);
 static_assert(kRecordsPerPage == 62 && kRecordsPerPage * sizeof(Record) == kPageBodyBytes);
 inline constexpr uint32_t kRecordBatchPagesMax = 64;
 
-// ---- Touch map (reserved) --------------------------------------------------------------------------------------------------
+// ---- Touch map -------------------------------------------------------------------------------------------------------------
 
-inline constexpr uint32_t kTouchBytes = 3;  // class 2 bits, stamp 16 bits, 6 reserved
+// By ordinal: stamp 16 bits, class 2 bits, 6 reserved. A stamp counts 1/1024 of the capacity, written to the log.
+inline constexpr uint32_t kTouchBytes = 3;
 inline constexpr uint32_t kTouchesPerPage = kPageBodyBytes / kTouchBytes;
 
 // ---- Store header ----------------------------------------------------------------------------------------------------------

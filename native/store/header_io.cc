@@ -187,6 +187,7 @@ void HeaderWriter::write_copy(uint32_t copy) {
   request.offset = current_.places().header(copy);
   request.data = image_.bytes().data();
   request.bytes = static_cast<uint32_t>(encoded_.size());
+  bytes_written_ += request.bytes;
   engine_.submit(request);
 }
 

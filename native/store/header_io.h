@@ -36,6 +36,7 @@ class HeaderWriter {
   void turn();
   bool busy() const noexcept { return step_ != Step::Idle || !queue_.empty(); }
   bool lost() const noexcept { return lost_; }  // another owner was seen
+  uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
   enum class Step : uint8_t { Idle, Checking, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond };
@@ -69,6 +70,7 @@ class HeaderWriter {
   uint32_t copies_good_ = 0;
   uint64_t failures_before_ = 0;  // of the flusher, when this copy was submitted
   bool lost_ = false;
+  uint64_t bytes_written_ = 0;
 };
 
 }  // namespace halfstep::store

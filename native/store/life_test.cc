@@ -38,7 +38,7 @@ TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
   EXPECT_EQ(bed.get("held"), Code::Ok);
   bed.store->release_all(42);
   EXPECT_EQ(bed.store->gauges().holds, 0U);
-  for (uint64_t i = 2000; i < 3000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  for (uint64_t i = 2000; i < 5000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
   EXPECT_EQ(bed.get("held"), Code::NotFound);
 }
 
@@ -114,7 +114,9 @@ TEST(Life, NamespacesKeepTheirQuotaAndTakeTheirBlocksWithThem) {
   bed.settle();
   EXPECT_EQ(bed.get(name_of(0)), Code::NotFound);
   EXPECT_EQ(bed.store->layout_of(scope), nullptr);
-  bed.reopen();
+  EXPECT_EQ(bed.store->counters().blocks_evicted_dead_scope, 4U);
+  bed.crash(io::MemoryEngine::Crash::Killed);
+  bed.open();
   EXPECT_EQ(bed.store->recovery().blocks_dropped_dead_scope, 4U);
   EXPECT_EQ(bed.get("shared name"), Code::Ok);
   // The number is never used again.

@@ -14,15 +14,20 @@ Extent* Memory::find(const IndexKey& key) const noexcept {
   return value == index::Table::kNone ? nullptr : reinterpret_cast<Extent*>(static_cast<uintptr_t>(value));
 }
 
-Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept {
+Slot Memory::take(uint64_t bytes) noexcept {
   Slot slot = slots_.take(bytes);
-  while (slot.empty()) {
-    if (oldest_ == nullptr) return nullptr;
+  while (slot.empty() && oldest_ != nullptr) {
     Extent& victim = *oldest_;
     unlist(victim);
     settle(victim);
     slot = slots_.take(bytes);
   }
+  return slot;
+}
+
+Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept {
+  Slot slot = take(bytes);
+  if (slot.empty()) return nullptr;
   if (unused_.empty()) unused_.push_back(&extents_.emplace_back());
   Extent& extent = *unused_.back();
   unused_.pop_back();
@@ -32,6 +37,7 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
   extent.write = nullptr;
   extent.attempts = 0;
   extent.in_frame = false;
+  extent.touched = false;
   extent.location = {};
   extent.waiters = nullptr;
   extent.error = 0;

@@ -15,6 +15,7 @@
 namespace halfstep::store {
 
 class BlockReader;
+class Rewriter;
 struct Transfer;
 
 enum class ExtentState : uint8_t {
@@ -46,8 +47,15 @@ class Extent final : public Resident {
   std::array<std::byte, format::kEngineKeyBytesMax> engine_key{};
   uint8_t attempts = 0;  // frames that failed
   bool in_frame = false;
-  Location location;  // once in a frame; for a read, where it comes from
+  bool touched = false;  // before it was in a frame
+  Location location;     // once in a frame; for a read, where it comes from
   Extent* next_pending = nullptr;
+
+  // A copy that reclaim writes: its bytes are a part of the rewriter's buffer, and nobody finds it by its key.
+  Rewriter* rewriter = nullptr;
+  const Slot* lent = nullptr;
+  uint64_t lent_at = 0;
+  Location original;
 
   // Read
   BlockReader* reader = nullptr;
@@ -60,6 +68,12 @@ class Extent final : public Resident {
   Extent* newer = nullptr;  // in the order of use, while evictable
   Extent* older = nullptr;
 
+  template <typename Visit>
+  void for_range(uint64_t offset, uint64_t count, Visit&& visit) const {
+    const bool copy = lent != nullptr;
+    (copy ? *lent : slot_).for_range(offset + (copy ? lent_at : 0), count, std::forward<Visit>(visit));
+  }
+  bool is_copy() const noexcept { return rewriter != nullptr; }
   ConstBytes engine_key_bytes() const noexcept { return ConstBytes(engine_key).first(entry.engine_key_bytes); }
   bool dirty() const noexcept { return state == ExtentState::Filling || state == ExtentState::Dirty; }
 };
@@ -72,6 +86,8 @@ class Memory {
   Extent* find(const IndexKey& key) const noexcept;
   // An unlisted extent with a slot of so many bytes, evicting what is clean; null when there is no memory now.
   Extent* make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept;
+  // A slot for somebody's own use, evicting what is clean; empty when there is no memory now.
+  Slot take(uint64_t bytes) noexcept;
   void list(Extent& extent);
   void unlist(Extent& extent) noexcept;
 

@@ -1,10 +1,17 @@
 #include "store/names.h"
 
+#include <algorithm>
+
 namespace halfstep::store {
 
-void Names::refresh(const HeaderState& header) {
+bool Names::refresh(const HeaderState& header) {
+  const auto alive_count = [this] {
+    return std::count_if(scopes_.begin(), scopes_.end(), [](const Scope& scope) { return scope.layout != nullptr; });
+  };
+  auto retired = alive_count();
   scopes_.resize(header.fixed.next_scope);
   spaces_.resize(header.fixed.next_namespace);
+  for (const format::ScopeRecord& s : header.scopes) retired -= alive(s.scope) ? 1 : 0;
   for (Scope& scope : scopes_) scope.layout.reset();
   for (const format::ScopeRecord& s : header.scopes) {
     scopes_[s.scope].layout = header.layouts[s.layout];
@@ -18,6 +25,7 @@ void Names::refresh(const HeaderState& header) {
   for (const Scope& scope : scopes_) {
     if (scope.layout != nullptr) spaces_[scope.namespace_number].live_bytes += scope.live_bytes;
   }
+  return retired > 0;
 }
 
 uint32_t Names::default_ttl_s(uint32_t scope) const noexcept {

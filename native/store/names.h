@@ -13,8 +13,8 @@ namespace halfstep::store {
 
 class Names {
  public:
-  // Takes over what the header says now; call after every change of it.
-  void refresh(const HeaderState& header);
+  // Takes over what the header says now; call after every change of it. True when a scope is not alive any more.
+  bool refresh(const HeaderState& header);
 
   bool alive(uint32_t scope) const noexcept { return scope < scopes_.size() && scopes_[scope].layout != nullptr; }
   const wire::Layout* layout(uint32_t scope) const noexcept {

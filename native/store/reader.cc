@@ -86,6 +86,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
   started.clear();
   fresh_.swap(started);
 
+  for (const Read* read : window) {
+    if (read->store_own != nullptr) core_.touch(read->key);
+  }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);
     if (extent == nullptr) {
@@ -227,7 +230,7 @@ void BlockReader::checked() {
     ++(unreadable ? core_.counters.misses_io : core_.counters.misses_corrupt);
     if (block.live) {
       const IndexKey key = block.key;
-      core_.catalog.drop(extent.location);
+      core_.evict(extent.location, Eviction::Unreadable);
       core_.bury(key);
     }
     finish(extent, unreadable ? Status(Code::IoError, extent.error) : Status(Code::Corrupt));
@@ -239,6 +242,11 @@ void BlockReader::finish(Extent& extent, Status status) {
   Read* waiter = extent.waiters;
   extent.waiters = nullptr;
   core_.memory.set_state(extent, ExtentState::Clean);
+  // Reclaim may have moved the block while it was being read.
+  if (status.ok() && extent.listed && !core_.catalog.at(extent.location).live) {
+    extent.location = core_.catalog.find(extent.key);
+    if (!extent.location.valid()) core_.memory.unlist(extent);
+  }
   if (!status.ok()) core_.memory.unlist(extent);
   while (waiter != nullptr) {
     Read* next = waiter->store_next;

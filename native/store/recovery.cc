@@ -5,6 +5,7 @@
 #include "base/crc.h"
 #include "store/footer.h"
 #include "store/segment_scan.h"
+#include "store/touch_map.h"
 
 namespace halfstep::store {
 namespace {
@@ -38,6 +39,7 @@ class Recovery {
   SegmentScanner scanner_;
   LogContents log_;
   uint64_t sequence_max_ = 0;
+  uint64_t touch_time_ = 0;
   bool flush_failed_ = false;
 };
 
@@ -59,6 +61,8 @@ Status Recovery::run() {
   std::sort(newest_first.begin(), newest_first.end(),
             [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
   for (const uint32_t number : newest_first) load_segment(number);
+  core_.catalog.clock().resume(touch_time_);
+  core_.catalog.count_touches();
 
   core_.sequence = std::max(sequence_max_ + 1, core_.header.fixed.start_number << kSequenceBitsPerStart);
   for (const uint32_t number : newest_first) {
@@ -130,7 +134,7 @@ void Recovery::load_segment(uint32_t number) {
          " metadata pages bad; recovered from the others");
   }
   segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
-  segment.opened = segment.generation;  // in the order of generations, which is that of opening
+  segment.newest_frame = scanned.sequence_max;  // of a footer: drawn when the segment was full
   segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
   segment.frames = scanned.frames;
   segment.next_page = segment.written_page = scanned.next_page;
@@ -143,6 +147,7 @@ void Recovery::load_segment(uint32_t number) {
     segment.records_missing = segment.records_missing || !found.present;
     if (!publish(segment, scanned, found)) core_.catalog.add_dead(segment, found.entry);
   }
+  touch_time_ = std::max(touch_time_, restore_touches(core_, io_, segment));
 }
 
 // False when the entry keeps nothing but its ordinal.
@@ -192,7 +197,9 @@ bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
 
 // A walked segment is as full as it will ever be: with a footer the next start need not walk it.
 void Recovery::seal(Segment& segment) {
-  FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), core_.draw(), core_.store_time_s());
+  // With the sequence of its newest frame: a segment is as old as its frames, not as its footer.
+  FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), segment.newest_frame,
+                        core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
   // Frames first: a footer says that they are on media.
   if (!flush()) return;

@@ -1,6 +1,6 @@
 #include "store/sealer.h"
 
-#include "store/segment_writer.h"
+#include "store/streams.h"
 
 namespace halfstep::store {
 
@@ -18,11 +18,12 @@ Sealer::Sealer(Core& core) : core_(core), buffer_(kChunkPages) {
   };
 }
 
-void Sealer::turn(SegmentWriter& writer) {
+void Sealer::turn(Streams& streams) {
   if (segment_ != nullptr) return;
   for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
     Segment& segment = core_.catalog.segment(number);
     if (segment.state != SegmentState::Sealing || segment.frames_in_flight > 0) continue;
+    SegmentWriter& writer = streams.of(segment);
     if (!writer.durable(segment)) {
       writer.want_durable(segment);
       continue;
@@ -38,6 +39,7 @@ void Sealer::write_next() {
   uint32_t pages = 0;
   while (pages < kChunkPages && !builder_->finished()) builder_->build(buffer_.page(pages++));
   request_.offset = core_.places.segment(segment_->number) + uint64_t{place} * kPageBytes;
+  request_.placement = segment_->stream;
   request_.data = buffer_.bytes().data();
   request_.bytes = pages * kPageBytes;
   core_.counters.bytes_metadata += request_.bytes;

@@ -12,13 +12,13 @@
 
 namespace halfstep::store {
 
-class SegmentWriter;
+class Streams;
 
 class Sealer {
  public:
   explicit Sealer(Core& core);
 
-  void turn(SegmentWriter& writer);
+  void turn(Streams& streams);
   bool idle() const noexcept { return segment_ == nullptr; }
 
  private:

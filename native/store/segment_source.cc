@@ -1,93 +1,207 @@
 #include "store/segment_source.h"
 
-#include "store/segment_writer.h"
+#include <algorithm>
+
+#include "store/rewriter.h"
+#include "store/streams.h"
 
 namespace halfstep::store {
 namespace {
 
 constexpr uint32_t kWriteErrorsMax = 3;  // then the segment is logged bad
 constexpr uint64_t kRetryUs = 100'000;   // after the log refused
+constexpr uint32_t kPassesMax = 3;       // over one victim, while blocks of it become held or copies fail
 
 }  // namespace
 
-Segment* SegmentSource::take() noexcept {
-  Segment* segment = ready_;
-  ready_ = nullptr;
-  if (segment != nullptr) segment->state = SegmentState::Open;
+SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy)
+    : core_(core), policy_(policy), before_us_(core.clock.now_us()) {
+  ready_.reserve(kReadyMax);
+  candidates_.reserve(core.catalog.segment_count());
+  by_age_.reserve(core.catalog.segment_count());
+}
+
+Segment* SegmentSource::take(bool for_copies) noexcept {
+  const bool leave_one = !for_copies && (reserve_ || (victim_ != nullptr && !victim_empty_));
+  if (ready_.size() <= (leave_one ? 1U : 0U)) return nullptr;
+  Segment* segment = ready_.back();
+  ready_.pop_back();
+  if (for_copies) reserve_ = false;
+  segment->state = SegmentState::Open;
   return segment;
 }
 
-bool SegmentSource::at_rest(const Segment& segment, SegmentWriter& writer) noexcept {
+bool SegmentSource::at_rest(const Segment& segment, Streams& streams) noexcept {
   if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) return false;
   if (segment.reads_in_flight > 0 || segment.frames_in_flight > 0) return false;
+  SegmentWriter& writer = streams.of(segment);
   if (!writer.unflushed(segment)) return true;
   flush_asked_ = true;
   writer.want_flush();
   return false;
 }
 
-Segment* SegmentSource::pick(bool despite_holds, SegmentWriter& writer) noexcept {
+// ---- How many are needed ---------------------------------------------------------------------------------------------------
+
+uint64_t SegmentSource::copy_room(const Streams& streams) const noexcept {
+  return streams.copies().room_pages() + (ready_.empty() ? 0 : core_.places.segment_pages());
+}
+
+uint32_t SegmentSource::wanted(const Streams& streams) noexcept {
+  if (hurried_) {
+    reserve_ = false;
+    return streams.starved() ? 1 : 0;
+  }
+  reserve_ = core_.rewrite_bytes > 0 && streams.copies().room_pages() < core_.places.segment_pages() / 4;
+  return std::min<uint32_t>(streams.segments_wanted() + (reserve_ ? 1 : 0), kReadyMax);
+}
+
+// ---- Which one -------------------------------------------------------------------------------------------------------------
+
+// What nothing is lost with: segments that were never used, then those without a living block.
+Segment* SegmentSource::pick_worthless(Streams& streams) noexcept {
   for (uint32_t i = 0; i < core_.catalog.segment_count(); ++i) {
     Segment& segment = core_.catalog.segment((next_free_ + i) % core_.catalog.segment_count());
     if (segment.state != SegmentState::Free) continue;
     next_free_ = (segment.number + 1) % core_.catalog.segment_count();
     return &segment;
   }
+  const uint64_t now_s = core_.store_time_s();
   Segment* best = nullptr;
-  const auto before = [](const Segment& a, const Segment& b) {
-    if ((a.live_blocks == 0) != (b.live_blocks == 0)) return a.live_blocks == 0;
-    return a.opened < b.opened;
-  };
-  for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
-    Segment& segment = core_.catalog.segment(number);
-    if (segment.held_blocks > 0 && !despite_holds) continue;
-    if (best != nullptr && !before(segment, *best)) continue;
-    if (at_rest(segment, writer)) best = &segment;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.live_blocks > 0 && !segment.all_expired(now_s)) continue;
+    if (best != nullptr && best->newest_frame <= segment.newest_frame) continue;
+    if (at_rest(segment, streams)) best = &segment;
   }
   return best;
 }
 
-void SegmentSource::turn(SegmentWriter& writer) {
-  if (logging_ != nullptr || core_.clock.now_us() < retry_at_us_) return;
-  const bool crowded = core_.log.crowded();
-  if (ready_ != nullptr) {
-    if (crowded) relieve_log(writer);
-    return;
+Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept {
+  by_age_.clear();
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) continue;
+    by_age_.push_back(&segment);
   }
-  flush_asked_ = false;
-  Segment* segment = pick(crowded, writer);
-  exhausted_ = segment == nullptr && !flush_asked_;
-  if (segment != nullptr) begin(*segment);
+  std::sort(by_age_.begin(), by_age_.end(),
+            [](const Segment* a, const Segment* b) { return a->newest_frame < b->newest_frame; });
+  candidates_.clear();
+  for (const Segment* segment : by_age_) {
+    if (segment->held_pages > held_pages_max || !at_rest(*segment, streams)) continue;
+    candidates_.push_back({segment->number, segment->live_pages, segment->held_pages, &segment->touched});
+  }
+  if (candidates_.empty()) return nullptr;
+  return &core_.catalog.segment(candidates_[policy_.pick(candidates_, core_.catalog.clock().now())].segment);
 }
 
-// Tombstones die with the segments that hold what they bury: first those that hold nothing else, then the oldest, were it the
+// Tombstones die with the segments that hold what they bury: first those that hold nothing else, then the oldest, were it an
 // open one.
-void SegmentSource::relieve_log(SegmentWriter& writer) {
+Segment* SegmentSource::relieve_log(Streams& streams) {
   Segment* oldest = nullptr;
-  for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
-    Segment& segment = core_.catalog.segment(number);
+  for (Segment& segment : core_.catalog.segments()) {
     if (!segment.holds_frames()) continue;
-    if (segment.live_blocks == 0 && at_rest(segment, writer)) return begin(segment);
+    if (segment.live_blocks == 0 && at_rest(segment, streams)) return &segment;
     if (oldest == nullptr || segment.generation < oldest->generation) oldest = &segment;
   }
-  if (oldest == nullptr) return;
-  if (oldest->state == SegmentState::Open) return writer.close_open_segment();
-  if (at_rest(*oldest, writer)) begin(*oldest);
+  if (oldest == nullptr) return nullptr;
+  if (oldest->state == SegmentState::Open) streams.of(*oldest).close_open_segment();
+  return at_rest(*oldest, streams) ? oldest : nullptr;
 }
 
-void SegmentSource::begin(Segment& segment) {
-  const bool reclaimed = segment.state != SegmentState::Free;
+// ---- Reclaim ---------------------------------------------------------------------------------------------------------------
+
+void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
+  if (victim_ != nullptr) return go_on(streams, rewriter);
+  if (logging_ != nullptr || core_.clock.now_us() < retry_at_us_) return;
+  flush_asked_ = false;
+  const uint32_t needed = wanted(streams);
+  if (core_.log.crowded() && !ready_.empty()) {
+    if (Segment* segment = relieve_log(streams); segment != nullptr) {
+      victim_forced_ = true;
+      reclaim(*segment, rewriter);
+    }
+    return;
+  }
+  // What is free all the same costs nothing to have ready.
+  Segment* segment = ready_.size() < std::max(needed, 1U) ? pick_worthless(streams) : nullptr;
+  if (segment == nullptr && ready_.size() < needed) {
+    // A victim whose held blocks fill the room for copies would bring nothing.
+    const uint64_t held_max = std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
+    segment = pick(rewriter.enabled() ? held_max : 0, streams);
+    if (segment == nullptr && core_.log.crowded()) segment = pick(UINT64_MAX, streams);
+    exhausted_ = segment == nullptr && !flush_asked_;
+  }
+  if (segment == nullptr) return;
+  exhausted_ = false;
+  victim_forced_ = core_.log.crowded();
+  reclaim(*segment, rewriter);
+}
+
+void SegmentSource::reclaim(Segment& segment, Rewriter& rewriter) {
+  const uint64_t age_limit = static_cast<uint64_t>(policy_.age_limit() * kStampsPerCapacity);
+  const uint64_t now = core_.catalog.clock().now();
+  const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched};
+  const bool expired = segment.all_expired(core_.store_time_s());
+  if (segment.state == SegmentState::Free || expired || candidate.pages_worth(now - std::min(now, age_limit)) == 0 ||
+      !rewriter.enabled()) {
+    evict_all(segment, Eviction::Age);
+    return log_generation(segment);
+  }
+  victim_ = &segment;
+  victim_empty_ = false;
+  passes_ = 1;
+  rewriter.start(segment, false);
+}
+
+void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
+  Segment& victim = *victim_;
+  if (rewriter.active()) {
+    // Copies that wait for a segment of their own would wait for ever: this reclaim is what brings one.
+    if (streams.copies().starved() && ready_.empty()) rewriter.give_up();
+    return;
+  }
+  if (!victim_empty_) {
+    const bool again = passes_ < kPassesMax && (victim.held_blocks > 0 || rewriter.copies_failed()) && !rewriter.gave_up();
+    if (again) {
+      ++passes_;
+      return rewriter.start(victim, passes_ == kPassesMax);
+    }
+    if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
+      victim_ = nullptr;
+      retry_at_us_ = core_.clock.now_us() + kRetryUs;
+      return;
+    }
+    evict_all(victim, Eviction::Age);
+    victim_empty_ = true;
+  }
+  if (!at_rest(victim, streams)) return;
+  victim_ = nullptr;
+  log_generation(victim);
+}
+
+void SegmentSource::evict_all(Segment& segment, Eviction why) {
+  for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
+    if (segment.blocks[ordinal].live) core_.evict({segment.number, ordinal}, why);
+  }
+}
+
+// Nothing of it is alive any more.
+void SegmentSource::log_generation(Segment& segment) {
+  if (segment.state != SegmentState::Free) {
+    ++core_.counters.segments_reclaimed;
+    const Counters& c = core_.counters;
+    const uint64_t now_us = core_.clock.now_us();
+    policy_.after_reclaim(
+        {c.bytes_user - user_bytes_before_, c.bytes_rewritten - rewritten_bytes_before_, now_us - before_us_});
+    user_bytes_before_ = c.bytes_user;
+    rewritten_bytes_before_ = c.bytes_rewritten;
+    before_us_ = now_us;
+    segment.records_missing = true;  // its frames are there until the record is on media
+  } else {
+    segment.records_missing = false;
+  }
   logging_ = &segment;
   segment.state = SegmentState::Logging;
-  segment.records_missing = reclaimed;  // its frames are there until the record is on media
-  if (reclaimed) ++core_.counters.segments_reclaimed;
-  core_.catalog.empty(segment, [&](const Block& block) {
-    ++core_.counters.blocks_evicted;
-    Extent* extent = core_.memory.find(block.key);
-    if (extent == nullptr || extent->location.segment != segment.number) return;
-    core_.memory.unlist(*extent);
-    core_.memory.settle(*extent);
-  });
+  core_.catalog.release(segment);
   RecordLog::Pending& pending = core_.take_pending();
   const bool bad = segment.write_errors >= kWriteErrorsMax;
   pending.record.kind = static_cast<uint8_t>(bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
@@ -117,11 +231,11 @@ void SegmentSource::logged(Segment& segment, uint64_t generation, Status status)
   if (segment.write_errors >= kWriteErrorsMax) {
     segment.state = SegmentState::Bad;
     ++core_.counters.segments_bad;
-  } else if (ready_ != nullptr) {
+  } else if (ready_.size() >= kReadyMax) {
     segment.state = SegmentState::Free;  // made empty for the log's sake; it gets a newer generation before its use
   } else {
     segment.state = SegmentState::Ready;
-    ready_ = &segment;
+    ready_.push_back(&segment);
   }
 }
 

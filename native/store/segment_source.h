@@ -1,46 +1,76 @@
-// segment_source.h — empty segments for the writer: reclaims the oldest, logs its new generation, keeps one ready.
-// Reclaim here is "overwrite the oldest", after segments without a live block: blocks leave the index, then the new generation
-// is logged and flushed, and only then may the first byte be written (V1 section 7). Invariants: a segment with a live hold, a
-// read in flight or a flush to come is not taken; nothing is written to a segment whose generation is not on media. When the
-// record log is crowded, holds do not protect the oldest segments any more: deletes must not fail. Thread: the shard's.
+// segment_source.h — empty segments for the writers: reclaims what gives way, logs its new generation, keeps one ready in time.
+// Reclaim of a segment (V1 section 7): what is worth keeping is copied and flushed (rewriter.h); the rest leaves the index;
+// when nobody reads from it any more its new generation is logged and flushed; only then may the first byte be written. First
+// go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
+// Reclaim begins when a writer is in the last quarter of its segment, one at a time. Invariants: a segment that is being read
+// or waits for a flush is not emptied; a held block is copied or stays, unless the record log is crowded, because deletes must
+// not fail; nothing is written to a segment whose generation is not on media; new blocks leave the last ready segment to copies
+// when these have little room left, so that reclaim can always end. Thread: the shard's.
 #pragma once
 
+#include <vector>
+
 #include "store/core.h"
+#include "store/policy.h"
 
 namespace halfstep::store {
 
-class SegmentWriter;
+class Rewriter;
+class Streams;
 
 class SegmentSource {
  public:
-  explicit SegmentSource(Core& core) : core_(core) {}
+  SegmentSource(Core& core, ReclaimPolicy& policy);
 
-  // The segment that is ready, now Open; null when there is none yet.
-  Segment* take() noexcept;
-  // Starts making one ready if none is; `writer` closes its open segment when that is the one that has to go.
-  void turn(SegmentWriter& writer);
+  // A segment that is ready, now Open; null when there is none yet.
+  Segment* take(bool for_copies) noexcept;
+  void turn(Streams& streams, Rewriter& rewriter);
   // There is none and nothing is under way: everything is held or being read.
   bool exhausted() const noexcept { return exhausted_; }
   uint64_t next_turn_us() const noexcept {
-    return ready_ == nullptr && core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX;
+    return ready_.empty() && core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX;
   }
-  bool busy() const noexcept { return logging_ != nullptr; }
+  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr; }
+  // The end is near: only what somebody waits for.
+  void hurry() noexcept { hurried_ = true; }
 
  private:
   // Nothing reads it, writes to it or waits for it; when somebody waits for a flush of it, that is asked for.
-  bool at_rest(const Segment& segment, SegmentWriter& writer) noexcept;
-  Segment* pick(bool despite_holds, SegmentWriter& writer) noexcept;
-  void relieve_log(SegmentWriter& writer);
-  void begin(Segment& segment);
+  bool at_rest(const Segment& segment, Streams& streams) noexcept;
+  // Pages that copies could take now.
+  uint64_t copy_room(const Streams& streams) const noexcept;
+  uint32_t wanted(const Streams& streams) noexcept;
+  Segment* pick_worthless(Streams& streams) noexcept;
+  Segment* pick(uint64_t held_pages_max, Streams& streams) noexcept;
+  Segment* relieve_log(Streams& streams);
+  void go_on(Streams& streams, Rewriter& rewriter);
+  void reclaim(Segment& segment, Rewriter& rewriter);
+  void evict_all(Segment& segment, Eviction why);
+  void log_generation(Segment& segment);
   void logged(Segment& segment, uint64_t generation, Status status);
 
+  static constexpr size_t kReadyMax = 4;  // as many as writers
+
   Core& core_;
-  Segment* ready_ = nullptr;
+  ReclaimPolicy& policy_;
+  std::vector<Segment*> ready_;
+  Segment* victim_ = nullptr;  // what is worth keeping of it is being copied, or the last readers are awaited
+  bool victim_forced_ = false;
+  bool victim_empty_ = false;
+  uint32_t passes_ = 0;
   Segment* logging_ = nullptr;
   uint32_t next_free_ = 0;
+  bool reserve_ = false;  // the last ready one is for copies
   bool exhausted_ = false;
+  bool hurried_ = false;
   bool flush_asked_ = false;  // so that a segment comes to rest
   uint64_t retry_at_us_ = 0;
+  std::vector<Candidate> candidates_;
+  std::vector<Segment*> by_age_;
+  // At the last reclaim that cost anything: what the policy is told are differences.
+  uint64_t user_bytes_before_ = 0;
+  uint64_t rewritten_bytes_before_ = 0;
+  uint64_t before_us_ = 0;
 };
 
 }  // namespace halfstep::store

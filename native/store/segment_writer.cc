@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "store/footer.h"
+#include "store/rewriter.h"
 #include "store/segment_source.h"
 
 namespace halfstep::store {
@@ -26,15 +27,30 @@ uint32_t extent_pages(const Extent& extent) noexcept { return static_cast<uint32
 
 }  // namespace
 
-SegmentWriter::SegmentWriter(Core& core, SegmentSource& source) : core_(core), source_(source) {
-  for (Frame& frame : frames_) {
-    frame.writer = this;
-    frame.header = core_.slots.take(kFrameHeaderBytes);
-    assert(!frame.header.empty() && frame.header.piece_count() == 1);
-  }
+SegmentWriter::SegmentWriter(Core& core, SegmentSource& source, uint8_t lane, uint8_t stream)
+    : core_(core), source_(source), lane_(lane), stream_(stream) {
+  for (Frame& frame : frames_) frame.writer = this;
   flush_.owner = this;
   flush_.starting = [](FlushWaiter& waiter) { static_cast<SegmentWriter*>(waiter.owner)->flush_starting(); };
   flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<SegmentWriter*>(waiter.owner)->flush_done(status); };
+}
+
+void SegmentWriter::set_class(uint8_t stream, uint8_t ttl_class) noexcept {
+  assert(!in_use());
+  stream_ = stream;
+  ttl_class_ = ttl_class;
+}
+
+uint64_t SegmentWriter::room_pages() const noexcept {
+  if (open_ == nullptr) return 0;
+  const uint64_t footer = footer_pages(open_->entries.size(), open_->long_key_bytes);
+  const uint64_t taken = open_->next_page + footer + pending_bytes_ / kPageBytes;
+  return core_.places.segment_pages() - std::min<uint64_t>(taken, core_.places.segment_pages());
+}
+
+// The last quarter of the open one is the time in which the next one is made ready.
+bool SegmentWriter::wants_segment() const noexcept {
+  return open_ == nullptr ? pending_ != nullptr : room_pages() < core_.places.segment_pages() / 4;
 }
 
 void SegmentWriter::commit(Extent& extent) {
@@ -63,10 +79,8 @@ void SegmentWriter::turn() {
   if (pending_ == nullptr) starved_ = false;
   const bool overdue = unflushed_bytes_ >= kUnflushedBytesMax ||
                        (unflushed_since_us_ != UINT64_MAX && core_.clock.now_us() - unflushed_since_us_ >= kUnflushedUsMax);
-  if (flush_wanted_ || overdue || !persists_.empty()) {
-    flush_wanted_ = false;
-    core_.flusher.want(flush_);
-  }
+  // Until one begins: a flush that is under way now does not cover what has landed since.
+  if (flush_wanted_ || overdue || !persists_.empty()) core_.flusher.want(flush_);
   std::vector<Write*> answered;
   answered.swap(answered_);
   for (Write* write : answered) write->done(*write);
@@ -88,23 +102,48 @@ void SegmentWriter::want_durable(const Segment& segment) {
 // ---- Frames ----------------------------------------------------------------------------------------------------------------
 
 // Liveness is checked again at submission: what was deleted meanwhile never reaches flash.
+bool SegmentWriter::wanted(const Extent& extent) noexcept {
+  const bool there = extent.is_copy() ? core_.catalog.at(extent.original).live : extent.listed;
+  return there && core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
+}
+
 void SegmentWriter::drop_dead_pending() {
   for (Extent** link = &pending_; *link != nullptr;) {
     Extent& extent = **link;
-    if (extent.listed && core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s)) {
+    if (wanted(extent)) {
       link = &extent.next_pending;
       continue;
     }
     *link = extent.next_pending;
-    pending_bytes_ -= extent.shape.extent_bytes();
-    if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
-    extent.write = nullptr;
-    core_.memory.unlist(extent);
-    core_.memory.set_state(extent, ExtentState::Clean);
-    core_.memory.settle(extent);
+    drop_pending(extent);
   }
   pending_tail_ = &pending_;
   while (*pending_tail_ != nullptr) pending_tail_ = &(*pending_tail_)->next_pending;
+}
+
+// Out of the list already.
+void SegmentWriter::drop_pending(Extent& extent) {
+  pending_bytes_ -= extent.shape.extent_bytes();
+  extent.next_pending = nullptr;
+  if (extent.is_copy()) return extent.rewriter->failed(extent);
+  if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
+  extent.write = nullptr;
+  core_.memory.unlist(extent);
+  core_.memory.set_state(extent, ExtentState::Clean);
+  core_.memory.settle(extent);
+}
+
+void SegmentWriter::withdraw_copies() {
+  Extent* extent = pending_;
+  pending_ = nullptr;
+  pending_tail_ = &pending_;
+  starved_ = false;
+  while (extent != nullptr) {
+    assert(extent->is_copy());
+    Extent* next = extent->next_pending;
+    drop_pending(*extent);
+    extent = next;
+  }
 }
 
 SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noexcept {
@@ -132,21 +171,26 @@ SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noex
 
 bool SegmentWriter::submit_frame() {
   drop_dead_pending();
-  if (pending_ == nullptr) return false;
+  if (pending_ == nullptr || core_.frame_headers.empty()) return false;
   Plan plan;
   if (open_ != nullptr) {
     plan = plan_frame(*open_);
     if (plan.blocks == 0) close_open_segment();
   }
   if (open_ == nullptr) {
-    open_ = source_.take();
+    open_ = source_.take(stream_ == kStreamKept);
     starved_ = open_ == nullptr;
     if (starved_) return false;
+    open_->lane = lane_;
+    open_->stream = stream_;
+    open_->ttl_class = ttl_class_;
     unflushed_.push_back({open_, open_->generation, 0});
     plan = plan_frame(*open_);
     assert(plan.blocks > 0);  // block_bytes_max sees to it
   }
   Frame& frame = frames_[(frame_first_ + frames_out_++) % kFramesInFlightMax];
+  frame.header = std::move(core_.frame_headers.back());
+  core_.frame_headers.pop_back();
   frame.segment = open_;
   frame.start_page = open_->next_page;
   frame.pages = plan.pages;
@@ -179,8 +223,10 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   header.frame_pages = plan.pages;
   header.watermark = segment.durable_page;
   header.total_entries = plan.blocks;
+  header.stream = segment.stream;
+  header.ttl_class = segment.ttl_class;
   const auto first_entry = static_cast<uint32_t>(segment.blocks.size());
-  if (segment.opened == 0) segment.opened = header.sequence;
+  segment.newest_frame = header.sequence;
 
   // The tables are one run of bytes laid over the bodies of the table pages.
   uint64_t table_at = 0;
@@ -212,10 +258,9 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     page += extent_pages(*extent);
 
     extent->in_frame = true;
-    extent->location = core_.catalog.add(segment, entry, extent->engine_key_bytes(), core_.holds.held(extent->key));
+    extent->location = enter_catalog(segment, *extent);
     segment.entries.push_back(entry);
     pending_bytes_ -= extent->shape.extent_bytes();
-    core_.counters.bytes_padding += extent->shape.extent_bytes() - extent->shape.stored_bytes;
     Extent* next = extent->next_pending;
     if (i + 1 == plan.blocks) extent->next_pending = nullptr;
     extent = next;
@@ -239,6 +284,23 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   }
 }
 
+// Counted as it is submitted, so that the counters add up to what the device gets.
+Location SegmentWriter::enter_catalog(Segment& segment, Extent& extent) {
+  const uint64_t stored_bytes = extent.shape.stored_bytes;
+  core_.counters.bytes_padding += extent.shape.extent_bytes() - stored_bytes;
+  core_.catalog.clock().advance(extent.shape.extent_bytes());
+  if (extent.is_copy()) {
+    core_.counters.bytes_rewritten += stored_bytes;
+    ++core_.counters.blocks_rewritten;
+    return core_.catalog.add_copy(segment, extent.entry, extent.engine_key_bytes());
+  }
+  core_.counters.bytes_user += stored_bytes;
+  const bool held = core_.holds.held(extent.key);
+  const Location location = core_.catalog.add(segment, extent.entry, extent.engine_key_bytes(), held);
+  if (extent.touched) core_.catalog.touch(location);
+  return location;
+}
+
 void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   Transfer* first = nullptr;
   Transfer** last = &first;
@@ -246,6 +308,7 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
     Transfer& transfer = core_.transfers.take();
     transfer.request.op = io::Op::Write;
+    transfer.request.placement = frame.segment->stream;
     transfer.request.offset = offset;
     transfer.request.data = bytes.data();
     transfer.request.bytes = static_cast<uint32_t>(bytes.size());
@@ -257,7 +320,7 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   });
   frame.header.for_range(0, uint64_t{header_pages} * kPageBytes, [&](Bytes piece) { cutter.add(piece); });
   for (Extent* extent = frame.first; extent != nullptr; extent = extent->next_pending) {
-    extent->slot().for_range(0, extent->shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
+    extent->for_range(0, extent->shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
   }
   cutter.finish();
   while (first != nullptr) {
@@ -289,6 +352,7 @@ void SegmentWriter::frames_landed() {
 
 void SegmentWriter::frame_done(Frame& frame) {
   Segment& segment = *frame.segment;
+  core_.frame_headers.push_back(std::move(frame.header));
   --segment.frames_in_flight;
   if (frame.error != 0) {
     ++segment.write_errors;
@@ -320,6 +384,7 @@ void SegmentWriter::frame_done(Frame& frame) {
 }
 
 void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
+  if (extent.is_copy()) return extent.rewriter->landed(extent, frame.start_page + frame.pages);
   if (extent.write != nullptr) {
     persists_.push_back(
         {extent.write, frame.segment->number, frame.segment->generation, frame.start_page + frame.pages, extent.location});
@@ -331,19 +396,20 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
 
 // Its frame may be whole on flash or not: it is written again elsewhere, with the same birth, before it is acknowledged.
 void SegmentWriter::retry(Extent& extent) {
-  core_.catalog.drop(extent.location);
+  if (!extent.is_copy()) core_.catalog.drop(extent.location);
   extent.location = {};
-  if (extent.listed && ++extent.attempts < kAttemptsMax) {
+  const bool there = extent.is_copy() ? core_.catalog.at(extent.original).live : extent.listed;
+  if (there && ++extent.attempts < kAttemptsMax) {
     *pending_tail_ = &extent;
     pending_tail_ = &extent.next_pending;
     pending_bytes_ += extent.shape.extent_bytes();
     return;
   }
+  if (extent.is_copy()) return extent.rewriter->failed(extent);
   ++core_.counters.writes_failed;
-  const bool wanted = extent.listed;
-  if (extent.write != nullptr) answer(*extent.write, wanted ? Status(Code::IoError) : Status());
+  if (extent.write != nullptr) answer(*extent.write, there ? Status(Code::IoError) : Status());
   extent.write = nullptr;
-  if (wanted) core_.bury(extent.key);
+  if (there) core_.bury(extent.key);
   core_.memory.unlist(extent);
   core_.memory.set_state(extent, ExtentState::Clean);
   core_.memory.settle(extent);
@@ -384,6 +450,7 @@ bool SegmentWriter::may_become_durable(Location location) const noexcept {
 }
 
 void SegmentWriter::flush_starting() {
+  flush_wanted_ = false;
   std::erase_if(unflushed_, [](const Unflushed& u) {
     const SegmentState state = u.segment->state;
     return u.segment->generation != u.generation || state == SegmentState::Sealed ||

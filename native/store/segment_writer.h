@@ -1,6 +1,7 @@
-// segment_writer.h — appends frames to the open segment, and knows what of them is on media.
+// segment_writer.h — appends frames to the open segment of one stream, and knows what of them is on media.
 // A frame is: header pages built in a slot of their own, then the extents of committed blocks as they lie in their slots.
 // It is submitted as soon as nothing else is being written, or when kFrameCollectBytes have gathered.
+// A copy that reclaim writes goes the same way, but nothing finds it until the rewriter moves the index to it.
 // Invariants: a segment has one writer and is written front to back; a frame's place leaves room for the footer;
 // `persist` is answered when the contiguous watermark has passed the frame and a flush begun after that has completed;
 // nothing is appended to a segment after a write or flush of it failed.
@@ -22,9 +23,24 @@ inline constexpr uint64_t kFramePayloadBytesMax = 4 * MiB;  // but at least one 
 inline constexpr uint64_t kUnflushedBytesMax = 64 * MiB;
 inline constexpr uint64_t kUnflushedUsMax = 500'000;
 
+// New blocks by expected life, copies by themselves (streams.h).
+inline constexpr uint8_t kStreamShort = 1, kStreamDefault = 2, kStreamKept = 3;
+
 class SegmentWriter {
  public:
-  SegmentWriter(Core& core, SegmentSource& source);
+  // `lane`: which of the store's writers this is.
+  SegmentWriter(Core& core, SegmentSource& source, uint8_t lane, uint8_t stream);
+  SegmentWriter(const SegmentWriter&) = delete;
+  SegmentWriter& operator=(const SegmentWriter&) = delete;
+
+  uint8_t stream() const noexcept { return stream_; }
+  uint8_t ttl_class() const noexcept { return ttl_class_; }
+  // Only while not in_use().
+  void set_class(uint8_t stream, uint8_t ttl_class) noexcept;
+  bool in_use() const noexcept { return open_ != nullptr || pending_ != nullptr; }
+  const Segment* open_segment() const noexcept { return open_; }
+  // Pages that the open segment still takes, what waits for it taken off; 0 when there is none.
+  uint64_t room_pages() const noexcept;
 
   // The extent is Dirty and readable; it is the writer's until its frame has landed.
   void commit(Extent& extent);
@@ -35,6 +51,10 @@ class SegmentWriter {
   bool idle() const noexcept { return pending_ == nullptr && frames_out_ == 0 && persists_.empty(); }
   // Blocks wait and there is no segment to write them to, nor one about to be.
   bool starved() const noexcept { return starved_; }
+  // It needs a segment, or will before long.
+  bool wants_segment() const noexcept;
+  // Copies that wait for a frame go back to the rewriter, unwritten.
+  void withdraw_copies();
   // The end is near: a frame that failed is tried again at once.
   void hurry() noexcept { hurried_ = true; }
   // There will be no segment for what still waits: who waits for it is told.
@@ -76,7 +96,9 @@ class SegmentWriter {
     Location location;
   };
 
+  bool wanted(const Extent& extent) noexcept;
   void drop_dead_pending();
+  void drop_pending(Extent& extent);
   Plan plan_frame(const Segment& segment) const noexcept;
   bool submit_frame();
   void build_header(Frame& frame, const Plan& plan);
@@ -85,6 +107,7 @@ class SegmentWriter {
   void frames_landed();
   void frame_done(Frame& frame);
   void extent_landed(Frame& frame, Extent& extent);
+  Location enter_catalog(Segment& segment, Extent& extent);
   void retry(Extent& extent);
   void end_segment(Segment& segment);
   void flush_starting();
@@ -95,6 +118,9 @@ class SegmentWriter {
 
   Core& core_;
   SegmentSource& source_;
+  const uint8_t lane_;
+  uint8_t stream_;
+  uint8_t ttl_class_ = 0;
   Segment* open_ = nullptr;
   Extent* pending_ = nullptr;  // committed, in order of birth
   Extent** pending_tail_ = &pending_;

@@ -10,9 +10,12 @@
 #include "store/header_io.h"
 #include "store/reader.h"
 #include "store/recovery.h"
+#include "store/rewriter.h"
 #include "store/sealer.h"
 #include "store/segment_source.h"
-#include "store/segment_writer.h"
+#include "store/streams.h"
+#include "store/sweeper.h"
+#include "store/touch_map.h"
 
 namespace halfstep::store {
 namespace {
@@ -31,13 +34,18 @@ bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire
 
 class StoreImpl final : public Store {
  public:
-  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header)
+  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header,
+            std::unique_ptr<ReclaimPolicy> policy)
       : core_(engine, slots, clock, options, std::move(header)),
+        policy_(std::move(policy)),
         header_writer_(engine, core_.flusher, core_.header),
         reader_(core_),
-        source_(core_),
-        writer_(core_, source_),
-        sealer_(core_) {}
+        source_(core_, *policy_),
+        streams_(core_, source_),
+        rewriter_(core_, streams_, *policy_),
+        sealer_(core_),
+        touch_map_(core_),
+        sweeper_(core_) {}
 
   Status recover_now() { return recover(core_, &report_); }
   RecoveryReport& report() noexcept { return report_; }
@@ -62,6 +70,7 @@ class StoreImpl final : public Store {
   void commit_write(Write& write) override;
   void abort_write(Write& write) noexcept override;
   void remove(Remove& remove) override;
+  void touch(std::span<const IndexKey> keys) override;
   uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
                 const std::function<void(const Listed&)>& visit) const override;
 
@@ -90,12 +99,19 @@ class StoreImpl final : public Store {
     if (const Location location = core_.catalog.find(key); location.valid()) core_.catalog.set_held(location, false);
   }
 
+  void count_metadata() noexcept;
+
   Core core_;
+  std::unique_ptr<ReclaimPolicy> policy_;
   HeaderWriter header_writer_;
   BlockReader reader_;
   SegmentSource source_;
-  SegmentWriter writer_;
+  Streams streams_;
+  Rewriter rewriter_;
   Sealer sealer_;
+  TouchMap touch_map_;
+  Sweeper sweeper_;
+  uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
@@ -125,7 +141,7 @@ void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::f
         return change(state);
       },
       [this, done = std::move(done)](Status status) {
-        core_.names.refresh(core_.header);
+        if (core_.names.refresh(core_.header)) sweeper_.begin();
         done(status);
       });
 }
@@ -261,13 +277,14 @@ Status StoreImpl::begin_write(Write& write) {
   if (present(write.key, &there_bytes, &durable)) {
     const Location stored = core_.catalog.find(write.key);
     // A flush that failed while recovering left it uncertain for good: then it is written again.
-    const bool certain = durable || !stored.valid() || writer_.may_become_durable(stored);
+    const bool certain = durable || !stored.valid() || streams_.may_become_durable(stored);
     if (write.persist && !durable && certain) {  // it soon will be, and is no answer before
-      writer_.want_flush();
+      streams_.want_flush();
       return {Code::Throttled, kThrottledPending};
     }
     if (!write.persist || durable) {
       ++core_.counters.writes_present;
+      core_.touch(write.key);  // who offers it again has used it
       return Code::Present;
     }
   }
@@ -282,7 +299,7 @@ Status StoreImpl::begin_write(Write& write) {
   }
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
   if (core_.names.over_quota(write.name.scope, shape.extent_bytes())) return throttled(kThrottledQuota);
-  if (writer_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
+  if (streams_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
   Extent* extent = core_.memory.write_fits(shape.extent_bytes())
                        ? core_.memory.make(write.key, shape.extent_bytes(), ExtentState::Filling)
                        : nullptr;
@@ -339,8 +356,7 @@ void StoreImpl::commit_write(Write& write) {
   if (const Location before = core_.catalog.find(extent.key); before.valid()) core_.catalog.drop(before);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
-  core_.counters.bytes_user += extent.shape.stored_bytes;
-  writer_.commit(extent);
+  streams_.commit(extent);
 }
 
 void StoreImpl::abort_write(Write& write) noexcept {
@@ -375,7 +391,11 @@ void StoreImpl::remove(Remove& remove) {
     absent_removes_.push_back({&remove, core_.log.tombstones_appended()});
     return;
   }
-  if (there) ++core_.counters.removes;
+  if (there) {
+    ++core_.counters.removes;
+    ++core_.counters.blocks_evicted;
+    ++core_.counters.blocks_evicted_deleted;
+  }
   remove.store_own = &core_;
   core_.log_tombstone(
       remove.key,
@@ -387,6 +407,11 @@ void StoreImpl::remove(Remove& remove) {
         done->done(*done);
       },
       &remove);
+}
+
+void StoreImpl::touch(std::span<const IndexKey> keys) {
+  for (const IndexKey& key : keys) core_.touch(key);
+  core_.counters.touches += keys.size();
 }
 
 uint64_t StoreImpl::list(std::string_view name, uint64_t cursor, uint32_t limit,
@@ -449,17 +474,30 @@ void StoreImpl::turn() {
   if (!header_writer_.lost()) {
     core_.bury_again();
     core_.prune_tombstones();
-    source_.turn(writer_);
-    writer_.turn();
-    sealer_.turn(writer_);
+    sweeper_.turn();
+    rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
+    source_.turn(streams_, rewriter_);
+    streams_.turn();
+    sealer_.turn(streams_);
+    touch_map_.turn();
     if (core_.log.busy()) {
       core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
     }
     header_writer_.turn();
     core_.flusher.turn();
   }
-  core_.counters.record_pages = core_.log.pages_written();
+  count_metadata();
   if (core_.memory.take_relief() && on_memory_) on_memory_();
+}
+
+// Of those who count for themselves.
+void StoreImpl::count_metadata() noexcept {
+  const uint64_t record_pages = core_.log.pages_written();
+  const uint64_t header_bytes = header_writer_.bytes_written();
+  core_.counters.bytes_metadata += (record_pages - core_.counters.record_pages) * 2 * kPageBytes;  // in two copies
+  core_.counters.bytes_metadata += header_bytes - header_bytes_counted_;
+  core_.counters.record_pages = record_pages;
+  header_bytes_counted_ = header_bytes;
 }
 
 void StoreImpl::answer_absent_removes() {
@@ -473,13 +511,16 @@ void StoreImpl::answer_absent_removes() {
 
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
-  return std::min({writer_.next_turn_us(), source_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
+  if (sweeper_.busy()) return 0;
+  return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
+                   core_.holds.next_due_us(), core_.bury_again_us()});
 }
 
 Status StoreImpl::close() {
   closing_ = true;
-  writer_.hurry();
-  writer_.close_open_segment();
+  streams_.hurry();
+  source_.hurry();
+  streams_.close_open_segments();
   // Holds end with the process: they must not keep room from what somebody waits for.
   core_.holds.expire(UINT64_MAX, [this](const IndexKey& last) { unhold(last); });
   const auto sealing = [&] {
@@ -491,6 +532,7 @@ Status StoreImpl::close() {
   // A device that answers nothing but errors ends this too: every attempt is bounded.
   constexpr uint32_t kBuriesMax = 3;
   uint32_t buries = 0;
+  bool touches_asked = false;
   for (uint32_t turns_without_work = 0; turns_without_work < 1000;) {
     turn();
     const bool unburied = !core_.all_buried() && buries < kBuriesMax;
@@ -498,21 +540,26 @@ Status StoreImpl::close() {
       ++buries;
       core_.bury_now();
     }
-    if (writer_.idle()) writer_.close_open_segment();
-    const bool busy = !writer_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
-                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy();
-    if (!busy) break;
+    if (streams_.idle()) streams_.close_open_segments();
+    const bool busy = !streams_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
+                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy();
+    if (!busy && touches_asked) break;
+    if (!busy) {
+      touches_asked = true;
+      touch_map_.hurry();
+      continue;
+    }
     core_.engine.flush_submissions();
     turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
     core_.engine.wait();
     core_.engine.poll();
   }
-  writer_.give_up();
+  streams_.give_up();
   turn();
   if (header_writer_.lost()) return Code::Closed;
   BlockingIo io(core_.engine);
   if (const Status status = io.flush(); !status.ok()) return status;
-  const bool clean = writer_.idle() && core_.all_buried();
+  const bool clean = streams_.idle() && core_.all_buried();
   Status written;
   bool done = false;
   change_header(
@@ -555,6 +602,7 @@ Gauges StoreImpl::gauges() const noexcept {
   g.memory_pinned_bytes = core_.memory.pinned_bytes();
   g.memory_capacity_bytes = core_.memory.capacity_bytes();
   g.index_bytes = core_.catalog.memory_bytes();
+  g.age_limit = policy_->age_limit();
   return g;
 }
 
@@ -618,16 +666,19 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
 Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
                   std::unique_ptr<Store>* out) {
   LoadedHeader loaded;
+  std::unique_ptr<ReclaimPolicy> policy;
   if (Fault fault = load_header(engine, &loaded); !fault.ok()) return fault;
   if (loaded.state.fixed.shards != 1) {
     return {Code::Unsupported, "shards=" + std::to_string(loaded.state.fixed.shards) + ": this build serves one"};
   }
+  const PolicySetup setup{loaded.state.fixed.segments, options.rewrite_share, options.rewrite_bytes_per_day};
+  if (Fault fault = make_policy(options.policy, setup, &policy); !fault.ok()) return fault;
   start_here(loaded.state, clock);
   uint32_t bad_copies = 0;
   if (const Status status = write_header_now(engine, loaded.state, &bad_copies); !status.ok()) {
     return {status, "store header: " + errno_name(status.detail()) + " at both ends while taking ownership"};
   }
-  auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state));
+  auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state), std::move(policy));
   if (loaded.copy_bad[0] || loaded.copy_bad[1]) {
     store->report().notes.push_back(std::string("store header: the copy at the ") + (loaded.copy_bad[0] ? "start" : "end") +
                                     " was damaged or stale; written anew from the other one");

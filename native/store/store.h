@@ -84,6 +84,9 @@ struct Read {
 
 enum class Parent : uint8_t { Unknown, Root, Known };
 
+// What the client knows of a block's future. A tool pause, thinking tokens and a final turn will not live long.
+enum class Hint : uint8_t { None, FinalTurn, Thinking, ToolPause, SystemPrompt };
+
 // A block on its way in. Pooled by its caller; belongs to the caller until commit_write(), then to the store until `done`.
 struct Write {
   // In
@@ -165,18 +168,29 @@ struct Counters {
   uint64_t misses_absent = 0, misses_corrupt = 0, misses_collision = 0, misses_expired = 0, misses_io = 0;
   uint64_t writes_committed = 0, writes_aborted = 0, writes_present = 0, writes_throttled = 0, writes_failed = 0;
   uint64_t bytes_user = 0, bytes_padding = 0, bytes_metadata = 0, bytes_rewritten = 0;
+  uint64_t blocks_rewritten = 0;
+  // By why they left the index; their sum is blocks_evicted. Deleted: by a client's wish, with a tombstone.
+  uint64_t blocks_evicted_age = 0, blocks_evicted_expired = 0, blocks_evicted_dead_scope = 0, blocks_evicted_deleted = 0,
+           blocks_evicted_unreadable = 0;
+  uint64_t touches = 0, touch_pages = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
 };
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
+  double age_limit = 0;  // of the policy: younger than so many capacities of writes is kept when it was touched
 };
 
 struct Options {
   uint64_t lease_ms_max = 60'000;
   uint64_t holds_max = 1'000'000;
   double write_share = 0.5;  // of the slots that writes may hold at once; reads always find the rest
+  // Eviction (policy.h): what reclaim may write again, as a share of what users write and, when that leaves more, in bytes a
+  // day of users' writes and its own together (0 = the share alone).
+  std::string policy = "seg-adapt10";
+  double rewrite_share = 0.10;
+  uint64_t rewrite_bytes_per_day = 0;
 };
 
 class Store {
@@ -217,6 +231,9 @@ class Store {
   virtual void commit_write(Write& write) = 0;
   virtual void abort_write(Write& write) noexcept = 0;
   virtual void remove(Remove& remove) = 0;
+  // These blocks are used now, all at one moment: a request's deepest block first, its root last. Absent keys are ignored. A
+  // get touches by itself.
+  virtual void touch(std::span<const IndexKey> keys) = 0;
   // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end.
   virtual uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
                         const std::function<void(const Listed&)>& visit) const = 0;

@@ -1,0 +1,46 @@
+#include "store/policy_adapt.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr double kStepUp = 1.03;
+constexpr double kStepDown = 0.97;
+constexpr double kDayUs = 86'400e6;
+
+// What was saved while the store filled up, or in quiet times, may be spent a little at a time.
+constexpr double kSpendSaved = 1.1;
+constexpr double kShareEver = 0.97;
+
+}  // namespace
+
+SegAdapt::SegAdapt(const PolicySetup& setup) noexcept
+    : fade_(1.0 - 4.0 / std::max(setup.segments, 8U)),
+      share_(setup.rewrite_share),
+      bytes_per_us_(static_cast<double>(setup.rewrite_bytes_per_day) / kDayUs) {}
+
+// For the rewrites of the last quarter of the segments.
+double SegAdapt::budget_bytes() const noexcept {
+  const double by_share = saved_bytes_ > 0 ? kSpendSaved * share_ * user_bytes_ : 0;
+  // Who writes little may rewrite more: the drive does not wear by shares.
+  return std::max(by_share, bytes_per_us_ * elapsed_us_ - user_bytes_);
+}
+
+void SegAdapt::after_reclaim(const ReclaimCost& cost) noexcept {
+  user_bytes_ = user_bytes_ * fade_ + static_cast<double>(cost.user_bytes);
+  rewritten_bytes_ = rewritten_bytes_ * fade_ + static_cast<double>(cost.rewritten_bytes);
+  elapsed_us_ = elapsed_us_ * fade_ + static_cast<double>(cost.elapsed_us);
+  saved_bytes_ += kShareEver * share_ * static_cast<double>(cost.user_bytes) - static_cast<double>(cost.rewritten_bytes);
+  // What a budget in bytes a day has paid for is no debt for long.
+  saved_bytes_ = std::max(saved_bytes_, -share_ * user_bytes_);
+  if (rewritten_bytes_ < budget_bytes()) {
+    double& knob = age_limit_ < kAgeLimitMax ? age_limit_ : window_;
+    knob *= &knob == &age_limit_ ? kStepUp : kStepDown;
+  } else {
+    double& knob = window_ < kWindowMax ? window_ : age_limit_;
+    knob *= &knob == &window_ ? kStepUp : kStepDown;
+  }
+  age_limit_ = std::clamp(age_limit_, kAgeLimitMin, kAgeLimitMax);
+  window_ = std::clamp(window_, kWindowMin, kWindowMax);
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,114 @@
+// rewriter.h — copies what is worth keeping of a segment that is to be reclaimed into the stream of copies.
+// In chunks of its own buffer: frame headers and kept extents are read in order of place, neighbours as one; each extent is
+// verified against its checksum and its own entry; then the chunk goes to the writer of copies. When a copy is on media the
+// index is moved to it, if it still names the original: a block that was deleted, written anew or evicted meanwhile leaves a
+// copy that nobody finds. A copy keeps birth, parent, depth, expiry and creation of its original.
+// Invariants: the index names a copy only when it is on media; readers use the original until then and may go on with it until
+// the segment is emptied; no memory but the buffer is needed, save for a block that is larger than it.
+// Thread: the shard's. One segment at a time.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "store/core.h"
+#include "store/policy.h"
+
+namespace halfstep::store {
+
+class Streams;
+
+class Rewriter {
+ public:
+  Rewriter(Core& core, Streams& streams, const ReclaimPolicy& policy);
+
+  bool enabled() const noexcept { return !buffer_.empty(); }
+  // Begins a pass over the segment. `last_word`: what cannot be read now is dropped and buried, it was tried before.
+  void start(Segment& victim, bool last_word);
+  void turn();
+  bool active() const noexcept { return victim_ != nullptr; }
+  // Nothing more is copied in this pass: there is no room.
+  void give_up();
+  uint64_t next_turn_us() const noexcept {
+    const bool waits = outstanding_ > 0 || copies_out_ > 0 || flush_asked_;
+    return active() && !waits ? 0 : UINT64_MAX;
+  }
+
+  // Of the last pass.
+  bool gave_up() const noexcept { return gave_up_; }
+  bool copies_failed() const noexcept { return failures_ > 0; }
+
+  // From the writer: the frame has landed, or the copy will never be in one.
+  void landed(Extent& copy, uint32_t end_page);
+  void failed(Extent& copy);
+
+ private:
+  struct Item {
+    uint32_t ordinal = 0;
+    const Slot* slot = nullptr;
+    uint64_t at = 0;         // of the extent in the slot
+    uint64_t header_at = 0;  // of its frame's header pages in the buffer
+    uint32_t header_pages = 0;
+    uint32_t frame_page = 0;
+  };
+  struct Range {
+    uint64_t device_offset = 0;
+    const Slot* slot = nullptr;
+    uint64_t at = 0;
+    uint64_t bytes = 0;
+  };
+  struct Move {
+    Location original;
+    Location copy;
+    uint64_t generation = 0;  // of the copy's segment
+    uint32_t end_page = 0;
+    uint16_t touch_stamp = 0;  // of the original when it was copied
+    uint8_t touch_class = 0;
+  };
+
+  bool worth_keeping(const Block& block) noexcept;
+  void choose_chunk();
+  bool choose(const Block& block, uint64_t* at, uint64_t* header_at);
+  void want_range(uint32_t page, const Slot& slot, uint64_t at, uint64_t bytes);
+  void read_chunk();
+  static void on_piece(io::Request& request);
+  void verify_some();
+  bool verify(const Item& item, Extent& copy);
+  bool find_entry(const Item& item, const Block& block, format::Entry* entry);
+  void drop_unreadable(const Item& item);
+  void commit_chunk();
+  void publish();
+  Extent& take_copy();
+  void give_copy(Extent& copy) noexcept;
+
+  Core& core_;
+  Streams& streams_;
+  const ReclaimPolicy& policy_;
+  Slot buffer_;
+  Slot large_;  // for one block that does not fit the buffer
+
+  Segment* victim_ = nullptr;
+  bool last_word_ = false;
+  bool gave_up_ = false;
+  bool flush_asked_ = false;
+  uint32_t failures_ = 0;
+  uint32_t next_ordinal_ = 0;
+  uint32_t frame_page_ = UINT32_MAX;  // of the frame that the next ordinal is looked for in
+  uint32_t frame_header_pages_ = 0;
+
+  std::vector<Item> items_;  // the chunk
+  std::vector<Range> ranges_;
+  uint32_t outstanding_ = 0;
+  bool read_failed_ = false;
+  size_t verify_next_ = 0;
+  uint64_t opened_at_ = UINT64_MAX;  // the header page in the buffer that was opened last
+  format::PageHeader opened_;
+  std::vector<Extent*> verified_;
+  uint32_t copies_out_ = 0;  // at the writer
+  std::vector<Move> moves_;  // landed, not yet known to be on media
+
+  std::deque<Extent> copies_;
+  std::vector<Extent*> unused_;
+};
+
+}  // namespace halfstep::store
