@@ -14,7 +14,7 @@ namespace {
 using store::format::kEntriesPerPage;
 
 // Larger blocks cost memory and make nothing more exact.
-constexpr uint64_t kBlockPagesEnough = 16;
+constexpr uint64_t kBlockPagesEnough = 8;
 
 // The most blocks of so many pages that one frame can carry.
 uint64_t blocks_per_frame_max(uint64_t block_pages) noexcept {

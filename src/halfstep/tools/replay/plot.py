@@ -39,7 +39,9 @@ def plot(report: Report, path: Path) -> None:
     axes.set_ylabel("prefix hit ratio")
     axes.set_ylim(bottom=0)
     axes.set_title(report.trace.name)
-    axes.xaxis.set_major_formatter("{x:g}")
+    shares = sorted({100 * result.capacity_blocks_asked / report.trace.unique_blocks for result in report.results})
+    axes.set_xticks(shares, [f"{share:.3g}" for share in shares])
+    axes.minorticks_off()
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
     try:
