@@ -109,10 +109,14 @@ def test_a_compressed_trace_is_the_same(tmp_path: Path) -> None:
     path = written(tmp_path, *({"timestamp": n, "hash_ids": [n, n + 1]} for n in range(1000)))
     compressed = tmp_path / "trace.jsonl.zst"
     compressed.write_bytes(zstandard.ZstdCompressor().compress(path.read_bytes()))
+    whole = compressed.read_bytes()
     assert chains(load(compressed)) == chains(load(path))
-    compressed.write_bytes(compressed.read_bytes()[:40] + b"?" * 40)
-    with pytest.raises(ConfigError, match="not to be decompressed"):
-        load(compressed)
+    compressed.write_bytes(whole + whole)
+    assert load(compressed).requests == 2 * load(path).requests
+    for broken in (whole[:-20], b"?" * 40, whole + b"?" * 40):
+        compressed.write_bytes(broken)
+        with pytest.raises(ConfigError, match="not to be decompressed"):
+            load(compressed)
 
 
 def test_without_zstandard_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

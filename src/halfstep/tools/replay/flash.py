@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfstep import _store
-from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError
+from halfstep.daemon.refusals import error_of
 from halfstep.tools.replay.cache import Tally
 from halfstep.tools.replay.trace import Trace
 
@@ -18,17 +18,6 @@ STORE_POLICIES = ("seg-fifo",)
 DEVICE_BYTES = 1 << 30
 # How often a store that waits for the clock is looked after.
 _IDLE_S = 0.05
-
-_ERRORS: dict[str, type[HalfstepError]] = {
-    "invalid": ConfigError,
-    "too_large": ConfigError,
-    "not_found": ConfigError,
-    "no_space": ConfigError,
-    "present": ConfigError,
-    "unsupported": ConfigError,
-    "io_error": DeviceError,
-    "corrupt": DeviceError,
-}
 
 
 class FlashCache:
@@ -61,7 +50,7 @@ class FlashCache:
                 seed=seed,
             )
         except _store.StoreError as error:
-            raise _error(error) from None
+            raise error_of(error) from None
 
     def request(self, index: int) -> int:
         """Matches, reads what matches from the root on, and touches or writes everything, the leaf first."""
@@ -74,7 +63,7 @@ class FlashCache:
             tell = self._tell_parents and bool(trace.chained[index])
             _there, written, refused = self._store.access(keys, tell_parents=tell, ttl_s=int(trace.ttl_s[index]))
         except _store.StoreError as error:
-            raise _error(error) from None
+            raise error_of(error) from None
         self._missed += missed
         self._wrong += wrong
         self._refused += refused
@@ -121,8 +110,3 @@ class FlashCache:
         while (left_s := trace_us / 1e6 / self._speed - (time.monotonic() - self._started_s)) > 0:
             self._store.settle()
             time.sleep(min(left_s, _IDLE_S))
-
-
-def _error(error: _store.StoreError) -> HalfstepError:
-    code, sentence = error.args
-    return _ERRORS.get(code, InternalError)(sentence)

@@ -11,15 +11,16 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from halfstep.errors import ConfigError
 
-# What the file of a trace decompresses to at most: more is a mistake or a bomb.
-TRACE_BYTES_MAX = 16 << 30
+# More is a mistake or a bomb.
+TRACE_BYTES_MAX = 8 << 30
+_READ_BYTES = 1 << 20
 KEY_BYTES = 16
 ROOT = -1
 _TTL_S_MAX = 2**32 - 1
@@ -91,10 +92,11 @@ def load(path: Path, limit: int = 0) -> Trace:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    if path.suffix != ".zst":
-        with path.open("rb") as file:
-            yield from file
-        return
+    with path.open("rb") as file:
+        yield from _decompressed(file, path) if path.suffix == ".zst" else file
+
+
+def _decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
     try:
         import zstandard
     except ModuleNotFoundError:
@@ -103,11 +105,23 @@ def _lines(path: Path) -> Iterator[bytes]:
         ) from None
     # What `zstd --long=27` makes.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    plain = io.BytesIO()
+    frame = None
     try:
-        with path.open("rb") as file, decompressor.stream_reader(file) as plain:
-            yield from io.BufferedReader(plain)
+        while chunk := file.read(_READ_BYTES):
+            while chunk:
+                frame = frame or decompressor.decompressobj()
+                plain.write(frame.decompress(chunk))
+                chunk = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+            if plain.tell() > TRACE_BYTES_MAX:
+                raise ConfigError(f"{path}: more than {TRACE_BYTES_MAX} bytes when decompressed; cut the trace")
     except zstandard.ZstdError as error:
         raise ConfigError(f"{path}: not to be decompressed: {error}") from None
+    if frame is not None:
+        raise ConfigError(f"{path}: not to be decompressed: ends in the middle of a frame")
+    plain.seek(0)
+    return plain
 
 
 def _requests(lines: Iterable[bytes], name: str) -> Iterator[_Request]:
