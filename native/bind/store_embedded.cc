@@ -122,10 +122,17 @@ uint32_t EmbeddedStore::match(ConstBytes keys, std::span<uint8_t> present) noexc
 
 Status EmbeddedStore::access(ConstBytes keys, bool tell_parents, uint32_t ttl_s, Access* out) {
   *out = {};
+  touch(keys);
   for (size_t i = keys.size() / kEmbeddedKeyBytes; i-- > 0;) {
     if (const Status status = write(keys, i, tell_parents, ttl_s, out); !status.ok()) return status;
   }
   return gathered_ >= config_.gather_blocks ? settle() : Status();
+}
+
+void EmbeddedStore::touch(ConstBytes keys) {
+  touched_.clear();
+  for (size_t i = keys.size() / kEmbeddedKeyBytes; i-- > 0;) touched_.push_back(store_->key_of(name_of(key_at(keys, i))));
+  store_->touch(touched_);
 }
 
 Status EmbeddedStore::write(ConstBytes keys, size_t index, bool tell_parents, uint32_t ttl_s, Access* out) {

@@ -70,7 +70,7 @@ class EmbeddedStore {
   // Which are there; returns how many of the first ones are.
   uint32_t match(ConstBytes keys, std::span<uint8_t> present) noexcept;
   Status read(ConstBytes keys, Reads* out);
-  // What is there is touched, what is not is written; each from the leaf to the root. ttl_s 0: for good.
+  // What is there is touched, all at one moment; what is not is written; each from the leaf to the root. ttl_s 0: for good.
   Status access(ConstBytes keys, bool tell_parents, uint32_t ttl_s, Access* out);
   // Only forward, and only a clock that is set by hand.
   void advance_to(uint64_t us) noexcept { manual_.advance_to(us); }
@@ -93,6 +93,7 @@ class EmbeddedStore {
   store::BlockName name_of(ConstBytes key) const noexcept { return {scope_, {}, key}; }
   // One turn of the loop, when the device has answered everything.
   void turn();
+  void touch(ConstBytes keys);
   Status write(ConstBytes keys, size_t index, bool tell_parents, uint32_t ttl_s, Access* out);
   store::Write& take_write();
   Status read_window(ConstBytes keys);
@@ -119,6 +120,7 @@ class EmbeddedStore {
   std::deque<store::Write> writes_;  // a pool: the store has those that are not free
   std::vector<store::Write*> free_writes_;
   uint32_t gathered_ = 0;
+  std::vector<store::IndexKey> touched_;
   std::array<store::Read, kEmbeddedReadsMax> reads_;
   uint32_t reads_open_ = 0;
 };

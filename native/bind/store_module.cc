@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "bind/store_embedded.h"
+#include "store/policy_adapt.h"
+#include "store/policy_fifo.h"
+#include "store/policy_low.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -70,7 +73,10 @@ nb::dict counters_of(const halfstep::store::Counters& counters) {
   dict["bytes_rewritten"] = counters.bytes_rewritten;
   dict["bytes_metadata"] = counters.bytes_metadata;
   dict["bytes_padding"] = counters.bytes_padding;
-  dict["blocks_evicted"] = counters.blocks_evicted;
+  dict["blocks_rewritten"] = counters.blocks_rewritten;
+  dict["blocks_evicted_age"] = counters.blocks_evicted_age;
+  dict["blocks_evicted_expired"] = counters.blocks_evicted_expired;
+  dict["blocks_evicted_unreadable"] = counters.blocks_evicted_unreadable;
   dict["segments_reclaimed"] = counters.segments_reclaimed;
   dict["segments_sealed"] = counters.segments_sealed;
   dict["record_pages"] = counters.record_pages;
@@ -80,12 +86,14 @@ nb::dict counters_of(const halfstep::store::Counters& counters) {
 class Store {
  public:
   Store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, const std::string& path, bool manual_clock,
-        uint64_t seed) {
+        uint64_t seed, const std::string& policy, double rewrite_share) {
     EmbeddedStore::Config config;
     Fault fault = halfstep::bind::size_store(capacity_blocks, segments, device_bytes, &config.sizing);
     config.path = path;
     config.manual_clock = manual_clock;
     config.seed = seed;
+    config.options.policy = policy;
+    config.options.rewrite_share = rewrite_share;
     config.gather_blocks = config.sizing.gather_blocks();
     sizing_ = config.sizing;
     if (fault.ok()) {
@@ -166,10 +174,16 @@ NB_MODULE(_store, m) {
       },
       store_error);
 
+  // The store's policies, its default first.
+  m.attr("POLICIES") =
+      nb::make_tuple(std::string(halfstep::store::SegAdapt::kName), std::string(halfstep::store::SegLow::kName),
+                     std::string(halfstep::store::SegFifo::kName));
   m.attr("CAPACITY_BLOCKS_MIN") = halfstep::bind::kSizingCapacityBlocksMin;
   nb::class_<Store>(m, "Store", "A new store over memory, or over a file that is gone when it is closed. One thread at a time.")
-      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t>(), nb::kw_only(), "capacity_blocks"_a,
-           "segments"_a, "device_bytes"_a, "path"_a = "", "manual_clock"_a = true, "seed"_a = 1,
+      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double>(),
+           nb::kw_only(), "capacity_blocks"_a, "segments"_a, "device_bytes"_a, "path"_a = "", "manual_clock"_a = true,
+           "seed"_a = 1, "policy"_a = halfstep::store::Options().policy,
+           "rewrite_share"_a = halfstep::store::Options().rewrite_share,
            "Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that "
            "needs. Raises StoreError.")
       .def("sizing", &Store::sizing, nb::sig("def sizing(self) -> dict[str, int]"),

@@ -7,6 +7,8 @@ import numpy.typing
 class StoreError(RuntimeError):
     """What an embedded store cannot do: (name of the code, sentence)."""
 
+POLICIES: tuple = ('seg-adapt10', 'seg-low', 'seg-fifo')
+
 CAPACITY_BLOCKS_MIN: int = 32
 
 class Store:
@@ -14,7 +16,7 @@ class Store:
     A new store over memory, or over a file that is gone when it is closed. One thread at a time.
     """
 
-    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str = '', manual_clock: bool = True, seed: int = 1) -> None:
+    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str = '', manual_clock: bool = True, seed: int = 1, policy: str = 'seg-adapt10', rewrite_share: float = 0.1) -> None:
         """
         Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that needs. Raises StoreError.
         """

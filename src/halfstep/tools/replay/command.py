@@ -21,13 +21,16 @@ EXIT_INTERRUPTED = 130
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--policy", default="seg-fifo,leaf-lru", show_default=True, help="Policies, comma between; see below.")
+@click.option("--policy", default="seg-adapt10,leaf-lru", show_default=True, help="Policies, comma between; see below.")
 @click.option(
     "--capacity", default="5%,10%,25%,50%", show_default=True, help="Of the trace's unique blocks; or 2000blocks, or 64GiB."
 )
 @click.option("--block-bytes", default="64MiB", show_default=True, help="True size of the trace's blocks.")
 @click.option("--dram", default="0", show_default=True, help="Bytes of a DRAM tier before flash; the store has none: 0.")
 @click.option("--segments", default=128, show_default=True, help="Of each store, at least.")
+@click.option(
+    "--rewrite-share", default=0.1, show_default=True, help="Of what requests write, what seg-adapt10 may write again."
+)
 @click.option(
     "--store", default="memory", show_default=True, help="memory, or the path of a file that the replay makes and removes."
 )
@@ -57,6 +60,7 @@ def replay(
     block_bytes: str,
     dram: str,
     segments: int,
+    rewrite_share: float,
     store: str,
     clock: str,
     speed: float,
@@ -72,15 +76,17 @@ def replay(
     empty store at each capacity. Blocks are stored small, but as many as the true ones would be; what is read is verified.
 
     \b
-    The store's own       seg-fifo   the oldest segment goes
+    The store's own       seg-adapt10  keeps what was touched of late, as far as --rewrite-share goes: what `serve` does
+                          seg-low      keeps what was touched, whatever it costs
+                          seg-fifo     the oldest segment goes, with all that is in it
     Yardsticks, which evict single blocks in place
-                          leaf-lru   a radix tree's: only leaves go, the one whose request is longest ago first
-                          lru, fifo  blocks on their own, root first
-                          hazard     the three-class model of reuse
-                          min        knows the future: the bound
+                          leaf-lru     a radix tree's: only leaves go, the one whose request is longest ago first
+                          lru, fifo    blocks on their own, root first
+                          hazard       the three-class model of reuse
+                          min          knows the future: the bound
     \b
     How good is it here?     halfstep replay conversation.jsonl.zst --plot hits.svg
-    Against the bound        halfstep replay trace.jsonl --policy seg-fifo,leaf-lru,min --capacity 1%,5%,10%
+    Against the bound        halfstep replay trace.jsonl --policy seg-adapt10,leaf-lru,min --capacity 1%,5%,10%
     For a program            halfstep replay trace.jsonl --json | jq '.results[] | {policy, capacity, hit_ratio}'
 
     Ctrl-C prints what is complete. Exit status 1 when a block came back wrong.
@@ -102,6 +108,7 @@ def replay(
         capacities=tuple(dict.fromkeys(Capacity.parse(text) for text in capacity.split(",") if text.strip())),
         block_bytes=parse_bytes(block_bytes, "block_bytes"),
         segments=segments,
+        rewrite_share=rewrite_share,
         store=None if store == "memory" else Path(store),
         real_clock=clock == "real",
         speed=speed,

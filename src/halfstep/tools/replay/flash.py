@@ -12,7 +12,7 @@ from halfstep.daemon.refusals import error_of
 from halfstep.tools.replay.cache import Tally
 from halfstep.tools.replay.trace import Trace
 
-STORE_POLICIES = ("seg-fifo",)
+STORE_POLICIES: tuple[str, ...] = _store.POLICIES
 
 # What a store is scaled to, about: more makes nothing more exact.
 DEVICE_BYTES = 1 << 30
@@ -28,6 +28,8 @@ class FlashCache:
         trace: Trace,
         capacity_blocks: int,
         *,
+        policy: str = STORE_POLICIES[0],
+        rewrite_share: float = 0.1,
         segments: int,
         path: str = "",
         tell_parents: bool = True,
@@ -48,6 +50,8 @@ class FlashCache:
                 path=path,
                 manual_clock=not speed,
                 seed=seed,
+                policy=policy,
+                rewrite_share=rewrite_share,
             )
         except _store.StoreError as error:
             raise error_of(error) from None
@@ -82,14 +86,14 @@ class FlashCache:
         sizing = self._store.sizing()
         return Tally(
             blocks_written=counters["writes_committed"],
-            blocks_rewritten=counters["bytes_rewritten"] // sizing["block_bytes"],
+            blocks_rewritten=counters["blocks_rewritten"],
             blocks_refused=self._refused,
             blocks_missed=self._missed,
             blocks_wrong=self._wrong,
             blocks_peak=self._peak,
             batches=self._batches,
             segments_sealed=counters["segments_sealed"],
-            evicted={"reclaimed": counters["blocks_evicted"]},
+            evicted={reason: counters[f"blocks_evicted_{reason}"] for reason in ("age", "expired", "unreadable")},
             device_bytes={
                 "user": counters["bytes_user"],
                 "rewrite": counters["bytes_rewritten"],

@@ -55,7 +55,8 @@ class Plan:
     """Everything a replay is told.
 
     block_bytes: true size of every block of the trace. segments: at least so many in each store. store: path of the stores'
-    file, one after the other; None for memory. speed: how many times faster than the trace `real_clock` goes.
+    file, one after the other; None for memory. rewrite_share: of what requests write, what the store may write again.
+    speed: how many times faster than the trace `real_clock` goes.
     """
 
     trace: Path
@@ -69,6 +70,7 @@ class Plan:
     tell_parents: bool = True
     limit: int = 0
     seed: int = 1
+    rewrite_share: float = 0.1
 
     def validated(self) -> Plan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
@@ -89,6 +91,8 @@ class Plan:
             )
         if not SEGMENTS_MIN <= self.segments <= SEGMENTS_MAX:
             raise ConfigError(f"segments={self.segments}: must be {SEGMENTS_MIN} to {SEGMENTS_MAX}")
+        if not 0 <= self.rewrite_share <= 1:
+            raise ConfigError(f"rewrite_share={self.rewrite_share}: must be 0 to 1")
         if self.limit < 0:
             raise ConfigError(f"limit={self.limit}: must be 0, for all requests, or more")
         if not 0 < self.speed <= 1e9:

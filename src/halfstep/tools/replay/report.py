@@ -57,6 +57,7 @@ class Report:
                 "parents": "given" if plan.tell_parents else "withheld",
                 "store": str(plan.store) if plan.store else "memory",
                 "dram_bytes": 0,
+                "rewrite_share": plan.rewrite_share,
                 "seed": plan.seed,
             },
             "interrupted": self.interrupted,

@@ -89,6 +89,8 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache
     return FlashCache(
         trace,
         capacity_blocks,
+        policy=policy,
+        rewrite_share=plan.rewrite_share,
         segments=plan.segments,
         path=str(plan.store) if plan.store else "",
         tell_parents=plan.tell_parents,
