@@ -80,6 +80,7 @@ nb::dict counters_of(const halfstep::store::Counters& counters) {
   dict["segments_reclaimed"] = counters.segments_reclaimed;
   dict["segments_sealed"] = counters.segments_sealed;
   dict["record_pages"] = counters.record_pages;
+  dict["touch_pages"] = counters.touch_pages;
   return dict;
 }
 

@@ -36,13 +36,13 @@ def test_anything_else_is_refused_with_the_value(text: str) -> None:
 
 
 def test_large_blocks_have_a_frame_each() -> None:
-    tally = Tally(blocks_written=100, blocks_rewritten=10, batches=10, segments_sealed=3)
+    tally = Tally(blocks_written=100, blocks_rewritten=10, batches=10, segments_sealed=3, side_bytes=8192)
     by_cause = true_bytes(tally, 64 * MIB)
     assert by_cause["user"] == 100 * 64 * MIB
     assert by_cause["rewrite"] == 10 * 64 * MIB
     assert by_cause["padding"] == 0
-    # A page of entries and one of part sums a frame; 128 bytes a block and a page a segment for footers.
-    assert by_cause["metadata"] == 110 * 2 * 4096 + 110 * 128 + 3 * 4096
+    # A page of entries and one of part sums a frame; 128 bytes a block and a page a segment for footers; log and touch maps.
+    assert by_cause["metadata"] == 110 * 2 * 4096 + 110 * 128 + 3 * 4096 + 8192
     assert amplification(by_cause, ("user", "rewrite")) == pytest.approx(1.1)
     assert amplification(by_cause) == pytest.approx(1.1, abs=0.001)
 

@@ -11,7 +11,7 @@ from halfstep.tools.replay.cache import Tally
 
 CAUSES = ("user", "rewrite", "metadata", "padding")
 
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 _BODY_BYTES = 3968  # of a metadata page
 _ENTRY_BYTES = 128
 _ENTRIES_PER_PAGE = _BODY_BYTES // _ENTRY_BYTES
@@ -24,21 +24,21 @@ def true_bytes(tally: Tally, block_bytes: int) -> dict[str, int]:
     """By cause, in the order of CAUSES."""
     written = tally.blocks_written + tally.blocks_rewritten
     parts = _up(block_bytes, _PART_BYTES)
-    whole_pages = block_bytes % _PAGE_BYTES == 0
+    whole_pages = block_bytes % PAGE_BYTES == 0
     extent_bytes = block_bytes
     if not whole_pages:
-        extent_bytes = _up(block_bytes + _TRAILER_BYTES + _TRAILER_PART_BYTES * parts, _PAGE_BYTES) * _PAGE_BYTES
+        extent_bytes = _up(block_bytes + _TRAILER_BYTES + _TRAILER_PART_BYTES * parts, PAGE_BYTES) * PAGE_BYTES
     # A frame takes what one request writes, up to 4 MiB, but always one block.
     batch = max(1.0, tally.blocks_written / max(1, tally.batches))
     per_frame = int(min(batch, max(1, _FRAME_PAYLOAD_BYTES // extent_bytes)))
     sums_bytes = 8 * _up(4 * parts, 8) if whole_pages else 0
     header_pages = _up(per_frame, _ENTRIES_PER_PAGE) + _up(per_frame * sums_bytes, _BODY_BYTES)
     frames = _up(written, per_frame)
-    footers = tally.segments_sealed * _PAGE_BYTES + written * _ENTRY_BYTES
+    footers = tally.segments_sealed * PAGE_BYTES + written * _ENTRY_BYTES
     return {
         "user": tally.blocks_written * block_bytes,
         "rewrite": tally.blocks_rewritten * block_bytes,
-        "metadata": frames * header_pages * _PAGE_BYTES + footers,
+        "metadata": frames * header_pages * PAGE_BYTES + footers + tally.side_bytes,
         "padding": written * (extent_bytes - block_bytes),
     }
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 class Tally:
     """What a cache did, in blocks and in bytes that reached its device.
 
-    batches: requests that wrote anything. sizing and device_bytes are empty for yardsticks, which have no device.
+    batches: requests that wrote anything. side_bytes: of the record log and the touch maps, which go by segments and by blocks,
+    not by their size. sizing and device_bytes are empty for yardsticks, which have no device.
     """
 
     blocks_written: int = 0
@@ -25,6 +26,7 @@ class Tally:
     blocks_peak: int = 0
     batches: int = 0
     segments_sealed: int = 0
+    side_bytes: int = 0
     evicted: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
     sizing: dict[str, int] = field(default_factory=dict)

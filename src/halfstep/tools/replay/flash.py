@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from halfstep import _store
 from halfstep.daemon.refusals import error_of
+from halfstep.tools.replay.account import PAGE_BYTES
 from halfstep.tools.replay.cache import Tally
 from halfstep.tools.replay.trace import Trace
 
@@ -93,6 +94,8 @@ class FlashCache:
             blocks_peak=self._peak,
             batches=self._batches,
             segments_sealed=counters["segments_sealed"],
+            # The log stands in two copies.
+            side_bytes=(2 * counters["record_pages"] + counters["touch_pages"]) * PAGE_BYTES,
             evicted={reason: counters[f"blocks_evicted_{reason}"] for reason in ("age", "expired", "unreadable")},
             device_bytes={
                 "user": counters["bytes_user"],
