@@ -175,10 +175,13 @@ NB_MODULE(_store, m) {
       },
       store_error);
 
-  // The store's policies, its default first.
-  m.attr("POLICIES") =
-      nb::make_tuple(std::string(halfstep::store::SegAdapt::kName), std::string(halfstep::store::SegLow::kName),
-                     std::string(halfstep::store::SegFifo::kName));
+  m.def(
+      "policies",
+      [] {
+        return nb::make_tuple(std::string(halfstep::store::SegAdapt::kName), std::string(halfstep::store::SegLow::kName),
+                              std::string(halfstep::store::SegFifo::kName));
+      },
+      nb::sig("def policies() -> tuple[str, ...]"), "Those of the store, its default first.");
   m.attr("CAPACITY_BLOCKS_MIN") = halfstep::bind::kSizingCapacityBlocksMin;
   nb::class_<Store>(m, "Store", "A new store over memory, or over a file that is gone when it is closed. One thread at a time.")
       .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double>(),

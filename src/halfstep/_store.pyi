@@ -7,7 +7,8 @@ import numpy.typing
 class StoreError(RuntimeError):
     """What an embedded store cannot do: (name of the code, sentence)."""
 
-POLICIES: tuple = ('seg-adapt10', 'seg-low', 'seg-fifo')
+def policies() -> tuple[str, ...]:
+    """Those of the store, its default first."""
 
 CAPACITY_BLOCKS_MIN: int = 32
 

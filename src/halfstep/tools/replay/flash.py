@@ -13,7 +13,7 @@ from halfstep.tools.replay.account import PAGE_BYTES
 from halfstep.tools.replay.cache import Tally
 from halfstep.tools.replay.trace import Trace
 
-STORE_POLICIES: tuple[str, ...] = _store.POLICIES
+STORE_POLICIES = _store.policies()
 
 # What a store is scaled to, about: more makes nothing more exact.
 DEVICE_BYTES = 1 << 30
