@@ -70,6 +70,7 @@ format: $(VENV)/.tools ## rewrite native and Python sources in the house format
 stubs: build ## write the stubs of the extension modules anew
 	$(PYTHON) -m nanobind.stubgen -q -m halfstep._peer -o src/halfstep/_peer.pyi
 	$(PYTHON) -m nanobind.stubgen -q -m halfstep._shard -o src/halfstep/_shard.pyi
+	$(PYTHON) -m nanobind.stubgen -q -m halfstep._store -o src/halfstep/_store.pyi
 
 clean: ## remove everything that was built or installed here
 	rm -rf build dist $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -32,6 +32,7 @@ NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
 BIND_MAY_NOT_INCLUDE: Mapping[str, frozenset[str]] = {
     "peer": frozenset({"shard", "store", "io", "index"}),
     "shard": frozenset({"peer"}),
+    "store": frozenset({"peer", "shard", "net"}),
 }
 
 # A header of somebody else's, and the one folder that may know it.
@@ -57,7 +58,7 @@ PYTHON_MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "tools": _LOW | {"face", "daemon", "client", "connectors", "io", "rdma", "index", "compress"},
 }
 
-EXTENSION_MODULES = ("_peer", "_shard")
+EXTENSION_MODULES = ("_peer", "_shard", "_store")
 NAMES_THAT_SAY_NOTHING = frozenset({"util", "utils", "helper", "helpers", "common", "misc", "manager2", "v1"})
 
 LINES_MAX = 1000

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("module", ["_peer", "_shard"])
+@pytest.mark.parametrize("module", ["_peer", "_shard", "_store"])
 def test_stub_is_what_stubgen_writes(repository: Path, tmp_path: Path, module: str) -> None:
     checked_in = repository / "src" / "halfstep" / f"{module}.pyi"
     generated = tmp_path / f"{module}.pyi"

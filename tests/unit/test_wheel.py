@@ -21,7 +21,7 @@ import json, sys
 before = set(sys.modules)
 import halfstep
 loaded = sorted({{name.partition(".")[0] for name in set(sys.modules) - before}} - set(sys.stdlib_module_names))
-import halfstep._peer, halfstep._shard
+import halfstep._peer, halfstep._shard, halfstep._store
 print(json.dumps({{"loaded": loaded, "file": halfstep.__file__, "extras": [e for e in {EXTRAS!r} if e in sys.modules]}}))
 """
 
@@ -72,7 +72,7 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Pat
         if path.is_file() and path.suffix != ".so" and "__pycache__" not in path.parts
     }
     modules = {name for name in names if name.endswith(".so")}
-    assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard"}
+    assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard", "halfstep/_store"}
     # ISA-L, where the machine that built the wheel had only a shared one.
     carried = {name for name in names if re.fullmatch(r"halfstep/libisal\.so\.\d+", name)}
     assert names - modules - carried == wanted

@@ -19,7 +19,7 @@ _ERRORS: dict[str, type[HalfstepError]] = {
 
 
 def error_of(refusal: Exception) -> BaseException:
-    """Of a `_shard.StartError`: (name of the code, sentence). A stop that was asked for is a KeyboardInterrupt."""
+    """Of a `StartError` or a `StoreError`: (name of the code, sentence). A stop that was asked for is a KeyboardInterrupt."""
     code, sentence = refusal.args
     if code == "cancelled":
         return KeyboardInterrupt()

@@ -25,6 +25,7 @@ COMMANDS = {
     "rm": ("halfstep.tools.blocks", "rm"),
     "match": ("halfstep.tools.blocks", "match"),
     "bench": ("halfstep.tools.bench", "bench"),
+    "replay": ("halfstep.tools.replay", "replay"),
     "completion": ("halfstep.tools.completion", "completion"),
 }
 
@@ -82,6 +83,7 @@ def main() -> None:
     Is it all right?     halfstep check; of a stopped store: halfstep fsck
     What is in it?       halfstep stat, halfstep ls
     How fast is it?      halfstep bench
+    What would it hit?   halfstep replay
 
     A daemon is named by a URL: halfstep://host:7350/namespace, or halfstep+unix:///path/to.sock. Without one, commands take
     $HALFSTEP_URL, then halfstep://127.0.0.1:7350/default.

@@ -1,0 +1,214 @@
+// store_module.cc — halfstep._store: the real store, embedded, for tools. halfstep.tools.replay is the face for people.
+// Keys are C-contiguous (n, 16) arrays of uint8, one crossing of the border for all of a request. The interpreter's lock is not
+// held while the store works.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/store_embedded.h"
+#include "store/policy_adapt.h"
+#include "store/policy_fifo.h"
+#include "store/policy_low.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace {
+
+using halfstep::ConstBytes;
+using halfstep::Fault;
+using halfstep::Status;
+using halfstep::bind::EmbeddedStore;
+using halfstep::bind::Sizing;
+
+using Keys = nb::ndarray<const uint8_t, nb::shape<-1, halfstep::bind::kEmbeddedKeyBytes>, nb::c_contig, nb::device::cpu>;
+
+ConstBytes bytes_of(const Keys& keys) {
+  return {reinterpret_cast<const std::byte*>(keys.data()), keys.shape(0) * halfstep::bind::kEmbeddedKeyBytes};
+}
+
+// Args: the code's name, the sentence. Raised as halfstep._store.StoreError.
+struct StoreError : std::exception {
+  explicit StoreError(const Fault& fault) : code(halfstep::code_name(fault.status.code())), sentence(fault.what) {}
+  StoreError(Status status, const std::string& what) : code(halfstep::code_name(status.code())), sentence(what + ": " + code) {
+    if (status.detail() < 0) sentence += ", " + halfstep::errno_name(status.detail());
+  }
+  const char* what() const noexcept override { return sentence.c_str(); }
+  std::string code;
+  std::string sentence;
+};
+
+void check(Status status, const char* what) {
+  if (!status.ok()) throw StoreError(status, what);
+}
+
+nb::dict sizing_of(const Sizing& sizing) {
+  nb::dict dict;
+  dict["capacity_blocks"] = sizing.capacity_blocks();
+  dict["segments"] = sizing.geometry.segments;
+  dict["blocks_per_segment"] = sizing.blocks_per_segment;
+  dict["segment_bytes"] = sizing.geometry.segment_bytes;
+  dict["block_bytes"] = sizing.block_bytes;
+  dict["device_bytes"] = sizing.geometry.device_bytes;
+  return dict;
+}
+
+nb::dict counters_of(const halfstep::store::Counters& counters) {
+  nb::dict dict;
+  dict["hits_memory"] = counters.hits_memory;
+  dict["hits_flash"] = counters.hits_flash;
+  dict["misses_corrupt"] = counters.misses_corrupt;
+  dict["misses_expired"] = counters.misses_expired;
+  dict["misses_io"] = counters.misses_io;
+  dict["writes_committed"] = counters.writes_committed;
+  dict["writes_throttled"] = counters.writes_throttled;
+  dict["writes_failed"] = counters.writes_failed;
+  dict["bytes_user"] = counters.bytes_user;
+  dict["bytes_rewritten"] = counters.bytes_rewritten;
+  dict["bytes_metadata"] = counters.bytes_metadata;
+  dict["bytes_padding"] = counters.bytes_padding;
+  dict["blocks_rewritten"] = counters.blocks_rewritten;
+  dict["blocks_evicted_age"] = counters.blocks_evicted_age;
+  dict["blocks_evicted_expired"] = counters.blocks_evicted_expired;
+  dict["blocks_evicted_unreadable"] = counters.blocks_evicted_unreadable;
+  dict["segments_reclaimed"] = counters.segments_reclaimed;
+  dict["segments_sealed"] = counters.segments_sealed;
+  dict["record_pages"] = counters.record_pages;
+  dict["touch_pages"] = counters.touch_pages;
+  return dict;
+}
+
+class Store {
+ public:
+  Store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, const std::string& path, bool manual_clock,
+        uint64_t seed, const std::string& policy, double rewrite_share) {
+    EmbeddedStore::Config config;
+    Fault fault = halfstep::bind::size_store(capacity_blocks, segments, device_bytes, &config.sizing);
+    config.path = path;
+    config.manual_clock = manual_clock;
+    config.seed = seed;
+    config.options.policy = policy;
+    config.options.rewrite_share = rewrite_share;
+    config.gather_blocks = config.sizing.gather_blocks();
+    sizing_ = config.sizing;
+    if (fault.ok()) {
+      const nb::gil_scoped_release unlocked;
+      fault = EmbeddedStore::open(config, &store_);
+    }
+    if (!fault.ok()) throw StoreError(fault);
+  }
+
+  nb::dict sizing() const { return sizing_of(sizing_); }
+
+  nb::tuple match(const Keys& keys) {
+    std::vector<uint8_t> present(keys.shape(0));
+    uint32_t leading = 0;
+    {
+      const nb::gil_scoped_release unlocked;
+      leading = open().match(bytes_of(keys), present);
+    }
+    return nb::make_tuple(leading, nb::bytes(present.data(), present.size()));
+  }
+  nb::tuple read(const Keys& keys) {
+    EmbeddedStore::Reads reads;
+    {
+      const nb::gil_scoped_release unlocked;
+      check(open().read(bytes_of(keys), &reads), "read");
+    }
+    return nb::make_tuple(reads.leading, reads.missed, reads.wrong);
+  }
+  nb::tuple access(const Keys& keys, bool tell_parents, uint32_t ttl_s) {
+    EmbeddedStore::Access access;
+    {
+      const nb::gil_scoped_release unlocked;
+      check(open().access(bytes_of(keys), tell_parents, ttl_s, &access), "access");
+    }
+    return nb::make_tuple(access.present, access.written, access.refused);
+  }
+  void advance_to(uint64_t us) { open().advance_to(us); }
+  void settle() {
+    const nb::gil_scoped_release unlocked;
+    check(open().settle(), "settle");
+  }
+  nb::dict counters() { return counters_of(open().counters()); }
+  uint64_t blocks() { return open().blocks(); }
+  std::string engine() { return open().engine_facts().name; }
+  uint64_t device_write_bytes() { return open().engine_counters().write_bytes; }
+  void close() {
+    const nb::gil_scoped_release unlocked;
+    store_.reset();
+  }
+
+ private:
+  EmbeddedStore& open() {
+    if (store_ == nullptr) throw StoreError(Status(halfstep::Code::Closed), "the store");
+    return *store_;
+  }
+
+  Sizing sizing_;
+  std::unique_ptr<EmbeddedStore> store_;
+};
+
+}  // namespace
+
+NB_MODULE(_store, m) {
+  m.doc() = "The real store, embedded, for tools. Use halfstep.tools.replay.";
+
+  // Never released: the translator may run until the interpreter has ended.
+  PyObject* store_error =
+      PyErr_NewExceptionWithDoc("halfstep._store.StoreError", "What an embedded store cannot do: (name of the code, sentence).",
+                                PyExc_RuntimeError, nullptr);
+  m.attr("StoreError") = nb::borrow(store_error);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& raised, void* type) {
+        try {
+          std::rethrow_exception(raised);
+        } catch (const StoreError& error) {
+          PyErr_SetObject(static_cast<PyObject*>(type), nb::make_tuple(error.code, error.sentence).ptr());
+        }
+      },
+      store_error);
+
+  m.def(
+      "policies",
+      [] {
+        return nb::make_tuple(std::string(halfstep::store::SegAdapt::kName), std::string(halfstep::store::SegLow::kName),
+                              std::string(halfstep::store::SegFifo::kName));
+      },
+      nb::sig("def policies() -> tuple[str, ...]"), "Those of the store, its default first.");
+  m.attr("CAPACITY_BLOCKS_MIN") = halfstep::bind::kSizingCapacityBlocksMin;
+  nb::class_<Store>(m, "Store", "A new store over memory, or over a file that is gone when it is closed. One thread at a time.")
+      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double>(),
+           nb::kw_only(), "capacity_blocks"_a, "segments"_a, "device_bytes"_a, "path"_a = "", "manual_clock"_a = true,
+           "seed"_a = 1, "policy"_a = halfstep::store::Options().policy,
+           "rewrite_share"_a = halfstep::store::Options().rewrite_share,
+           "Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that "
+           "needs. Raises StoreError.")
+      .def("sizing", &Store::sizing, nb::sig("def sizing(self) -> dict[str, int]"),
+           "capacity_blocks, segments, blocks_per_segment, and the bytes of a segment, of a block and of the device.")
+      .def("match", &Store::match, "keys"_a,
+           nb::sig("def match(self, keys: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, bytes]"),
+           "How many of the first ones are there, and a byte for each: 1 if it is.")
+      .def("read", &Store::read, "keys"_a,
+           nb::sig("def read(self, keys: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int, int]"),
+           "How many of the first ones came, whole and right; how many were missed; how many were not what was written.")
+      .def(
+          "access", &Store::access, "keys"_a, nb::kw_only(), "tell_parents"_a, "ttl_s"_a = 0,
+          nb::sig("def access(self, keys: numpy.typing.NDArray[numpy.uint8], *, tell_parents: bool, ttl_s: int = 0) -> "
+                  "tuple[int, int, int]"),
+          "Touch what is there and write what is not, from the leaf, which is the last, to the root: how many were there, were "
+          "written, found no room.")
+      .def("advance_to", &Store::advance_to, "us"_a, "Set the clock on; it never goes back.")
+      .def("settle", &Store::settle, "Write what was gathered and do what is due.")
+      .def("counters", &Store::counters, nb::sig("def counters(self) -> dict[str, int]"), "Since it was opened.")
+      .def("blocks", &Store::blocks, "Blocks that are there now, on flash or gathered for it.")
+      .def("engine", &Store::engine, "memory, uring or pread.")
+      .def("device_write_bytes", &Store::device_write_bytes, "By the engine's count.")
+      .def("close", &Store::close, "Idempotent.");
+}

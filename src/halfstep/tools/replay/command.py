@@ -1,0 +1,162 @@
+"""`halfstep replay`: flags to a Plan, progress, tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from halfstep.errors import ConfigError
+from halfstep.tools.options import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from halfstep.tools.replay.report import Report
+
+EXIT_INTERRUPTED = 130
+
+
+@click.command()
+@click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--policy", default="seg-adapt10,leaf-lru", show_default=True, help="Policies, comma between; see below.")
+@click.option(
+    "--capacity", default="5%,10%,25%,50%", show_default=True, help="Of the trace's unique blocks; or 2000blocks, or 64GiB."
+)
+@click.option("--block-bytes", default="64MiB", show_default=True, help="True size of the trace's blocks.")
+@click.option("--dram", default="0", show_default=True, help="Bytes of a DRAM tier before flash; the store has none: 0.")
+@click.option("--segments", default=128, show_default=True, help="Of each store, at least.")
+@click.option(
+    "--rewrite-share", default=0.1, show_default=True, help="Of what requests write, what seg-adapt10 may write again."
+)
+@click.option(
+    "--store", default="memory", show_default=True, help="memory, or the path of a file that the replay makes and removes."
+)
+@click.option(
+    "--clock",
+    type=click.Choice(["simulated", "real"]),
+    default="simulated",
+    show_default=True,
+    help="simulated: the trace's time, as fast as it goes. real: requests wait for their time.",
+)
+@click.option("--speed", default=1.0, show_default=True, help="How many times faster than the trace the real clock goes.")
+@click.option(
+    "--parents",
+    type=click.Choice(["given", "withheld"]),
+    default="given",
+    show_default=True,
+    help="Whether the store is told which block each one follows.",
+)
+@click.option("--limit", default=0, help="Replay only so many requests.  [default: all]")
+@click.option("--seed", default=1, show_default=True, help="Of the blocks' bytes.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw hit ratio over capacity: a .png or .svg file.")
+@json_option
+def replay(
+    trace: Path,
+    policy: str,
+    capacity: str,
+    block_bytes: str,
+    dram: str,
+    segments: int,
+    rewrite_share: float,
+    store: str,
+    clock: str,
+    speed: float,
+    parents: str,
+    limit: int,
+    seed: int,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    """Replay a trace of requests against the real store, without a daemon, and say what it would have hit.
+
+    TRACE is a Mooncake trace or one in Halfstep's own format, JSON Lines, .zst too (docs/replay.md). Each policy starts with an
+    empty store at each capacity. Blocks are stored small, but as many as the true ones would be; what is read is verified.
+
+    \b
+    The store's own       seg-adapt10  keeps what was touched of late, as far as --rewrite-share goes: what `serve` does
+                          seg-low      keeps what was touched, whatever it costs
+                          seg-fifo     the oldest segment goes, with all that is in it
+    Yardsticks, which evict single blocks in place
+                          leaf-lru     a radix tree's: only leaves go, the one whose request is longest ago first
+                          lru, fifo    blocks on their own, root first
+                          hazard       the three-class model of reuse
+                          min          knows the future: the bound
+    \b
+    How good is it here?     halfstep replay conversation.jsonl.zst --plot hits.svg
+    Against the bound        halfstep replay trace.jsonl --policy seg-adapt10,leaf-lru,min --capacity 1%,5%,10%
+    For a program            halfstep replay trace.jsonl --json | jq '.results[] | {policy, capacity, hit_ratio}'
+
+    Ctrl-C prints what is complete. Exit status 1 when a block came back wrong.
+    """  # noqa: D301
+    from halfstep.daemon.config import parse_bytes
+    from halfstep.tools.replay.plan import Capacity, Plan
+    from halfstep.tools.replay.plot import check_plot, plot
+    from halfstep.tools.replay.report import Report
+    from halfstep.tools.replay.run import run
+    from halfstep.tools.replay.trace import load
+
+    if parse_bytes(dram, "dram") != 0:
+        raise ConfigError(
+            f"dram={dram}: the store has no DRAM tier that keeps blocks of its own, so nothing true could be said; give 0"
+        )
+    plan = Plan(
+        trace=trace,
+        policies=tuple(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip())),
+        capacities=tuple(dict.fromkeys(Capacity.parse(text) for text in capacity.split(",") if text.strip())),
+        block_bytes=parse_bytes(block_bytes, "block_bytes"),
+        segments=segments,
+        rewrite_share=rewrite_share,
+        store=None if store == "memory" else Path(store),
+        real_clock=clock == "real",
+        speed=speed,
+        tell_parents=parents == "given",
+        limit=limit,
+        seed=seed,
+    ).validated()
+    if picture is not None:
+        check_plot(picture)
+    report = Report(plan, load(trace, limit))
+    total = len(plan.policies) * len(plan.capacities) * report.trace.requests
+    try:
+        with _progress(total) as tell:
+            for result in run(plan, report.trace, tell):
+                report.results.append(result)
+    except KeyboardInterrupt:
+        report.interrupted = True
+    if picture is not None and report.results:
+        plot(report, picture)
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print_tables(report)
+    if report.interrupted:
+        raise SystemExit(EXIT_INTERRUPTED)
+    if not report.sound:
+        raise SystemExit(1)
+
+
+def _print_tables(report: Report) -> None:
+    if report.results:
+        print_table(report.columns(), report.rows())
+    if any(result.is_store for result in report.results):
+        print_table(report.write_columns(), report.write_rows())
+    for remark in report.remarks():
+        click.echo(remark)
+
+
+@contextmanager
+def _progress(requests: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, at a terminal only. Yields a function that is told of more requests."""
+    if not sys.stderr.isatty():
+        yield lambda _more_requests: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("requests", total=requests)
+        yield lambda more_requests: bar.advance(task, more_requests)

@@ -1,0 +1,100 @@
+"""What is to be replayed: one frozen struct, validated once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from halfstep.daemon.config import format_bytes, parse_bytes
+from halfstep.errors import ConfigError
+from halfstep.tools.replay.flash import STORE_POLICIES
+from halfstep.tools.replay.reference import REFERENCES
+
+SEGMENTS_MIN, SEGMENTS_MAX = 8, 1 << 20
+BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 512, 256 << 20
+CAPACITY_FORMS = "5%, 2000blocks or 64GiB"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """As it was asked for: a share of the trace's unique blocks, or blocks, or bytes of blocks. One of them is not 0."""
+
+    text: str
+    share: float = 0.0
+    block_count: int = 0
+    bytes: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Capacity:
+        """Errors: ConfigError that names the three forms."""
+        text = text.strip()
+        if share := re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text):
+            if not 0 < float(share[1]) <= 100:
+                raise ConfigError(f"capacity={text}: a share is above 0% and at most 100%")
+            return cls(text, share=float(share[1]) / 100)
+        if blocks := re.fullmatch(r"([1-9]\d*)\s*blocks?", text):
+            return cls(text, block_count=int(blocks[1]))
+        if not re.search(r"[a-zA-Z]", text):
+            raise ConfigError(f"capacity={text!r}: write {CAPACITY_FORMS}")
+        size = parse_bytes(text, "capacity")
+        if size <= 0:
+            raise ConfigError(f"capacity={text}: must be above 0")
+        return cls(text, bytes=size)
+
+    def blocks(self, unique_blocks: int, block_bytes: int) -> int:
+        """How many blocks that is, at least one."""
+        if self.share:
+            # 10 % of 1,000 are 100, whatever 0.1 is in binary.
+            return max(1, int(unique_blocks * self.share + 1e-6))
+        return max(1, self.block_count or self.bytes // block_bytes)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a replay is told.
+
+    block_bytes: true size of every block of the trace. segments: at least so many in each store. store: path of the stores'
+    file, one after the other; None for memory. rewrite_share: of what requests write, what the store may write again.
+    speed: how many times faster than the trace `real_clock` goes.
+    """
+
+    trace: Path
+    policies: tuple[str, ...]
+    capacities: tuple[Capacity, ...]
+    block_bytes: int = 64 << 20
+    segments: int = 128
+    store: Path | None = None
+    real_clock: bool = False
+    speed: float = 1.0
+    tell_parents: bool = True
+    limit: int = 0
+    seed: int = 1
+    rewrite_share: float = 0.1
+
+    def validated(self) -> Plan:
+        """Itself. Errors: ConfigError with value, bound and remedy."""
+        known = (*STORE_POLICIES, *REFERENCES)
+        for name in self.policies:
+            if name not in known:
+                raise ConfigError(
+                    f"policy={name!r}: unknown; the store knows {', '.join(STORE_POLICIES)}; "
+                    f"yardsticks are {', '.join(REFERENCES)}"
+                )
+        if not self.policies:
+            raise ConfigError(f"policy: none given; choose from {', '.join(known)}")
+        if not self.capacities:
+            raise ConfigError(f"capacity: none given; write {CAPACITY_FORMS}")
+        if not BLOCK_BYTES_MIN <= self.block_bytes <= BLOCK_BYTES_MAX:
+            raise ConfigError(
+                f"block_bytes={self.block_bytes}: must be {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}, as a block is"
+            )
+        if not SEGMENTS_MIN <= self.segments <= SEGMENTS_MAX:
+            raise ConfigError(f"segments={self.segments}: must be {SEGMENTS_MIN} to {SEGMENTS_MAX}")
+        if not 0 <= self.rewrite_share <= 1:
+            raise ConfigError(f"rewrite_share={self.rewrite_share}: must be 0 to 1")
+        if self.limit < 0:
+            raise ConfigError(f"limit={self.limit}: must be 0, for all requests, or more")
+        if not 0 < self.speed <= 1e9:
+            raise ConfigError(f"speed={self.speed}: must be above 0")
+        return self

@@ -1,0 +1,299 @@
+"""`halfstep replay`: a small trace over the real store, as people and programs run it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.chat_trace import write_chat_trace
+
+from halfstep import _store
+from halfstep.tools.cli import main
+from halfstep.tools.replay.flash import STORE_POLICIES, FlashCache
+from halfstep.tools.replay.reference import REFERENCES
+from halfstep.tools.replay.trace import Trace, load
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 120
+COMMAND = [sys.executable, "-m", "halfstep.tools.cli", "replay"]
+
+Done = subprocess.CompletedProcess[str]
+Replay = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chat_trace(tmp_path_factory.mktemp("trace") / "chat.jsonl")
+
+
+@pytest.fixture
+def replay(path: Path) -> Replay:
+    """replay(*arguments): the command over the small trace. Whatever it does, it prints no trace of its own."""
+
+    def run(*arguments: str | Path) -> Done:
+        done = subprocess.run(
+            [*COMMAND, str(path), *map(str, arguments)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run
+
+
+def results_of(done: Done) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    results: list[dict[str, Any]] = json.loads(done.stdout)["results"]
+    return results
+
+
+def error_of(done: Done) -> str:
+    assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert done.stderr.startswith("halfstep: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def log_of_segments(trace: Trace, segments: int, blocks_per_segment: int) -> float:
+    """The hit ratio of a plain log that overwrites its oldest segment: what seg-fifo has to come near."""
+    log: OrderedDict[int, list[int]] = OrderedDict({0: []})
+    there: set[int] = set()
+    hits = 0
+    for index in range(trace.requests):
+        blocks = trace.request(index).tolist()
+        found = [block in there for block in blocks]
+        hits += found.index(False) if False in found else len(blocks)
+        for block in reversed(blocks):
+            if block in there:
+                continue
+            newest = next(reversed(log))
+            if len(log[newest]) == blocks_per_segment:
+                newest += 1
+                log[newest] = []
+                # One is being written and one is kept ready.
+                if len(log) == segments:
+                    there.difference_update(log.popitem(last=False)[1])
+            log[newest].append(block)
+            there.add(block)
+    return hits / len(trace.blocks)
+
+
+# ---- the store ----
+
+
+def test_the_store_hits_what_a_plain_log_of_its_segments_hits(path: Path) -> None:
+    trace = load(path)
+    for capacity_blocks in (400, 1000):
+        cache = FlashCache(trace, capacity_blocks, policy="seg-fifo", segments=32)
+        hits = sum(cache.request(index) for index in range(trace.requests))
+        sizing = cache.tally().sizing
+        plain = log_of_segments(trace, sizing["segments"], sizing["blocks_per_segment"])
+        assert hits / len(trace.blocks) == pytest.approx(plain, rel=0.03)
+        assert cache.tally().evicted["age"] > 0, "nothing was evicted: the run showed nothing"
+        cache.close()
+
+
+def test_capacity_is_never_more_than_asked_and_hardly_less(path: Path) -> None:
+    trace = load(path)
+    for capacity_blocks in (64, 200, 777, 2000):
+        cache = FlashCache(trace, capacity_blocks, segments=16)
+        for index in range(trace.requests):
+            cache.request(index)
+        tally = cache.tally()
+        cache.close()
+        assert tally.sizing["capacity_blocks"] <= capacity_blocks
+        assert tally.sizing["capacity_blocks"] > 0.95 * capacity_blocks
+        # All but the segment that is kept ready and what is left of the open one.
+        assert 0.8 * tally.sizing["capacity_blocks"] < tally.blocks_peak <= tally.sizing["capacity_blocks"]
+
+
+def test_presence_is_what_was_written_and_not_evicted(path: Path) -> None:
+    trace = load(path)
+    cache = FlashCache(trace, trace.unique_blocks * 2, segments=16)
+    seen: set[int] = set()
+    for index in range(100):
+        cache.request(index)
+        seen.update(trace.request(index).tolist())
+    assert set(np.flatnonzero(cache.present()).tolist()) == seen
+    assert cache.tally().blocks_written == len(seen)
+    cache.close()
+
+
+def test_a_time_to_live_ends_by_the_traces_clock(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    requests = [(0, ["a", "b"], 60), (30_000, ["a", "b"], 0), (90_000, ["a", "b"], 0), (9e6, ["a", "b"], 0)]
+    path.write_text(
+        "".join(json.dumps({"timestamp_ms": at, "blocks": blocks, "ttl_s": ttl}) + "\n" for at, blocks, ttl in requests)
+    )
+    trace = load(path)
+    cache = FlashCache(trace, 100, segments=8)
+    assert [cache.request(index) for index in range(trace.requests)] == [0, 2, 0, 2]
+    cache.close()
+
+
+def test_a_store_in_a_file_decides_as_one_in_memory_and_leaves_nothing(path: Path, tmp_path: Path) -> None:
+    trace = load(path)
+    file = tmp_path / "store.hs"
+    tallies = []
+    for where in ("", str(file)):
+        cache = FlashCache(trace, 400, segments=16, path=where)
+        hits = sum(cache.request(index) for index in range(trace.requests))
+        tallies.append((hits, cache.tally()))
+        assert not file.exists()
+        cache.close()
+    assert tallies[0] == tallies[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_store_says_so() -> None:
+    store = _store.Store(capacity_blocks=64, segments=8, device_bytes=1 << 20)
+    store.close()
+    store.close()
+    with pytest.raises(_store.StoreError, match="closed"):
+        store.match(np.zeros((1, 16), np.uint8))
+
+
+def test_keys_of_another_shape_are_refused() -> None:
+    store = _store.Store(capacity_blocks=64, segments=8, device_bytes=1 << 20)
+    with pytest.raises(TypeError):
+        store.match(np.zeros((4, 8), np.uint8))
+    assert store.match(np.zeros((0, 16), np.uint8)) == (0, b"")
+    assert store.read(np.zeros((2, 16), np.uint8)) == (0, 2, 0)
+
+
+# ---- the command ----
+
+
+def test_json_has_a_result_for_every_policy_and_capacity(replay: Replay) -> None:
+    results = results_of(replay("--policy", "seg-fifo,leaf-lru,min", "--capacity", "10%,30%", "--segments", "16", "--json"))
+    assert [(result["policy"], result["capacity_asked"]) for result in results] == [
+        (policy, capacity) for policy in ("seg-fifo", "leaf-lru", "min") for capacity in ("10%", "30%")
+    ]
+    for result in results:
+        assert 0 < result["hit_ratio"] < 1
+        assert result["capacity"] == pytest.approx(float(result["capacity_asked"][:-1]) / 100, abs=0.001)
+        assert 0 <= result["orphan_share"] < 1
+        assert result["write_amplification"] >= 1
+        assert result["blocks_wrong"] == result["blocks_missed"] == result["blocks_refused"] == 0
+    store, _, leaf_lru, *_ = results
+    assert store["hit_ratio_to_leaf_lru"] == pytest.approx(store["hit_ratio"] / leaf_lru["hit_ratio"])
+    assert store["real_store"]
+    assert not leaf_lru["real_store"]
+    assert set(store["bytes"]) == {"user", "rewrite", "metadata", "padding"}
+    assert store["bytes"]["user"] == store["blocks_written"] * (64 << 20)
+    assert store["bytes_on_scaled_device"]["user"] == store["blocks_written"] * store["scaled_device"]["block_bytes"]
+    assert store["evictions"]["age"] > 0
+
+
+def test_the_same_trace_and_seed_give_the_same_numbers(replay: Replay) -> None:
+    arguments = ("--policy", "seg-fifo,hazard", "--capacity", "15%", "--segments", "16", "--seed", "5", "--json")
+    first, second = (results_of(replay(*arguments)) for _ in range(2))
+    for result in (*first, *second):
+        del result["seconds"]
+    assert first == second
+
+
+def test_tables_name_hits_writes_and_what_qualifies_them(replay: Replay) -> None:
+    done = replay("--capacity", "20%", "--segments", "16")
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "hit ratio",
+        "to leaf-lru",
+        "orphans",
+        "(user+rewrite)/user",
+        "metadata",
+        "padding",
+        " age",
+        "without eviction",
+    ):
+        assert text in done.stdout, text
+
+
+def test_withheld_parents_and_a_limit_are_said(replay: Replay) -> None:
+    done = replay("--capacity", "20%", "--segments", "16", "--parents", "withheld", "--limit", "50", "--json")
+    header = json.loads(done.stdout)["header"]
+    assert header["parents"] == "withheld"
+    assert header["requests"] == 50
+
+
+def test_a_real_clock_waits_for_the_trace(replay: Replay) -> None:
+    # 40 requests, a quarter of a second apart, a hundred times faster.
+    started = time.monotonic()
+    arguments = ("--policy", "seg-fifo", "--capacity", "100%", "--limit", "40", "--segments", "8")
+    results_of(replay(*arguments, "--clock", "real", "--speed", "100", "--json"))
+    assert time.monotonic() - started >= 39 * 0.25 / 100
+
+
+def test_a_plot_is_drawn(replay: Replay, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, start in (("hits.svg", b"<?xml"), ("hits.png", b"\x89PNG")):
+        done = replay("--policy", "leaf-lru,fifo", "--capacity", "10%,20%", "--plot", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_ctrl_c_prints_what_is_complete(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_request = FlashCache.request
+
+    def request(self: FlashCache, index: int) -> int:
+        if index == 100:
+            raise KeyboardInterrupt
+        return real_request(self, index)
+
+    monkeypatch.setattr(FlashCache, "request", request)
+    arguments = ["replay", str(path), "--policy", "fifo,seg-fifo", "--capacity", "20%", "--segments", "16"]
+    done = CliRunner().invoke(main, [*arguments, "--json"])
+    assert done.exit_code == 130
+    document = json.loads(done.output)
+    assert document["interrupted"] is True
+    assert [result["policy"] for result in document["results"]] == ["fifo"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 130
+    assert "interrupted: 1 of 2 results" in done.output
+
+
+def test_an_unknown_policy_lists_the_known(replay: Replay) -> None:
+    text = error_of(replay("--policy", "seg-fifo,clairvoyance"))
+    assert "policy='clairvoyance': unknown" in text
+    assert all(name in text for name in (*STORE_POLICIES, *REFERENCES))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--capacity", "5"), "capacity='5': write 5%, 2000blocks or 64GiB"),
+        (("--capacity", "10blocks"), "a store needs room for at least"),
+        (("--segments", "2"), "segments=2: must be 8"),
+        (("--block-bytes", "1GiB"), "block_bytes=1073741824: must be"),
+        (("--dram", "1GiB"), "dram=1GiB: the store has no DRAM tier"),
+        (("--plot", "hits.pdf"), "plot=hits.pdf: must end in .png or .svg"),
+        (("--speed", "0"), "speed=0.0: must be above 0"),
+        (("--store", "/proc/no/such/store"), "/proc/no/such/store"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_bound(replay: Replay, arguments: tuple[str, ...], complaint: str) -> None:
+    assert complaint in error_of(replay(*arguments))
+
+
+def test_a_file_that_exists_is_left_alone(replay: Replay, tmp_path: Path) -> None:
+    file = tmp_path / "precious"
+    file.write_text("mine")
+    assert "exists" in error_of(replay("--store", file))
+    assert file.read_text() == "mine"
+
+
+def test_a_broken_line_is_named(replay: Replay, path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(path.read_text().replace('"hash_ids": [', '"hash_ids": ["', 1))
+    done = subprocess.run([*COMMAND, str(broken)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "broken.jsonl:1: not JSON" in error_of(done)
