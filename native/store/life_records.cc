@@ -1,5 +1,6 @@
 #include "store/life_records.h"
 
+#include <algorithm>
 #include <array>
 
 namespace halfstep::store {
@@ -36,12 +37,11 @@ format::Record LifeRecords::record(size_t number) const noexcept {
   return record;
 }
 
-const LifeRecords::Entry* LifeRecords::expiry_of(const IndexKey& key, uint64_t birth) const noexcept {
-  if (entries_.empty()) return nullptr;
-  const uint64_t number = places_.find(place_of(format::RecordKind::Expiry, key, 0));
-  if (number == index::Table::kNone) return nullptr;
-  const Entry& entry = entries_[number];
-  return birth < entry.sequence ? &entry : nullptr;
+uint32_t LifeRecords::expiry_s(const format::Entry& entry) const noexcept {
+  if (entries_.empty()) return entry.expiry_s;
+  const uint64_t number = places_.find(place_of(format::RecordKind::Expiry, {entry.key_low, entry.key_high}, 0));
+  if (number == index::Table::kNone || entry.birth >= entries_[number].sequence) return entry.expiry_s;
+  return static_cast<uint32_t>(std::min<uint64_t>(entries_[number].value, UINT32_MAX));
 }
 
 void LifeRecords::put(const Entry& entry) {

@@ -31,8 +31,8 @@ class LifeRecords {
   size_t size() const noexcept { return entries_.size(); }
   const std::vector<Entry>& entries() const noexcept { return entries_; }
   format::Record record(size_t number) const noexcept;
-  // The expiry change of a key that applies to a block of this birth; null = none.
-  const Entry* expiry_of(const IndexKey& key, uint64_t birth) const noexcept;
+  // When a block ends whose frame says so: as it says, unless that was changed.
+  uint32_t expiry_s(const format::Entry& entry) const noexcept;
   // Keeps those of which keep(const Entry&) says yes.
   template <typename Keep>
   void forget_unless(Keep&& keep) {

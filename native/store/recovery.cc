@@ -177,9 +177,7 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
   if (!found.present || found.gone) return false;
   format::Entry entry = found.entry;
   const IndexKey key{entry.key_low, entry.key_high};
-  if (const LifeRecords::Entry* change = log_.life.expiry_of(key, entry.birth); change != nullptr) {
-    entry.expiry_s = static_cast<uint32_t>(std::min<uint64_t>(change->value, UINT32_MAX));
-  }
+  entry.expiry_s = log_.life.expiry_s(entry);
   if (!core_.names.alive(entry.scope)) {
     ++report_.blocks_dropped_dead_scope;
     return false;
