@@ -319,11 +319,28 @@ void Batch::set_list(uint64_t cursor, uint32_t limit) {
   batch_.limit = limit;
 }
 
-void Batch::set_namespace(std::string name, uint64_t quota_bytes) {
+void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s) {
   check_open();
   text_ = std::move(name);
   batch_.text = text_.c_str();
   batch_.value = quota_bytes;
+  batch_.pin_budget_bytes = pin_budget_bytes;
+  batch_.default_ttl_s = default_ttl_s;
+}
+
+void Batch::set_life(uint64_t value, bool persistent) {
+  check_open();
+  batch_.value = value;
+  batch_.persistent = persistent ? 1 : 0;
+}
+
+void Batch::set_layout_id(nb::bytes id) {
+  check_open();
+  if (id.size() != layout_id_.size()) {
+    throw Refused("layout id: " + std::to_string(id.size()) + " bytes; it has " + std::to_string(layout_id_.size()));
+  }
+  std::memcpy(layout_id_.data(), id.c_str(), layout_id_.size());
+  batch_.layout_id = layout_id_.data();
 }
 
 nb::bytes Batch::packed_keys() const { return nb::bytes(packed_keys_.data(), packed_keys_.size()); }

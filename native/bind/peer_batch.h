@@ -6,6 +6,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -62,7 +63,10 @@ class Batch {
   void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
   void set_hold(uint64_t owner, uint32_t ms);
   void set_list(uint64_t cursor, uint32_t limit);
-  void set_namespace(std::string name, uint64_t quota_bytes);
+  void set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s);
+  // hold, renew: ms (0 = without end); expire: seconds (0 = never).
+  void set_life(uint64_t value, bool persistent);
+  void set_layout_id(nb::bytes id);
 
   uint32_t item_count() const noexcept { return section_.key_count * section_.component_count; }
   // The keys as the core gets them.
@@ -120,6 +124,7 @@ class Batch {
   std::vector<uint64_t> parents_;
   std::vector<uint16_t> depths_;
   std::string text_;
+  std::array<uint8_t, 16> layout_id_{};
 
   std::vector<Memory> held_;
   nb::object template_;

@@ -121,7 +121,13 @@ enum hs_operation {
   HS_OP_LIST = 6,
   HS_OP_STAT = 7,
   HS_OP_NAMESPACE_CREATE = 8,
-  HS_OP_NAMESPACE_DELETE = 9
+  HS_OP_NAMESPACE_DELETE = 9,
+  HS_OP_TOUCH = 10,
+  HS_OP_HOLD = 11,
+  HS_OP_RENEW = 12,
+  HS_OP_EXPIRE = 13,
+  HS_OP_CLEAR = 14,
+  HS_OP_NAMESPACE_LIMIT = 15
 };
 enum hs_order { HS_KEY_MAJOR = 0, HS_LAYER_MAJOR = 1 };
 enum hs_durability { HS_CACHE = 0, HS_PERSIST = 1 };
@@ -201,14 +207,17 @@ typedef struct hs_batch {
   uint8_t durability;
   uint8_t priority;
   uint8_t wants_lengths;
-  uint64_t hold_owner; /* match: 0 = none; release: whose holds, of the sections' keys or, without sections, all */
+  uint64_t hold_owner; /* match: 0 = none; hold, renew: whose; release: whose holds, of the sections' keys or, without
+                        * sections, all */
   uint32_t hold_ms;    /* match: > 0 exactly when there is an owner */
   uint32_t section_count;
   const hs_section* sections;
   uint64_t user_data;
 
   /* list: cursor in (0 starts), next cursor out through `cursor_out` (0 = the end); the sink gets EntryRecord (40 bytes, see
-   * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`.
+   * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`,
+   * and the two below it. hold, renew: milliseconds in `value`, 0 = without end, which is for persistent holds alone. expire:
+   * seconds in `value`, 0 = never. touch: leaf first, root last. clear: the layout's id in `layout_id`, 16 bytes.
    */
   uint64_t cursor;
   uint64_t* cursor_out;
@@ -216,9 +225,13 @@ typedef struct hs_batch {
   uint32_t wants_progress; /* 1: PROGRESS events, too */
   const char* text;
   uint64_t value;
+  uint64_t pin_budget_bytes;
+  uint32_t default_ttl_s; /* 0 = none */
+  uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
+  const uint8_t* layout_id;
   hs_text_sink sink;
   void* sink_context;
-  hs_answer* outcome; /* of the whole request where it has no items (list, stat, namespace, release all) */
+  hs_answer* outcome; /* of the whole request where it has no items (list, stat, namespace, clear, renew, release all) */
 } hs_batch;
 
 /* Always returns a ticket, whose terminal event comes whatever happens. 0 only for a batch that breaks a rule of this header

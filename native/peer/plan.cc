@@ -115,15 +115,15 @@ class Planner {
 
 void plan(Ticket& ticket, const PlanLimits& limits, const std::function<Request&()>& make) {
   if (ticket.section_count > 0) return Planner(ticket, limits, make).run();
-  // Without keys: every shard has counters and holds of its own; a list's cursor says whose turn it is; namespaces are the
-  // store's, so one shard is told.
+  // Without keys: every shard has counters and holds of its own; a list's cursor says whose turn it is; namespaces and
+  // scopes are the store's, so one shard is told.
   const auto add = [&](uint32_t shard) {
     Request& request = make();
     request.shard = shard;
     request.shards = limits.shards;
     ticket.requests.push_back(&request);
   };
-  if (ticket.operation == HS_OP_STAT || ticket.operation == HS_OP_RELEASE) {
+  if (ticket.operation == HS_OP_STAT || ticket.operation == HS_OP_RELEASE || ticket.operation == HS_OP_RENEW) {
     for (uint32_t shard = 0; shard < limits.shards; ++shard) add(shard);
   } else if (ticket.operation == HS_OP_LIST) {
     const uint32_t shard = list_shard(ticket.cursor, limits.shards);

@@ -18,6 +18,11 @@ wire::Opcode opcode_of(uint32_t operation) noexcept {
     case HS_OP_PUT: return wire::Opcode::Put;
     case HS_OP_DELETE: return wire::Opcode::Delete;
     case HS_OP_RELEASE: return wire::Opcode::Release;
+    case HS_OP_TOUCH: return wire::Opcode::Touch;
+    case HS_OP_HOLD: return wire::Opcode::Hold;
+    case HS_OP_RENEW: return wire::Opcode::Renew;
+    case HS_OP_EXPIRE: return wire::Opcode::Expire;
+    case HS_OP_CLEAR: return wire::Opcode::Clear;
     case HS_OP_LIST: return wire::Opcode::List;
     case HS_OP_STAT: return wire::Opcode::Stat;
     default: return wire::Opcode::Namespace;
@@ -55,19 +60,13 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
                 wire::CursorRecord{.position = list_position(ticket->cursor, shards), .limit = ticket->limit});
       break;
     case wire::Opcode::Stat: break;
-    case wire::Opcode::Namespace: {
-      wire::NamespaceRecord action;
-      action.verb = ticket->operation == HS_OP_NAMESPACE_CREATE ? wire::NamespaceVerb::Create : wire::NamespaceVerb::Delete;
-      action.quota_bytes = ticket->value;
-      frame.tlv(wire::Tlv::NamespaceAction, action);
-      frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));
-      break;
-    }
+    case wire::Opcode::Namespace: encode_namespace(frame); break;
+    case wire::Opcode::Clear: frame.tlv(wire::Tlv::ClearedLayout, ticket->layout_id); break;
     default: {
       wire::Batch batch = ticket->batch;
       batch.deadline_us = deadline_us;
       frame.tlv(wire::Tlv::Batch, batch);
-      if (opcode == wire::Opcode::Release) frame.tlv(wire::Tlv::Owner, wire::OwnerRecord{.owner = ticket->owner});
+      encode_life(frame);
       uint32_t keys_before = 0;
       for (uint16_t s = 0; s < slices.size(); ++s) {
         encode_section(frame, s, handles[section(s).layout_index]);
@@ -77,6 +76,32 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
     }
   }
   frame.finish();
+}
+
+void Request::encode_namespace(wire::FrameWriter& frame) const {
+  wire::NamespaceRecord action;
+  action.verb = ticket->operation == HS_OP_NAMESPACE_CREATE  ? wire::NamespaceVerb::Create
+                : ticket->operation == HS_OP_NAMESPACE_LIMIT ? wire::NamespaceVerb::Limit
+                                                             : wire::NamespaceVerb::Delete;
+  action.quota_bytes = ticket->value;
+  action.default_ttl_s = ticket->default_ttl_s;
+  frame.tlv(wire::Tlv::NamespaceAction, action);
+  frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));
+  if (action.verb == wire::NamespaceVerb::Delete) return;
+  frame.tlv(wire::Tlv::PinBudget, wire::PinBudgetRecord{.bytes = ticket->pin_budget_bytes});
+}
+
+// Who holds, and until when.
+void Request::encode_life(wire::FrameWriter& frame) const {
+  const bool holds = opcode == wire::Opcode::Hold || opcode == wire::Opcode::Renew;
+  if (holds || opcode == wire::Opcode::Release) frame.tlv(wire::Tlv::Owner, wire::OwnerRecord{.owner = ticket->owner});
+  if (holds) {
+    const uint32_t flags = ticket->persistent ? wire::kHoldPersistent : 0;
+    frame.tlv(wire::Tlv::Until, wire::UntilRecord{.hold_ms = ticket->value, .flags = flags});
+  }
+  if (opcode == wire::Opcode::Expire) {
+    frame.tlv(wire::Tlv::Expiry, wire::ExpiryRecord{.ttl_s = static_cast<uint32_t>(ticket->value)});
+  }
 }
 
 void Request::encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const {

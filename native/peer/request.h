@@ -69,6 +69,8 @@ class Request {
   void encode(uint32_t deadline_us, const std::vector<uint16_t>& handles, std::vector<std::byte>& out) const;
 
  private:
+  void encode_namespace(wire::FrameWriter& frame) const;
+  void encode_life(wire::FrameWriter& frame) const;
   void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
   void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;
 };

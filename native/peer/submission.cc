@@ -16,7 +16,11 @@ Fault invalid(std::string what) { return {Code::Invalid, std::move(what)}; }
 
 bool has_sections(uint32_t operation) noexcept {
   return operation == HS_OP_MATCH || operation == HS_OP_GET || operation == HS_OP_PUT || operation == HS_OP_DELETE ||
-         operation == HS_OP_RELEASE;
+         operation == HS_OP_RELEASE || operation == HS_OP_TOUCH || operation == HS_OP_HOLD || operation == HS_OP_EXPIRE;
+}
+
+bool names_namespace(uint32_t operation) noexcept {
+  return operation == HS_OP_NAMESPACE_CREATE || operation == HS_OP_NAMESPACE_LIMIT || operation == HS_OP_NAMESPACE_DELETE;
 }
 
 class SectionFiller {
@@ -144,7 +148,7 @@ class SectionFiller {
 Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
   if (batch.section_count > 0 && batch.sections == nullptr) return invalid("sections: null, though section_count is not 0");
   if (batch.section_count == 0 && batch.operation != HS_OP_RELEASE) {
-    return invalid("section_count=0: match, get, put and delete need at least one");
+    return invalid("section_count=0: match, get, put, delete, touch, hold and expire need at least one");
   }
   if (batch.section_count > wire::kSectionsMax) {
     return invalid("section_count=" + number(batch.section_count) + ": at most " + number(wire::kSectionsMax));
@@ -195,7 +199,7 @@ Fault check_batch(const hs_batch& batch) {
   if (batch.struct_bytes != sizeof(hs_batch)) {
     return invalid("struct_bytes=" + number(batch.struct_bytes) + ": this library's hs_batch has " + number(sizeof(hs_batch)));
   }
-  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_NAMESPACE_DELETE) {
+  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_NAMESPACE_LIMIT) {
     return invalid("operation=" + number(batch.operation) + ": no hs_operation");
   }
   if (batch.order > HS_LAYER_MAJOR) return invalid("order=" + number(batch.order) + ": no hs_order");
@@ -204,8 +208,21 @@ Fault check_batch(const hs_batch& batch) {
   if (match && (batch.hold_owner != 0) != (batch.hold_ms != 0)) {
     return invalid("hold_owner, hold_ms: a hold has both, or neither");
   }
-  if (batch.operation == HS_OP_RELEASE && batch.hold_owner == 0) return invalid("hold_owner=0: a release names its owner");
-  if (batch.operation == HS_OP_NAMESPACE_CREATE || batch.operation == HS_OP_NAMESPACE_DELETE) {
+  const bool holds = batch.operation == HS_OP_HOLD || batch.operation == HS_OP_RENEW;
+  if ((holds || batch.operation == HS_OP_RELEASE) && batch.hold_owner == 0) {
+    return invalid("hold_owner=0: hold, renew and release name their owner");
+  }
+  if (batch.persistent > 1 || (batch.persistent == 1 && batch.operation != HS_OP_HOLD)) {
+    return invalid("persistent=" + number(batch.persistent) + ": 0, or 1 in a hold");
+  }
+  if (holds && batch.value == 0 && batch.persistent == 0) {
+    return invalid("value=0: a hold without an end must be persistent, and a renew names a time");
+  }
+  if (batch.operation == HS_OP_EXPIRE && batch.value > UINT32_MAX) {
+    return invalid("value=" + number(batch.value) + ": an expiry is at most 2^32 - 1 seconds away");
+  }
+  if (batch.operation == HS_OP_CLEAR && batch.layout_id == nullptr) return invalid("layout_id: null");
+  if (names_namespace(batch.operation)) {
     const size_t bytes = batch.text == nullptr ? 0 : std::strlen(batch.text);
     if (bytes == 0 || bytes > wire::kNamespaceBytesMax) {
       return invalid("text: a namespace's name has 1 to " + number(wire::kNamespaceBytesMax) + " bytes");
@@ -240,6 +257,10 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
   ticket.limit = batch.limit;
   if (batch.text != nullptr) ticket.text = batch.text;
   ticket.value = batch.value;
+  ticket.pin_budget_bytes = batch.pin_budget_bytes;
+  ticket.default_ttl_s = batch.default_ttl_s;
+  ticket.persistent = batch.persistent != 0;
+  if (batch.layout_id != nullptr) std::memcpy(ticket.layout_id.data(), batch.layout_id, ticket.layout_id.size());
   ticket.sink = batch.sink;
   ticket.sink_context = batch.sink_context;
   ticket.outcome = batch.outcome;

@@ -32,7 +32,10 @@ void Ticket::reset() {
   section_count = 0;
   items.clear();
   units.clear();
-  owner = cursor = value = 0;
+  owner = cursor = value = pin_budget_bytes = 0;
+  default_ttl_s = 0;
+  persistent = false;
+  layout_id = {};
   cursor_out = nullptr;
   limit = 0;
   text.clear();

@@ -98,12 +98,16 @@ class Ticket {
   std::vector<Section> sections;  // the first section_count; the rest keeps its memory for later
   std::vector<Item> items;
   std::vector<Unit> units;
-  uint64_t owner = 0;  // release
+  uint64_t owner = 0;  // hold, renew, release
   uint64_t cursor = 0;
   uint64_t* cursor_out = nullptr;
   uint32_t limit = 0;
   std::string text;
   uint64_t value = 0;
+  uint64_t pin_budget_bytes = 0;
+  uint32_t default_ttl_s = 0;
+  bool persistent = false;
+  wire::LayoutId layout_id{};  // clear
   hs_text_sink sink = nullptr;
   void* sink_context = nullptr;
   hs_answer* outcome = nullptr;
@@ -134,7 +138,8 @@ class Ticket {
   uint32_t event_steps = 0;
 
   bool changes_store() const noexcept {
-    return operation != HS_OP_GET && operation != HS_OP_MATCH && operation != HS_OP_LIST && operation != HS_OP_STAT;
+    return operation != HS_OP_GET && operation != HS_OP_MATCH && operation != HS_OP_LIST && operation != HS_OP_STAT &&
+           operation != HS_OP_TOUCH;
   }
   bool is_get() const noexcept { return operation == HS_OP_GET; }
   bool is_put() const noexcept { return operation == HS_OP_PUT; }
@@ -165,8 +170,10 @@ class Ticket {
   // Some unit of the item was never answered by the daemon, or was called ok before its bytes were there.
   bool item_open(const Section& section, uint32_t item) const noexcept;
 
-  // For a batch without items: the worst answer counts.
+  // For a batch without items: the worst answer counts; of a renew the best, for an owner need not have leases on every shard.
   void say_whole(wire::AnswerReason answer) noexcept {
+    if (operation == HS_OP_RENEW && answer.answer == wire::Answer::Miss && whole.answer == wire::Answer::Ok) return;
+    if (operation == HS_OP_RENEW && answer.answer == wire::Answer::Ok && whole.answer == wire::Answer::Miss) whole = answer;
     if (whole.answer == wire::Answer::Pending || whole.answer == wire::Answer::Ok) whole = answer;
   }
   // Settles all that is open with `end` and writes the outcome. Nothing of the caller's is touched afterwards.

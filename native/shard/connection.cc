@@ -195,15 +195,20 @@ Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
   switch (opcode) {
     case Opcode::Get: shard_.gets().take()->start(*this, id, body); return {};
     case Opcode::Put: shard_.puts().take()->start(*this, id, body); return {};
-    case Opcode::Delete: shard_.deletes().take()->start(*this, id, body); return {};
+    case Opcode::Delete:
+    case Opcode::Hold:
+    case Opcode::Release:
+    case Opcode::Expire: shard_.changes().take()->start(*this, opcode, id, body); return {};
     case Opcode::RegisterLayout: register_layout(*this, id, body); return {};
     case Opcode::Namespace: change_namespace(*this, id, body); return {};
+    case Opcode::Clear: clear_layout(*this, id, body); return {};
     default: break;
   }
   const uint64_t began_us = shard_.loop().now_us();
   switch (opcode) {
     case Opcode::Match: answer_match(*this, id, body); break;
-    case Opcode::Release: answer_release(*this, id, body); break;
+    case Opcode::Touch: answer_touch(*this, id, body); break;
+    case Opcode::Renew: answer_renew(*this, id, body); break;
     case Opcode::Cancel: answer_cancel(*this, id, body); break;
     case Opcode::List: answer_list(*this, id, body); break;
     case Opcode::Stat: answer_stat(*this, id, body); break;

@@ -90,9 +90,14 @@ std::string diagnose_request(Opcode command, ConstBytes body) {
   }
   if (!reader.status().ok()) return name + ": a TLV runs past the body, or its reserved bytes or padding are not zero";
   if (!has_batch) return name + ": Batch is missing";
-  if (sections == 0 && command != Opcode::Release) return name + ": it has no section";
+  if (sections == 0 && command != Opcode::Release && command != Opcode::Renew) return name + ": it has no section";
   if (command == Opcode::Put) return name + ": Offers or PartTable: missing, out of place, or a field out of its range";
   if (command == Opcode::Release) return name + ": Owner: missing, zero or malformed";
+  if (command == Opcode::Hold) {
+    return name + ": Owner or Until: missing, zero or malformed; without an end only with flag 1, persistent";
+  }
+  if (command == Opcode::Renew) return name + ": Owner or Until: missing, zero or malformed, or it has a section";
+  if (command == Opcode::Expire) return name + ": Expiry: missing or malformed";
   return name + ": a field that this command does not have, or a flag that it does not know";
 }
 

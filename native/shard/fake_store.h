@@ -69,6 +69,14 @@ class FakeStore final : public store::Store {
     return pins;
   }
   uint64_t holds() const noexcept { return holds_.size(); }
+  uint64_t pins() const noexcept {
+    return static_cast<uint64_t>(
+        std::count_if(holds_.begin(), holds_.end(), [](const auto& h) { return h.second.persistent; }));
+  }
+  std::map<std::string, uint64_t> expires_in_s;        // engine key -> of its last expire
+  std::map<std::string, store::NamespaceInfo> limits;  // as they were last given
+  Status change_status;                                // of persistent holds, releases and expiries
+  uint64_t renewed_until_us = 0;
   uint64_t blocks() const noexcept { return blocks_.size(); }
 
   // store::Store ----------------------------------------------------------------------------------------------------------
@@ -77,8 +85,32 @@ class FakeStore final : public store::Store {
   std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
 
   bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }
-  std::vector<store::NamespaceInfo> namespaces() const override { return {}; }
+  std::vector<store::NamespaceInfo> namespaces() const override {
+    std::vector<store::NamespaceInfo> out;
+    for (const auto& [name, info] : limits) out.push_back(info);
+    return out;
+  }
+  void limit_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
+    if (names_.count(info.name) == 0) return done(Code::NotFound);
+    limits[info.name] = info;
+    done({});
+  }
+  void clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) override {
+    const uint32_t scope = find_scope(name, layout);
+    if (scope == 0) return done(Code::NotFound);
+    const wire::Layout kept = scopes_[scope - 1].layout;
+    scopes_[scope - 1].alive = false;
+    scopes_.push_back({std::string(name), kept, true});
+    done({});
+  }
+  uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept override {
+    for (size_t i = 0; i < scopes_.size(); ++i) {
+      if (scopes_[i].alive && scopes_[i].name == name && scopes_[i].layout.id() == layout) return static_cast<uint32_t>(i + 1);
+    }
+    return 0;
+  }
   void create_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
+    limits.insert({info.name, info});
     done(names_.insert(info.name).second ? Status() : Status(Code::Present));
   }
   void delete_namespace(std::string_view name, std::function<void(Status)> done) override {
@@ -153,7 +185,7 @@ class FakeStore final : public store::Store {
     writing_.erase(pair_of(write.key));
     if (on_memory_) on_memory_();
   }
-  void remove(store::Remove& remove) override {
+  void remove(store::Change& remove) override {
     remove.status = blocks_.erase(pair_of(remove.key)) != 0 ? Status() : Status(Code::NotFound);
     if (hold_removes) {
       held_removes_.push_back(&remove);
@@ -173,14 +205,35 @@ class FakeStore final : public store::Store {
     }
     return 0;
   }
+  void expire(store::Change& change) override {
+    const auto at = blocks_.find(pair_of(change.key));
+    if (at != blocks_.end() && change_status.ok()) expires_in_s[at->second->name] = change.for_s;
+    answer(change, at == blocks_.end() ? Status(Code::NotFound) : change_status);
+  }
   Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
-    if (refuse_holds) return Code::Throttled;
-    holds_[{pair_of(key), owner}] = until_us;
+    if (refuse_holds) return {Code::Throttled, store::kThrottledPins};
+    if (blocks_.count(pair_of(key)) == 0) return Code::NotFound;
+    holds_[{pair_of(key), owner}] = {until_us, false};
     return {};
   }
-  void release(const store::IndexKey& key, uint64_t owner) noexcept override { holds_.erase({pair_of(key), owner}); }
-  void release_all(uint64_t owner) noexcept override {
-    std::erase_if(holds_, [owner](const auto& hold) { return hold.first.second == owner; });
+  void hold(store::Change& change) override {
+    if (blocks_.count(pair_of(change.key)) == 0) return answer(change, Code::NotFound);
+    if (change_status.ok()) holds_[{pair_of(change.key), change.holder}] = {change.for_s, true};
+    answer(change, change_status);
+  }
+  uint64_t renew(uint64_t owner, uint64_t until_us) noexcept override {
+    renewed_until_us = until_us;
+    uint64_t renewed = 0;
+    for (auto& [pair, hold] : holds_) renewed += pair.second == owner && !hold.persistent ? 1 : 0;
+    return renewed;
+  }
+  void release(store::Change& change) override {
+    holds_.erase({pair_of(change.key), change.holder});
+    answer(change, change_status);
+  }
+  void release_all(store::Change& change) override {
+    std::erase_if(holds_, [&](const auto& hold) { return hold.first.second == change.holder; });
+    answer(change, change_status);
   }
   void turn() override {}
   uint64_t next_turn_us() const noexcept override { return UINT64_MAX; }
@@ -228,6 +281,18 @@ class FakeStore final : public store::Store {
     bool alive = true;
   };
 
+  void answer(store::Change& change, Status status) {
+    change.status = status;
+    if (hold_removes) {
+      held_removes_.push_back(&change);
+    } else {
+      change.done(change);
+    }
+  }
+  struct Hold {
+    uint64_t until = 0;
+    bool persistent = false;
+  };
   void complete(store::Read& read) {
     const auto at = blocks_.find(pair_of(read.key));
     read.resident = nullptr;
@@ -257,7 +322,7 @@ class FakeStore final : public store::Store {
   std::vector<Scope> scopes_;
   std::map<Key, std::unique_ptr<Block>> blocks_;
   std::map<Key, std::unique_ptr<Block>> writing_;
-  std::map<std::pair<Key, uint64_t>, uint64_t> holds_;
+  std::map<std::pair<Key, uint64_t>, Hold> holds_;
   std::deque<store::Read*> held_reads_;
   std::deque<store::Write*> held_writes_;
   std::deque<store::Remove*> held_removes_;

@@ -49,6 +49,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "age", c.blocks_evicted_age);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "expired", c.blocks_evicted_expired);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "dead_scope", c.blocks_evicted_dead_scope);
+  add(counters, "halfstep_store_blocks_evicted_total", "reason", "quota", c.blocks_evicted_quota);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "deleted", c.blocks_evicted_deleted);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "unreadable", c.blocks_evicted_unreadable);
   add(counters, "halfstep_store_blocks_rewritten_total", c.blocks_rewritten);
@@ -68,7 +69,8 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_segments", "state", "free", g.segments_free);
   add(gauges, "halfstep_store_segments", "state", "open", g.segments_open);
   add(gauges, "halfstep_store_segments", "state", "sealed", g.segments_sealed);
-  add(gauges, "halfstep_store_holds", g.holds);
+  add(gauges, "halfstep_store_holds", "kind", "lease", g.holds - g.pins);
+  add(gauges, "halfstep_store_holds", "kind", "pin", g.pins);
   gauges.push_back({"halfstep_store_age_limit_capacities", {}, g.age_limit});
   add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
@@ -91,6 +93,7 @@ void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "dead_scope", r.blocks_dropped_dead_scope);
   add(gauges, "halfstep_recovery_pages_bad", r.pages_bad);
   add(gauges, "halfstep_recovery_tombstones", r.tombstones);
+  add(gauges, "halfstep_recovery_pins", r.pins);
 }
 
 void collect_engine(const io::EngineCounters& c, Metrics* out) {
@@ -152,13 +155,32 @@ void Counts::collect_requests(Metrics* out) const {
   }
 }
 
+void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out) {
+  for (const store::NamespaceInfo& n : namespaces) {
+    const auto add_bytes = [&](const char* of, uint64_t bytes) {
+      out->gauges.push_back({"halfstep_namespace_bytes", {{"namespace", n.name}, {"of", of}}, static_cast<double>(bytes)});
+    };
+    add_bytes("quota", n.quota_bytes);
+    add_bytes("used", n.used_bytes);
+    add_bytes("pin_budget", n.pin_budget_bytes);
+    add_bytes("pinned", n.pinned_bytes);
+    out->gauges.push_back(
+        {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
+  }
+}
+
 std::string sample_name(const Sample& sample) {
   std::string out = sample.name;
   char before = '{';
   for (const auto& [label, value] : sample.labels) {
     out += before;
     out += label;
-    out += "=\"" + value + "\"";
+    out += "=\"";
+    for (const char c : value) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+    out += '"';
     before = ',';
   }
   if (!sample.labels.empty()) out += '}';

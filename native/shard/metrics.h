@@ -79,6 +79,9 @@ class Counts {
   std::array<uint64_t, kProtocolErrors> protocol_errors_{};
 };
 
+// What every namespace may have and has; their first label is its name.
+void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out);
+
 // As Prometheus writes it: name{label="value",…}.
 std::string sample_name(const Sample& sample);
 

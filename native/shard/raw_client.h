@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -54,12 +55,14 @@ inline wire::Offer offer_of(uint32_t bytes) {
 
 // Frames as bytes.
 inline std::vector<std::byte> request_frame(Opcode opcode, uint64_t id, const wire::Batch& batch,
-                                            const std::vector<SectionSpec>& sections, uint64_t owner = 0) {
+                                            const std::vector<SectionSpec>& sections, uint64_t owner = 0,
+                                            const std::function<void(wire::FrameWriter&)>& more = {}) {
   std::vector<std::byte> out;
   wire::FrameWriter frame(out);
   frame.begin(opcode, id);
   frame.tlv(Tlv::Batch, batch);
   if (owner != 0) frame.tlv(Tlv::Owner, wire::OwnerRecord{.owner = owner});
+  if (more) more(frame);
   for (size_t s = 0; s < sections.size(); ++s) {
     const SectionSpec& spec = sections[s];
     uint32_t keys_bytes = 0;
@@ -318,9 +321,10 @@ class RawClient {
     send(out);
     return finish(id);
   }
-  Said ask(Opcode opcode, uint64_t id, const wire::Batch& batch, const std::vector<SectionSpec>& sections, uint64_t owner = 0) {
+  Said ask(Opcode opcode, uint64_t id, const wire::Batch& batch, const std::vector<SectionSpec>& sections, uint64_t owner = 0,
+           const std::function<void(wire::FrameWriter&)>& more = {}) {
     remember(id, sections);
-    send(request_frame(opcode, id, batch, sections, owner));
+    send(request_frame(opcode, id, batch, sections, owner, more));
     return finish(id);
   }
   // So that chunks of this request can be checked.

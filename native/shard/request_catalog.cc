@@ -45,7 +45,9 @@ std::string remedy_of(Opcode command, Status status) {
   const bool layout = command == Opcode::RegisterLayout;
   std::string out = command_name(command);
   switch (status.code()) {
-    case Code::NotFound: return out + ": the namespace does not exist; its operator makes it";
+    case Code::NotFound:
+      if (command == Opcode::Clear) return out + ": the namespace has no such layout";
+      return out + ": the namespace does not exist; its operator makes it";
     case Code::Invalid:
       return out + ": the store takes names of 1 to " + std::to_string(store::format::kNamespaceNameBytesMax) + " bytes";
     case Code::TooLarge:
@@ -75,7 +77,9 @@ void StoreCall::end(AnswerReason with) {
 
 void StoreCall::done(Status status) {
   if (!finished()) {
-    answer_whole(*connection(), opcode(), id(), answer_of(status), remedy_of(opcode(), status));
+    const bool no_layout = opcode() == Opcode::Clear && status == Code::NotFound;
+    const AnswerReason answer = no_layout ? AnswerReason{Answer::Miss, Reason::Absent} : answer_of(status);
+    answer_whole(*connection(), opcode(), id(), answer, remedy_of(opcode(), status));
     finish();
   }
   let_go();
@@ -134,6 +138,21 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
       [call, layout_id = layout.id()](Status status, uint32_t scope) { call->layout_done(status, scope, layout_id); });
 }
 
+void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
+  TlvSlot slots[] = {{Tlv::ClearedLayout}};
+  if (!take_tlvs(connection, Opcode::Clear, id, body, slots)) return;
+  wire::LayoutId layout;
+  if (!wire::parse_layout_id(slots[0].value, &layout).ok()) {
+    answer_whole(connection, Opcode::Clear, id, {Answer::Rejected, Reason::Malformed},
+                 "clear: ClearedLayout is missing or malformed");
+    return;
+  }
+  Shard& shard = connection.shard();
+  StoreCall* call = shard.store_calls().take();
+  call->start(connection, Opcode::Clear, id);
+  shard.store().clear(connection.name_space(), layout, [call](Status status) { call->done(status); });
+}
+
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   const auto refuse = [&](Reason reason, const char* sentence) {
     answer_whole(connection, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
@@ -141,7 +160,7 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   // Until connections are authenticated, whoever is on this machine is its operator.
   if (!connection.admin())
     return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
-  TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}};
+  TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}, {Tlv::PinBudget}};
   if (!take_tlvs(connection, Opcode::Namespace, id, body, slots)) return;
   std::string_view name;
   if (!wire::parse_namespace_name(slots[0].value, &name).ok()) {
@@ -151,24 +170,25 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   if (!wire::parse_namespace_action(slots[1].value, &record).ok()) {
     return refuse(Reason::Malformed, "namespace: NamespaceAction is missing or malformed");
   }
+  wire::PinBudgetRecord pins;
+  if (slots[2].there && !wire::parse_pin_budget(slots[2].value, &pins).ok()) {
+    return refuse(Reason::Malformed, "namespace: PinBudget is malformed");
+  }
+  if (record.verb == wire::NamespaceVerb::Delete && name == kNamespaceDefault) {
+    return refuse(Reason::Policy, "namespace: \"default\" cannot be deleted: clients that name no namespace use it");
+  }
   Shard& shard = connection.shard();
-  if (record.verb == wire::NamespaceVerb::Create) {
-    StoreCall* call = shard.store_calls().take();
-    call->start(connection, Opcode::Namespace, id);
-    shard.store().create_namespace({std::string(name), record.quota_bytes, record.default_ttl_s},
-                                   [call](Status status) { call->done(status); });
-    return;
+  store::Store& store = shard.store();
+  StoreCall* call = shard.store_calls().take();
+  call->start(connection, Opcode::Namespace, id);
+  const auto done = [call](Status status) { call->done(status); };
+  if (record.verb == wire::NamespaceVerb::Delete) return store.delete_namespace(name, done);
+  store::NamespaceInfo info{std::string(name), record.quota_bytes, record.default_ttl_s, pins.bytes};
+  if (record.verb == wire::NamespaceVerb::Create) return store.create_namespace(info, done);
+  for (const store::NamespaceInfo& known : store.namespaces()) {
+    if (known.name == name && !slots[2].there) info.pin_budget_bytes = known.pin_budget_bytes;
   }
-  if (record.verb == wire::NamespaceVerb::Delete) {
-    if (name == kNamespaceDefault) {
-      return refuse(Reason::Policy, "namespace: \"default\" cannot be deleted: clients that name no namespace use it");
-    }
-    StoreCall* call = shard.store_calls().take();
-    call->start(connection, Opcode::Namespace, id);
-    shard.store().delete_namespace(name, [call](Status status) { call->done(status); });
-    return;
-  }
-  refuse(Reason::Unsupported, "namespace: verb: 1 (create) or 3 (delete)");
+  store.limit_namespace(info, done);
 }
 
 // ---- list and stat -------------------------------------------------------------------------------------------------------
@@ -217,6 +237,13 @@ void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
   Shard& shard = connection.shard();
   Metrics metrics;
   shard.collect(&metrics);
+  // A tenant sees its own account and nobody else's.
+  if (!connection.admin()) {
+    std::erase_if(metrics.gauges, [&](const Sample& sample) {
+      const auto& labels = sample.labels;
+      return !labels.empty() && std::string_view(labels[0].first) == "namespace" && labels[0].second != connection.name_space();
+    });
+  }
   shard.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
   Reply reply(connection, id);
   reply.whole({Answer::Ok, Reason::None});

@@ -1,4 +1,4 @@
-// request_catalog.h — commands about what there is: layouts, namespaces, the list of blocks, counters.
+// request_catalog.h — commands about what there is: layouts and their clearing, namespaces, the list of blocks, counters.
 // Those that change the store's header are answered when it is on media.
 // Thread: the shard's.
 #pragma once
@@ -26,6 +26,7 @@ class StoreCall final : public Request {
 };
 
 void register_layout(Connection& connection, uint64_t id, ConstBytes body);
+void clear_layout(Connection& connection, uint64_t id, ConstBytes body);
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body);
 void answer_list(Connection& connection, uint64_t id, ConstBytes body);
 void answer_stat(Connection& connection, uint64_t id, ConstBytes body);

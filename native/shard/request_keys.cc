@@ -56,6 +56,23 @@ bool all_routed_here(const Shard& shard, const wire::RequestView& view) {
   return true;
 }
 
+// When a lease of so many milliseconds from now ends.
+uint64_t lease_until_us(Shard& shard, uint64_t hold_ms) {
+  return shard.loop().now_us() + std::min<uint64_t>(hold_ms, shard.hello().lease_ms_max) * 1000;
+}
+
+AnswerReason answer_of(Status status) noexcept {
+  switch (status.code()) {
+    case Code::Ok: return {Answer::Ok, Reason::None};
+    case Code::NotFound: return {Answer::Miss, Reason::Absent};
+    case Code::Throttled:
+      if (status.detail() == store::kThrottledPins) return {Answer::Throttled, Reason::Budget};
+      if (status.detail() == store::kThrottledLog) return {Answer::Throttled, Reason::Load};
+      return {Answer::Throttled, Reason::Full};
+    default: return {Answer::Unavailable, Reason::Media};
+  }
+}
+
 // What a match says of one section.
 struct Matched {
   std::vector<std::byte> bits;
@@ -133,10 +150,15 @@ bool check_names(Connection& connection, Opcode command, uint64_t request_id, co
                        " is no handle of this connection; register the layout first");
       return false;
     }
-    const wire::Layout* layout = shard.store().layout_of(connection.handles()[handle].scope);
+    Connection::Handle& named = connection.handles()[handle];
+    const wire::Layout* layout = shard.store().layout_of(named.scope);
+    if (layout == nullptr) {  // one that was cleared has a new scope, and is as good as before
+      named.scope = shard.store().find_scope(connection.name_space(), named.layout);
+      layout = shard.store().layout_of(named.scope);
+    }
     if (layout == nullptr) {
       answer_whole(connection, command, request_id, {Answer::Rejected, Reason::UnknownLayout},
-                   "section " + std::to_string(s) + ": its layout or its namespace was deleted; register it again");
+                   "section " + std::to_string(s) + ": its namespace was deleted; register the layout again");
       return false;
     }
     const uint32_t group = wire::Component{view.sections[s].head.first_component}.group();
@@ -162,7 +184,7 @@ void answer_match(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   if (!check_names(connection, Opcode::Match, id, view)) return;
-  const uint64_t until_us = shard.loop().now_us() + std::min<uint64_t>(view.batch.hold_ms, shard.hello().lease_ms_max) * 1000;
+  const uint64_t until_us = lease_until_us(shard, view.batch.hold_ms);
   Reply reply(connection, id);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
@@ -174,26 +196,48 @@ void answer_match(Connection& connection, uint64_t id, ConstBytes body) {
   reply.send();
 }
 
-// ---- release, cancel -----------------------------------------------------------------------------------------------------
+// ---- touch, renew, cancel ------------------------------------------------------------------------------------------------
 
-void answer_release(Connection& connection, uint64_t id, ConstBytes body) {
+void answer_touch(Connection& connection, uint64_t id, ConstBytes body) {
   Shard& shard = connection.shard();
   wire::RequestView& view = shard.request_view();
-  if (const Status parsed = wire::parse_request(Opcode::Release, body, &view); !parsed.ok()) {
-    answer_unparsed(connection, Opcode::Release, id, parsed, body);
+  if (const Status parsed = wire::parse_request(Opcode::Touch, body, &view); !parsed.ok()) {
+    answer_unparsed(connection, Opcode::Touch, id, parsed, body);
     return;
   }
-  if (!check_names(connection, Opcode::Release, id, view)) return;
-  const uint64_t owner = connection.owner_of(view.owner.owner);
-  if (view.section_count == 0) shard.store().release_all(owner);
+  if (!check_names(connection, Opcode::Touch, id, view)) return;
+  std::vector<store::IndexKey> there;
+  Reply reply(connection, id);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
-    for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
-      shard.store().release(shard.store().key_of({scope, component, key}), owner);
+    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
+    for_items(view.sections[s], [&](uint32_t item, wire::Component component, ConstBytes key) {
+      const store::IndexKey index_key = shard.store().key_of({scope, component, key});
+      const bool found = shard.store().find(index_key).present;
+      if (found) there.push_back(index_key);
+      const AnswerReason status =
+          found ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
+      shard.counts().answer(Opcode::Touch, status);
+      statuses.add(item, status);
       return true;
     });
+    statuses.close();
   }
-  answer_whole(connection, Opcode::Release, id, {Answer::Ok, Reason::None});
+  shard.store().touch(there);
+  reply.send();
+}
+
+void answer_renew(Connection& connection, uint64_t id, ConstBytes body) {
+  Shard& shard = connection.shard();
+  wire::RequestView& view = shard.request_view();
+  if (const Status parsed = wire::parse_request(Opcode::Renew, body, &view); !parsed.ok()) {
+    answer_unparsed(connection, Opcode::Renew, id, parsed, body);
+    return;
+  }
+  const uint64_t renewed =
+      shard.store().renew(connection.owner_of(view.owner.owner), lease_until_us(shard, view.until.hold_ms));
+  answer_whole(connection, Opcode::Renew, id,
+               renewed > 0 ? AnswerReason{Answer::Ok, Reason::None} : AnswerReason{Answer::Miss, Reason::Absent});
 }
 
 // The target's own Final says what became of it; it comes before this one's.
@@ -212,18 +256,18 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
                target != nullptr ? AnswerReason{Answer::Ok, Reason::None} : AnswerReason{Answer::Miss, Reason::Absent});
 }
 
-// ---- delete --------------------------------------------------------------------------------------------------------------
+// ---- delete, hold, release, expire -----------------------------------------------------------------------------------------
 
-void DeleteRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
   wire::RequestView& view = connection.shard().request_view();
-  const Status parsed = wire::parse_request(Opcode::Delete, body, &view);
-  admit(connection, Opcode::Delete, id, view.batch.deadline_us, view.batch.priority);
+  const Status parsed = wire::parse_request(opcode, body, &view);
+  admit(connection, opcode, id, view.batch.deadline_us, view.batch.priority);
   if (!parsed.ok()) {
-    answer_unparsed(connection, Opcode::Delete, id, parsed, body);
+    answer_unparsed(connection, opcode, id, parsed, body);
     finish();
     return;
   }
-  if (!check_names(connection, Opcode::Delete, id, view)) {
+  if (!check_names(connection, opcode, id, view)) {
     finish();
     return;
   }
@@ -233,61 +277,88 @@ void DeleteRequest::start(Connection& connection, uint64_t id, ConstBytes body) 
     section_items_.push_back(view.sections[s].item_count());
     items += view.sections[s].item_count();
   }
+  const bool all = items == 0;
+  if (all) items = 1;
+  lease_until_us_ = lease_until_us(shard(), view.until.hold_ms);
   answers_.assign(items, {});
-  removes_.assign(items, {});  // they stay where they are until the last is done
+  changes_.assign(items, {});  // they stay where they are until the last is done
+  for (uint32_t number = 0; number < items; ++number) {
+    store::Change& change = changes_[number];
+    change.done = &ChangeRequest::on_changed;
+    change.owner = this;
+    change.tag = number;
+    change.holder = connection.owner_of(view.owner.owner);
+  }
   open_ = items;
   retain(items + 1);
+  if (all) shard().store().release_all(changes_[0]);
   uint32_t number = 0;
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
     for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
-      store::Remove& remove = removes_[number];
-      remove.key = shard().store().key_of({scope, component, key});
-      remove.done = &DeleteRequest::on_removed;
-      remove.owner = this;
-      remove.tag = number++;
-      shard().store().remove(remove);
+      store::Change& change = changes_[number++];
+      change.key = shard().store().key_of({scope, component, key});
+      begin(change, view);
       return true;
     });
   }
   let_go();
 }
 
-void DeleteRequest::on_removed(store::Remove& remove) {
-  auto& request = *static_cast<DeleteRequest*>(remove.owner);
-  AnswerReason status{Answer::Ok, Reason::None};
-  if (remove.status == Code::NotFound)
-    status = {Answer::Miss, Reason::Absent};
-  else if (remove.status == Code::Throttled)
-    status = {Answer::Throttled, Reason::Full};
-  else if (!remove.status.ok())
-    status = {Answer::Unavailable, Reason::Media};
-  request.answers_[remove.tag] = status;
+void ChangeRequest::begin(store::Change& change, const wire::RequestView& view) {
+  store::Store& store = shard().store();
+  switch (opcode()) {
+    case Opcode::Delete: return store.remove(change);
+    case Opcode::Release: return store.release(change);
+    case Opcode::Expire: change.for_s = view.expiry.ttl_s; return store.expire(change);
+    default: break;
+  }
+  if ((view.until.flags & wire::kHoldPersistent) != 0) {
+    change.for_s = view.until.hold_ms / 1000 + (view.until.hold_ms % 1000 != 0 ? 1 : 0);
+    return store.hold(change);
+  }
+  change.status = store.hold(change.key, change.holder, lease_until_us_);
+  on_changed(change);
+}
+
+void ChangeRequest::on_changed(store::Change& change) {
+  auto& request = *static_cast<ChangeRequest*>(change.owner);
+  const AnswerReason status = answer_of(change.status);
+  request.answers_[change.tag] = status;
   if (--request.open_ == 0 && !request.finished()) request.end(status);
   request.let_go();
 }
 
-void DeleteRequest::end(AnswerReason with) {
+void ChangeRequest::end(AnswerReason with) {
+  for (AnswerReason& status : answers_) {
+    if (status.answer == Answer::Pending) status = with;
+  }
   Reply reply(*connection(), id());
-  uint32_t number = 0;
-  for (uint32_t s = 0; s < section_items_.size(); ++s) {
-    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
-    for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
-      const AnswerReason status = answers_[number].answer == Answer::Pending ? with : answers_[number];
-      shard().counts().answer(Opcode::Delete, status);
-      statuses.add(i, status);
+  if (opcode() == Opcode::Release) {  // holds that were not there are no failure: what is told is the first real one
+    const auto failed = std::find_if(answers_.begin(), answers_.end(), [](AnswerReason a) { return a.answer != Answer::Ok; });
+    const AnswerReason status = failed == answers_.end() ? AnswerReason{Answer::Ok, Reason::None} : *failed;
+    shard().counts().answer(Opcode::Release, status);
+    reply.whole(status);
+  } else {
+    uint32_t number = 0;
+    for (uint32_t s = 0; s < section_items_.size(); ++s) {
+      wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
+      for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
+        shard().counts().answer(opcode(), answers_[number]);
+        statuses.add(i, answers_[number]);
+      }
+      statuses.close();
     }
-    statuses.close();
   }
   reply.send();
   finish();
 }
 
-void DeleteRequest::recycle() {
+void ChangeRequest::recycle() {
   answers_.clear();
-  removes_.clear();
-  if (removes_.capacity() > kRemovesKept) std::vector<store::Remove>().swap(removes_);
-  shard().deletes().give(this);
+  changes_.clear();
+  if (changes_.capacity() > kChangesKept) std::vector<store::Change>().swap(changes_);
+  shard().changes().give(this);
 }
 
 }  // namespace halfstep::shard

@@ -1,6 +1,6 @@
-// request_keys.h — commands about keys that move no payload: match, release, delete, cancel.
-// match, release and cancel are answered at once; a delete is answered when its tombstones are on media.
-// Thread: the shard's.
+// request_keys.h — commands about keys that move no payload: match, touch, renew and cancel, which are answered at once;
+// delete, hold, release and expire, whose keys are answered when what a restart has to know of them is on media. Thread: the
+// shard's.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,27 @@ namespace halfstep::shard {
 bool check_names(Connection& connection, wire::Opcode command, uint64_t request_id, const wire::RequestView& view);
 
 void answer_match(Connection& connection, uint64_t id, ConstBytes body);
-void answer_release(Connection& connection, uint64_t id, ConstBytes body);
+void answer_touch(Connection& connection, uint64_t id, ConstBytes body);
+void answer_renew(Connection& connection, uint64_t id, ConstBytes body);
 void answer_cancel(Connection& connection, uint64_t id, ConstBytes body);
 
-class DeleteRequest final : public Request {
+// Delete, Hold, Release or Expire: a change for each item; a Release of all that an owner has is one change.
+class ChangeRequest final : public Request {
  public:
-  void start(Connection& connection, uint64_t id, ConstBytes body);
+  void start(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body);
   void end(wire::AnswerReason with) override;
 
  private:
-  static constexpr size_t kRemovesKept = 1024;
-  static void on_removed(store::Remove& remove);
-  void on_drop() override {}  // the store has the removes, and says when each is done
+  static constexpr size_t kChangesKept = 1024;
+  void begin(store::Change& change, const wire::RequestView& view);
+  static void on_changed(store::Change& change);
+  void on_drop() override {}  // the store has the changes, and says when each is done
   void recycle() override;
 
-  std::vector<store::Remove> removes_;
+  std::vector<store::Change> changes_;
   std::vector<wire::AnswerReason> answers_;
   std::vector<uint32_t> section_items_;
+  uint64_t lease_until_us_ = 0;  // of a hold that is not persistent
   uint32_t open_ = 0;
 };
 

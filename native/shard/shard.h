@@ -106,7 +106,7 @@ class Shard {
   Pool<SentChunk>& sent_chunks() noexcept { return sent_chunks_; }
   Pool<PutRequest>& puts() noexcept { return puts_; }
   Pool<PutItem>& put_items() noexcept { return put_items_; }
-  Pool<DeleteRequest>& deletes() noexcept { return deletes_; }
+  Pool<ChangeRequest>& changes() noexcept { return changes_; }
   Pool<StoreCall>& store_calls() noexcept { return store_calls_; }
 
  private:
@@ -129,7 +129,7 @@ class Shard {
   Pool<SentChunk> sent_chunks_;
   Pool<PutRequest> puts_;
   Pool<PutItem> put_items_;
-  Pool<DeleteRequest> deletes_;
+  Pool<ChangeRequest> changes_;
   Pool<StoreCall> store_calls_;
 
   net::Loop loop_;

@@ -68,6 +68,7 @@ bool Catalog::move(Location original, Location copy, bool touched_since) {
   if (!from.live || !index_.replace(hash_of(from.key), original.packed(), copy.packed())) return false;
   to.touch_stamp = from.touch_stamp;
   to.touch_class = touched_since ? kTouchedOnce : kUntouched;
+  if (from.expiry_s != to.expiry_s) set_expiry(copy, from.expiry_s);  // changed while it was being copied
   const bool held = from.held;
   set_held(original, false);
   leave(original);
@@ -118,6 +119,12 @@ void Catalog::set_held(Location location, bool held) noexcept {
     --segment.held_blocks;
     segment.held_pages -= block.pages();
   }
+}
+
+void Catalog::set_expiry(Location location, uint32_t expiry_s) noexcept {
+  at(location).expiry_s = expiry_s;
+  uint32_t& latest_s = segments_[location.segment].expires_s;
+  latest_s = std::max(latest_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
 }
 
 void Catalog::touch(Location location) {

@@ -109,6 +109,7 @@ class Catalog {
   Segment& segment(uint32_t number) noexcept { return segments_[number]; }
   const Segment& segment(uint32_t number) const noexcept { return segments_[number]; }
   std::vector<Segment>& segments() noexcept { return segments_; }
+  const std::vector<Segment>& segments() const noexcept { return segments_; }
   uint32_t segment_count() const noexcept { return static_cast<uint32_t>(segments_.size()); }
 
   Location find(const IndexKey& key) const noexcept;
@@ -127,6 +128,8 @@ class Catalog {
   // Out of the index. No-op for a record that is not live.
   void drop(Location location) noexcept;
   void set_held(Location location, bool held) noexcept;
+  // Its end is another than its frame says: its segment may not be free of living blocks before that.
+  void set_expiry(Location location, uint32_t expiry_s) noexcept;
 
   LogClock& clock() noexcept { return clock_; }
   const LogClock& clock() const noexcept { return clock_; }

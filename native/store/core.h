@@ -34,7 +34,14 @@ inline uint64_t rewrite_buffer_bytes(uint32_t segments, uint64_t pool_bytes) noe
 }
 
 // Why a block left the index without anybody asking for it.
-enum class Eviction : uint8_t { Age, Expired, DeadScope, Unreadable };
+enum class Eviction : uint8_t { Age, Expired, DeadScope, Quota, Unreadable };
+
+// A moment of store time on the monotonic clock.
+inline uint64_t until_us_of(uint64_t until_s, uint64_t now_s, uint64_t now_us) noexcept {
+  if (until_s == format::kHoldNoEnd) return Holds::kNoEnd;
+  constexpr uint64_t kLongestS = uint64_t{1} << 40;
+  return now_us + std::min(until_s - std::min(until_s, now_s), kLongestS) * 1'000'000;
+}
 
 struct Core {
   Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in)
@@ -49,9 +56,9 @@ struct Core {
         rewrite_bytes(rewrite_buffer_bytes(places.geometry.segments, slots.capacity_bytes())),
         catalog(places.geometry.segments, places.geometry.segment_bytes, names),
         flusher(engine, counters.flushes),
-        log({&engine, &flusher, places, page_secret, 0}),
+        log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
         memory(slots, kFrameHeaders * kFrameHeaderBytes + rewrite_bytes, options.write_share),
-        holds(options.holds_max, options.lease_ms_max * 1000),
+        holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time_base_s(header.fixed.store_time_s),
         store_time_base_us(clock.now_us()) {
     (void)names.refresh(header);
@@ -165,8 +172,14 @@ struct Core {
     log.prune(catalog.oldest_generation_unknown(UINT64_MAX), [this](auto&& visit) { catalog.for_each_record(visit); });
   }
   void touch(const IndexKey& key) {
+    Extent* extent = memory.find(key);
+    if (extent != nullptr) memory.touch(*extent);
     if (const Location location = catalog.find(key); location.valid()) return catalog.touch(location);
-    if (Extent* extent = memory.find(key); extent != nullptr && extent->state == ExtentState::Dirty) extent->touched = true;
+    if (extent != nullptr && extent->state == ExtentState::Dirty) extent->touched = true;
+  }
+  // A key's last hold is gone.
+  void unhold(const IndexKey& key) noexcept {
+    if (const Location location = catalog.find(key); location.valid()) catalog.set_held(location, false);
   }
   // Out of the index for this reason, or for a better one; what memory keeps of it goes, too.
   void evict(Location location, Eviction why) noexcept {
@@ -178,6 +191,7 @@ struct Core {
       case Eviction::Age: ++counters.blocks_evicted_age; break;
       case Eviction::Expired: ++counters.blocks_evicted_expired; break;
       case Eviction::DeadScope: ++counters.blocks_evicted_dead_scope; break;
+      case Eviction::Quota: ++counters.blocks_evicted_quota; break;
       case Eviction::Unreadable: ++counters.blocks_evicted_unreadable; break;
     }
     forget(location);
@@ -193,6 +207,15 @@ struct Core {
   }
 
  private:
+  // For the log: whether there is a block that a record of this sequence applies to.
+  static bool born_before(void* core, const IndexKey& key, uint64_t sequence) {
+    const auto& self = *static_cast<const Core*>(core);
+    const Location location = self.catalog.find(key);
+    if (location.valid() && self.catalog.at(location).birth < sequence) return true;
+    const Extent* extent = self.memory.find(key);
+    return extent != nullptr && extent->state == ExtentState::Dirty && extent->entry.birth < sequence;
+  }
+
   static constexpr uint64_t kBuryAgainUs = 100'000;
   std::vector<format::Record> unburied_;
   uint64_t bury_again_us_ = 0;

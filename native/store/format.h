@@ -210,12 +210,15 @@ static_assert((wire::kBlockBytesMax + trailer_bytes(wire::kPartsMax)) / kPageByt
 
 enum class RecordKind : uint8_t {
   Tombstone = 1,   // key: births below `sequence` are gone
-  Hold = 2,        // key, owner, value = until: persistent holds; written by a later version
-  Expiry = 3,      // key, value = expiry: written by a later version
+  Hold = 2,        // key, owner, value = until (kHoldReleased: it ends here, kHoldNoEnd); births below `sequence` are held
+  Expiry = 3,      // key, value = expiry, 0 = never: that of births below `sequence` from now on
   Segment = 4,     // segment: `sequence` is its generation from now on
   SegmentBad = 5,  // segment: holds nothing and is not used again
 };
 inline constexpr uint8_t kRecordMustUnderstand = 0x80;  // of the kind
+inline constexpr uint8_t kHoldAllKeys = 1;              // flag of a Hold: ends all of the owner's with a lower sequence
+inline constexpr uint64_t kHoldReleased = 0;
+inline constexpr uint64_t kHoldNoEnd = UINT64_MAX;
 
 struct Record {
   uint8_t kind = 0;

@@ -136,6 +136,7 @@ void Fsck::look_at_log() {
        log_.damaged ? "damaged in both copies: what was deleted is not known any more, so the next start begins empty"
                     : "has records of a newer version that may not be skipped: this version begins empty, that one would not");
   log_.tombstones.clear();
+  log_.life = LifeRecords();
   std::fill(log_.segments.begin(), log_.segments.end(), SegmentRecord{});
 }
 
@@ -199,7 +200,7 @@ void Fsck::take(const FsckSegment& segment, const ScannedSegment& scanned, const
     ++report_.deleted;
     return;
   }
-  if (entry.expiry_s != 0 && entry.expiry_s <= store_time_s_) {
+  if (const uint32_t expiry_s = log_.life.expiry_s(entry); expiry_s != 0 && expiry_s <= store_time_s_) {
     ++report_.expired;
     return;
   }

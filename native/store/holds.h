@@ -1,6 +1,10 @@
-// holds.h — volatile holds: (key, owner) until a time. The newest of a pair wins; there is no count (V1 section 3).
+// holds.h — who keeps which key until when: (key, owner) pairs. The newest of a pair wins; there is no count (V1 section 3).
+// A volatile hold (a lease) ends after `lease_us_max` at the latest and with the process. A persistent one (a pin) may last for
+// ever; the record log brings it back (life_records.h), and its block counts against its namespace's pin budget, once however
+// many owners pin it. A lease never weakens the pin of the same pair.
 // A wheel of lists by due time, so that renewing is O(1) and nothing piles up.
-// Invariants: a node is in one key's list, one owner's list and one list of the wheel; at most `holds_max` nodes.
+// Invariants: a node is in one key's list, one owner's list and, unless it has no end, one list of the wheel; at most
+// `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node.
 // Thread: the shard's. Allocates only while growing to its largest size.
 #pragma once
 
@@ -8,18 +12,36 @@
 #include <vector>
 
 #include "index/table.h"
+#include "store/names.h"
 #include "store/store.h"
 
 namespace halfstep::store {
 
 class Holds {
  public:
-  Holds(uint64_t holds_max, uint64_t lease_us_max) noexcept;
+  static constexpr uint64_t kNoEnd = UINT64_MAX;
+  // What a persistent hold is taken on.
+  struct Pinned {
+    uint32_t scope = 0;
+    uint64_t bytes = 0;
+  };
+
+  // `secret` spreads the owners, which are the clients' numbers, so that nobody can pile them up in one place.
+  Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, Names& names) noexcept;
 
   // False when the table is full. `until_us` beyond the longest lease is cut to it.
   bool take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us);
+  // The same for good, or until `until_us` however far that is. The budget was looked at by the caller.
+  bool pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Pinned& pinned);
+  // Moves the end of an owner's leases. Returns how many there are.
+  uint64_t renew(uint64_t owner, uint64_t now_us, uint64_t until_us) noexcept;
+
   bool held(const IndexKey& key) const noexcept;
+  bool pinned(const IndexKey& key) const noexcept;
+  bool pinned_by(const IndexKey& key, uint64_t owner) const noexcept;
+  bool any_pinned_by(uint64_t owner) const noexcept;
   size_t size() const noexcept { return size_; }
+  size_t pins() const noexcept { return pins_; }
 
   // Each calls last(const IndexKey&) for a key whose last hold is gone with it.
   template <typename Last>
@@ -31,6 +53,22 @@ class Holds {
   void release_all(uint64_t owner, Last&& last) {
     for (uint32_t node = head(by_owner_, owner_key(owner)); node != kNone; node = head(by_owner_, owner_key(owner)))
       drop(node, last);
+  }
+  // The block of this key is gone for good: what pinned it has nothing to keep.
+  template <typename Last>
+  void unpin_all(const IndexKey& key, Last&& last) {
+    for (uint32_t node = head(by_key_, {key.low, key.high}); node != kNone;) {
+      const uint32_t next = nodes_[node].same_key.next;
+      if (nodes_[node].persistent) drop(node, last);
+      node = next;
+    }
+  }
+  // The same for every key of which alive(const IndexKey&) says no. Walks all nodes.
+  template <typename Alive, typename Last>
+  void unpin_dead(Alive&& alive, Last&& last) {
+    for (uint32_t node = 0; node < nodes_.size(); ++node) {
+      if (nodes_[node].persistent && !alive(nodes_[node].key)) drop(node, last);
+    }
   }
   template <typename Last>
   void expire(uint64_t now_us, Last&& last) {
@@ -44,8 +82,19 @@ class Holds {
       }
     }
   }
+  // Leases end with the process; pins do not.
+  template <typename Last>
+  void end_leases(Last&& last) {
+    for (uint32_t first : wheel_) {
+      for (uint32_t node = first; node != kNone;) {
+        const uint32_t next = nodes_[node].due.next;
+        if (!nodes_[node].persistent) drop(node, last);
+        node = next;
+      }
+    }
+  }
   // When expire() could next have something to do; UINT64_MAX = never.
-  uint64_t next_due_us() const noexcept { return size_ == 0 ? UINT64_MAX : (tick_ + 1) * tick_us_; }
+  uint64_t next_due_us() const noexcept { return due_ == 0 ? UINT64_MAX : (tick_ + 1) * tick_us_; }
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
@@ -58,17 +107,22 @@ class Holds {
     IndexKey key;
     uint64_t owner = 0;
     uint64_t until_us = 0;
+    uint64_t pinned_bytes = 0;
     Links same_key, same_owner, due;
-    uint32_t slot = 0;  // of the wheel
+    uint32_t slot = kNone;  // of the wheel; kNone: it has no end
+    uint32_t scope = 0;     // persistent
+    bool persistent = false;
   };
 
   static uint32_t head(const index::Table& table, const Hash128& key) noexcept {
     const uint64_t value = table.find(key);
     return value == index::Table::kNone ? kNone : static_cast<uint32_t>(value);
   }
-  // Owners are the clients' numbers: spread, so that nobody can pile them up in one place.
-  static Hash128 owner_key(uint64_t owner) noexcept { return {xxh3_64(object_bytes(owner)), owner}; }
+  Hash128 owner_key(uint64_t owner) const noexcept { return keyed_hash(secret_, object_bytes(owner)); }
   uint32_t find(const IndexKey& key, uint64_t owner) const noexcept;
+  uint32_t first_pin(const IndexKey& key) const noexcept;
+  uint32_t find_or_add(const IndexKey& key, uint64_t owner);
+  void set_until(uint32_t node, uint64_t until_us) noexcept;
   void link_due(uint32_t node) noexcept;
   void unlink_due(uint32_t node) noexcept;
   void link(index::Table& table, const Hash128& key, uint32_t node, Links Node::*links);
@@ -84,9 +138,13 @@ class Holds {
 
   uint64_t holds_max_;
   uint64_t lease_us_max_;
+  HashKey secret_;
+  Names& names_;
   uint64_t tick_us_;
   uint64_t tick_ = 0;
   size_t size_ = 0;
+  size_t pins_ = 0;  // persistent nodes
+  size_t due_ = 0;   // nodes in the wheel
   std::vector<Node> nodes_;
   uint32_t free_ = kNone;
   index::Table by_key_;

@@ -12,8 +12,23 @@ namespace {
 constexpr IndexKey kKey{1, 2};
 constexpr auto kNobody = [](const IndexKey&) {};
 
+// A table with names of its own: one namespace, scope 1.
+struct Bed {
+  explicit Bed(uint64_t holds_max, uint64_t lease_us_max) : holds(holds_max, lease_us_max, {1, 2}, names) {
+    HeaderState header;
+    header.fixed.next_scope = header.fixed.next_namespace = 2;
+    header.namespaces.push_back({{.pin_budget_bytes = 1000, .number = 1}, "default"});
+    header.layouts.push_back(std::make_shared<const wire::Layout>());
+    header.scopes.push_back({1, 1, 0, 0});
+    names.refresh(header);
+  }
+  Names names;
+  Holds holds;
+};
+
 TEST(Holds, TheNewestOfAKeyAndAnOwnerWinsAndThereIsNoCount) {
-  Holds holds(10, 1'000'000);
+  Bed bed(10, 1'000'000);
+  Holds& holds = bed.holds;
   ASSERT_TRUE(holds.take(kKey, 7, 0, 500'000));
   ASSERT_TRUE(holds.take(kKey, 7, 0, 100'000));
   EXPECT_EQ(holds.size(), 1U);
@@ -22,7 +37,8 @@ TEST(Holds, TheNewestOfAKeyAndAnOwnerWinsAndThereIsNoCount) {
 }
 
 TEST(Holds, AKeyStaysHeldUntilItsLastOwnerLetsGo) {
-  Holds holds(10, 1'000'000);
+  Bed bed(10, 1'000'000);
+  Holds& holds = bed.holds;
   int lost = 0;
   const auto last = [&](const IndexKey& key) {
     EXPECT_EQ(key, kKey);
@@ -39,7 +55,8 @@ TEST(Holds, AKeyStaysHeldUntilItsLastOwnerLetsGo) {
 }
 
 TEST(Holds, TheTableIsBoundedAndNoLeaseIsLongerThanTheLongest) {
-  Holds holds(2, 1000);
+  Bed bed(2, 1000);
+  Holds& holds = bed.holds;
   EXPECT_TRUE(holds.take({1, 0}, 1, 0, UINT64_MAX));
   EXPECT_TRUE(holds.take({2, 0}, 1, 0, UINT64_MAX));
   EXPECT_FALSE(holds.take({3, 0}, 1, 0, UINT64_MAX));
@@ -53,7 +70,8 @@ TEST(Holds, AgreesWithAMapUnderRandomWork) {
   SCOPED_TRACE(kSeed);
   constexpr uint64_t kLeaseUs = 100'000;
   Prng prng(kSeed);
-  Holds holds(1000, kLeaseUs);
+  Bed bed(1000, kLeaseUs);
+  Holds& holds = bed.holds;
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> model;  // key, owner -> until
   uint64_t now = 0;
   for (int step = 0; step < 50'000; ++step) {

@@ -36,7 +36,7 @@ TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
   EXPECT_EQ(bed.store->hold(bed.key("absent"), 42, bed.clock.us + 50'000'000), Code::NotFound);
   for (uint64_t i = 0; i < 2000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
   EXPECT_EQ(bed.get("held"), Code::Ok);
-  bed.store->release_all(42);
+  EXPECT_EQ(bed.release_all(42), Code::Ok);
   EXPECT_EQ(bed.store->gauges().holds, 0U);
   for (uint64_t i = 2000; i < 5000; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
   EXPECT_EQ(bed.get("held"), Code::NotFound);
@@ -114,7 +114,7 @@ TEST(Life, NamespacesKeepTheirQuotaAndTakeTheirBlocksWithThem) {
   bed.settle();
   EXPECT_EQ(bed.get(name_of(0)), Code::NotFound);
   EXPECT_EQ(bed.store->layout_of(scope), nullptr);
-  EXPECT_EQ(bed.store->counters().blocks_evicted_dead_scope, 4U);
+  EXPECT_EQ(bed.store->counters().blocks_evicted_quota + bed.store->counters().blocks_evicted_dead_scope, 4U);
   bed.crash(io::MemoryEngine::Crash::Killed);
   bed.open();
   EXPECT_EQ(bed.store->recovery().blocks_dropped_dead_scope, 4U);
@@ -352,7 +352,7 @@ TEST(Life, APersistInASegmentThatEndedIsAnsweredBeforeTheSegmentIsReclaimed) {
     bed.settle();
     ASSERT_TRUE(bed.store->hold(bed.key(names.back()), 7, bed.clock.us + 59'000'000).ok());
   }
-  for (uint64_t i = next - 6; i < next; ++i) bed.store->release(bed.key(names[i]), 7);
+  for (uint64_t i = next - 6; i < next; ++i) ASSERT_EQ(bed.release(names[i], 7), Code::Ok);
   StoreBed::Put persisted;
   ASSERT_TRUE(bed.begin_put(persisted, "persisted", kGroupPlain, 16384, true).ok());
   bed.store->turn();

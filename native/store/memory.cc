@@ -88,6 +88,12 @@ void Memory::set_state(Extent& extent, ExtentState state) noexcept {
   }
 }
 
+void Memory::touch(Extent& extent) noexcept {
+  if (!evictable(extent)) return;
+  unlink(extent);
+  settle(extent);
+}
+
 // Called exactly when the extent came out of use: it is in no list of evictable ones here.
 void Memory::settle(Extent& extent) noexcept {
   if (extent.pins > 0 || extent.state != ExtentState::Clean) return;

@@ -103,6 +103,11 @@ class Memory {
   // What one window of reads may need at most.
   uint64_t read_bytes_max() const noexcept { return capacity_bytes_ - write_bytes_max_; }
 
+  // All that there are, in use or not, each at its place for good.
+  const std::deque<Extent>& extents() const noexcept { return extents_; }
+  // In the cache, it is used again: it goes last.
+  void touch(Extent& extent) noexcept;
+
   uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   uint64_t resident_bytes() const noexcept { return resident_bytes_; }
   uint64_t pinned_bytes() const noexcept { return resident_bytes_ - evictable_bytes_; }

@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace halfstep::store {
+namespace {
+
+// What a sweep frees at least, as a share of the quota: puts come in batches, and a sweep for each block would find less and
+// less that is old.
+constexpr uint64_t kSweepShare = 16;
+
+}  // namespace
 
 bool Names::refresh(const HeaderState& header) {
   const auto alive_count = [this] {
@@ -10,38 +17,102 @@ bool Names::refresh(const HeaderState& header) {
   };
   auto retired = alive_count();
   scopes_.resize(header.fixed.next_scope);
-  spaces_.resize(header.fixed.next_namespace);
   for (const format::ScopeRecord& s : header.scopes) retired -= alive(s.scope) ? 1 : 0;
   for (Scope& scope : scopes_) scope.layout.reset();
   for (const format::ScopeRecord& s : header.scopes) {
     scopes_[s.scope].layout = header.layouts[s.layout];
     scopes_[s.scope].namespace_number = s.namespace_number;
   }
-  for (Space& space : spaces_) space.live_bytes = 0;
+  const std::vector<Space> before = std::move(spaces_);
+  spaces_.assign(header.fixed.next_namespace, {});
   for (const StoredNamespace& n : header.namespaces) {
-    spaces_[n.record.number].quota_bytes = n.record.quota_bytes;
-    spaces_[n.record.number].default_ttl_s = n.record.default_ttl_s;
+    Space& space = spaces_[n.record.number];
+    space.quota_bytes = n.record.quota_bytes;
+    space.pin_budget_bytes = n.record.pin_budget_bytes;
+    space.default_ttl_s = n.record.default_ttl_s;
+    // A quota that was lowered, or that a restart finds broken, is swept for; one under way goes on.
+    if (space.quota_bytes != 0) space.sweep_to_bytes = space.quota_bytes;
+    if (n.record.number < before.size()) {
+      space.sweeping = before[n.record.number].sweeping;
+      space.sweep_to_bytes = std::min(space.sweep_to_bytes, before[n.record.number].sweep_to_bytes);
+    }
   }
   for (const Scope& scope : scopes_) {
-    if (scope.layout != nullptr) spaces_[scope.namespace_number].live_bytes += scope.live_bytes;
+    if (scope.layout == nullptr) continue;
+    Account& account = spaces_[scope.namespace_number].account;
+    account.live += scope.account.live;
+    account.unwritten += scope.account.unwritten;
+    account.pinned += scope.account.pinned;
   }
   return retired > 0;
 }
 
 uint32_t Names::default_ttl_s(uint32_t scope) const noexcept {
-  return alive(scope) ? spaces_[scopes_[scope].namespace_number].default_ttl_s : 0;
+  const Space* space = space_of(scope);
+  return space != nullptr ? space->default_ttl_s : 0;
+}
+
+uint64_t Names::quota_bytes(uint32_t scope) const noexcept {
+  const Space* space = space_of(scope);
+  return space != nullptr ? space->quota_bytes : 0;
+}
+
+uint64_t Names::used_bytes(uint32_t namespace_number) const noexcept {
+  return namespace_number < spaces_.size() ? spaces_[namespace_number].account.used() : 0;
 }
 
 bool Names::over_quota(uint32_t scope, uint64_t bytes) const noexcept {
-  if (!alive(scope)) return false;
-  const Space& space = spaces_[scopes_[scope].namespace_number];
-  return space.quota_bytes != 0 && space.live_bytes + bytes > space.quota_bytes;
+  const Space* space = space_of(scope);
+  return space != nullptr && space->quota_bytes != 0 && space->account.used() + bytes > space->quota_bytes;
 }
 
-void Names::add_live_bytes(uint32_t scope, int64_t bytes) noexcept {
+void Names::want_room(uint32_t scope, uint64_t bytes) noexcept {
+  if (!alive(scope)) return;
+  Space& space = spaces_[scopes_[scope].namespace_number];
+  const uint64_t room = std::min(std::max(bytes, space.quota_bytes / kSweepShare), space.quota_bytes);
+  space.sweep_to_bytes = std::min(space.sweep_to_bytes, space.quota_bytes - room);
+}
+
+bool Names::any_wants_sweep() const noexcept {
+  return std::any_of(spaces_.begin(), spaces_.end(), [](const Space& s) { return s.wants_sweep(); });
+}
+
+void Names::begin_sweep() noexcept {
+  for (Space& space : spaces_) space.sweeping = space.wants_sweep();
+}
+
+bool Names::sweeps(uint32_t scope) const noexcept {
+  const Space* space = space_of(scope);
+  return space != nullptr && space->sweeping;
+}
+
+bool Names::any_sweeps() const noexcept {
+  return std::any_of(spaces_.begin(), spaces_.end(), [](const Space& s) { return s.sweeping; });
+}
+
+void Names::end_sweep() noexcept {
+  for (Space& space : spaces_) space.sweeping = false;
+}
+
+uint64_t Names::pinned_bytes(uint32_t namespace_number) const noexcept {
+  return namespace_number < spaces_.size() ? spaces_[namespace_number].account.pinned : 0;
+}
+
+bool Names::pin_fits(uint32_t scope, uint64_t bytes) const noexcept {
+  const Space* space = space_of(scope);
+  return space != nullptr && space->account.pinned + bytes <= space->pin_budget_bytes;
+}
+
+void Names::add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept {
   if (scope >= scopes_.size()) return;
-  scopes_[scope].live_bytes += static_cast<uint64_t>(bytes);
-  if (scopes_[scope].layout != nullptr) spaces_[scopes_[scope].namespace_number].live_bytes += static_cast<uint64_t>(bytes);
+  scopes_[scope].account.*what += static_cast<uint64_t>(bytes);
+  if (!alive(scope)) return;
+  Space& space = spaces_[scopes_[scope].namespace_number];
+  space.account.*what += static_cast<uint64_t>(bytes);
+  if (bytes >= 0 || space.wants_sweep()) return;
+  // What was asked for is there: the next sweep is asked for by whoever is refused then.
+  space.sweep_to_bytes = UINT64_MAX;
+  space.sweeping = false;
 }
 
 }  // namespace halfstep::store

@@ -1,5 +1,8 @@
 // names.h — scopes and what they stand for, looked up per block; the names themselves are in the store header (header.h).
-// Invariants: a scope is alive if and only if the header on media lists it; layouts stay at their address while alive.
+// It also keeps the namespaces' accounts: bytes of live blocks in frames, of blocks that are not in a frame yet (being filled
+// or waiting), and of blocks with a persistent hold.
+// Invariants: a scope is alive if and only if the header on media lists it; layouts stay at their address while alive; a
+// namespace's account is the sum of its living scopes', so that a retired scope stops counting at once.
 // Thread: the shard's.
 #pragma once
 
@@ -27,21 +30,57 @@ class Names {
   }
   uint32_t namespace_of(uint32_t scope) const noexcept { return alive(scope) ? scopes_[scope].namespace_number : 0; }
   uint32_t default_ttl_s(uint32_t scope) const noexcept;
+
+  // ---- Quota: live and unwritten bytes together
+  uint64_t quota_bytes(uint32_t scope) const noexcept;  // 0 = none
+  uint64_t used_bytes(uint32_t namespace_number) const noexcept;
   // Whether `bytes` more would break the quota of the scope's namespace.
   bool over_quota(uint32_t scope, uint64_t bytes) const noexcept;
-  void add_live_bytes(uint32_t scope, int64_t bytes) noexcept;
+  void add_live_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::live); }
+  void add_unwritten_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::unwritten); }
+
+  // Somebody was refused so many bytes: the sweep makes room for them, and a little more so that it is not asked at each put.
+  void want_room(uint32_t scope, uint64_t bytes) noexcept;
+  // A sweep goes from the oldest block on, so that whoever asks while one is under way waits for the next.
+  bool any_wants_sweep() const noexcept;
+  void begin_sweep() noexcept;
+  // The scope's namespace still has more than this sweep is to leave.
+  bool sweeps(uint32_t scope) const noexcept;
+  bool any_sweeps() const noexcept;
+  void end_sweep() noexcept;
+
+  // ---- Pin budget
+  uint64_t pinned_bytes(uint32_t namespace_number) const noexcept;
+  bool pin_fits(uint32_t scope, uint64_t bytes) const noexcept;
+  void add_pinned_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::pinned); }
 
  private:
+  struct Account {
+    uint64_t live = 0;
+    uint64_t unwritten = 0;
+    uint64_t pinned = 0;
+    uint64_t used() const noexcept { return live + unwritten; }
+  };
   struct Scope {
     std::shared_ptr<const wire::Layout> layout;
     uint32_t namespace_number = 0;
-    uint64_t live_bytes = 0;
+    Account account;
   };
   struct Space {
     uint64_t quota_bytes = 0;
-    uint64_t live_bytes = 0;
+    uint64_t pin_budget_bytes = 0;
     uint32_t default_ttl_s = 0;
+    uint64_t sweep_to_bytes = UINT64_MAX;
+    bool sweeping = false;
+    Account account;
+    bool wants_sweep() const noexcept { return account.used() > sweep_to_bytes; }
   };
+
+  void add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept;
+  const Space* space_of(uint32_t scope) const noexcept {
+    return alive(scope) ? &spaces_[scopes_[scope].namespace_number] : nullptr;
+  }
+
   std::vector<Scope> scopes_;  // by scope number
   std::vector<Space> spaces_;  // by namespace number
 };

@@ -23,10 +23,19 @@ format::Record record_of(uint32_t number, const SegmentRecord& segment) noexcept
   return record;
 }
 
+bool is_tombstone(const format::Record& record) noexcept {
+  return record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone);
+}
+
+bool is_life(const format::Record& record) noexcept {
+  return record.kind == static_cast<uint8_t>(format::RecordKind::Hold) ||
+         record.kind == static_cast<uint8_t>(format::RecordKind::Expiry);
+}
+
 }  // namespace
 
 RecordLog::RecordLog(const Setup& setup)
-    : setup_(setup), segments_(setup.places.geometry.segments), buffer_(format::kRecordBatchPagesMax) {
+    : setup_(setup), segments_(setup.places.geometry.segments), life_(setup.secret), buffer_(format::kRecordBatchPagesMax) {
   for (io::Request& request : requests_) {
     request.op = io::Op::Write;
     request.owner = this;
@@ -37,7 +46,7 @@ RecordLog::RecordLog(const Setup& setup)
 }
 
 uint64_t RecordLog::live_pages() const noexcept {
-  return div_up(tombstones_.size() + segments_.size(), format::kRecordsPerPage);
+  return div_up(tombstones_.size() + segments_.size() + life_.size(), format::kRecordsPerPage);
 }
 
 void RecordLog::seal(Bytes page, uint32_t half, uint32_t place, uint32_t batch, uint32_t entries, uint8_t flags,
@@ -91,7 +100,7 @@ void RecordLog::apply(const format::Record& record, LogContents* out) {
       break;
     }
     case format::RecordKind::Hold:
-    case format::RecordKind::Expiry: break;  // no build writes them yet
+    case format::RecordKind::Expiry: out->life.apply(record); break;
     default:
       if ((record.kind & format::kRecordMustUnderstand) != 0) out->newer_records = true;
   }
@@ -191,6 +200,7 @@ Status RecordLog::load(LogContents* out) {
   uint64_t epochs[2];
   for (uint32_t half = 0; half < 2; ++half) {
     halves[half].segments.resize(segments_.size());
+    halves[half].life = LifeRecords(setup_.secret);
     load_half(half, &halves[half], &epochs[half]);
   }
   half_ = epochs[1] > epochs[0] ? 1 : 0;
@@ -218,6 +228,7 @@ Status RecordLog::restart(const LogContents& contents, std::vector<Tombstone> to
                           uint64_t sequence) {
   tombstones_.assign(tombstones.begin(), tombstones.end());
   segments_ = std::move(segments);
+  life_ = contents.life;
   epoch_ = contents.epoch_max;
   sequence_ = sequence;
   must_compact_ = true;
@@ -235,15 +246,29 @@ Status RecordLog::restart(const LogContents& contents, std::vector<Tombstone> to
 
 // ---- Serving ---------------------------------------------------------------------------------------------------------------
 
-// Seven eighths of a half, less what the segments need.
+// Seven eighths of a half, less what is not tombstones.
 uint64_t RecordLog::tombstones_max() const noexcept {
   const uint64_t records = (half_pages() - half_pages() / 8 - 1) * uint64_t{format::kRecordsPerPage};
+  const uint64_t others = segments_.size() + life_.size() + life_queued_;
+  return records > others ? records - others : 0;
+}
+
+// So that a log crowded by deletes is always helped by reclaim, never by dropping what somebody pinned.
+uint64_t RecordLog::life_max() const noexcept {
+  const uint64_t records = half_pages() / 4 * uint64_t{format::kRecordsPerPage};
   return records > segments_.size() ? records - segments_.size() : 0;
 }
 
+bool RecordLog::takes_life() const noexcept {
+  const uint64_t life = life_.size() + life_queued_;
+  const uint64_t pages = div_up(tombstones_.size() + segments_.size() + life + 1, format::kRecordsPerPage);
+  return life < life_max() && pages * 4 < uint64_t{half_pages()} * 3;
+}
+
 void RecordLog::append(Pending& pending) noexcept {
-  const bool tombstone = pending.record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone);
+  const bool tombstone = is_tombstone(pending.record);
   if (tombstone) ++tombstones_appended_;
+  if (is_life(pending.record)) ++life_queued_;
   (tombstone ? waiting_ : urgent_).push(pending);
 }
 
@@ -258,6 +283,7 @@ void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t sto
   sequence_ = sequence;
   store_time_s_ = store_time_s;
   if (must_compact_ || next_page_ >= half_pages()) {
+    forget_life(oldest_generation, store_time_s);  // first: the tombstones tell what is buried
     forget_tombstones(oldest_generation);
     begin_snapshot();
   } else {
@@ -267,6 +293,24 @@ void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t sto
 
 void RecordLog::forget_tombstones(uint64_t oldest_generation) {
   while (!tombstones_.empty() && tombstones_.front().sequence < oldest_generation) tombstones_.pop_front();
+}
+
+void RecordLog::make_room_for_life(uint64_t oldest_generation, uint64_t store_time_s) {
+  if (step_ == Step::Idle) forget_life(oldest_generation, store_time_s);
+}
+
+void RecordLog::forget_life(uint64_t oldest_generation, uint64_t store_time_s) {
+  if (life_.size() == 0) return;
+  index::Table buried(tombstones_.size());
+  for (const Tombstone& t : tombstones_) buried.put({t.key.low, t.key.high}, t.sequence);
+  life_.forget_unless([&](const LifeRecords::Entry& entry) {
+    const bool hold = entry.kind == format::RecordKind::Hold;
+    if (hold && entry.value <= store_time_s) return false;
+    if (setup_.alive == nullptr || setup_.alive(setup_.alive_owner, entry.key, entry.sequence)) return true;
+    const uint64_t tombstone = buried.find({entry.key.low, entry.key.high});
+    const bool dead = tombstone != index::Table::kNone && tombstone > entry.sequence;
+    return !dead && entry.sequence >= oldest_generation;
+  });
 }
 
 void RecordLog::begin_batch() {
@@ -299,7 +343,8 @@ format::Record RecordLog::snapshot_record(size_t number) const noexcept {
     const uint32_t segment = snapshot_segments_[number];
     return record_of(segment, segments_[segment]);
   }
-  return record_of(tombstones_[number - snapshot_segments_.size()]);
+  number -= snapshot_segments_.size();
+  return number < tombstones_.size() ? record_of(tombstones_[number]) : life_.record(number - tombstones_.size());
 }
 
 void RecordLog::begin_snapshot() {
@@ -307,7 +352,7 @@ void RecordLog::begin_snapshot() {
   for (uint32_t number = 0; number < segments_.size(); ++number) {
     if (segments_[number].generation != 0) snapshot_segments_.push_back(number);
   }
-  const uint64_t records = snapshot_segments_.size() + tombstones_.size();
+  const uint64_t records = snapshot_segments_.size() + tombstones_.size() + life_.size();
   snapshot_pages_ = static_cast<uint32_t>(std::max<uint64_t>(1, div_up(records, format::kRecordsPerPage)));
   assert(snapshot_pages_ < half_pages());
   ++epoch_;
@@ -322,7 +367,7 @@ void RecordLog::begin_snapshot() {
 void RecordLog::snapshot_chunk() {
   const auto fill = [&](Bytes page, uint32_t place) {
     std::memset(page.data(), 0, page.size());
-    const size_t records = snapshot_segments_.size() + tombstones_.size();
+    const size_t records = snapshot_segments_.size() + tombstones_.size() + life_.size();
     const size_t from = size_t{place} * format::kRecordsPerPage;
     const size_t count = std::min<size_t>(format::kRecordsPerPage, records - std::min(from, records));
     for (size_t i = 0; i < count; ++i) {
@@ -405,6 +450,8 @@ void RecordLog::remember(const format::Record& record) {
       segments_[record.segment] = {record.sequence, record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)};
       prune_due_ = true;
       break;
+    case format::RecordKind::Hold:
+    case format::RecordKind::Expiry: life_.apply(record); break;
     default: break;
   }
 }
@@ -423,7 +470,8 @@ void RecordLog::finish_batch(Status status) {
   }
   for (Pending* pending = batch_.pop_all(); pending != nullptr;) {
     Pending* next = pending->next;
-    if (pending->record.kind == static_cast<uint8_t>(format::RecordKind::Tombstone)) ++tombstones_answered_;
+    if (is_tombstone(pending->record)) ++tombstones_answered_;
+    if (is_life(pending->record)) --life_queued_;
     if (status.ok()) remember(pending->record);
     pending->done(*pending, status);
     pending = next;

@@ -1,10 +1,14 @@
-// record_log.h — deletes and segment generations, on media in two copies before anybody acts upon them (V1 sections 5, 7).
+// record_log.h — deletes, segment generations, persistent holds and expiry changes, on media in two copies before anybody is
+// told of them (V1 sections 5, 7).
 // A copy has two halves; one is current. A batch of records starts a new page, goes to both copies and is flushed once.
 // When the current half is full, what still counts is copied to the other half: pages 1 and up, flush, then page 0, flush;
 // page 0 makes it current, so that a cut in between leaves the old half whole.
 // Invariants: one batch or compaction in flight; `done` of a record comes after the flush that covers it; a tombstone is
 // forgotten only when its sequence is below the generation of every segment that holds frames; tombstones leave room for
-// the records of segments, because only new generations make tombstones die.
+// the records of segments, because only new generations make tombstones die. A hold or an expiry change is forgotten when it is
+// superseded or over, or when its block is gone and cannot come back: its sequence is below the generation of every segment
+// that holds frames, or a later tombstone buries what it applies to. Together they never fill more than a quarter of a half,
+// and wait for nobody: takes_life() says whether one more may come.
 // Thread: the shard's.
 #pragma once
 
@@ -15,6 +19,7 @@
 #include "store/blocking_io.h"
 #include "store/flusher.h"
 #include "store/geometry.h"
+#include "store/life_records.h"
 #include "store/page.h"
 
 namespace halfstep::store {
@@ -33,6 +38,7 @@ struct SegmentRecord {
 struct LogContents {
   index::Table tombstones;  // key -> sequence of the newest one
   std::vector<Tombstone> tombstone_list;
+  LifeRecords life;
   std::vector<SegmentRecord> segments;
   uint64_t sequence_max = 0;
   uint64_t epoch_max = 0;
@@ -52,6 +58,9 @@ class RecordLog {
     Places places;
     HashKey secret;
     uint32_t shard = 0;
+    // Whether a block is there, in frames or in memory, that was born before `sequence`. Null: all are.
+    bool (*alive)(void* owner, const IndexKey& key, uint64_t sequence) = nullptr;
+    void* alive_owner = nullptr;
   };
   // A record to be logged. Belongs to the log from append() until `done`.
   struct Pending {
@@ -101,6 +110,11 @@ class RecordLog {
   uint64_t tombstones_appended() const noexcept { return tombstones_appended_; }
   uint64_t tombstones_answered() const noexcept { return tombstones_answered_; }
   size_t tombstone_count() const noexcept { return tombstones_.size(); }
+  const LifeRecords& life() const noexcept { return life_; }
+  // Room for one more hold or expiry change.
+  bool takes_life() const noexcept;
+  // Drops the holds and expiry changes that nothing needs any more, when there is no room and nothing is being written.
+  void make_room_for_life(uint64_t oldest_generation, uint64_t store_time_s);
   uint64_t pages_written() const noexcept { return pages_written_; }
 
  private:
@@ -137,7 +151,9 @@ class RecordLog {
 
   uint64_t live_pages() const noexcept;
   uint64_t tombstones_max() const noexcept;
+  uint64_t life_max() const noexcept;
   void forget_tombstones(uint64_t oldest_generation);
+  void forget_life(uint64_t oldest_generation, uint64_t store_time_s);
   void load_half(uint32_t half, LogContents* out, uint64_t* epoch);
   void apply(const format::Record& record, LogContents* out);
   void remember(const format::Record& record);
@@ -157,7 +173,8 @@ class RecordLog {
   Setup setup_;
   std::deque<Tombstone> tombstones_;  // in order of sequence
   std::vector<SegmentRecord> segments_;
-  std::vector<uint32_t> snapshot_segments_;  // then the tombstones, which do not change meanwhile
+  LifeRecords life_;
+  std::vector<uint32_t> snapshot_segments_;  // then the tombstones, then holds and expiries; they do not change meanwhile
   uint32_t snapshot_next_page_ = 0;
   uint32_t snapshot_pages_ = 0;
 
@@ -174,7 +191,9 @@ class RecordLog {
   uint64_t tombstones_appended_ = 0;
   uint64_t tombstones_answered_ = 0;
 
-  Queue urgent_;   // of segments
+  uint64_t life_queued_ = 0;  // appended and not answered
+
+  Queue urgent_;   // of segments; holds and expiry changes, which had to find room before
   Queue waiting_;  // tombstones: they wait while the log is crowded
   Queue batch_;
   Step step_ = Step::Idle;

@@ -22,6 +22,7 @@ class Recovery {
 
  private:
   void load_log();
+  void take_pins();
   void load_segment(uint32_t number);
   bool publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found);
   bool verify(const Segment& segment, const format::Entry& entry);
@@ -92,10 +93,30 @@ Status Recovery::run() {
   if (!core_.log.restart(log_, log_.tombstone_list, std::move(segments), core_.draw()).ok()) {
     note("record log: could not be written; deletes and new segments fail until it can");
   }
+  take_pins();
   report_.blocks = core_.catalog.live_blocks();
   report_.bytes = core_.catalog.live_bytes();
   report_.micros = core_.clock.now_us() - began_us;
   return {};
+}
+
+// Persistent holds of the blocks that are there, whatever the budget says now.
+void Recovery::take_pins() {
+  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_s = core_.store_time_s();
+  for (const LifeRecords::Entry& entry : core_.log.life().entries()) {
+    if (entry.kind != format::RecordKind::Hold || entry.value <= now_s) continue;
+    const Location location = core_.catalog.find(entry.key);
+    if (!location.valid() || core_.catalog.at(location).birth >= entry.sequence) continue;
+    const Block& block = core_.catalog.at(location);
+    if (!core_.holds.pin(entry.key, entry.owner, now_us, until_us_of(entry.value, now_s, now_us),
+                         {block.scope, block.extent_bytes()})) {
+      note("persistent holds: more than holds_max; the rest holds nothing until the next start");
+      return;
+    }
+    core_.catalog.set_held(location, true);
+    ++report_.pins;
+  }
 }
 
 void Recovery::load_log() {
@@ -113,6 +134,7 @@ void Recovery::load_log() {
                     : "record log: has records of a newer version that may not be skipped; the shard starts empty");
   log_.tombstones.clear();
   log_.tombstone_list.clear();
+  log_.life = LifeRecords();
   std::fill(log_.segments.begin(), log_.segments.end(), SegmentRecord{});
 }
 
@@ -153,8 +175,9 @@ void Recovery::load_segment(uint32_t number) {
 // False when the entry keeps nothing but its ordinal.
 bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found) {
   if (!found.present || found.gone) return false;
-  const format::Entry& entry = found.entry;
+  format::Entry entry = found.entry;
   const IndexKey key{entry.key_low, entry.key_high};
+  entry.expiry_s = log_.life.expiry_s(entry);
   if (!core_.names.alive(entry.scope)) {
     ++report_.blocks_dropped_dead_scope;
     return false;

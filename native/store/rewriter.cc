@@ -202,6 +202,7 @@ bool Rewriter::verify(const Item& item, Extent& copy) {
   const Block& block = victim_->blocks[item.ordinal];
   const ConstBytes engine_key = victim_->key_of(block);
   if (!find_entry(item, block, &copy.entry) || copy.entry.engine_key_bytes != engine_key.size()) return false;
+  copy.entry.expiry_s = block.expiry_s;  // it may have been changed since
   copy.key = block.key;
   copy.shape = block.shape();
   copy.set_block_bytes(block.raw_bytes);

@@ -132,7 +132,7 @@ TEST(Rewriter, HeldBlocksAreCopiedForAsLongAsTheyAreHeld) {
   churn(bed, 1'000'000, 4 * kCapacityBlocks);
   EXPECT_GE(bed.store->counters().blocks_rewritten, kHeld);
   for (uint64_t i = 0; i < kHeld; ++i) EXPECT_EQ(bed.get(name_of(i)), Code::Ok) << i;
-  bed.store->release_all(7);
+  ASSERT_EQ(bed.release_all(7), Code::Ok);
   churn(bed, 2'000'000, 2 * kCapacityBlocks);
   uint64_t gone = 0;
   for (uint64_t i = 0; i < kHeld; ++i) gone += bed.store->find(bed.key(name_of(i))).present ? 0 : 1;
@@ -159,7 +159,7 @@ TEST(Rewriter, AStoreFullOfHeldBlocksThrottlesWritesAndGoesOnWhenTheyAreReleased
   ASSERT_EQ(status.code(), Code::Throttled);
   EXPECT_GT(names.size(), kCapacityBlocks / 2);
   for (size_t i = 0; i + 1 < names.size(); ++i) ASSERT_TRUE(bed.store->find(bed.key(names[i])).present) << names[i];
-  bed.store->release_all(7);
+  ASSERT_EQ(bed.release_all(7), Code::Ok);
   bed.clock.us += 1'000'000;
   bed.settle();
   churn(bed, 0, kCapacityBlocks);

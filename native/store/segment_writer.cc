@@ -126,6 +126,7 @@ void SegmentWriter::drop_pending(Extent& extent) {
   pending_bytes_ -= extent.shape.extent_bytes();
   extent.next_pending = nullptr;
   if (extent.is_copy()) return extent.rewriter->failed(extent);
+  core_.names.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
   if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
   extent.write = nullptr;
   core_.memory.unlist(extent);
@@ -261,6 +262,9 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     extent->location = enter_catalog(segment, *extent);
     segment.entries.push_back(entry);
     pending_bytes_ -= extent->shape.extent_bytes();
+    if (!extent->is_copy()) {
+      core_.names.add_unwritten_bytes(entry.scope, -static_cast<int64_t>(extent->shape.extent_bytes()));
+    }
     Extent* next = extent->next_pending;
     if (i + 1 == plan.blocks) extent->next_pending = nullptr;
     extent = next;
@@ -403,6 +407,9 @@ void SegmentWriter::retry(Extent& extent) {
     *pending_tail_ = &extent;
     pending_tail_ = &extent.next_pending;
     pending_bytes_ += extent.shape.extent_bytes();
+    if (!extent.is_copy()) {
+      core_.names.add_unwritten_bytes(extent.entry.scope, static_cast<int64_t>(extent.shape.extent_bytes()));
+    }
     return;
   }
   if (extent.is_copy()) return extent.rewriter->failed(extent);

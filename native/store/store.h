@@ -114,14 +114,22 @@ struct Write {
   void* store_own = nullptr;
 };
 
-struct Remove {
+// A change of one block's life that is on media before it is answered: a remove, a persistent hold, its release, an expiry.
+// Pooled by its caller; belongs to the store until `done`, which may come from inside the call.
+struct Change {
   IndexKey key;
-  void (*done)(Remove& remove) = nullptr;  // the tombstone is on media (Ok), nothing was there (NotFound), or IoError
+  // Ok; NotFound: no such block; Throttled(detail: kThrottledPins, kThrottledLog); IoError: it may or may not be on media.
+  void (*done)(Change& change) = nullptr;
   void* owner = nullptr;
   uint64_t tag = 0;
   Status status;
   void* store_own = nullptr;
+  bool store_fresh_pin = false;
+
+  uint64_t holder = 0;  // hold, release: whose
+  uint64_t for_s = 0;   // hold, expire: from now on; 0 = without end
 };
+using Remove = Change;
 
 struct Found {
   bool present = false;
@@ -150,15 +158,19 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
 
 struct NamespaceInfo {
   std::string name;
-  uint64_t quota_bytes = 0;
-  uint32_t default_ttl_s = 0;
+  uint64_t quota_bytes = 0;    // 0 = no limit but the store's
+  uint32_t default_ttl_s = 0;  // 0 = none
+  uint64_t pin_budget_bytes = 0;
+  // Told, never taken:
+  uint64_t used_bytes = 0;  // what the quota counts
+  uint64_t pinned_bytes = 0;
 };
 
 struct RecoveryReport {
   uint64_t blocks = 0, bytes = 0, micros = 0;
   uint64_t segments_by_footer = 0, segments_by_frames = 0, segments_empty = 0, segments_bad = 0;
   uint64_t blocks_dropped_deleted = 0, blocks_dropped_expired = 0, blocks_dropped_corrupt = 0, blocks_dropped_dead_scope = 0;
-  uint64_t pages_bad = 0, tombstones = 0;
+  uint64_t pages_bad = 0, tombstones = 0, pins = 0;
   std::vector<std::string> notes;  // one sentence for each thing that an operator should know
 };
 
@@ -170,14 +182,14 @@ struct Counters {
   uint64_t bytes_user = 0, bytes_padding = 0, bytes_metadata = 0, bytes_rewritten = 0;
   uint64_t blocks_rewritten = 0;
   // By why they left the index; their sum is blocks_evicted. Deleted: by a client's wish, with a tombstone.
-  uint64_t blocks_evicted_age = 0, blocks_evicted_expired = 0, blocks_evicted_dead_scope = 0, blocks_evicted_deleted = 0,
-           blocks_evicted_unreadable = 0;
+  uint64_t blocks_evicted_age = 0, blocks_evicted_expired = 0, blocks_evicted_dead_scope = 0, blocks_evicted_quota = 0,
+           blocks_evicted_deleted = 0, blocks_evicted_unreadable = 0;
   uint64_t touches = 0, touch_pages = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
 };
 struct Gauges {
-  uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0;
+  uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
   double age_limit = 0;  // of the policy: younger than so many capacities of writes is kept when it was touched
 };
@@ -210,12 +222,20 @@ class Store {
   // Names ------------------------------------------------------------------------------------------------------------------
   virtual bool has_namespace(std::string_view name) const noexcept = 0;
   virtual std::vector<NamespaceInfo> namespaces() const = 0;
-  // These three rewrite the store header: `done(status)` comes when it is on media, or from inside the call when nothing
-  // had to change. delete_namespace retires its scopes in O(1); their blocks are gone for match and get at once.
+  // These rewrite the store header: `done(status)` comes when it is on media, or from inside the call when nothing had to
+  // change. delete_namespace and clear retire scopes in O(1); their blocks are gone for match and get at once. A layout that
+  // was cleared has a new scope, which is empty: find_scope() tells it.
   virtual void create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) = 0;
+  // Quota, default TTL and pin budget of one that exists. Over its new quota it loses its oldest blocks, soon; over its new pin
+  // budget it keeps its pins and takes no more.
+  virtual void limit_namespace(const NamespaceInfo& info, std::function<void(Status)> done) = 0;
   virtual void delete_namespace(std::string_view name, std::function<void(Status)> done) = 0;
+  // NotFound: the namespace does not have this layout.
+  virtual void clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) = 0;
   virtual void register_layout(std::string_view name, const wire::Layout& layout,
                                std::function<void(Status, uint32_t scope)> done) = 0;
+  // 0 = none.
+  virtual uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept = 0;
   // Null for a scope that is not alive.
   virtual const wire::Layout* layout_of(uint32_t scope) const noexcept = 0;
   virtual IndexKey key_of(const BlockName& name) const noexcept = 0;
@@ -230,18 +250,26 @@ class Store {
   virtual Status begin_write(Write& write) = 0;
   virtual void commit_write(Write& write) = 0;
   virtual void abort_write(Write& write) noexcept = 0;
-  virtual void remove(Remove& remove) = 0;
+  virtual void remove(Change& change) = 0;
   // These blocks are used now, all at one moment: a request's deepest block first, its root last. Absent keys are ignored. A
   // get touches by itself.
   virtual void touch(std::span<const IndexKey> keys) = 0;
+  // From now on the block ends `for_s` from now.
+  virtual void expire(Change& change) = 0;
   // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end.
   virtual uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
                         const std::function<void(const Listed&)>& visit) const = 0;
 
-  // Holds (volatile): the newest (key, owner) wins ---------------------------------------------------------------------------
+  // Holds: the newest (key, owner) wins. They keep a block from eviction and from its namespace's quota, not from its expiry --
+  // A volatile one, of lease_ms_max at most: Ok; NotFound; Throttled: the table of holds is full.
   virtual Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) = 0;
-  virtual void release(const IndexKey& key, uint64_t owner) noexcept = 0;
-  virtual void release_all(uint64_t owner) noexcept = 0;
+  // A persistent one, in its namespace's pin budget, logged.
+  virtual void hold(Change& change) = 0;
+  // Moves the end of an owner's volatile holds; how many it has.
+  virtual uint64_t renew(uint64_t owner, uint64_t until_us) noexcept = 0;
+  // Ends the holder's hold on the key, or all that it has (`key` is not looked at). Ok also when there was none.
+  virtual void release(Change& change) = 0;
+  virtual void release_all(Change& change) = 0;
 
   // Driving ----------------------------------------------------------------------------------------------------------------
   // Once per turn of the loop, after engine.poll(): closes the frame if the device is idle or it is full, starts flushes,
@@ -258,10 +286,12 @@ class Store {
   virtual Gauges gauges() const noexcept = 0;
 };
 
-// Detail of Throttled from begin_write().
+// Detail of Throttled from begin_write() and of changes.
 inline constexpr int32_t kThrottledPending = 1;  // another writer holds the key
 inline constexpr int32_t kThrottledMemory = 2;   // no slot now
 inline constexpr int32_t kThrottledSpace = 3;    // no segment can be reclaimed now: everything is held or being read
-inline constexpr int32_t kThrottledQuota = 4;
+inline constexpr int32_t kThrottledQuota = 4;    // the sweep makes room
+inline constexpr int32_t kThrottledPins = 5;     // the pin budget or the table of holds is full
+inline constexpr int32_t kThrottledLog = 6;      // the record log has no room for holds and expiry changes now
 
 }  // namespace halfstep::store

@@ -260,21 +260,51 @@ class StoreBed {
     return got.status;
   }
 
-  Status remove(std::string_view name, uint32_t group = kGroupPlain) {
-    Remove remove;
+  // Runs one change of a block's life to its answer.
+  Status change(std::string_view name, uint32_t group, uint64_t holder, uint64_t for_s, void (Store::*verb)(Change&)) {
+    Change change;
     bool done = false;
-    remove.key = key(name, group);
-    remove.owner = &done;
-    remove.done = [](Remove& r) { *static_cast<bool*>(r.owner) = true; };
-    store->remove(remove);
+    change.key = key(name, group);
+    change.holder = holder;
+    change.for_s = for_s;
+    change.owner = &done;
+    change.done = [](Change& c) { *static_cast<bool*>(c.owner) = true; };
+    ((*store).*verb)(change);
     for (int turns = 0; !done; ++turns) {
       if (turns > 100'000) {
-        ADD_FAILURE() << "a remove never ended";
+        ADD_FAILURE() << "a change never ended";
         std::abort();
       }
       pump();
     }
-    return remove.status;
+    return change.status;
+  }
+  Status remove(std::string_view name, uint32_t group = kGroupPlain) { return change(name, group, 0, 0, &Store::remove); }
+  Status pin(std::string_view name, uint64_t holder, uint64_t for_s = 0) {
+    return change(name, kGroupPlain, holder, for_s, &Store::hold);
+  }
+  Status release(std::string_view name, uint64_t holder) { return change(name, kGroupPlain, holder, 0, &Store::release); }
+  Status release_all(uint64_t holder) { return change("any", kGroupPlain, holder, 0, &Store::release_all); }
+  Status expire(std::string_view name, uint64_t for_s) { return change(name, kGroupPlain, 0, for_s, &Store::expire); }
+  // Runs one change of the store's header to its answer.
+  Status change_names(const std::function<void(std::function<void(Status)>)>& verb) {
+    Status answer;
+    bool done = false;
+    verb([&](Status status) {
+      answer = status;
+      done = true;
+    });
+    while (!done) pump();
+    return answer;
+  }
+  Status limit(const NamespaceInfo& info) {
+    return change_names([&](auto done) { store->limit_namespace(info, done); });
+  }
+  NamespaceInfo account(std::string_view name = "default") const {
+    for (const NamespaceInfo& n : store->namespaces()) {
+      if (n.name == name) return n;
+    }
+    return {};
   }
 
   uint64_t seed_;

@@ -104,10 +104,14 @@ enum class Tlv : uint16_t {
   Counters = 22,
   CancelTarget = 23,
   NamespaceAction = 24,
+  Until = 25,
+  Expiry = 26,
+  ClearedLayout = 27,
+  PinBudget = 28,
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
-  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::NamespaceAction);
+  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget);
 }
 
 struct TlvView {

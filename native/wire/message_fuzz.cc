@@ -75,6 +75,10 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::HelloServer: return record<HelloServer>(tlv.value, parse_hello_server);
     case Tlv::Batch: return record<Batch>(tlv.value, parse_batch);
     case Tlv::Owner: return record<OwnerRecord>(tlv.value, parse_owner);
+    case Tlv::Until: return record<UntilRecord>(tlv.value, parse_until);
+    case Tlv::Expiry: return record<ExpiryRecord>(tlv.value, parse_expiry);
+    case Tlv::ClearedLayout: return record<LayoutId>(tlv.value, parse_layout_id);
+    case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
     case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);
     case Tlv::LayoutHandle: return record<LayoutHandleRecord>(tlv.value, parse_layout_handle);

@@ -75,6 +75,23 @@ Status parse_owner(ConstBytes value, OwnerRecord* out) noexcept {
   return {};
 }
 
+Status parse_until(ConstBytes value, UntilRecord* out) noexcept {
+  if (!load_exact(value, out) || out->reserved != 0 || (out->flags & ~kHoldPersistent) != 0) return Code::Invalid;
+  return out->hold_ms != 0 || (out->flags & kHoldPersistent) != 0 ? Status() : Status(Code::Invalid);
+}
+
+Status parse_expiry(ConstBytes value, ExpiryRecord* out) noexcept {
+  return load_exact(value, out) && out->reserved == 0 ? Status() : Status(Code::Invalid);
+}
+
+Status parse_layout_id(ConstBytes value, LayoutId* out) noexcept {
+  return load_exact(value, out) ? Status() : Status(Code::Invalid);
+}
+
+Status parse_pin_budget(ConstBytes value, PinBudgetRecord* out) noexcept {
+  return load_exact(value, out) ? Status() : Status(Code::Invalid);
+}
+
 Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept {
   return load_exact(value, out) ? Status() : Status(Code::Invalid);
 }

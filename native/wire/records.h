@@ -184,12 +184,26 @@ struct PartRecord {
 };
 static_assert(sizeof(PartRecord) == 16);
 
-struct OwnerRecord {  // release: of the keys in the sections, or of all the owner's holds when there are none
+struct OwnerRecord {  // hold, renew; release: of the keys in the sections, or of all the owner's holds when there are none
   uint64_t owner = 0;
   uint32_t hint = 0;
   uint32_t reserved = 0;
 };
 static_assert(sizeof(OwnerRecord) == 16);
+
+inline constexpr uint32_t kHoldPersistent = 1;
+struct UntilRecord {     // hold, renew: how long, from when the server reads it
+  uint64_t hold_ms = 0;  // 0 = without end: persistent holds alone
+  uint32_t flags = 0;    // kHoldPersistent: in the namespace's pin budget, survives a restart; not in a renew
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(UntilRecord) == 16);
+
+struct ExpiryRecord {  // expire
+  uint32_t ttl_s = 0;  // from when the server reads it; 0 = never
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(ExpiryRecord) == 8);
 
 struct CancelRecord {
   uint64_t request_id = 0;  // in flight on this connection
@@ -204,6 +218,10 @@ struct NamespaceRecord {  // with a NamespaceName TLV: the one acted upon; needs
   uint64_t quota_bytes = 0;  // 0 = no limit but the store's
 };
 static_assert(sizeof(NamespaceRecord) == 16);
+struct PinBudgetRecord {  // with an action; where it is absent: create 0, limit as it was
+  uint64_t bytes = 0;     // of blocks with persistent holds; 0 = no such holds
+};
+static_assert(sizeof(PinBudgetRecord) == 8);
 
 // ---- Within a request ----------------------------------------------------------------------------------------------------
 
@@ -297,6 +315,10 @@ Status parse_hello_client(ConstBytes value, HelloClient* out) noexcept;
 Status parse_hello_server(ConstBytes value, HelloServer* out) noexcept;
 Status parse_batch(ConstBytes value, Batch* out) noexcept;
 Status parse_owner(ConstBytes value, OwnerRecord* out) noexcept;
+Status parse_until(ConstBytes value, UntilRecord* out) noexcept;
+Status parse_expiry(ConstBytes value, ExpiryRecord* out) noexcept;
+Status parse_layout_id(ConstBytes value, LayoutId* out) noexcept;
+Status parse_pin_budget(ConstBytes value, PinBudgetRecord* out) noexcept;
 Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept;
 Status parse_namespace_action(ConstBytes value, NamespaceRecord* out) noexcept;
 Status parse_layout_handle(ConstBytes value, LayoutHandleRecord* out) noexcept;
@@ -379,8 +401,9 @@ struct PartTableView {
 // Sums come back too, for whoever knows what they must be; each fits u32, or the table is Invalid.
 Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_bytes, uint32_t* raw_bytes) noexcept;
 
-// A request with batch and sections: match, get, put, delete, release; Unsupported for the others. Checks: exactly one Batch;
-// an Owner for release and nowhere else; at least one section (release: or none); no empty section; at most kSectionsMax,
+// A request with batch and sections: match, get, put, delete, touch, hold, renew, release, expire; Unsupported for the
+// others. Checks: exactly one Batch; an Owner for hold, renew and release, Until for hold and renew, Expiry for expire, and
+// nowhere else; at least one section (release: or none; renew: none); no empty section; at most kSectionsMax,
 // kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
 // kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
 // match; Offers for every item of a put and nowhere else, and a PartTable for each coded one. Unknown TLVs are skipped unless
@@ -389,6 +412,10 @@ struct RequestView {
   Batch batch;
   bool has_owner = false;
   OwnerRecord owner;
+  bool has_until = false;
+  UntilRecord until;
+  bool has_expiry = false;
+  ExpiryRecord expiry;
   uint32_t section_count = 0;
   std::array<SectionView, kSectionsMax> sections;
   std::vector<PartTableView> part_tables;  // reused by its owner

@@ -13,6 +13,10 @@ struct Rules {
   bool hold = false;  // and lengths
   bool offers = false;
   bool owner = false;
+  bool until = false;
+  bool persistent = false;  // the flag of an Until
+  bool expiry = false;
+  bool sections = true;
   bool sections_needed = true;
 };
 
@@ -21,7 +25,11 @@ bool rules_of(Opcode opcode, Rules* out) noexcept {
     case Opcode::Match: *out = {.stop_at_miss = true, .hold = true}; return true;
     case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true}; return true;
     case Opcode::Put: *out = {.offers = true}; return true;
-    case Opcode::Delete: *out = {}; return true;
+    case Opcode::Delete:
+    case Opcode::Touch: *out = {}; return true;
+    case Opcode::Hold: *out = {.owner = true, .until = true, .persistent = true}; return true;
+    case Opcode::Renew: *out = {.owner = true, .until = true, .sections = false, .sections_needed = false}; return true;
+    case Opcode::Expire: *out = {.expiry = true}; return true;
     case Opcode::Release: *out = {.owner = true, .sections_needed = false}; return true;
     default: return false;
   }
@@ -76,6 +84,11 @@ class RequestParser {
         if (!rules_.owner || out_.has_owner) return Code::Invalid;
         out_.has_owner = true;
         return parse_owner(tlv.value, &out_.owner);
+      case Tlv::Until: return take_until(tlv.value);
+      case Tlv::Expiry:
+        if (!rules_.expiry || out_.has_expiry) return Code::Invalid;
+        out_.has_expiry = true;
+        return parse_expiry(tlv.value, &out_.expiry);
       case Tlv::Section: return take_section(tlv.value);
       case Tlv::Offers: return take_offers(tlv.value);
       case Tlv::PartTable: return take_part_table(tlv.value);
@@ -93,7 +106,15 @@ class RequestParser {
     return asks && !rules_.hold ? Status(Code::Invalid) : Status();
   }
 
+  Status take_until(ConstBytes value) noexcept {
+    if (!rules_.until || out_.has_until) return Code::Invalid;
+    out_.has_until = true;
+    if (Status s = parse_until(value, &out_.until); !s.ok()) return s;
+    return (out_.until.flags & kHoldPersistent) == 0 || rules_.persistent ? Status() : Status(Code::Invalid);
+  }
+
   Status take_section(ConstBytes value) noexcept {
+    if (!rules_.sections) return Code::Invalid;
     if (out_.section_count == kSectionsMax) return Code::TooLarge;
     Reader reader(value);
     SectionView section;
@@ -156,6 +177,7 @@ class RequestParser {
 
   Status check_whole() const noexcept {
     if (!has_batch_ || out_.has_owner != rules_.owner) return Code::Invalid;
+    if (out_.has_until != rules_.until || out_.has_expiry != rules_.expiry) return Code::Invalid;
     if (out_.section_count == 0 && rules_.sections_needed) return Code::Invalid;
     return rules_.offers ? check_offers() : Status();
   }
@@ -195,6 +217,10 @@ Status parse_request(Opcode opcode, ConstBytes body, RequestView* out) {
   out->batch = {};
   out->has_owner = false;
   out->owner = {};
+  out->has_until = false;
+  out->until = {};
+  out->has_expiry = false;
+  out->expiry = {};
   out->section_count = 0;
   out->part_tables.clear();
   Rules rules;

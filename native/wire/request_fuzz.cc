@@ -40,7 +40,9 @@ void check_section(const SectionView& section, bool put) {
 
 void check(const RequestView& view, Opcode opcode) {
   require(view.section_count <= kSectionsMax);
-  require(view.section_count > 0 || opcode == Opcode::Release);
+  require(view.section_count > 0 || opcode == Opcode::Release || opcode == Opcode::Renew);
+  require(view.section_count == 0 || opcode != Opcode::Renew);
+  require(!view.has_until || view.until.hold_ms != 0 || (view.until.flags & kHoldPersistent) != 0);
   uint64_t keys = 0;
   uint64_t items = 0;
   for (uint32_t i = 0; i < view.section_count; ++i) {

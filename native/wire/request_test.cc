@@ -119,7 +119,7 @@ TEST(Request, OtherOpcodesAreUnsupported) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     const auto code = static_cast<Opcode>(opcode);
     const bool parsed = code == Opcode::Match || code == Opcode::Get || code == Opcode::Put || code == Opcode::Delete ||
-                        code == Opcode::Release;
+                        code == Opcode::Release || (code >= Opcode::Touch && code <= Opcode::Expire);
     EXPECT_EQ(status(code, good) == Code::Unsupported, !parsed) << opcode;
   }
 }
@@ -142,6 +142,45 @@ TEST(Request, ReleaseNeedsAnOwnerAndNobodyElseHasOne) {
   for (const Opcode opcode : kWithSections) {
     EXPECT_EQ(status(opcode, [](FrameWriter& f) { batch(f), owner(f), section(f); }), Code::Invalid);
   }
+}
+
+TEST(Request, HoldAndRenewNeedAnOwnerAndATime) {
+  const auto until = [](FrameWriter& f, const UntilRecord& record) { f.tlv(Tlv::Until, record); };
+  const auto hold = [&](const UntilRecord& record) {
+    return status(Opcode::Hold, [&](FrameWriter& f) { batch(f), owner(f), until(f, record), section(f); });
+  };
+  EXPECT_TRUE(hold({.hold_ms = 1}).ok());
+  EXPECT_TRUE(hold({.hold_ms = 0, .flags = kHoldPersistent}).ok());
+  EXPECT_TRUE(hold({.hold_ms = UINT64_MAX, .flags = kHoldPersistent}).ok());
+  EXPECT_EQ(hold({}), Code::Invalid) << "a lease has an end";
+  EXPECT_EQ(hold({.hold_ms = 1, .flags = 2}), Code::Invalid);
+  EXPECT_EQ(hold({.hold_ms = 1, .reserved = 1}), Code::Invalid);
+  const UntilRecord second{.hold_ms = 1000};
+  EXPECT_EQ(status(Opcode::Hold, [&](FrameWriter& f) { batch(f), owner(f), section(f); }), Code::Invalid);
+  EXPECT_EQ(status(Opcode::Hold, [&](FrameWriter& f) { batch(f), until(f, second), section(f); }), Code::Invalid);
+  EXPECT_EQ(status(Opcode::Hold, [&](FrameWriter& f) { batch(f), owner(f), until(f, second); }), Code::Invalid);
+  const Write twice = [&](FrameWriter& f) { batch(f), owner(f), until(f, second), until(f, second), section(f); };
+  EXPECT_EQ(status(Opcode::Hold, twice), Code::Invalid);
+  EXPECT_TRUE(status(Opcode::Renew, [&](FrameWriter& f) { batch(f), owner(f), until(f, second); }).ok());
+  const Write with_keys = [&](FrameWriter& f) { batch(f), owner(f), until(f, second), section(f); };
+  EXPECT_EQ(status(Opcode::Renew, with_keys), Code::Invalid) << "it is about all that an owner has";
+  const UntilRecord pin{.hold_ms = 1, .flags = kHoldPersistent};
+  EXPECT_EQ(status(Opcode::Renew, [&](FrameWriter& f) { batch(f), owner(f), until(f, pin); }), Code::Invalid);
+  for (const Opcode opcode : kWithSections) {
+    EXPECT_EQ(status(opcode, [&](FrameWriter& f) { batch(f), until(f, second), section(f); }), Code::Invalid);
+  }
+}
+
+TEST(Request, ExpireNeedsAnExpiryAndNobodyElseHasOne) {
+  const Write write = [](FrameWriter& f) { batch(f), f.tlv(Tlv::Expiry, ExpiryRecord{.ttl_s = 5}), section(f); };
+  RequestView view;
+  ASSERT_TRUE(parse_request(Opcode::Expire, body(write), &view).ok());
+  EXPECT_EQ(view.expiry.ttl_s, 5U);
+  EXPECT_EQ(status(Opcode::Expire, [](FrameWriter& f) { batch(f), section(f); }), Code::Invalid);
+  EXPECT_EQ(status(Opcode::Touch, write), Code::Invalid);
+  for (const Opcode opcode : kWithSections) EXPECT_EQ(status(opcode, write), Code::Invalid);
+  ASSERT_TRUE(parse_request(Opcode::Touch, body([](FrameWriter& f) { batch(f), section(f); }), &view).ok());
+  EXPECT_FALSE(view.has_expiry) << "a reused view";
 }
 
 TEST(Request, HoldsAndLengthsBelongToMatch) {
@@ -167,7 +206,7 @@ TEST(Request, SkipsUnknownTlvsUnlessTheyMustBeUnderstood) {
                   [kind](FrameWriter& f) { batch(f), f.tlv_bytes(static_cast<Tlv>(kind), as_bytes("?")), section(f); });
   };
   EXPECT_TRUE(with(0).ok());
-  EXPECT_TRUE(with(25).ok());
+  EXPECT_TRUE(with(static_cast<uint16_t>(Tlv::PinBudget) + 1).ok());
   EXPECT_TRUE(with(0x7FFF).ok());
   EXPECT_EQ(with(0x8000), Code::Unsupported);
   EXPECT_EQ(with(0x8009), Code::Unsupported);

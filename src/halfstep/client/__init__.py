@@ -2,18 +2,20 @@
 
 from halfstep.client.client import Client
 from halfstep.client.connect import connect
-from halfstep.client.entries import Entry
+from halfstep.client.entries import Entry, Namespace
 from halfstep.client.facts import ClientFacts
 from halfstep.client.queue import Queue
 from halfstep.client.region import PartDescriptor, Region, Rows, Template
 from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
-from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import Answer, ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.session import Session
 from halfstep.client.ticket import Event, Ticket
 
 __all__ = [
     "PARENT_ROOT",
     "PARENT_UNKNOWN",
     "Answer",
+    "ChangeResult",
     "Client",
     "ClientFacts",
     "DeleteResult",
@@ -21,12 +23,14 @@ __all__ = [
     "Event",
     "GetResult",
     "MatchResult",
+    "Namespace",
     "PartDescriptor",
     "PutResult",
     "Queue",
     "Region",
     "ReleaseResult",
     "Rows",
+    "Session",
     "Template",
     "Ticket",
     "connect",

@@ -16,13 +16,14 @@ from halfstep.client.queue import Queue
 from halfstep.client.request import (
     CommonOptions,
     GetOptions,
+    HoldOptions,
     Keys,
     MatchOptions,
     PutOptions,
     Request,
     Requests,
 )
-from halfstep.client.results import DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -57,6 +58,22 @@ class Aio:
     async def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> ReleaseResult:
         """See Client.release."""
         return await self._run(self._requests.release(owner, keys, **options))
+
+    async def touch(self, keys: Keys, **options: Unpack[CommonOptions]) -> ChangeResult:
+        """See Client.touch."""
+        return await self._run(self._requests.touch(keys, **options))
+
+    async def hold(self, keys: Keys, *, owner: int, **options: Unpack[HoldOptions]) -> ChangeResult:
+        """See Client.hold."""
+        return await self._run(self._requests.hold(keys, owner=owner, **options))
+
+    async def renew(self, owner: int, seconds: float, *, deadline_ms: float | None = None) -> ChangeResult:
+        """See Client.renew."""
+        return await self._run(self._requests.renew(owner, seconds, deadline_ms=deadline_ms))
+
+    async def expire(self, keys: Keys, ttl_s: int, **options: Unpack[CommonOptions]) -> ChangeResult:
+        """See Client.expire."""
+        return await self._run(self._requests.expire(keys, ttl_s, **options))
 
     async def _run(self, request: Request[R]) -> R:
         if not request.online:

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
-from halfstep.client.entries import Entry, counters_of, entry_of
+from halfstep.client.entries import Entry, Namespace, counters_of, entry_of, namespaces_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
 from halfstep.client.queue import Queue
 from halfstep.client.region import Region
 from halfstep.client.request import (
+    OP_CLEAR,
     OP_LIST,
     OP_NAMESPACE_CREATE,
     OP_NAMESPACE_DELETE,
+    OP_NAMESPACE_LIMIT,
     OP_STAT,
     CommonOptions,
     GetOptions,
+    HoldOptions,
     Keys,
     MatchOptions,
     Mode,
@@ -37,7 +40,17 @@ from halfstep.client.request import (
     Requests,
     request_of,
 )
-from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult, describe
+from halfstep.client.results import (
+    Answer,
+    ChangeResult,
+    DeleteResult,
+    GetResult,
+    MatchResult,
+    PutResult,
+    ReleaseResult,
+    describe,
+)
+from halfstep.client.session import Session
 from halfstep.client.url import Endpoint, namespace_fault
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
@@ -117,9 +130,57 @@ class Client:
         """Remove blocks; ok means gone for good, also after a restart. Errors: ConfigError."""
         return self._call(self._requests.delete(keys, **options))
 
+    # ---- a block's life: also answers ----
+
+    def touch(self, keys: Keys, **options: Unpack[CommonOptions]) -> ChangeResult:
+        """Say that blocks are in use, without reading them: the last key counts as used last, so pass a chain leaf first.
+
+        ok per item: it is there. Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.touch(keys, **options))
+
+    def hold(self, keys: Keys, *, owner: int, **options: Unpack[HoldOptions]) -> ChangeResult:
+        """Keep blocks from eviction and from their namespace's quota for `owner`, a number over 0; the newest hold wins.
+
+        seconds: how long. persistent=False: a lease, cut to the daemon's longest (60 s unless configured), gone with a restart.
+        persistent=True: a pin; it counts against the namespace's pin budget (bytes), survives restarts, and ok means that it is
+        on media; seconds=None: until released. Neither keeps a block from its expiry.
+        ok, miss (absent), or throttled (budget, load) per item. Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.hold(keys, owner=owner, **options))
+
+    def lease(self, keys: Keys, owner: int, seconds: float) -> ChangeResult:
+        """`hold` for a while."""
+        return self.hold(keys, owner=owner, seconds=seconds)
+
+    def pin(self, keys: Keys, owner: int, seconds: float | None = None) -> ChangeResult:
+        """`hold` across restarts, within the pin budget; None = until released."""
+        return self.hold(keys, owner=owner, seconds=seconds, persistent=True)
+
+    def session(self, seconds: float = 30) -> Session:
+        """`with client.session() as session: session.hold(keys)`: leases that are renewed until the block is left.
+
+        seconds: how long they outlive this process when it dies.
+        """
+        return Session(self, seconds)
+
+    def renew(self, owner: int, seconds: float, *, deadline_ms: float | None = None) -> ChangeResult:
+        """Let all leases of `owner` end so many seconds from now; pins stay as they are.
+
+        One answer: ok, or miss (absent) when it has none. Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.renew(owner, seconds, deadline_ms=deadline_ms))
+
     def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> ReleaseResult:
-        """End what `owner` holds: on `keys`, or everything. Errors: ConfigError."""
+        """End what `owner` holds, leases and pins: on `keys`, or everything. Errors: ConfigError. Deadline: deadline_ms."""
         return self._call(self._requests.release(owner, keys, **options))
+
+    def expire(self, keys: Keys, ttl_s: int, **options: Unpack[CommonOptions]) -> ChangeResult:
+        """Let blocks end `ttl_s` whole seconds from now, 0 = never, whatever was said before; ok means that it is on media.
+
+        ok, miss (absent) or throttled (load) per item. Errors: ConfigError. Deadline: deadline_ms.
+        """
+        return self._call(self._requests.expire(keys, ttl_s, **options))
 
     def queue(self) -> Queue:
         """A queue of its own: submit without waiting, poll, eventfd."""
@@ -194,13 +255,58 @@ class Client:
         self._operate("stat", batch)
         return counters_of(batch.records)
 
-    def create_namespace(self, name: str, quota_bytes: int = 0) -> None:
-        """Make a namespace; quota 0 = no limit but the store's. Errors: Unavailable, ConfigError (refused)."""
-        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes)
+    def clear(self, layout: Layout | bytes | None = None) -> None:
+        """Drop all blocks of a layout in this namespace, at once and for good; clients that use it go on with an empty one.
+
+        layout: a Layout, the 16 bytes of a layout id, or by default the client's own.
+        Errors: Unavailable, ConfigError (the namespace has no such layout).
+        """
+        layout_id = layout if isinstance(layout, bytes) else (layout or self.layout).id
+        batch = _peer.Batch(OP_CLEAR)
+        with Refusals():
+            batch.set_layout_id(layout_id)
+        self._operate(f"clear layout {layout_id.hex()} of namespace {self.namespace!r}", batch)
+
+    def namespaces(self) -> tuple[Namespace, ...]:
+        """The namespaces, their limits and what they use: all of them to an operator, to others their own.
+
+        Errors: Unavailable, ProtocolError.
+        """
+        return tuple(namespaces_of(self.stat()))
+
+    def create_namespace(self, name: str, quota_bytes: int = 0, *, pin_budget_bytes: int = 0, default_ttl_s: int = 0) -> None:
+        """Make a namespace. quota_bytes 0: no limit but the store's. pin_budget_bytes 0: no persistent holds.
+
+        default_ttl_s: of puts that name none, 0 = never. Errors: Unavailable, ConfigError (refused, is there already).
+        """
+        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes, pin_budget_bytes, default_ttl_s)
+
+    def limit_namespace(
+        self,
+        name: str,
+        *,
+        quota_bytes: int | None = None,
+        pin_budget_bytes: int | None = None,
+        default_ttl_s: int | None = None,
+    ) -> None:
+        """Change a namespace's limits; None = as it is. Over a new quota it loses its oldest blocks, soon.
+
+        Errors: Unavailable, ConfigError (refused, unknown).
+        """
+        known = [space for space in self.namespaces() if space.name == name]
+        if not known:
+            raise ConfigError(f"namespace {name!r} does not exist, or is not this connection's to see")
+        self._namespace(
+            OP_NAMESPACE_LIMIT,
+            name,
+            known[0].quota_bytes if quota_bytes is None else quota_bytes,
+            known[0].pin_budget_bytes if pin_budget_bytes is None else pin_budget_bytes,
+            known[0].default_ttl_s if default_ttl_s is None else default_ttl_s,
+        )
 
     def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its blocks. Errors: Unavailable, ConfigError (refused, unknown)."""
-        self._namespace(OP_NAMESPACE_DELETE, name, 0)
+        self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0)
 
     # ---- about itself ----
 
@@ -314,12 +420,18 @@ class Client:
         error = self.facts().last_error
         raise Unavailable(f"{why}: {error}" if error else why)
 
-    def _namespace(self, operation: int, name: str, quota_bytes: int) -> None:
+    def _namespace(self, operation: int, name: str, quota_bytes: int, pin_budget_bytes: int, default_ttl_s: int) -> None:
         if problem := namespace_fault(name):
             raise ConfigError(f"namespace {name!r} {problem}")
         batch = _peer.Batch(operation)
-        batch.set_namespace(name, unsigned("quota_bytes", quota_bytes, 64))
-        self._operate(f"{'create' if operation == OP_NAMESPACE_CREATE else 'delete'} namespace {name!r}", batch)
+        batch.set_namespace(
+            name,
+            unsigned("quota_bytes", quota_bytes, 64),
+            unsigned("pin_budget_bytes", pin_budget_bytes, 64),
+            unsigned("default_ttl_s", default_ttl_s, 32),
+        )
+        verb = {OP_NAMESPACE_CREATE: "create", OP_NAMESPACE_LIMIT: "limit", OP_NAMESPACE_DELETE: "delete"}[operation]
+        self._operate(f"{verb} namespace {name!r}", batch)
 
 
 class _Terms:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import NamedTuple
 
@@ -24,6 +25,20 @@ class Entry(NamedTuple):
     expiry_s: int
 
 
+class Namespace(NamedTuple):
+    """A tenant's limits, and what it uses. quota_bytes 0: no limit but the store's; default_ttl_s 0: none.
+
+    used_bytes: what the quota counts, blocks that are being written too. pinned_bytes: of blocks with persistent holds.
+    """
+
+    name: str
+    quota_bytes: int
+    used_bytes: int
+    pin_budget_bytes: int
+    pinned_bytes: int
+    default_ttl_s: int
+
+
 def entry_of(record: bytes, key: bytes) -> Entry:
     """Errors: ProtocolError."""
     if len(record) != _ENTRY.size:
@@ -40,3 +55,28 @@ def counters_of(records: list[tuple[bytes, bytes]]) -> dict[str, float]:
             raise ProtocolError(f"counter {name!r} of {len(record)} bytes; version 1 has {_COUNTER.size}")
         counters[name.decode()] = counters.get(name.decode(), 0) + _COUNTER.unpack(record)[0]
     return counters
+
+
+_ACCOUNT = re.compile(r'halfstep_namespace_bytes\{namespace="((?:[^"\\]|\\.)*)",of="(\w+)"\}')
+
+
+def namespaces_of(counters: dict[str, float]) -> list[Namespace]:
+    """The namespaces that `stat` told of, by name. Errors: ProtocolError."""
+    accounts: dict[str, dict[str, int]] = {}
+    for name, value in counters.items():
+        if match := _ACCOUNT.fullmatch(name):
+            accounts.setdefault(match[1], {})[match[2]] = int(value)
+    try:
+        return [
+            Namespace(
+                re.sub(r"\\(.)", r"\1", name),
+                account["quota"],
+                account["used"],
+                account["pin_budget"],
+                account["pinned"],
+                int(counters[f'halfstep_namespace_default_ttl_seconds{{namespace="{name}"}}']),
+            )
+            for name, account in sorted(accounts.items())
+        ]
+    except KeyError as error:
+        raise ProtocolError(f"stat: a namespace without {error}") from None

@@ -20,6 +20,7 @@ from halfstep.arguments import real_number
 from halfstep.client.request import (
     CommonOptions,
     GetOptions,
+    HoldOptions,
     Keys,
     MatchOptions,
     PutOptions,
@@ -27,7 +28,7 @@ from halfstep.client.request import (
     Request,
     Requests,
 )
-from halfstep.client.results import DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
 from halfstep.client.ticket import Event, Ticket
 from halfstep.errors import ConfigError
 
@@ -88,6 +89,22 @@ class Queue:
     def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> Ticket[ReleaseResult]:
         """See Client.release."""
         return self.submit(self._requests.release(owner, keys, **options))
+
+    def touch(self, keys: Keys, **options: Unpack[CommonOptions]) -> Ticket[ChangeResult]:
+        """See Client.touch."""
+        return self.submit(self._requests.touch(keys, **options))
+
+    def hold(self, keys: Keys, *, owner: int, **options: Unpack[HoldOptions]) -> Ticket[ChangeResult]:
+        """See Client.hold."""
+        return self.submit(self._requests.hold(keys, owner=owner, **options))
+
+    def renew(self, owner: int, seconds: float, *, deadline_ms: float | None = None) -> Ticket[ChangeResult]:
+        """See Client.renew."""
+        return self.submit(self._requests.renew(owner, seconds, deadline_ms=deadline_ms))
+
+    def expire(self, keys: Keys, ttl_s: int, **options: Unpack[CommonOptions]) -> Ticket[ChangeResult]:
+        """See Client.expire."""
+        return self.submit(self._requests.expire(keys, ttl_s, **options))
 
     def submit(self, request: Request[R]) -> Ticket[R]:
         """Hand over a request. Errors: ConfigError (it breaks a rule, the queue or the client is closed)."""

@@ -22,6 +22,7 @@ from halfstep.client.results import (
     REASON_SKIPPED,
     Answer,
     Answers,
+    ChangeResult,
     DeleteResult,
     GetResult,
     MatchResult,
@@ -32,10 +33,12 @@ from halfstep.client.results import (
 from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX, Layout
 
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 # enum hs_operation.
 OP_MATCH, OP_GET, OP_PUT, OP_DELETE, OP_RELEASE, OP_LIST, OP_STAT, OP_NAMESPACE_CREATE, OP_NAMESPACE_DELETE = range(1, 10)
+OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT = range(10, 16)
 
 PARENT_ROOT = -1
 PARENT_UNKNOWN = -2
@@ -86,6 +89,13 @@ class PutOptions(CommonOptions, total=False):
     hint: int
     durability: Literal["cache", "persist"]
     priority: int
+
+
+class HoldOptions(CommonOptions, total=False):
+    """seconds: how long from now; None = without end, which only a persistent hold can be. persistent: survives a restart."""
+
+    seconds: float | None
+    persistent: bool
 
 
 class Terms(Protocol):
@@ -254,10 +264,7 @@ class Requests:
         """Remove blocks, for good."""
         with Refusals():
             batch, count = self._batch(OP_DELETE, keys, layout, first_component, components)
-            answers = new_answers(count * components)
-            batch.set_outputs(answers, None)
-            batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
-        return self._request(batch, answers, lambda: DeleteResult(answers, count, components))
+            return self._of_keys(batch, count, components, DeleteResult, deadline_ms)
 
     def release(
         self,
@@ -270,25 +277,95 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[ReleaseResult]:
         """End holds of `owner`: on `keys`, or all of them."""
-        if whole_number("owner", owner) == 0:
-            raise ConfigError("owner=0: is nobody; pass the number that the hold was taken with")
         with Refusals():
             if keys is None:
-                batch, answers, count, components = _peer.Batch(OP_RELEASE), new_answers(1), 1, 1
-            else:
-                batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
-                answers = new_answers(count * components)
-                batch.set_outputs(answers, None)
-            batch.set_hold(unsigned("owner", owner, 64), 0)
-            batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+                return self._of_owner(_peer.Batch(OP_RELEASE), owner, ReleaseResult, deadline_ms)
+            batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
+            batch.set_hold(_owner(owner), 0)
+            return self._of_keys(batch, count, components, ReleaseResult, deadline_ms)
 
-        def result() -> ReleaseResult:
-            if keys is None and batch.done:
+    def touch(
+        self,
+        keys: Keys,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[ChangeResult]:
+        """Say that blocks are in use."""
+        with Refusals():
+            batch, count = self._batch(OP_TOUCH, keys, layout, first_component, components)
+            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+
+    def hold(
+        self,
+        keys: Keys,
+        *,
+        owner: int,
+        seconds: float | None = None,
+        persistent: bool = False,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[ChangeResult]:
+        """Keep blocks for an owner."""
+        if seconds is None and not persistent:
+            raise ConfigError("seconds=None: only a persistent hold has no end; pass a time, or persistent=True")
+        with Refusals():
+            batch, count = self._batch(OP_HOLD, keys, layout, first_component, components)
+            batch.set_hold(_owner(owner), 0)
+            batch.set_life(0 if seconds is None else _hold_ms(seconds), bool(persistent))
+            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+
+    def renew(self, owner: int, seconds: float, *, deadline_ms: float | None = None) -> Request[ChangeResult]:
+        """Move the end of an owner's leases."""
+        with Refusals():
+            batch = _peer.Batch(OP_RENEW)
+            batch.set_life(_hold_ms(seconds), persistent=False)
+            return self._of_owner(batch, owner, ChangeResult, deadline_ms)
+
+    def expire(
+        self,
+        keys: Keys,
+        ttl_s: int,
+        *,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[ChangeResult]:
+        """Say anew when blocks end."""
+        with Refusals():
+            batch, count = self._batch(OP_EXPIRE, keys, layout, first_component, components)
+            batch.set_life(unsigned("ttl_s", ttl_s, 32), persistent=False)
+            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+
+    def _of_keys(
+        self, batch: _peer.Batch, keys: int, components: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
+    ) -> Request[R]:
+        """A batch with one answer per item and nothing else."""
+        answers = new_answers(keys * components)
+        batch.set_outputs(answers, None)
+        batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+        return self._request(batch, answers, lambda: make(answers, keys, components))
+
+    def _of_owner(
+        self, batch: _peer.Batch, owner: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
+    ) -> Request[R]:
+        """A batch without keys: one answer, about all that an owner has."""
+        answers = new_answers(1)
+        batch.set_hold(_owner(owner), 0)
+        batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+
+        def result() -> R:
+            if batch.done:
                 answer, reason = batch.outcome
                 answers[0] = (answer, 0, reason)
-            return ReleaseResult(answers, count, components)
+            return make(answers, 1, 1)
 
-        return self._request(batch, answers, result, itemless=keys is None)
+        return self._request(batch, answers, result, itemless=True)
 
     def _batch(
         self,
@@ -338,6 +415,19 @@ def request_of(batch: _peer.Batch, deadline_ms: float) -> Request[None]:
     """A request without items (list, stat, namespaces): its outcome is in the batch."""
     batch.set_options(_deadline_us(None, deadline_ms), 0, 0, 0, wants_progress=False)
     return Request(batch, new_answers(0), lambda: None)
+
+
+def _owner(owner: int) -> int:
+    if whole_number("owner", owner) == 0:
+        raise ConfigError("owner=0: is nobody; pass the number that the hold was taken with")
+    return unsigned("owner", owner, 64)
+
+
+def _hold_ms(seconds: float) -> int:
+    number = real_number("seconds", seconds)
+    if not (number > 0 and number * 1000 < 1 << 63):
+        raise ConfigError(f"seconds={seconds}: must be over 0")
+    return max(1, math.ceil(number * 1000))
 
 
 def _all_skipped(answers: Answers) -> Answers:

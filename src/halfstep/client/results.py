@@ -154,6 +154,16 @@ class DeleteResult(Result):
     __slots__ = ()
 
 
+class ChangeResult(Result):
+    """What became of a touch, hold, renew or expire: `ok` means done, `miss` that no such block is there.
+
+    throttled: a hold found no room (the reason says budget: the pin budget or the table of holds; load: the record log).
+    A renew has one answer, for the owner; miss (absent) means that none of its leases is left.
+    """
+
+    __slots__ = ()
+
+
 class ReleaseResult(Result):
     """What became of a release. Without keys (all of an owner's holds) it has one answer, for the request as a whole."""
 

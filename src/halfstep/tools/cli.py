@@ -24,6 +24,8 @@ COMMANDS = {
     "get": ("halfstep.tools.blocks", "get"),
     "rm": ("halfstep.tools.blocks", "rm"),
     "match": ("halfstep.tools.blocks", "match"),
+    "clear": ("halfstep.tools.namespaces", "clear"),
+    "namespace": ("halfstep.tools.namespaces", "namespace"),
     "bench": ("halfstep.tools.bench", "bench"),
     "replay": ("halfstep.tools.replay", "replay"),
     "completion": ("halfstep.tools.completion", "completion"),
@@ -82,6 +84,7 @@ def main() -> None:
     On a flash node:     halfstep serve
     Is it all right?     halfstep check; of a stopped store: halfstep fsck
     What is in it?       halfstep stat, halfstep ls
+    Who has how much?    halfstep namespace ls
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay
 

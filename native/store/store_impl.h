@@ -1,0 +1,125 @@
+// store_impl.h — the Store itself: its parts, and which file has which of its verbs.
+//   store.cc        blocks: find, put, and what drives it all once per turn
+//   store_life.cc   remove, touch, expire, holds
+//   store_names.cc  namespaces, layouts, clear, list
+//   store_open.cc   format, open, close
+// Thread: the shard's.
+#pragma once
+
+#include <deque>
+
+#include "store/core.h"
+#include "store/header_io.h"
+#include "store/reader.h"
+#include "store/recovery.h"
+#include "store/rewriter.h"
+#include "store/sealer.h"
+#include "store/segment_source.h"
+#include "store/streams.h"
+#include "store/sweeper.h"
+#include "store/touch_map.h"
+
+namespace halfstep::store {
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header,
+            std::unique_ptr<ReclaimPolicy> policy)
+      : core_(engine, slots, clock, options, std::move(header)),
+        policy_(std::move(policy)),
+        header_writer_(engine, core_.flusher, core_.header),
+        reader_(core_),
+        source_(core_, *policy_),
+        streams_(core_, source_),
+        rewriter_(core_, streams_, *policy_),
+        sealer_(core_),
+        touch_map_(core_),
+        sweeper_(core_) {}
+
+  Status recover_now() { return recover(core_, &report_); }
+  RecoveryReport& report() noexcept { return report_; }
+
+  const Geometry& geometry() const noexcept override { return core_.places.geometry; }
+  const RecoveryReport& recovery() const noexcept override { return report_; }
+  std::array<std::byte, 16> uuid() const noexcept override { return core_.header.fixed.store_uuid; }
+
+  bool has_namespace(std::string_view name) const noexcept override { return core_.header.find_namespace(name) != nullptr; }
+  std::vector<NamespaceInfo> namespaces() const override;
+  void create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) override;
+  void limit_namespace(const NamespaceInfo& info, std::function<void(Status)> done) override;
+  void delete_namespace(std::string_view name, std::function<void(Status)> done) override;
+  void clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) override;
+  void register_layout(std::string_view name, const wire::Layout& layout,
+                       std::function<void(Status, uint32_t scope)> done) override;
+  uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept override;
+  const wire::Layout* layout_of(uint32_t scope) const noexcept override { return core_.names.layout(scope); }
+  IndexKey key_of(const BlockName& name) const noexcept override;
+
+  Found find(const IndexKey& key) noexcept override;
+  Status begin_reads(std::span<Read* const> window) override { return reader_.begin(window); }
+  void unpin(Resident* resident) noexcept override { core_.memory.unpin(Extent::of(*resident)); }
+  Status begin_write(Write& write) override;
+  void commit_write(Write& write) override;
+  void abort_write(Write& write) noexcept override;
+  void remove(Change& change) override;
+  void touch(std::span<const IndexKey> keys) override;
+  void expire(Change& change) override;
+  uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
+                const std::function<void(const Listed&)>& visit) const override;
+
+  Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) override;
+  void hold(Change& change) override;
+  uint64_t renew(uint64_t owner, uint64_t until_us) noexcept override;
+  void release(Change& change) override;
+  void release_all(Change& change) override;
+
+  void turn() override;
+  uint64_t next_turn_us() const noexcept override;
+  void set_on_memory(std::function<void()> on_memory) override { on_memory_ = std::move(on_memory); }
+  Status close() override;
+
+  const Counters& counters() const noexcept override { return core_.counters; }
+  Gauges gauges() const noexcept override;
+
+ private:
+  Status cut(Write& write, std::vector<PartInfo>* parts) const;
+  bool present(const IndexKey& key, uint32_t* block_bytes, bool* durable) noexcept;
+  void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
+  bool absent_remove_due() const noexcept {
+    return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
+  }
+  void answer_absent_removes();
+  bool log_takes_life();
+  bool find_dead_pins(const Holds::Pinned& wanted);
+  // Logs the record for the change's key; `change` is answered when it is on media.
+  void log_life(format::Record record, Change& change);
+
+  void count_metadata() noexcept;
+
+  Core core_;
+  std::unique_ptr<ReclaimPolicy> policy_;
+  HeaderWriter header_writer_;
+  BlockReader reader_;
+  SegmentSource source_;
+  Streams streams_;
+  Rewriter rewriter_;
+  Sealer sealer_;
+  TouchMap touch_map_;
+  Sweeper sweeper_;
+  uint64_t header_bytes_counted_ = 0;
+  RecoveryReport report_;
+  std::vector<PartInfo> cut_;  // of the write that is being begun
+  std::function<void()> on_memory_;
+  // Removes of blocks that were not there: answered when all tombstones before them are on media.
+  struct AbsentRemove {
+    Change* change = nullptr;
+    uint64_t tombstones_before = 0;
+  };
+  std::deque<AbsentRemove> absent_removes_;
+  static constexpr uint64_t kTidyUs = 1'000'000;
+  uint64_t room_for_life_at_us_ = 0;  // what makes room is not looked for before
+  uint64_t dead_pins_at_us_ = 0;
+  bool closing_ = false;
+};
+
+}  // namespace halfstep::store

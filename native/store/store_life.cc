@@ -1,0 +1,208 @@
+// store_life.cc — how a block's life goes on and ends: touch, expire, holds, remove.
+// What a restart has to know is in force at once in memory and answered when it is on media: who is not answered does not know
+// what a restart will say.
+#include "store/store_impl.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr uint64_t kForLongestS = uint64_t{1} << 40;
+
+void answer(Change& change, Status status) {
+  change.status = status;
+  change.done(change);
+}
+
+}  // namespace
+
+// ---- Remove ----------------------------------------------------------------------------------------------------------------
+
+void StoreImpl::remove(Change& change) {
+  uint32_t block_bytes = 0;
+  bool durable = false;
+  const bool there = present(change.key, &block_bytes, &durable);
+  // An expired block counts as absent, but needs its tombstone: the clock may go back.
+  bool stored = there;
+  // A block that is being filled is not there yet: what its writer commits later is a newer one.
+  if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state != ExtentState::Filling) {
+    core_.memory.unlist(*extent);
+    core_.memory.settle(*extent);
+  }
+  if (const Location location = core_.catalog.find(change.key); location.valid()) {
+    core_.catalog.drop(location);
+    stored = true;
+  }
+  // A lease waits for the block to come back; a pin was taken on these bytes.
+  core_.holds.unpin_all(change.key, [](const IndexKey&) {});
+  change.status = there ? Status() : Status(Code::NotFound);
+  if (!stored) {
+    if (!core_.all_buried()) change.status = Code::IoError;  // it may come back: its tombstone is still to be written
+    absent_removes_.push_back({&change, core_.log.tombstones_appended()});
+    return;
+  }
+  if (there) {
+    ++core_.counters.removes;
+    ++core_.counters.blocks_evicted;
+    ++core_.counters.blocks_evicted_deleted;
+  }
+  change.store_own = &core_;
+  core_.log_tombstone(
+      change.key,
+      [](RecordLog::Pending& pending, Status status) {
+        auto* done = static_cast<Change*>(pending.owner);
+        auto* core = static_cast<Core*>(done->store_own);
+        status.ok() ? core->give_pending(pending) : core->keep_burying(pending);
+        if (!status.ok()) done->status = Status(Code::IoError, status.detail());
+        done->done(*done);
+      },
+      &change);
+}
+
+void StoreImpl::answer_absent_removes() {
+  while (absent_remove_due()) {
+    Change& change = *absent_removes_.front().change;
+    absent_removes_.pop_front();
+    if (!core_.all_buried()) change.status = Code::IoError;
+    change.done(change);
+  }
+}
+
+// ---- Touch, expire ---------------------------------------------------------------------------------------------------------
+
+void StoreImpl::touch(std::span<const IndexKey> keys) {
+  for (const IndexKey& key : keys) core_.touch(key);
+  core_.counters.touches += keys.size();
+}
+
+void StoreImpl::expire(Change& change) {
+  if (!find(change.key).present) return answer(change, Code::NotFound);
+  if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
+  const uint64_t until_s = core_.store_time_s() + change.for_s;
+  const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
+  if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state == ExtentState::Dirty) {
+    extent->entry.expiry_s = expiry_s;
+  }
+  if (const Location location = core_.catalog.find(change.key); location.valid()) {
+    core_.catalog.set_expiry(location, expiry_s);
+  }
+  sweeper_.note_expiry(expiry_s);
+  format::Record record;
+  record.kind = static_cast<uint8_t>(format::RecordKind::Expiry);
+  record.value = expiry_s;
+  log_life(record, change);
+}
+
+// ---- Holds -----------------------------------------------------------------------------------------------------------------
+
+Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
+  if (!find(key).present) return Code::NotFound;
+  if (!core_.holds.take(key, owner, core_.clock.now_us(), until_us)) {
+    ++core_.counters.holds_refused;
+    return {Code::Throttled, kThrottledPins};
+  }
+  ++core_.counters.holds_taken;
+  if (const Location location = core_.catalog.find(key); location.valid()) core_.catalog.set_held(location, true);
+  return {};
+}
+
+void StoreImpl::hold(Change& change) {
+  if (!find(change.key).present) return answer(change, Code::NotFound);
+  const Location location = core_.catalog.find(change.key);
+  const Extent* extent = core_.memory.find(change.key);
+  const Holds::Pinned pinned = location.valid()
+                                   ? Holds::Pinned{core_.catalog.at(location).scope, core_.catalog.at(location).extent_bytes()}
+                                   : Holds::Pinned{extent->entry.scope, extent->shape.extent_bytes()};
+  const auto refuse = [&](int32_t why) {
+    ++core_.counters.holds_refused;
+    answer(change, {Code::Throttled, why});
+  };
+  if (!log_takes_life()) return refuse(kThrottledLog);
+  if (!core_.holds.pinned(change.key) && !core_.names.pin_fits(pinned.scope, pinned.bytes) && !find_dead_pins(pinned)) {
+    return refuse(kThrottledPins);
+  }
+  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_s = core_.store_time_s();
+  const uint64_t until_s = change.for_s == 0 ? format::kHoldNoEnd : now_s + std::min(change.for_s, kForLongestS);
+  change.store_fresh_pin = !core_.holds.pinned_by(change.key, change.holder);
+  if (!core_.holds.pin(change.key, change.holder, now_us, until_us_of(until_s, now_s, now_us), pinned)) {
+    return refuse(kThrottledPins);
+  }
+  ++core_.counters.holds_taken;
+  if (location.valid()) core_.catalog.set_held(location, true);
+  format::Record record;
+  record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
+  record.owner = change.holder;
+  record.value = until_s;
+  log_life(record, change);
+}
+
+uint64_t StoreImpl::renew(uint64_t owner, uint64_t until_us) noexcept {
+  return core_.holds.renew(owner, core_.clock.now_us(), until_us);
+}
+
+void StoreImpl::release(Change& change) {
+  const bool logged = core_.holds.pinned_by(change.key, change.holder);
+  core_.holds.release(change.key, change.holder, [this](const IndexKey& last) { core_.unhold(last); });
+  if (!logged) return answer(change, {});
+  format::Record record;
+  record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
+  record.owner = change.holder;
+  record.value = format::kHoldReleased;
+  log_life(record, change);
+}
+
+void StoreImpl::release_all(Change& change) {
+  const bool logged = core_.holds.any_pinned_by(change.holder);
+  core_.holds.release_all(change.holder, [this](const IndexKey& last) { core_.unhold(last); });
+  if (!logged) return answer(change, {});
+  change.key = {};
+  format::Record record;
+  record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
+  record.flags = format::kHoldAllKeys;
+  record.owner = change.holder;
+  record.value = format::kHoldReleased;
+  log_life(record, change);
+}
+
+// A pin outlives its block when that is evicted despite it, cleared or lost to the media: the budget is theirs until somebody
+// needs it. Looked for at most once a second: it walks all holds.
+bool StoreImpl::find_dead_pins(const Holds::Pinned& wanted) {
+  if (core_.clock.now_us() < dead_pins_at_us_) return false;
+  dead_pins_at_us_ = core_.clock.now_us() + kTidyUs;
+  core_.holds.unpin_dead([this](const IndexKey& key) { return find(key).present; },
+                         [this](const IndexKey& last) { core_.unhold(last); });
+  return core_.names.pin_fits(wanted.scope, wanted.bytes);
+}
+
+// ---- What they share -------------------------------------------------------------------------------------------------------
+
+bool StoreImpl::log_takes_life() {
+  if (core_.log.takes_life()) return true;
+  if (core_.clock.now_us() < room_for_life_at_us_) return false;
+  room_for_life_at_us_ = core_.clock.now_us() + kTidyUs;
+  core_.log.make_room_for_life(core_.catalog.oldest_generation(core_.sequence), core_.store_time_s());
+  return core_.log.takes_life();
+}
+
+void StoreImpl::log_life(format::Record record, Change& change) {
+  record.sequence = core_.draw();
+  record.key_low = change.key.low;
+  record.key_high = change.key.high;
+  change.store_own = this;
+  RecordLog::Pending& pending = core_.take_pending();
+  pending.record = record;
+  pending.owner = &change;
+  pending.done = [](RecordLog::Pending& done, Status status) {
+    auto& of = *static_cast<Change*>(done.owner);
+    auto& self = *static_cast<StoreImpl*>(of.store_own);
+    self.core_.give_pending(done);
+    // A pin that is not on media is none. What a restart says of it is unknown, as the answer tells.
+    if (!status.ok() && of.store_fresh_pin) {
+      self.core_.holds.release(of.key, of.holder, [&self](const IndexKey& last) { self.core_.unhold(last); });
+    }
+    answer(of, status.ok() ? Status() : Status(Code::IoError, status.detail()));
+  };
+  core_.log.append(pending);
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,202 @@
+// store_names.cc — namespaces, layouts and their scopes: all of it is in the store header; and the list of what they hold.
+#include <cassert>
+#include <cstring>
+
+#include "store/store_impl.h"
+
+namespace halfstep::store {
+namespace {
+
+// Whether a namespace may have one more layout.
+bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire::Layout& layout) {
+  uint32_t count = 1;
+  uint64_t bytes = layout.canonical().size();
+  for (const format::ScopeRecord& scope : state.scopes) {
+    if (scope.namespace_number != namespace_number) continue;
+    ++count;
+    bytes += state.layouts[scope.layout]->canonical().size();
+  }
+  return count <= format::kNamespaceLayoutsMax && bytes <= format::kNamespaceLayoutBytesMax;
+}
+
+void set_limits(format::NamespaceRecord& record, const NamespaceInfo& info) noexcept {
+  record.quota_bytes = info.quota_bytes;
+  record.default_ttl_s = info.default_ttl_s;
+  record.pin_budget_bytes = info.pin_budget_bytes;
+}
+
+}  // namespace
+
+// ---- Names -----------------------------------------------------------------------------------------------------------------
+
+std::vector<NamespaceInfo> StoreImpl::namespaces() const {
+  std::vector<NamespaceInfo> out;
+  for (const StoredNamespace& n : core_.header.namespaces) {
+    const uint32_t number = n.record.number;
+    out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
+                   core_.names.used_bytes(number), core_.names.pinned_bytes(number)});
+  }
+  return out;
+}
+
+void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
+  header_writer_.submit(
+      [this, change = std::move(change)](HeaderState& state) {
+        state.fixed.store_time_s = core_.store_time_s();
+        return change(state);
+      },
+      [this, done = std::move(done)](Status status) {
+        if (core_.names.refresh(core_.header)) sweeper_.want_pass();
+        done(status);
+      });
+}
+
+void StoreImpl::create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) {
+  if (info.name.empty() || info.name.size() > format::kNamespaceNameBytesMax) return done(Code::Invalid);
+  if (has_namespace(info.name)) return done(Code::Present);
+  change_header(
+      [info](HeaderState& state) -> Status {
+        if (state.find_namespace(info.name) != nullptr) return Code::Present;
+        StoredNamespace& added = state.namespaces.emplace_back();
+        added.name = info.name;
+        added.record.number = state.fixed.next_namespace++;
+        set_limits(added.record, info);
+        return {};
+      },
+      std::move(done));
+}
+
+void StoreImpl::limit_namespace(const NamespaceInfo& info, std::function<void(Status)> done) {
+  change_header(
+      [info](HeaderState& state) -> Status {
+        const auto same = [&](const StoredNamespace& n) { return n.name == info.name; };
+        const auto found = std::find_if(state.namespaces.begin(), state.namespaces.end(), same);
+        if (found == state.namespaces.end()) return Code::NotFound;
+        set_limits(found->record, info);
+        return {};
+      },
+      std::move(done));
+}
+
+void StoreImpl::delete_namespace(std::string_view name, std::function<void(Status)> done) {
+  if (!has_namespace(name)) return done(Code::NotFound);
+  change_header(
+      [name = std::string(name)](HeaderState& state) -> Status {
+        const StoredNamespace* found = state.find_namespace(name);
+        if (found == nullptr) return Code::NotFound;
+        const uint32_t number = found->record.number;
+        std::erase_if(state.scopes, [&](const format::ScopeRecord& s) { return s.namespace_number == number; });
+        std::erase_if(state.namespaces, [&](const StoredNamespace& n) { return n.record.number == number; });
+        state.drop_unused_layouts();
+        return {};
+      },
+      std::move(done));
+}
+
+void StoreImpl::clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) {
+  if (find_scope(name, layout) == 0) return done(Code::NotFound);
+  change_header(
+      [name = std::string(name), layout](HeaderState& state) -> Status {
+        const StoredNamespace* space = state.find_namespace(name);
+        const uint32_t scope = space != nullptr ? state.find_scope(space->record.number, layout) : 0;
+        if (scope == 0) return Code::NotFound;
+        if (state.fixed.next_scope == UINT32_MAX) return Code::NoSpace;
+        for (format::ScopeRecord& s : state.scopes) {
+          if (s.scope == scope) s.scope = state.fixed.next_scope;
+        }
+        ++state.fixed.next_scope;
+        return {};
+      },
+      std::move(done));
+}
+
+uint32_t StoreImpl::find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept {
+  const StoredNamespace* space = core_.header.find_namespace(name);
+  return space != nullptr ? core_.header.find_scope(space->record.number, layout) : 0;
+}
+
+void StoreImpl::register_layout(std::string_view name, const wire::Layout& layout, std::function<void(Status, uint32_t)> done) {
+  const StoredNamespace* space = core_.header.find_namespace(name);
+  if (space == nullptr) return done(Code::NotFound, 0);
+  const uint32_t number = space->record.number;
+  if (const uint32_t scope = core_.header.find_scope(number, layout.id()); scope != 0) return done({}, scope);
+  auto shared = std::make_shared<const wire::Layout>(layout);
+  change_header(
+      [shared, number](HeaderState& state) -> Status {
+        const auto same = [&](const StoredNamespace& n) { return n.record.number == number; };
+        if (std::none_of(state.namespaces.begin(), state.namespaces.end(), same)) return Code::NotFound;
+        if (state.find_scope(number, shared->id()) != 0) return {};
+        if (!layout_fits(state, number, *shared)) return Code::NoSpace;
+        uint32_t place = 0;
+        while (place < state.layouts.size() && state.layouts[place]->id() != shared->id()) ++place;
+        if (place == state.layouts.size()) state.layouts.push_back(shared);
+        if (state.fixed.next_scope == UINT32_MAX) return Code::NoSpace;
+        state.scopes.push_back({state.fixed.next_scope++, number, place, 0});
+        return {};
+      },
+      [this, shared, number, done = std::move(done)](Status status) {
+        done(status, status.ok() ? core_.header.find_scope(number, shared->id()) : 0);
+      });
+}
+
+IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
+  assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
+  std::array<std::byte, 9 + format::kEngineKeyBytesMax> bytes;
+  store_le(bytes.data(), name.scope);
+  store_le(bytes.data() + 4, name.component.value);
+  bytes[8] = static_cast<std::byte>(name.engine_key.size());
+  std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());
+  const Hash128 hash = keyed_hash(core_.index_secret, ConstBytes(bytes).first(9 + name.engine_key.size()));
+  return {hash.low, hash.high};
+}
+
+uint64_t StoreImpl::list(std::string_view name, uint64_t cursor, uint32_t limit,
+                         const std::function<void(const Listed&)>& visit) const {
+  // The cursor is the place of the next block, plus one: places do not change while blocks come and go. Behind the segments
+  // come the blocks that are not in a frame yet, by their places in memory: whoever gets into a frame while a list is at them
+  // is not met twice.
+  const StoredNamespace* space = core_.header.find_namespace(name);
+  if (space == nullptr) return 0;
+  const uint32_t number = space->record.number;
+  Location at = cursor == 0 ? Location{0, 0} : Location::of(cursor - 1);
+  const uint64_t now_s = std::max(core_.store_time_base_s, core_.clock.wall_s());
+  uint32_t seen = 0;
+  for (; at.segment < core_.catalog.segment_count(); at = {at.segment + 1, 0}) {
+    const Segment& segment = core_.catalog.segment(at.segment);
+    for (; at.ordinal < segment.blocks.size(); ++at.ordinal) {
+      const Block& block = segment.blocks[at.ordinal];
+      if (!block.live || block.key_bytes == 0 || core_.names.namespace_of(block.scope) != number) continue;
+      if (block.expiry_s != 0 && block.expiry_s <= now_s) continue;
+      if (seen++ == limit) return at.packed() + 1;
+      Listed listed;
+      listed.layout = core_.names.layout(block.scope)->id();
+      listed.component = {block.component};
+      listed.engine_key = segment.key_of(block);
+      listed.block_bytes = block.raw_bytes;
+      listed.parts = block.parts;
+      listed.created_s = block.created_s;
+      listed.expiry_s = block.expiry_s;
+      visit(listed);
+    }
+  }
+  const std::deque<Extent>& extents = core_.memory.extents();
+  for (; at.ordinal < extents.size(); ++at.ordinal) {
+    const Extent& extent = extents[at.ordinal];
+    const format::Entry& entry = extent.entry;
+    if (extent.state != ExtentState::Dirty || !extent.listed || extent.in_frame) continue;
+    if (core_.names.namespace_of(entry.scope) != number || (entry.expiry_s != 0 && entry.expiry_s <= now_s)) continue;
+    if (seen++ == limit) return at.packed() + 1;
+    Listed listed;
+    listed.layout = core_.names.layout(entry.scope)->id();
+    listed.component = {entry.component};
+    listed.engine_key = extent.engine_key_bytes();
+    listed.block_bytes = entry.raw_bytes;
+    listed.parts = entry.parts;
+    listed.created_s = entry.created_s;
+    listed.expiry_s = entry.expiry_s;
+    visit(listed);
+  }
+  return 0;
+}
+
+}  // namespace halfstep::store

@@ -1,0 +1,156 @@
+// store_open.cc — a store from nothing, a store that is there, and its clean end.
+#include <cassert>
+
+#include "base/prng.h"
+#include "store/store_impl.h"
+
+namespace halfstep::store {
+namespace {
+
+void start_here(HeaderState& state, const Clock& clock) {
+  ++state.fixed.start_number;
+  sign_owner(state.fixed);
+  state.fixed.clean_stop = 0;
+  state.fixed.store_time_s = std::max(state.fixed.store_time_s, clock.wall_s());
+  for (format::DeviceRecord& device : state.devices) device.start_number = state.fixed.start_number;
+}
+
+}  // namespace
+
+Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry) {
+  HeaderState state;
+  const Places places = places_of(geometry);
+  if (!places.valid()) {
+    return {Code::Invalid, "geometry: " + std::to_string(geometry.segments) + " segments of " +
+                               std::to_string(geometry.segment_bytes) + " bytes do not fit " +
+                               std::to_string(geometry.device_bytes) + " bytes; let plan_geometry() choose"};
+  }
+  if (geometry.shards != 1)
+    return {Code::Unsupported, "shards=" + std::to_string(geometry.shards) + ": this build formats one"};
+  format::StoreHeader& f = state.fixed;
+  f.device_bytes = geometry.device_bytes;
+  f.segment_bytes = geometry.segment_bytes;
+  f.segments = geometry.segments;
+  f.shards = geometry.shards;
+  f.block_bytes_max = geometry.block_bytes_max;
+  f.log_half_pages = places.log_half_pages;
+  f.touch_pages = places.touch_pages;
+  format::DeviceRecord& device = state.devices.emplace_back();
+  device.bytes = geometry.device_bytes;
+  device.segments = geometry.segments;
+  if (!system_random(f.store_uuid).ok() || !system_random(f.secret).ok() || !system_random(device.uuid).ok()) {
+    return {Code::Internal, "getrandom: failed; the store's secret needs it"};
+  }
+  StoredNamespace& space = state.namespaces.emplace_back();
+  space.name = "default";
+  space.record.number = f.next_namespace++;
+  start_here(state, clock);
+  f.clean_stop = 1;
+
+  // The log first: with the header the store exists.
+  Flusher flusher(engine, f.sequence);
+  RecordLog log({&engine, &flusher, places, state.page_secret(), 0});
+  if (const Status status = log.format_now(); !status.ok()) {
+    return {status, "record log: " + errno_name(status.detail()) + " while writing an empty one"};
+  }
+  f.sequence = 0;
+  uint32_t bad_copies = 0;
+  const Status status = write_header_now(engine, state, &bad_copies);
+  if (!status.ok() || bad_copies > 0) {
+    return {status.ok() ? Status(Code::IoError) : status, "store header: could not be written at both ends"};
+  }
+  return {};
+}
+
+Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
+                  std::unique_ptr<Store>* out) {
+  LoadedHeader loaded;
+  std::unique_ptr<ReclaimPolicy> policy;
+  if (Fault fault = load_header(engine, &loaded); !fault.ok()) return fault;
+  if (loaded.state.fixed.shards != 1) {
+    return {Code::Unsupported, "shards=" + std::to_string(loaded.state.fixed.shards) + ": this build serves one"};
+  }
+  const PolicySetup setup{loaded.state.fixed.segments, options.rewrite_share, options.rewrite_bytes_per_day};
+  if (Fault fault = make_policy(options.policy, setup, &policy); !fault.ok()) return fault;
+  start_here(loaded.state, clock);
+  uint32_t bad_copies = 0;
+  if (const Status status = write_header_now(engine, loaded.state, &bad_copies); !status.ok()) {
+    return {status, "store header: " + errno_name(status.detail()) + " at both ends while taking ownership"};
+  }
+  auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state), std::move(policy));
+  if (loaded.copy_bad[0] || loaded.copy_bad[1]) {
+    store->report().notes.push_back(std::string("store header: the copy at the ") + (loaded.copy_bad[0] ? "start" : "end") +
+                                    " was damaged or stale; written anew from the other one");
+  }
+  if (bad_copies > 0) store->report().notes.push_back("store header: one copy cannot be written; replace the device");
+  if (const Status status = store->recover_now(); !status.ok()) return {status, "recovery failed"};
+  *out = std::move(store);
+  return {};
+}
+
+Status StoreImpl::close() {
+  closing_ = true;
+  streams_.hurry();
+  source_.hurry();
+  streams_.close_open_segments();
+  // Leases end with the process: they must not keep room from what somebody waits for.
+  core_.holds.end_leases([this](const IndexKey& last) { core_.unhold(last); });
+  const auto sealing = [&] {
+    for (const Segment& segment : core_.catalog.segments()) {
+      if (segment.state == SegmentState::Sealing) return true;
+    }
+    return false;
+  };
+  // A device that answers nothing but errors ends this too: every attempt is bounded.
+  constexpr uint32_t kBuriesMax = 3;
+  uint32_t buries = 0;
+  bool touches_asked = false;
+  for (uint32_t turns_without_work = 0; turns_without_work < 1000;) {
+    turn();
+    const bool unburied = !core_.all_buried() && buries < kBuriesMax;
+    if (unburied && !core_.log.busy()) {
+      ++buries;
+      core_.bury_now();
+    }
+    if (streams_.idle()) streams_.close_open_segments();
+    const bool busy = !streams_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
+                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy();
+    if (!busy && touches_asked) break;
+    if (!busy) {
+      touches_asked = true;
+      touch_map_.hurry();
+      continue;
+    }
+    core_.engine.flush_submissions();
+    turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
+    core_.engine.wait();
+    core_.engine.poll();
+  }
+  streams_.give_up();
+  turn();
+  if (header_writer_.lost()) return Code::Closed;
+  BlockingIo io(core_.engine);
+  if (const Status status = io.flush(); !status.ok()) return status;
+  const bool clean = streams_.idle() && core_.all_buried();
+  Status written;
+  bool done = false;
+  change_header(
+      [clean](HeaderState& state) -> Status {
+        state.fixed.clean_stop = clean ? 1 : 0;
+        return {};
+      },
+      [&](Status status) {
+        written = status;
+        done = true;
+      });
+  while (!done) {
+    header_writer_.turn();
+    core_.flusher.turn();
+    core_.engine.flush_submissions();
+    core_.engine.wait();
+    core_.engine.poll();
+  }
+  return written;
+}
+
+}  // namespace halfstep::store
