@@ -215,6 +215,28 @@ TEST(Rewriter, ReadsThatFailForAMomentLoseNothing) {
   EXPECT_EQ(bed.store->counters().blocks_evicted_unreadable, 0U);
 }
 
+TEST(Rewriter, BlocksLargerThanItsBufferBorrowMemory) {
+  StoreBed bed(11, kSegments, 2 * MiB);
+  bed.open();
+  ASSERT_LT(rewrite_buffer_bytes(kSegments, 2 * MiB), 248 * KiB + kFrameHeaderBytes);
+  const std::vector<std::string> large = {"large", "large with a trailer"};
+  ASSERT_EQ(bed.put("small"), Code::Ok);
+  ASSERT_EQ(bed.put(large[0], kGroupOpaque, 248 * KiB), Code::Ok);
+  ASSERT_EQ(bed.put(large[1], kGroupOpaque, 248 * KiB - 100), Code::Ok);
+  touch(bed, {"small"});
+  fill_segment(bed);
+  const IndexKey filler = bed.key("filler " + name_of(0));
+  for (uint64_t i = 0; bed.store->find(filler).present; ++i) {
+    ASSERT_LT(i, 2 * kCapacityBlocks);
+    ASSERT_EQ(bed.put("churn " + name_of(i)), Code::Ok);
+    if (i % 2 == 0) touch(bed, {"churn " + name_of(i)});
+    if (i % 100 == 0) touch(bed, large, kGroupOpaque);
+  }
+  bed.reopen();
+  EXPECT_EQ(bed.get("small"), Code::Ok);
+  for (const std::string& name : large) EXPECT_EQ(bed.get(name, kGroupOpaque), Code::Ok) << name;
+}
+
 // Whatever is read while its segment is reclaimed arrives, or is an honest miss.
 TEST(Rewriter, ReadersAndReclaimDoNotWaitForEachOther) {
   StoreBed bed(8, kSegments);

@@ -9,7 +9,8 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint32_t kWriteErrorsMax = 3;  // then the segment is logged bad
-constexpr uint64_t kRetryUs = 100'000;   // after the log refused
+constexpr uint64_t kRetryUs = 100'000;   // after the log refused, or copies failed
+constexpr uint64_t kLookAgainUs = 1000;  // after nothing was found: everything is held or being read
 constexpr uint32_t kPassesMax = 3;       // over one victim, while blocks of it become held or copies fail
 
 }  // namespace
@@ -52,7 +53,8 @@ uint32_t SegmentSource::wanted(const Streams& streams) noexcept {
     reserve_ = false;
     return streams.starved() ? 1 : 0;
   }
-  reserve_ = core_.rewrite_bytes > 0 && streams.copies().room_pages() < core_.places.segment_pages() / 4;
+  const uint64_t need_pages = std::max<uint64_t>(2 * copied_pages_, core_.places.segment_pages() / 8);
+  reserve_ = core_.rewrite_bytes > 0 && streams.copies().room_pages() < need_pages;
   return std::min<uint32_t>(streams.segments_wanted() + (reserve_ ? 1 : 0), kReadyMax);
 }
 
@@ -110,25 +112,29 @@ Segment* SegmentSource::relieve_log(Streams& streams) {
 // ---- Reclaim ---------------------------------------------------------------------------------------------------------------
 
 void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
+  const uint64_t now_us = core_.clock.now_us();
+  if (logging_ != nullptr || now_us < retry_at_us_) return;
   if (victim_ != nullptr) return go_on(streams, rewriter);
-  if (logging_ != nullptr || core_.clock.now_us() < retry_at_us_) return;
   flush_asked_ = false;
-  const uint32_t needed = wanted(streams);
-  if (core_.log.crowded() && !ready_.empty()) {
+  const bool needy = ready_.size() < wanted(streams);
+  if (core_.log.crowded() && (!needy || !ready_.empty())) {
     if (Segment* segment = relieve_log(streams); segment != nullptr) {
       victim_forced_ = true;
       reclaim(*segment, rewriter);
     }
     return;
   }
-  // What is free all the same costs nothing to have ready.
-  Segment* segment = ready_.size() < std::max(needed, 1U) ? pick_worthless(streams) : nullptr;
-  if (segment == nullptr && ready_.size() < needed) {
+  // What is free all the same costs nothing to have ready, but every look costs a walk over the segments.
+  if (!needy && (!ready_.empty() || now_us < look_at_us_)) return;
+  look_at_us_ = now_us + kRetryUs;
+  Segment* segment = pick_worthless(streams);
+  if (segment == nullptr && needy) {
     // A victim whose held blocks fill the room for copies would bring nothing.
     const uint64_t held_max = std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
     segment = pick(rewriter.enabled() ? held_max : 0, streams);
     if (segment == nullptr && core_.log.crowded()) segment = pick(UINT64_MAX, streams);
     exhausted_ = segment == nullptr && !flush_asked_;
+    if (segment == nullptr && !hurried_) retry_at_us_ = now_us + kLookAgainUs;
   }
   if (segment == nullptr) return;
   exhausted_ = false;
@@ -147,7 +153,7 @@ void SegmentSource::reclaim(Segment& segment, Rewriter& rewriter) {
     return log_generation(segment);
   }
   victim_ = &segment;
-  victim_empty_ = false;
+  victim_empty_ = paused_ = false;
   passes_ = 1;
   rewriter.start(segment, false);
 }
@@ -162,6 +168,11 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
   if (!victim_empty_) {
     const bool again = passes_ < kPassesMax && (victim.held_blocks > 0 || rewriter.copies_failed()) && !rewriter.gave_up();
     if (again) {
+      paused_ = !paused_ && !hurried_ && rewriter.copies_failed();
+      if (paused_) {
+        retry_at_us_ = core_.clock.now_us() + kRetryUs;
+        return;
+      }
       ++passes_;
       return rewriter.start(victim, passes_ == kPassesMax);
     }
@@ -190,6 +201,7 @@ void SegmentSource::log_generation(Segment& segment) {
     ++core_.counters.segments_reclaimed;
     const Counters& c = core_.counters;
     const uint64_t now_us = core_.clock.now_us();
+    copied_pages_ = std::max((c.bytes_rewritten - rewritten_bytes_before_) / kPageBytes, copied_pages_ * 3 / 4);
     policy_.after_reclaim(
         {c.bytes_user - user_bytes_before_, c.bytes_rewritten - rewritten_bytes_before_, now_us - before_us_});
     user_bytes_before_ = c.bytes_user;

@@ -27,12 +27,13 @@ class SegmentSource {
   void turn(Streams& streams, Rewriter& rewriter);
   // There is none and nothing is under way: everything is held or being read.
   bool exhausted() const noexcept { return exhausted_; }
-  uint64_t next_turn_us() const noexcept {
-    return ready_.empty() && core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX;
-  }
+  uint64_t next_turn_us() const noexcept { return core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX; }
   bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr; }
   // The end is near: only what somebody waits for.
-  void hurry() noexcept { hurried_ = true; }
+  void hurry() noexcept {
+    hurried_ = true;
+    retry_at_us_ = 0;
+  }
 
  private:
   // Nothing reads it, writes to it or waits for it; when somebody waits for a flush of it, that is asked for.
@@ -57,6 +58,7 @@ class SegmentSource {
   Segment* victim_ = nullptr;  // what is worth keeping of it is being copied, or the last readers are awaited
   bool victim_forced_ = false;
   bool victim_empty_ = false;
+  bool paused_ = false;  // before a pass that follows failures
   uint32_t passes_ = 0;
   Segment* logging_ = nullptr;
   uint32_t next_free_ = 0;
@@ -65,6 +67,8 @@ class SegmentSource {
   bool hurried_ = false;
   bool flush_asked_ = false;  // so that a segment comes to rest
   uint64_t retry_at_us_ = 0;
+  uint64_t look_at_us_ = 0;    // for what is free all the same
+  uint64_t copied_pages_ = 0;  // of the reclaims before: what the next one may need
   std::vector<Candidate> candidates_;
   std::vector<Segment*> by_age_;
   // At the last reclaim that cost anything: what the policy is told are differences.

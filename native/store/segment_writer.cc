@@ -91,7 +91,7 @@ void SegmentWriter::turn() {
 uint64_t SegmentWriter::next_turn_us() const noexcept {
   if (!answered_.empty()) return 0;
   const uint64_t flush_us = unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
-  const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_;
+  const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_ && !core_.frame_headers.empty();
   return frame_due ? std::min(flush_us, next_frame_at_us_) : flush_us;
 }
 

@@ -256,7 +256,8 @@ class Store {
   virtual void touch(std::span<const IndexKey> keys) = 0;
   // From now on the block ends `for_s` from now.
   virtual void expire(Change& change) = 0;
-  // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end.
+  // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end. Of
+  // calls that follow each other, a block that reclaim moves meanwhile may be in two or in none.
   virtual uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
                         const std::function<void(const Listed&)>& visit) const = 0;
 
