@@ -197,7 +197,9 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
         return {};
       },
       [this, shared, number, done = std::move(done)](Status status) {
-        done(status, status.ok() ? core_.header.find_scope(number, shared->id()) : 0);
+        const uint32_t scope = status.ok() ? core_.header.find_scope(number, shared->id()) : 0;
+        // None: the namespace was deleted by a change that went to media together with this one.
+        done(status.ok() && scope == 0 ? Status(Code::NotFound) : status, scope);
       });
 }
 
