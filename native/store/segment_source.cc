@@ -187,7 +187,7 @@ void SegmentSource::evict_all(Segment& segment, Eviction why) {
 // Nothing of it is alive any more.
 void SegmentSource::log_generation(Segment& segment) {
   if (segment.state != SegmentState::Free) {
-    ++core_.counters.segments_reclaimed;
+    if (segment.frames > 0) ++core_.counters.segments_reclaimed;
     const Counters& c = core_.counters;
     const uint64_t now_us = core_.clock.now_us();
     policy_.after_reclaim(

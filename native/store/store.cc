@@ -387,6 +387,9 @@ void StoreImpl::remove(Remove& remove) {
     core_.catalog.drop(location);
     stored = true;
   }
+  // So does one that is not known: frames of a segment that is being reclaimed, or could not be read whole, may hold it, and a
+  // restart may find it there.
+  stored = stored || core_.catalog.oldest_generation_unknown(UINT64_MAX) != UINT64_MAX;
   remove.status = there ? Status() : Status(Code::NotFound);
   if (!stored) {
     if (!core_.all_buried()) remove.status = Code::IoError;  // it may come back: its tombstone is still to be written
