@@ -4,6 +4,7 @@
 
 #include "base/crc.h"
 #include "store/footer.h"
+#include "store/mutant.h"
 #include "store/segment_scan.h"
 #include "store/touch_map.h"
 
@@ -171,7 +172,7 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
     return false;
   }
   const uint64_t buried = log_.tombstones.find(hash_of(key));
-  if (buried != index::Table::kNone && entry.birth < buried) {
+  if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
     ++report_.blocks_dropped_deleted;
     return false;
   }
@@ -182,7 +183,7 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
   // Segments come newest first: of one birth the copy that is there already is the newer one.
   const Location known = core_.catalog.find(key);
   if (known.valid() && core_.catalog.at(known).birth >= entry.birth) return false;
-  if (entry.page >= segment.durable_page && !verify(segment, entry)) {
+  if (entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified) && !verify(segment, entry)) {
     ++report_.blocks_dropped_corrupt;
     unreadable_.push_back(key);
     return false;

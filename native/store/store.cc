@@ -8,6 +8,7 @@
 #include "base/prng.h"
 #include "store/core.h"
 #include "store/header_io.h"
+#include "store/mutant.h"
 #include "store/reader.h"
 #include "store/recovery.h"
 #include "store/rewriter.h"
@@ -194,6 +195,7 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
         if (place == state.layouts.size()) state.layouts.push_back(shared);
         if (state.fixed.next_scope == UINT32_MAX) return Code::NoSpace;
         state.scopes.push_back({state.fixed.next_scope++, number, place, 0});
+        if (HALFSTEP_MUTANT(ScopeReused)) state.fixed.next_scope = static_cast<uint32_t>(state.scopes.size()) + 1;
         return {};
       },
       [this, shared, number, done = std::move(done)](Status status) {
@@ -206,7 +208,7 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
 IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
   assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
   std::array<std::byte, 9 + format::kEngineKeyBytesMax> bytes;
-  store_le(bytes.data(), name.scope);
+  store_le(bytes.data(), HALFSTEP_MUTANT(NoKeyInCheck) ? 0U : name.scope);
   store_le(bytes.data() + 4, name.component.value);
   bytes[8] = static_cast<std::byte>(name.engine_key.size());
   std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());
@@ -391,7 +393,7 @@ void StoreImpl::remove(Remove& remove) {
   // restart may find it there.
   stored = stored || core_.catalog.oldest_generation_unknown(UINT64_MAX) != UINT64_MAX;
   remove.status = there ? Status() : Status(Code::NotFound);
-  if (!stored) {
+  if (!stored || HALFSTEP_MUTANT(TombstoneNotLogged)) {
     if (!core_.all_buried()) remove.status = Code::IoError;  // it may come back: its tombstone is still to be written
     absent_removes_.push_back({&remove, core_.log.tombstones_appended()});
     return;
@@ -623,7 +625,8 @@ void start_here(HeaderState& state, const Clock& clock) {
 
 }  // namespace
 
-Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry) {
+Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry,
+                    const std::function<Status(Bytes)>& random) {
   HeaderState state;
   const Places places = places_of(geometry);
   if (!places.valid()) {
@@ -644,7 +647,7 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
   format::DeviceRecord& device = state.devices.emplace_back();
   device.bytes = geometry.device_bytes;
   device.segments = geometry.segments;
-  if (!system_random(f.store_uuid).ok() || !system_random(f.secret).ok() || !system_random(device.uuid).ok()) {
+  if (!random(f.store_uuid).ok() || !random(f.secret).ok() || !random(device.uuid).ok()) {
     return {Code::Internal, "getrandom: failed; the store's secret needs it"};
   }
   StoredNamespace& space = state.namespaces.emplace_back();
