@@ -259,6 +259,8 @@ constexpr NamedMutant kMutants[] = {
 
 // 0 when every mutant that was asked for is caught.
 int hunt(const Arguments& arguments) {
+  // What a mutant's process says as it ends is as many lines as there are mutants, and nothing to look at.
+  if (!arguments.verbose) (void)!freopen("/dev/null", "w", stderr);
   uint32_t asked = 0;
   uint32_t caught = 0;
   for (const NamedMutant& mutant : kMutants) {
@@ -283,7 +285,7 @@ int hunt(const Arguments& arguments) {
     std::fflush(stdout);
   }
   std::printf("%u of %u mutants caught\n", caught, asked);
-  if (asked == 0) std::fprintf(stderr, "--mutant=%s: no such mutant; see --help\n", arguments.mutant.c_str());
+  if (asked == 0) std::printf("--mutant=%s: no such mutant; see --help\n", arguments.mutant.c_str());
   return asked > 0 && caught == asked ? 0 : 1;
 }
 #endif
