@@ -4,6 +4,7 @@
 // Thread: one.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -103,8 +104,9 @@ class World {
   std::vector<store::IndexKey> ghosts_;  // names of scopes that are retired
   std::vector<uint32_t> retired_scopes_;
   uint64_t crash_salt_ = 0;
-  bool calm_ = false;                      // the faults are over
-  bool header_copies_may_differ_ = false;  // a write failed since both were last written
+  bool calm_ = false;  // the faults are over
+  // A write of this copy failed or went elsewhere since both were last written: it may be the older one.
+  std::array<bool, 2> header_stale_{};
   bool over_ = false;
   uint64_t trace_ = 0;
   Tally tally_;

@@ -84,7 +84,7 @@ bool World::refusal_excused(uint64_t hits_before) const noexcept {
 void World::open(uint64_t salt) {
   Prng prng(salt);
   placements_.opening();
-  bool copies_may_differ = header_copies_may_differ_;
+  std::array<bool, 2> stale = header_stale_;
   for (uint32_t attempt = 0; attempt < kOpensMax; ++attempt) {
     io::MemoryConfig config;
     config.seed = random_.next();
@@ -94,14 +94,14 @@ void World::open(uint64_t salt) {
                                          [this](const io::Request& request) { seen(request); });
     process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
     const uint64_t hits_before = placements_.hits();
-    header_copies_may_differ_ = false;
+    header_stale_ = {};
     if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35);
     const halfstep::Fault fault =
         store::Store::open(process_->engine, process_->slots, clock_, options_of(history_.profile), &process_->store);
     note(static_cast<uint64_t>(fault.status.code()));
     clock_.us += 1000;
     model_.time().sample(clock_);
-    copies_may_differ = copies_may_differ || header_copies_may_differ_;
+    for (size_t copy = 0; copy < 2; ++copy) stale[copy] = stale[copy] || header_stale_[copy];
     if (process_->engine.dead()) {
       ++tally_.crashes_in_open;
       bury_process();
@@ -114,8 +114,7 @@ void World::open(uint64_t salt) {
       continue;
     }
     // A change that stood in one copy alone, and that one was hit: the other one is older. Two faults, and nobody can know.
-    const bool header_hit = placements_.header_hit(0) || placements_.header_hit(1);
-    if (header_hit && copies_may_differ) {
+    if ((stale[0] && placements_.header_hit(1)) || (stale[1] && placements_.header_hit(0))) {
       ++tally_.stores_lost;
       over_ = true;
       return bury_process();
@@ -239,10 +238,11 @@ void World::bury_process() {
 
 void World::fault_fired(const io::MemoryFault& fault) {
   const Range range{fault.offset, fault.bytes};
-  if (fault.op == io::Op::Read || fault.error == 0) return placements_.hit(range);
+  if (fault.op == io::Op::Read || fault.error == 0) placements_.hit(range);
+  if (fault.op == io::Op::Read) return;
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const bool header = range.touches({places_.header(copy), store::format::kHeaderReserveBytes});
-    header_copies_may_differ_ = header_copies_may_differ_ || header;
+    header_stale_[copy] = header_stale_[copy] || header;
   }
 }
 
