@@ -59,16 +59,22 @@ class InterruptGuard {
   InterruptGuard() {
     struct sigaction action {};
     action.sa_handler = [](int) { interrupted = true; };
-    sigaction(SIGINT, &action, &before_);
+    sigaction(SIGINT, &action, &before_int_);
+    sigaction(SIGTERM, &action, &before_term_);
   }
-  ~InterruptGuard() { sigaction(SIGINT, &before_, nullptr); }
+  ~InterruptGuard() {
+    sigaction(SIGINT, &before_int_, nullptr);
+    sigaction(SIGTERM, &before_term_, nullptr);
+  }
 
  private:
-  struct sigaction before_ {};
+  struct sigaction before_int_ {};
+  struct sigaction before_term_ {};
 };
 
 [[noreturn]] void work(const FarmConfig& config, uint32_t job, Post& post) {
   signal(SIGINT, SIG_IGN);  // the parent ends us
+  signal(SIGTERM, SIG_DFL);
   // A run takes and gives back the same megabytes again and again: the kernel need not see that.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
