@@ -71,6 +71,12 @@ void Placements::hit(const Range& range) {
   }
 }
 
+void Placements::unwritten(const Range& range) noexcept {
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    if (range.touches({places_.log(copy, 0, 0), places_.logs_bytes()})) log_hit_[copy].now = true;
+  }
+}
+
 bool Placements::hit_in(const Segment& segment, const Range& range) const noexcept {
   return std::any_of(segment.hits.begin(), segment.hits.end(), [&](const Range& hit) { return hit.touches(range); });
 }

@@ -31,6 +31,9 @@ class Placements {
   // Bytes of media that are wrong now, or that were read wrongly.
   void hit(const Range& range);
 
+  // A write that failed, and said so: a copy of the log lacks it until the next compaction.
+  void unwritten(const Range& range) noexcept;
+
   // Whether a media fault can be the cause that this block is missing.
   bool excuses(const store::IndexKey& key) const;
   // Something of the header's or the log's copies was hit since they were last written anew.

@@ -240,6 +240,7 @@ void World::fault_fired(const io::MemoryFault& fault) {
   const Range range{fault.offset, fault.bytes};
   if (fault.op == io::Op::Read || fault.error == 0) placements_.hit(range);
   if (fault.op == io::Op::Read) return;
+  if (fault.op == io::Op::Write && fault.error != 0) placements_.unwritten(range);
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const bool header = range.touches({places_.header(copy), store::format::kHeaderReserveBytes});
     header_stale_[copy] = header_stale_[copy] || header;
