@@ -72,6 +72,11 @@ void Placements::hit(const Range& range) {
 }
 
 void Placements::unwritten(const Range& range) noexcept {
+  for (Segment& segment : segments_) {
+    if (!segment.footer.has_value() || !segment.footer->touches(range)) continue;
+    segment.footer.reset();  // no second description
+    for (Copy& copy : segment.copies) copy.in_footer.reset();
+  }
   for (uint32_t copy = 0; copy < 2; ++copy) {
     if (range.touches({places_.log(copy, 0, 0), places_.logs_bytes()})) log_hit_[copy].now = true;
   }

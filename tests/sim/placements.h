@@ -31,7 +31,7 @@ class Placements {
   // Bytes of media that are wrong now, or that were read wrongly.
   void hit(const Range& range);
 
-  // A write that failed, and said so: a copy of the log lacks it until the next compaction.
+  // A write that failed, and said so: a copy of the log lacks it until the next compaction, a segment its footer.
   void unwritten(const Range& range) noexcept;
 
   // Whether a media fault can be the cause that this block is missing.
