@@ -10,13 +10,15 @@ FUZZ_SECONDS ?= 60
 KILLS ?= 100
 FRAMES ?= 1000000
 FLIPS ?= 2000
+SEEDS ?= 100000
+SEED_START ?= 0
 WERROR ?= $(if $(CI),ON,OFF)
 PYTEST_ARGS ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 JOBS := $(shell nproc)
-NATIVE := $(shell find native bench/native cmake -type f) CMakeLists.txt CMakePresets.json
-CXX_FILES := $(shell find native bench/native -name '*.h' -o -name '*.cc')
+NATIVE := $(shell find native bench/native tests/sim cmake -type f) CMakeLists.txt CMakePresets.json
+CXX_FILES := $(shell find native bench/native tests/sim -name '*.h' -o -name '*.cc')
 
 .PHONY: help
 help: ## list the targets
@@ -60,6 +62,17 @@ torture: build ## KILLS (100) kills, FRAMES (1000000) bad frames, FLIPS (2000) f
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
+
+.PHONY: sim mutants
+sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores
+	cmake --preset $(PRESET)
+	cmake --build --preset $(PRESET) --target halfstep_sim
+	build/$(PRESET)/tests/sim/halfstep_sim --jobs $(JOBS) --seeds $(SEEDS) --start $(SEED_START)
+
+mutants: $(VENV)/.tools ## every mutant of the store has to be caught by the simulator within 1,000 seeds
+	cmake --preset $(PRESET)
+	cmake --build --preset $(PRESET) --target halfstep_sim_mutants
+	build/$(PRESET)/tests/sim/halfstep_sim_mutants --mutant all --jobs $(JOBS) --seeds 1000
 
 .PHONY: format stubs clean
 format: $(VENV)/.tools ## rewrite native and Python sources in the house format

@@ -33,7 +33,25 @@ bool touches(const MemoryEngine::Rule& rule, const Request& request) noexcept {
 
 }  // namespace
 
-MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache) : bytes_(bytes), volatile_cache_(volatile_cache) {
+SparsePages::SparsePages(const SparsePages& other) : stretches_(other.stretches_.size()) {
+  for (uint64_t page = 0; page < stretches_.size() * kStretch; page += other.empty_stretch(page) ? kStretch : 1) {
+    if (const Page* from = other.find(page); from != nullptr) at(page) = *from;
+  }
+}
+
+SparsePages::Page& SparsePages::at(uint64_t page) {
+  std::unique_ptr<Stretch>& stretch = stretches_[page / kStretch];
+  if (stretch == nullptr) stretch = std::make_unique<Stretch>();
+  std::unique_ptr<Page>& there = (*stretch)[page % kStretch];
+  if (there == nullptr) {
+    there = std::make_unique<Page>();
+    ++size_;
+  }
+  return *there;
+}
+
+MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache)
+    : bytes_(bytes), volatile_cache_(volatile_cache), media_(bytes / kPageBytes) {
   assert(bytes > 0 && bytes % kPageBytes == 0);
 }
 
@@ -45,20 +63,22 @@ uint64_t MemoryDevice::cached_pages() const noexcept {
 
 void MemoryDevice::read(uint64_t offset, Bytes out) const {
   assert(offset % kPageBytes == 0 && out.size() % kPageBytes == 0 && offset + out.size() <= bytes_);
+  auto cached = cache_.lower_bound(offset / kPageBytes);
   for (size_t done = 0; done < out.size(); done += kPageBytes) {
     const uint64_t page = (offset + done) / kPageBytes;
     std::byte* to = out.data() + done;
-    if (const auto cached = cache_.find(page); cached != cache_.end()) {
+    if (cached != cache_.end() && cached->first == page) {
       std::memcpy(to, cached->second.back().bytes.data(), kPageBytes);
-    } else if (const auto stored = media_.find(page); stored != media_.end()) {
-      std::memcpy(to, stored->second.data(), kPageBytes);
+      ++cached;
+    } else if (const Page* stored = media_.find(page); stored != nullptr) {
+      std::memcpy(to, stored->data(), kPageBytes);
     } else {
       std::memset(to, 0, kPageBytes);
     }
   }
 }
 
-void MemoryDevice::put_page(uint64_t page, const std::byte* from) { std::memcpy(media_[page].data(), from, kPageBytes); }
+void MemoryDevice::put_page(uint64_t page, const std::byte* from) { std::memcpy(media_.at(page).data(), from, kPageBytes); }
 
 template <typename Keep>
 uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
@@ -95,8 +115,7 @@ void MemoryDevice::flip_bit(uint64_t offset, uint32_t bit) {
   assert(offset < bytes_ && bit < 8);
   const uint64_t page = offset / kPageBytes;
   const std::byte mask{static_cast<unsigned char>(1U << bit)};
-  Page& stored = media_.try_emplace(page, Page{}).first->second;
-  stored[offset % kPageBytes] ^= mask;
+  media_.at(page)[offset % kPageBytes] ^= mask;
   if (const auto cached = cache_.find(page); cached != cache_.end()) {
     for (Version& version : cached->second) version.bytes[offset % kPageBytes] ^= mask;
   }
@@ -157,6 +176,10 @@ void MemoryEngine::flush_submissions() noexcept {
       active.polls_left = static_cast<uint32_t>(prng_.below(uint64_t{faults_.delay_polls_max} + 1));
       if (active.polls_left > 0) ++fault_counters_.delayed;
     }
+    if (faults_.stall_chance > 0 && prng_.chance(faults_.stall_chance)) {
+      active.polls_left += kStallPolls;
+      ++fault_counters_.stalled;
+    }
     active_.push_back(active);
   }
 }
@@ -206,36 +229,62 @@ void MemoryEngine::execute(const Active& active) {
   }
 }
 
+uint64_t MemoryEngine::elsewhere(uint64_t offset, uint64_t bytes, const MemoryDevice& device, uint64_t& counter) {
+  const uint64_t other = prng_.below((device.bytes() - bytes) / kPageBytes + 1) * kPageBytes;
+  if (other != offset) ++counter;
+  return other;
+}
+
+void MemoryEngine::tell(const Request& request, uint64_t offset, uint64_t bytes) {
+  if (on_fault_) on_fault_({request.op, request.device, offset, bytes, request.error});
+}
+
 void MemoryEngine::read(Request& request, MemoryDevice& device) {
   const Bytes out(request.data, request.bytes);
   if (request.error == 0 && prng_.chance(faults_.read_error_chance)) request.error = -EIO;
   if (request.error != 0) {
     ++fault_counters_.read_errors;
     prng_.fill(out);
-    return;
+    return tell(request, request.offset, request.bytes);
   }
   uint64_t offset = request.offset;
   if (prng_.chance(faults_.misdirected_read_chance)) {
-    offset = prng_.below((device.bytes() - request.bytes) / kPageBytes + 1) * kPageBytes;
-    if (offset != request.offset) ++fault_counters_.misdirected_reads;
+    offset = elsewhere(offset, request.bytes, device, fault_counters_.misdirected_reads);
+    if (offset != request.offset) tell(request, request.offset, request.bytes);
   }
   device.read(offset, out);
   if (prng_.chance(faults_.bit_flip_chance)) {
     ++fault_counters_.bit_flips;
-    out[prng_.below(out.size())] ^= std::byte{static_cast<unsigned char>(1U << prng_.below(8))};
+    const uint64_t at = prng_.below(out.size());
+    tell(request, offset + at, 1);
+    out[at] ^= std::byte{static_cast<unsigned char>(1U << prng_.below(8))};
   }
   request.engine_done_bytes = request.bytes;
 }
 
 void MemoryEngine::write(Request& request, MemoryDevice& device) {
   const ConstBytes from(request.data, request.bytes);
+  if (request.error == 0 && prng_.chance(faults_.no_space_chance)) request.error = -ENOSPC;
+  if (request.error == -ENOSPC) {
+    ++fault_counters_.no_space_errors;
+    return tell(request, request.offset, request.bytes);
+  }
   if (request.error == 0 && prng_.chance(faults_.write_error_chance)) request.error = -EIO;
   if (request.error != 0) {
     ++fault_counters_.write_errors;
+    tell(request, request.offset, request.bytes);
     device.write(request.offset, from, [this](uint64_t) { return prng_.chance(0.5); });
     return;
   }
-  device.write(request.offset, from, [](uint64_t) { return true; });
+  uint64_t offset = request.offset;
+  if (prng_.chance(faults_.misdirected_write_chance)) {
+    offset = elsewhere(offset, request.bytes, device, fault_counters_.misdirected_writes);
+    if (offset != request.offset) {
+      tell(request, request.offset, request.bytes);
+      tell(request, offset, request.bytes);
+    }
+  }
+  device.write(offset, from, [](uint64_t) { return true; });
   request.engine_done_bytes = request.bytes;
 }
 
@@ -243,6 +292,7 @@ void MemoryEngine::flush(Request& request, MemoryDevice& device, uint64_t throug
   if (request.error == 0 && prng_.chance(faults_.flush_error_chance)) request.error = -EIO;
   if (request.error != 0) {
     ++fault_counters_.flush_errors;
+    tell(request, 0, device.bytes());
     device.lose_cached_pages(prng_);
     return;
   }

@@ -9,6 +9,7 @@
 //   at one moment, between
 //                    submission and completion. (shuffle)
 //   Delay            a request stays in the queue for up to so many polls. (delay_polls_max)
+//   Stall            a request stays for kStallPolls more, while all others pass it. (stall_chance)
 //   Write-back cache a completed write is seen by every later read, but is on media only after a
 //   flush that was handed over
 //                    after its completion. A flush covers no more than that.
@@ -27,10 +28,12 @@
 //                    (inject).
 //   Bit flip         a read returns one wrong bit; media are right, reading again helps.
 //   (bit_flip_chance) Bit rot          one bit of media is wrong from now on. (rot) Misdirected
-//   read a read returns another place's bytes. (misdirected_read_chance)
-// Not modelled: writes to another place than asked, writes acknowledged and never done, tears
-// inside a page, time. Every fault that fires is counted; a test that asks for one must see its
-// counter.
+//   read a read returns another place's bytes. (misdirected_read_chance) Misdirected write  a write
+//   says that it was done, and lies at another place of the device. (misdirected_write_chance)
+//   No space         ENOSPC of the host: nothing of the write is done. (no_space_chance)
+// Not modelled: writes acknowledged and never done, tears inside a page, time. Every fault that
+// fires is counted; a test that asks for one must see its counter. on_fault() also says where those
+// of reads, writes and flushes did.
 //
 // Thread: the shard's. There is no wake descriptor: it is polled.
 #pragma once
@@ -38,8 +41,9 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <map>
-#include <unordered_map>
+#include <memory>
 #include <vector>
 
 #include "base/prng.h"
@@ -49,14 +53,19 @@
 
 namespace halfstep::io {
 
+inline constexpr uint32_t kStallPolls = 60;
+
 struct MemoryFaults {
   bool shuffle = true;
   uint32_t delay_polls_max = 0;
+  double stall_chance = 0;
   double read_error_chance = 0;
   double write_error_chance = 0;
   double flush_error_chance = 0;
   double bit_flip_chance = 0;
   double misdirected_read_chance = 0;
+  double misdirected_write_chance = 0;
+  double no_space_chance = 0;
   double cut_survival_chance = 0;
   bool torn_writes = false;
 };
@@ -64,15 +73,54 @@ struct MemoryFaults {
 struct MemoryFaultCounters {
   uint64_t reordered = 0;  // requests completed before one that was handed over earlier, in the same poll
   uint64_t delayed = 0;
+  uint64_t stalled = 0;
   uint64_t read_errors = 0;
   uint64_t write_errors = 0;
   uint64_t flush_errors = 0;
   uint64_t bit_flips = 0;
   uint64_t misdirected_reads = 0;
+  uint64_t misdirected_writes = 0;
+  uint64_t no_space_errors = 0;
   uint64_t rotted_bits = 0;
   uint64_t lost_writes = 0;       // by crashes: nothing of it is left
   uint64_t torn_writes = 0;       // by crashes: some of its pages are left
   uint64_t surviving_writes = 0;  // by crashes: cached or in the queue, and whole afterwards
+};
+
+// One fault that fired, as on_fault() tells it. With an error the request said so; without, nobody knows but us. A misdirected
+// write is told twice: where it should lie, and where it lies.
+struct MemoryFault {
+  Op op = Op::Read;
+  uint8_t device = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  int32_t error = 0;
+};
+
+// Pages by number. Empty stretches cost neither memory nor time: a store of a terabyte is mostly that.
+class SparsePages {
+ public:
+  using Page = std::array<std::byte, kPageBytes>;
+  static constexpr uint64_t kStretch = 256;  // pages
+
+  explicit SparsePages(uint64_t pages) : stretches_(div_up(pages, kStretch)) {}
+  SparsePages(const SparsePages& other);
+  SparsePages& operator=(const SparsePages&) = delete;
+
+  // Null when there is none.
+  const Page* find(uint64_t page) const noexcept {
+    const auto& stretch = stretches_[page / kStretch];
+    return stretch == nullptr ? nullptr : (*stretch)[page % kStretch].get();
+  }
+  bool empty_stretch(uint64_t page) const noexcept { return stretches_[page / kStretch] == nullptr; }
+  // Made of zeros when there is none.
+  Page& at(uint64_t page);
+  uint64_t size() const noexcept { return size_; }
+
+ private:
+  using Stretch = std::array<std::unique_ptr<Page>, kStretch>;
+  std::vector<std::unique_ptr<Stretch>> stretches_;
+  uint64_t size_ = 0;
 };
 
 // Sparse: pages never written read as zeros and take no memory. Copying it copies media and cache.
@@ -101,7 +149,7 @@ class MemoryDevice {
   void cut_power(Prng& prng, const MemoryFaults& faults, MemoryFaultCounters& counters);
 
  private:
-  using Page = std::array<std::byte, kPageBytes>;
+  using Page = SparsePages::Page;
   struct Version {
     uint64_t write = 0;
     Page bytes;
@@ -111,7 +159,7 @@ class MemoryDevice {
   uint64_t bytes_;
   bool volatile_cache_;
   uint64_t last_write_ = 0;
-  std::unordered_map<uint64_t, Page> media_;        // by page number; never walked, so that its order decides nothing
+  SparsePages media_;
   std::map<uint64_t, std::vector<Version>> cache_;  // by page number, oldest version first
 };
 
@@ -149,6 +197,7 @@ class MemoryEngine final : public Engine {
 
   void inject(const Rule& rule) { rules_.push_back(rule); }
   void set_faults(const MemoryFaults& faults) noexcept { faults_ = faults; }
+  void on_fault(std::function<void(const MemoryFault&)> told) { on_fault_ = std::move(told); }
   // Flips one bit of [offset, offset + bytes) for good, and says which: offset * 8 + bit.
   uint64_t rot(uint8_t device, uint64_t offset, uint64_t bytes);
   // The process or the machine is gone: what was in flight never completes, the engine answers
@@ -170,6 +219,9 @@ class MemoryEngine final : public Engine {
   void write(Request& request, MemoryDevice& device);
   void flush(Request& request, MemoryDevice& device, uint64_t through);
   int32_t ruled_error(const Request& request) noexcept;
+  // Another place of the device for so many bytes; counted when it differs from `offset`.
+  uint64_t elsewhere(uint64_t offset, uint64_t bytes, const MemoryDevice& device, uint64_t& counter);
+  void tell(const Request& request, uint64_t offset, uint64_t bytes);
 
   std::vector<MemoryDevice*> devices_;
   MemoryFaults faults_;
@@ -185,6 +237,7 @@ class MemoryEngine final : public Engine {
   EngineFacts facts_;
   EngineCounters counters_;
   MemoryFaultCounters fault_counters_;
+  std::function<void(const MemoryFault&)> on_fault_;
 };
 
 }  // namespace halfstep::io

@@ -133,6 +133,19 @@ TEST(MemoryEngine, DelaysWithinTheBound) {
   EXPECT_EQ(h.engine().fault_counters().delayed, 60 - per_poll.front());
 }
 
+TEST(MemoryEngine, AStalledRequestIsPassedByAllOthers) {
+  MemoryFaults faults = none();
+  faults.stall_chance = 1;
+  Harness h(faults);
+  h.start(0, Op::Write, 0, 1);
+  h.engine().set_faults(none());
+  for (int i = 1; i < 5; ++i) h.start(i, Op::Write, static_cast<uint64_t>(i), 1);
+  EXPECT_EQ(h.engine().poll(), 4U);
+  for (uint32_t turn = 2; turn <= kStallPolls; ++turn) EXPECT_EQ(h.engine().poll(), 0U);
+  EXPECT_EQ(h.engine().poll(), 1U);
+  EXPECT_EQ(h.engine().fault_counters().stalled, 1U);
+}
+
 TEST(MemoryEngine, SameSeedGivesTheSameRun) {
   const auto run = [](uint64_t seed) {
     MemoryFaults faults;
@@ -191,7 +204,7 @@ TEST(MemoryEngine, InjectedErrorHitsItsRangeOperationAndCountAlone) {
   EXPECT_EQ(h.flush(), 0);
   const MemoryFaultCounters& counters = h.engine().fault_counters();
   EXPECT_EQ(counters.read_errors, 2U);
-  EXPECT_EQ(counters.write_errors, 2U);
+  EXPECT_EQ(counters.no_space_errors, 2U);
   EXPECT_EQ(counters.flush_errors, 1U);
   EXPECT_EQ(h.engine().counters().errors, 5U);
 }
@@ -281,6 +294,34 @@ TEST(MemoryEngine, MisdirectedReadBringsAnotherPlacesBytes) {
   EXPECT_TRUE(Harness::labelled(h.memory() + 5 * kPageBytes, from, 1)) << "a whole page of another place";
   EXPECT_NE(from, 5U);
   EXPECT_EQ(h.engine().fault_counters().misdirected_reads, 1U);
+}
+
+TEST(MemoryEngine, MisdirectedWriteLeavesItsPlaceAsItWasAndSaysBothPlaces) {
+  MemoryFaults faults = none();
+  faults.misdirected_write_chance = 1;
+  Harness h(none(), 4);
+  EXPECT_EQ(h.write(8, 1, 1), 0);
+  std::vector<MemoryFault> told;
+  h.engine().on_fault([&](const MemoryFault& fault) { told.push_back(fault); });
+  h.engine().set_faults(faults);
+  EXPECT_EQ(h.write(8, 1, 2), 0) << "the device says that it was done";
+  EXPECT_EQ(h.engine().fault_counters().misdirected_writes, 1U);
+  EXPECT_EQ(h.version_on_device(8), 1U);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(told[0].offset, 8 * kPageBytes);
+  EXPECT_NE(told[1].offset, 8 * kPageBytes);
+  const auto page = aligned_bytes(kPageBytes);
+  h.device().read(told[1].offset, {page.get(), kPageBytes});
+  EXPECT_TRUE(Harness::labelled(page.get(), 8, 2));
+}
+
+TEST(MemoryEngine, AWriteWithoutSpaceLeavesNothingOfItself) {
+  MemoryFaults faults = none();
+  faults.no_space_chance = 1;
+  Harness h(faults);
+  EXPECT_EQ(h.write(8, 4, 1), -ENOSPC);
+  EXPECT_EQ(h.engine().fault_counters().no_space_errors, 1U);
+  for (uint64_t page = 8; page < 12; ++page) EXPECT_EQ(h.version_on_device(page), 0U);
 }
 
 TEST(MemoryEngine, PowerCutLosesWhatWasNotFlushedAndKeepsWhatWas) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "store/mutant.h"
+
 namespace halfstep::store {
 
 Block block_of(const format::Entry& entry) noexcept {
@@ -108,6 +110,7 @@ void Catalog::drop(Location location) noexcept {
 }
 
 void Catalog::set_held(Location location, bool held) noexcept {
+  if (HALFSTEP_MUTANT(HoldIgnored)) return;
   Block& block = at(location);
   if (block.held == held || !block.live) return;
   block.held = held;

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "io/engine.h"
+#include "store/mutant.h"
 
 namespace halfstep::store {
 
@@ -43,6 +44,7 @@ class Flusher {
       if (waiter->starting != nullptr) waiter->starting(*waiter);
     }
     ++flushes_;
+    if (HALFSTEP_MUTANT(SkipFlush)) return completed();
     engine_.submit(request_);
   }
 
@@ -53,7 +55,7 @@ class Flusher {
   void completed() noexcept {
     FlushWaiter* finished = flying_;
     flying_ = nullptr;
-    if (request_.error == 0) return answer(finished, {});
+    if (request_.error == 0 || HALFSTEP_MUTANT(FlushErrorIgnored)) return answer(finished, {});
     ++failures_;
     FlushWaiter* queued = queued_;
     queued_ = nullptr;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/mutant.h"
+
 namespace halfstep::store {
 namespace {
 
@@ -75,7 +77,8 @@ Fault load_header(io::Engine& engine, LoadedHeader* out) {
                                ", copy at the end " + std::string(code_name(status[1].code())) +
                                "; with both damaged the store's secret is gone and nothing can be read: create it anew"};
   }
-  const uint32_t best = !ok[0] || (ok[1] && copies[1].fixed.sequence > copies[0].fixed.sequence) ? 1 : 0;
+  uint32_t best = !ok[0] || (ok[1] && copies[1].fixed.sequence > copies[0].fixed.sequence) ? 1 : 0;
+  if (HALFSTEP_MUTANT(OlderHeaderTaken) && ok[1 - best]) best = 1 - best;
   out->copy_bad[best] = false;
   out->copy_bad[1 - best] = !ok[1 - best] || !same_snapshot(copies[0], copies[1]);
   out->state = std::move(copies[best]);

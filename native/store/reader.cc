@@ -2,6 +2,8 @@
 
 #include <cassert>
 
+#include "store/mutant.h"
+
 namespace halfstep::store {
 
 // The extent that will answer this read, pinned for it; null when there is none. Sets the read's status: NotFound, or
@@ -170,6 +172,7 @@ void BlockReader::on_piece(io::Request& request) {
 
 bool BlockReader::verify(Extent& extent) {
   if (extent.error != 0) return false;
+  if (HALFSTEP_MUTANT(NoVerify) && !extent.shape.trailer) return true;
   const Block& block = core_.catalog.at(extent.location);
   if (!extent.shape.trailer) return extent.verifier.checksum() == block.checksum();
   return verify_extent(extent.slot(), extent.shape, nullptr, block.raw_bytes, block.checksum(), &extent.part_table()).ok();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "store/mutant.h"
+
 namespace halfstep::store {
 namespace {
 
@@ -292,6 +294,7 @@ void RecordLog::turn(uint64_t oldest_generation, uint64_t sequence, uint64_t sto
 }
 
 void RecordLog::forget_tombstones(uint64_t oldest_generation) {
+  if (HALFSTEP_MUTANT(TombstoneDropped)) oldest_generation = UINT64_MAX;
   while (!tombstones_.empty() && tombstones_.front().sequence < oldest_generation) tombstones_.pop_front();
 }
 
@@ -413,7 +416,10 @@ void RecordLog::on_request(io::Request& request) {
 void RecordLog::written(Status status) {
   if (!status.ok()) return finish_batch(status);
   switch (step_) {
-    case Step::Batch: step_ = Step::BatchFlush; return setup_.flusher->want(flush_);
+    case Step::Batch:
+      if (HALFSTEP_MUTANT(TombstoneEarly)) return finish_batch({});
+      step_ = Step::BatchFlush;
+      return setup_.flusher->want(flush_);
     case Step::Snapshot: return snapshot_chunk();
     case Step::Commit: step_ = Step::CommitFlush; return setup_.flusher->want(flush_);
     default: assert(false);

@@ -4,6 +4,7 @@
 
 #include "base/crc.h"
 #include "store/footer.h"
+#include "store/mutant.h"
 #include "store/segment_scan.h"
 #include "store/touch_map.h"
 
@@ -26,6 +27,7 @@ class Recovery {
   void load_segment(uint32_t number);
   bool publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found);
   bool verify(const Segment& segment, const format::Entry& entry);
+  bool read_and_check(const Segment& segment, const format::Entry& entry);
   void seal(Segment& segment);
   // After one that failed no later one tells what is on media.
   bool flush() {
@@ -39,6 +41,7 @@ class Recovery {
   BlockingIo io_;
   SegmentScanner scanner_;
   LogContents log_;
+  std::vector<IndexKey> unreadable_;  // failed their check
   uint64_t sequence_max_ = 0;
   uint64_t touch_time_ = 0;
   bool flush_failed_ = false;
@@ -68,7 +71,9 @@ Status Recovery::run() {
   core_.sequence = std::max(sequence_max_ + 1, core_.header.fixed.start_number << kSequenceBitsPerStart);
   for (const uint32_t number : newest_first) {
     Segment& segment = core_.catalog.segment(number);
-    if (segment.state == SegmentState::Ended) seal(segment);
+    if (segment.state == SegmentState::Ended && segment.frames > 0) seal(segment);
+    // What is walked again at the next start may say more than it did now.
+    segment.records_missing = segment.records_missing || segment.state == SegmentState::Ended;
     if (segment.state == SegmentState::Sealed) segment.entries = {};
   }
   if (flush()) {
@@ -79,6 +84,7 @@ Status Recovery::run() {
     }
   } else {
     note("flush after recovery failed: segments sealed just now are walked again at the next start");
+    for (const uint32_t number : newest_first) core_.catalog.segment(number).records_missing = true;
   }
 
   std::vector<SegmentRecord> segments = log_.segments;
@@ -94,6 +100,10 @@ Status Recovery::run() {
     note("record log: could not be written; deletes and new segments fail until it can");
   }
   take_pins();
+  // Their entries may still be on flash: who is told that they are gone must not find them after a restart.
+  for (const IndexKey& key : unreadable_) {
+    if (!core_.catalog.find(key).valid()) core_.bury(key);
+  }
   report_.blocks = core_.catalog.live_blocks();
   report_.bytes = core_.catalog.live_bytes();
   report_.micros = core_.clock.now_us() - began_us;
@@ -146,7 +156,9 @@ void Recovery::load_segment(uint32_t number) {
   core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
   report_.pages_bad += scanned.pages_bad;
   if (!scanned.anything) {
-    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Free;
+    // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.
+    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Ended;
+    segment.records_missing = true;
     ++(scanned.read_errors > 0 ? report_.segments_bad : report_.segments_empty);
     return;
   }
@@ -183,7 +195,7 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
     return false;
   }
   const uint64_t buried = log_.tombstones.find(hash_of(key));
-  if (buried != index::Table::kNone && entry.birth < buried) {
+  if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
     ++report_.blocks_dropped_deleted;
     return false;
   }
@@ -194,15 +206,21 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
   // Segments come newest first: of one birth the copy that is there already is the newer one.
   const Location known = core_.catalog.find(key);
   if (known.valid() && core_.catalog.at(known).birth >= entry.birth) return false;
-  if (entry.page >= segment.durable_page && !verify(segment, entry)) {
+  if (entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified) && !verify(segment, entry)) {
     ++report_.blocks_dropped_corrupt;
+    unreadable_.push_back(key);
     return false;
   }
   core_.catalog.add(segment, entry, ConstBytes(scanned.keys).subspan(found.key_at, found.key_bytes), false);
   return true;
 }
 
+// Twice, as the reader does: what was read wrongly once may be right on media.
 bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
+  return read_and_check(segment, entry) || read_and_check(segment, entry);
+}
+
+bool Recovery::read_and_check(const Segment& segment, const format::Entry& entry) {
   const Block block = block_of(entry);
   const uint64_t bytes = block.extent_bytes();
   Slot slot = core_.slots.take(bytes);
@@ -220,13 +238,13 @@ bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
 
 // A walked segment is as full as it will ever be: with a footer the next start need not walk it.
 void Recovery::seal(Segment& segment) {
+  // Frames first: a footer says that they are on media, so that no later start verifies them again.
+  if (!flush()) return;
+  segment.durable_page = segment.next_page;
   // With the sequence of its newest frame: a segment is as old as its frames, not as its footer.
   FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), segment.newest_frame,
                         core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
-  // Frames first: a footer says that they are on media.
-  if (!flush()) return;
-  segment.durable_page = segment.next_page;
   PageBuffer pages(builder.pages());
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;
   for (uint32_t p = 0; !builder.finished(); ++p) builder.build(pages.page(p));

@@ -71,7 +71,10 @@ void SegmentScanner::begin(uint32_t number, uint64_t generation, ScannedSegment*
 
 void SegmentScanner::scan(uint32_t number, uint64_t generation, ScannedSegment* out) {
   begin(number, generation, out);
-  if (!scan_footer()) walk();
+  if (scan_footer()) return;
+  // A damaged footer's watermark counts no more than it does: which of the entries below it were void may be lost.
+  out->watermark = 0;
+  walk();
 }
 
 void SegmentScanner::scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "store/mutant.h"
 #include "store/rewriter.h"
 #include "store/streams.h"
 
@@ -34,7 +35,8 @@ Segment* SegmentSource::take(bool for_copies) noexcept {
 
 bool SegmentSource::at_rest(const Segment& segment, Streams& streams) noexcept {
   if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) return false;
-  if (segment.reads_in_flight > 0 || segment.frames_in_flight > 0) return false;
+  if (segment.frames_in_flight > 0) return false;
+  if (segment.reads_in_flight > 0 && !HALFSTEP_MUTANT(ReuseUnderRead)) return false;
   SegmentWriter& writer = streams.of(segment);
   if (!writer.unflushed(segment)) return true;
   flush_asked_ = true;
@@ -190,6 +192,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
 }
 
 void SegmentSource::evict_all(Segment& segment, Eviction why) {
+  segment.records_missing = true;  // until its new generation is on media, a restart may find them again
   for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
     if (segment.blocks[ordinal].live) core_.evict({segment.number, ordinal}, why);
   }
@@ -198,7 +201,7 @@ void SegmentSource::evict_all(Segment& segment, Eviction why) {
 // Nothing of it is alive any more.
 void SegmentSource::log_generation(Segment& segment) {
   if (segment.state != SegmentState::Free) {
-    ++core_.counters.segments_reclaimed;
+    if (segment.frames > 0) ++core_.counters.segments_reclaimed;
     const Counters& c = core_.counters;
     const uint64_t now_us = core_.clock.now_us();
     copied_pages_ = std::max((c.bytes_rewritten - rewritten_bytes_before_) / kPageBytes, copied_pages_ * 3 / 4);
@@ -218,7 +221,7 @@ void SegmentSource::log_generation(Segment& segment) {
   const bool bad = segment.write_errors >= kWriteErrorsMax;
   pending.record.kind = static_cast<uint8_t>(bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
   pending.record.segment = segment.number;
-  pending.record.sequence = core_.draw();
+  pending.record.sequence = HALFSTEP_MUTANT(NoReuseCount) && segment.records_missing ? segment.generation : core_.draw();
   pending.owner = this;
   pending.done = [](RecordLog::Pending& done, Status status) {
     auto* self = static_cast<SegmentSource*>(done.owner);
@@ -226,7 +229,7 @@ void SegmentSource::log_generation(Segment& segment) {
     self->core_.give_pending(done);
     self->logged(*self->logging_, generation, status);
   };
-  core_.log.append(pending);
+  HALFSTEP_MUTANT(ReuseBeforeLogged) ? pending.done(pending, {}) : core_.log.append(pending);
 }
 
 void SegmentSource::logged(Segment& segment, uint64_t generation, Status status) {

@@ -3,6 +3,7 @@
 #include <cassert>
 
 #include "store/footer.h"
+#include "store/mutant.h"
 #include "store/rewriter.h"
 #include "store/segment_source.h"
 
@@ -58,7 +59,7 @@ void SegmentWriter::commit(Extent& extent) {
   *pending_tail_ = &extent;
   pending_tail_ = &extent.next_pending;
   pending_bytes_ += extent.shape.extent_bytes();
-  if (extent.write != nullptr && !extent.write->persist) {
+  if (extent.write != nullptr && (!extent.write->persist || HALFSTEP_MUTANT(PublishEarly))) {
     answer(*extent.write, {});
     extent.write = nullptr;
   }
@@ -222,7 +223,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   header.frame = segment.frames;
   header.page_count = header_pages;
   header.frame_pages = plan.pages;
-  header.watermark = segment.durable_page;
+  header.watermark = HALFSTEP_MUTANT(WatermarkAhead) ? segment.written_page : segment.durable_page;
   header.total_entries = plan.blocks;
   header.stream = segment.stream;
   header.ttl_class = segment.ttl_class;
@@ -358,7 +359,7 @@ void SegmentWriter::frame_done(Frame& frame) {
   Segment& segment = *frame.segment;
   core_.frame_headers.push_back(std::move(frame.header));
   --segment.frames_in_flight;
-  if (frame.error != 0) {
+  if (frame.error != 0 && !HALFSTEP_MUTANT(WriteErrorIgnored)) {
     ++segment.write_errors;
     if (segment.state != SegmentState::Ended) {
       next_frame_at_us_ = core_.clock.now_us() + (kFrameRetryUs << std::min(failures_in_a_row_, kFrameRetryDoublings));
@@ -464,7 +465,9 @@ void SegmentWriter::flush_starting() {
            (state == SegmentState::Ended && u.segment->frames_in_flight == 0 &&
             u.segment->durable_page == u.segment->written_page);
   });
-  for (Unflushed& u : unflushed_) u.covered_page = u.segment->written_page;
+  for (Unflushed& u : unflushed_) {
+    u.covered_page = HALFSTEP_MUTANT(NoWatermark) ? u.segment->next_page : u.segment->written_page;
+  }
   unflushed_bytes_ = 0;
   unflushed_since_us_ = UINT64_MAX;
 }

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/prng.h"
 #include "base/slots.h"
 #include "base/status.h"
 #include "io/engine.h"
@@ -208,7 +209,9 @@ struct Options {
 class Store {
  public:
   // Writes an empty store over device 0 of the engine, from nothing: geometry, secret, namespace "default". Blocking.
-  static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry);
+  // `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
+  static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry,
+                      const std::function<Status(Bytes)>& random = system_random);
   // Reads the header, takes ownership (start number), recovers. Blocking; never refuses for bad media. `why_refused` of the
   // Fault: not a store, a newer format, or another owner took it.
   static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
@@ -280,7 +283,8 @@ class Store {
   virtual uint64_t next_turn_us() const noexcept = 0;
   // Called when begin_reads() or begin_write() was throttled for memory and some came free.
   virtual void set_on_memory(std::function<void()> on_memory) = 0;
-  // Seals what is open, flushes, marks a clean stop. Blocking (engine.wait()); afterwards only the destructor may be called.
+  // Seals what is open, flushes, marks a clean stop. Blocking (engine.wait()); afterwards only find(), counters(), gauges() and
+  // the destructor may be called.
   virtual Status close() = 0;
 
   virtual const Counters& counters() const noexcept = 0;

@@ -1,6 +1,7 @@
 // store_life.cc — how a block's life goes on and ends: touch, expire, holds, remove.
 // What a restart has to know is in force at once in memory and answered when it is on media: who is not answered does not know
 // what a restart will say.
+#include "store/mutant.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {
@@ -32,10 +33,13 @@ void StoreImpl::remove(Change& change) {
     core_.catalog.drop(location);
     stored = true;
   }
+  // So does one that is not known: frames of a segment that is being reclaimed, or could not be read whole, may hold it, and a
+  // restart may find it there.
+  stored = stored || core_.catalog.oldest_generation_unknown(UINT64_MAX) != UINT64_MAX;
   // A lease waits for the block to come back; a pin was taken on these bytes.
   core_.holds.unpin_all(change.key, [](const IndexKey&) {});
   change.status = there ? Status() : Status(Code::NotFound);
-  if (!stored) {
+  if (!stored || HALFSTEP_MUTANT(TombstoneNotLogged)) {
     if (!core_.all_buried()) change.status = Code::IoError;  // it may come back: its tombstone is still to be written
     absent_removes_.push_back({&change, core_.log.tombstones_appended()});
     return;

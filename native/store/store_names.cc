@@ -2,6 +2,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "store/mutant.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {
@@ -132,17 +133,20 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
         if (place == state.layouts.size()) state.layouts.push_back(shared);
         if (state.fixed.next_scope == UINT32_MAX) return Code::NoSpace;
         state.scopes.push_back({state.fixed.next_scope++, number, place, 0});
+        if (HALFSTEP_MUTANT(ScopeReused)) state.fixed.next_scope = static_cast<uint32_t>(state.scopes.size()) + 1;
         return {};
       },
       [this, shared, number, done = std::move(done)](Status status) {
-        done(status, status.ok() ? core_.header.find_scope(number, shared->id()) : 0);
+        const uint32_t scope = status.ok() ? core_.header.find_scope(number, shared->id()) : 0;
+        // None: the namespace was deleted by a change that went to media together with this one.
+        done(status.ok() && scope == 0 ? Status(Code::NotFound) : status, scope);
       });
 }
 
 IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
   assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
   std::array<std::byte, 9 + format::kEngineKeyBytesMax> bytes;
-  store_le(bytes.data(), name.scope);
+  store_le(bytes.data(), HALFSTEP_MUTANT(NoKeyInCheck) ? 0U : name.scope);
   store_le(bytes.data() + 4, name.component.value);
   bytes[8] = static_cast<std::byte>(name.engine_key.size());
   std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());

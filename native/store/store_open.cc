@@ -17,7 +17,8 @@ void start_here(HeaderState& state, const Clock& clock) {
 
 }  // namespace
 
-Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry) {
+Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry,
+                    const std::function<Status(Bytes)>& random) {
   HeaderState state;
   const Places places = places_of(geometry);
   if (!places.valid()) {
@@ -38,7 +39,7 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
   format::DeviceRecord& device = state.devices.emplace_back();
   device.bytes = geometry.device_bytes;
   device.segments = geometry.segments;
-  if (!system_random(f.store_uuid).ok() || !system_random(f.secret).ok() || !system_random(device.uuid).ok()) {
+  if (!random(f.store_uuid).ok() || !random(f.secret).ok() || !random(device.uuid).ok()) {
     return {Code::Internal, "getrandom: failed; the store's secret needs it"};
   }
   StoredNamespace& space = state.namespaces.emplace_back();

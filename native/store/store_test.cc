@@ -104,6 +104,23 @@ TEST(Store, ANamespaceMayHaveTheLongestNameOfTheWire) {
   EXPECT_EQ(status, Code::Invalid);
 }
 
+TEST(Store, ALayoutOfANamespaceThatIsDeletedInTheSameChangeIsNotFound) {
+  StoreBed bed(7);
+  bed.open();
+  bed.store->create_namespace({"short-lived", 0, 0}, [](Status status) { EXPECT_EQ(status, Code::Ok); });
+  bed.settle();
+  Status registered = Code::Internal;
+  uint32_t scope = 1;
+  bed.store->register_layout("short-lived", test_layout("another"), [&](Status status, uint32_t got) {
+    registered = status;
+    scope = got;
+  });
+  bed.store->delete_namespace("short-lived", [](Status status) { EXPECT_EQ(status, Code::Ok); });
+  bed.settle();
+  EXPECT_EQ(registered, Code::NotFound);
+  EXPECT_EQ(scope, 0U);
+}
+
 TEST(Store, LayoutsOfOneNamespaceLeaveRoomForThoseOfOthers) {
   StoreBed bed(4);
   bed.open();

@@ -1,0 +1,52 @@
+// mutant.h — faults that we put into the store on purpose, to see whether the simulator notices (tests/sim).
+// `HALFSTEP_MUTANT(Name)` is the constant false in every build but that of the mutants, so that a hook costs nothing and says
+// in one line what the store would be without the rule beside it.
+// Thread: set before the first store is made, then only read.
+#pragma once
+
+#ifdef HALFSTEP_SIM_MUTANTS
+
+#include <cstdint>
+
+// X(name, the rule that is broken)
+#define HALFSTEP_MUTANTS(X)                                                                       \
+  X(SkipFlush, "flushes are answered and never sent")                                             \
+  X(FlushErrorIgnored, "a flush that failed counts as one that did not")                          \
+  X(WriteErrorIgnored, "a frame that failed counts as one that landed")                           \
+  X(PublishEarly, "persist is answered when the block is committed, before its frame has landed") \
+  X(NoWatermark, "a flush covers frames that had not landed when it began")                       \
+  X(WatermarkAhead, "a frame records as on media what no flush has covered yet")                  \
+  X(NoKeyInCheck, "the index key does not depend on the scope")                                   \
+  X(NoVerify, "blocks are handed out without their checksum")                                     \
+  X(MacNotChecked, "metadata pages are believed without their MAC")                               \
+  X(NoReuseCount, "a reused segment keeps its generation")                                        \
+  X(ReuseUnderRead, "a segment is reused while blocks are read from it")                          \
+  X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
+  X(HoldIgnored, "reclaim does not look at holds")                                                \
+  X(ExpiryIgnored, "blocks do not expire")                                                        \
+  X(TombstoneNotLogged, "a delete is answered without a tombstone")                               \
+  X(TombstoneEarly, "a delete is answered before its tombstone is on media")                      \
+  X(TombstoneDropped, "tombstones are dropped at every compaction")                               \
+  X(BirthIgnored, "a tombstone buries what was put after it")                                     \
+  X(TailNotVerified, "what lies past the watermark is published unread")                          \
+  X(OlderHeaderTaken, "the older copy of the store header is taken")                              \
+  X(ScopeReused, "the scope of a deleted namespace is given out again")
+
+namespace halfstep {
+
+enum class Mutant : uint8_t {
+  None,
+#define HALFSTEP_MUTANT_NAME(name, rule) name,
+  HALFSTEP_MUTANTS(HALFSTEP_MUTANT_NAME)
+#undef HALFSTEP_MUTANT_NAME
+};
+
+inline Mutant active_mutant = Mutant::None;
+
+}  // namespace halfstep
+
+#define HALFSTEP_MUTANT(name) (::halfstep::active_mutant == ::halfstep::Mutant::name)
+
+#else
+#define HALFSTEP_MUTANT(name) false
+#endif

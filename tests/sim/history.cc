@@ -1,0 +1,215 @@
+#include "sim/history.h"
+
+#include <algorithm>
+
+#include "base/prng.h"
+
+namespace halfstep::sim {
+namespace {
+
+constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {
+    "reorder",           "delay",      "stall",    "read-error", "write-error",
+    "flush-error",       "no-space",   "bit-flip", "bit-rot",    "misdirected-read",
+    "misdirected-write", "torn-write", "kill",     "power-cut",  "clock-jump",
+};
+
+struct Weight {
+  OpKind kind;
+  uint32_t weight;
+};
+using Mix = std::vector<Weight>;
+
+// What a run is mostly about. One mix for all would hardly ever fill the log, or every segment, or die often.
+Mix mix_of(Prng& prng) {
+  Mix mix = {
+      {OpKind::Put, 30},
+      {OpKind::Begin, 3},
+      {OpKind::Commit, 3},
+      {OpKind::Abort, 1},
+      {OpKind::Get, 20},
+      {OpKind::Remove, 10},
+      {OpKind::Hold, 3},
+      {OpKind::Release, 2},
+      {OpKind::ReleaseAll, 1},
+      {OpKind::CreateNamespace, 1},
+      {OpKind::DeleteNamespace, 1},
+      {OpKind::Turns, 24},
+      {OpKind::Settle, 4},
+      {OpKind::Pass, 2},
+      {OpKind::Jump, 1},
+      {OpKind::Rot, 2},
+      {OpKind::FailNext, 2},
+      {OpKind::Restart, 1},
+      {OpKind::Crash, 3},
+  };
+  const auto stress = [&](OpKind kind, uint32_t factor) {
+    for (Weight& weight : mix) weight.weight *= weight.kind == kind ? factor : 1;
+  };
+  switch (prng.below(6)) {
+    case 0: stress(OpKind::Put, 3); break;
+    case 1: stress(OpKind::Remove, 4); break;
+    case 2: stress(OpKind::Crash, 4); break;
+    case 3:
+      stress(OpKind::Hold, 6);
+      stress(OpKind::Put, 2);
+      break;
+    case 4:
+      stress(OpKind::CreateNamespace, 5);
+      stress(OpKind::DeleteNamespace, 5);
+      stress(OpKind::FailNext, 4);
+      break;
+    default: break;
+  }
+  return mix;
+}
+
+OpKind pick(const Mix& mix, Prng& prng) {
+  uint64_t total = 0;
+  for (const Weight& weight : mix) total += weight.weight;
+  uint64_t at = prng.below(total);
+  for (const Weight& weight : mix) {
+    if (at < weight.weight) return weight.kind;
+    at -= weight.weight;
+  }
+  return OpKind::Settle;
+}
+
+double small_chance(Prng& prng) { return 0.002 * static_cast<double>(1 + prng.below(15)); }
+
+Profile make_profile(Prng& prng, const HistoryOptions& options) {
+  Profile p;
+  p.segments = static_cast<uint32_t>(4 + (prng.chance(0.5) ? 0 : prng.below(9)));
+  p.arena_bytes = (prng.chance(0.5) ? 4 : 6) * MiB;
+  p.volatile_cache = prng.chance(0.8);
+  p.keys = static_cast<uint32_t>(6 + prng.below(34));
+  p.namespaces = static_cast<uint32_t>(1 + prng.below(kNamespacesMax));
+  p.layouts = static_cast<uint32_t>(1 + prng.below(kLayoutsMax));
+  p.holds_max = prng.chance(0.2) ? 4 : 64;
+  p.lease_ms_max = prng.chance(0.3) ? 1'000 : 20'000;
+  // A third of the runs writes large blocks alone, and goes through its segments many times.
+  p.groups = prng.chance(0.33) ? 0x11 : prng.chance(0.3) ? 0x0E : 0x1F;
+  // A sixth without a fault of any kind, a half without those that media suffer from: there the rules are at their strictest.
+  const uint32_t calm = prng.chance(0.17) ? ~0U : prng.chance(0.6) ? kMediaFaults : 0;
+  for (size_t kind = 0; kind < kFaultKinds; ++kind) {
+    const uint32_t bit = 1U << kind;
+    const bool crash = (bit & (bit_of(FaultKind::Kill) | bit_of(FaultKind::PowerCut) | bit_of(FaultKind::Reorder))) != 0;
+    if (prng.chance(crash ? 0.8 : 0.4) && (calm & bit) == 0) p.faults |= bit & options.faults;
+  }
+  const auto on = [&](FaultKind fault) { return (p.faults & bit_of(fault)) != 0; };
+  const auto chance = [&](FaultKind fault) {
+    const double value = small_chance(prng);
+    return on(fault) ? value : 0;
+  };
+  p.chances.shuffle = on(FaultKind::Reorder);
+  p.chances.delay_polls_max = on(FaultKind::Delay) ? static_cast<uint32_t>(1 + prng.below(8)) : 0;
+  p.chances.stall_chance = chance(FaultKind::Stall);
+  p.chances.read_error_chance = chance(FaultKind::ReadError);
+  p.chances.write_error_chance = chance(FaultKind::WriteError);
+  p.chances.flush_error_chance = chance(FaultKind::FlushError);
+  p.chances.no_space_chance = chance(FaultKind::NoSpace);
+  p.chances.bit_flip_chance = chance(FaultKind::BitFlip);
+  p.chances.misdirected_read_chance = chance(FaultKind::MisdirectedRead);
+  p.chances.misdirected_write_chance = chance(FaultKind::MisdirectedWrite) / 4;
+  p.chances.cut_survival_chance = prng.chance(0.5) ? 0 : 0.5;
+  p.chances.torn_writes = on(FaultKind::TornWrite);
+  return p;
+}
+
+bool wanted(const Op& op, const Profile& profile) {
+  const auto on = [&](FaultKind fault) { return (profile.faults & bit_of(fault)) != 0; };
+  switch (op.kind) {
+    case OpKind::Jump: return on(FaultKind::ClockJump);
+    case OpKind::Rot: return on(FaultKind::BitRot);
+    case OpKind::FailNext: return on(FaultKind::WriteError) || on(FaultKind::FlushError) || on(FaultKind::NoSpace);
+    case OpKind::Crash: return on(op.flag ? FaultKind::Kill : FaultKind::PowerCut);
+    default: return true;
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_cast<size_t>(fault)]; }
+
+History make_history(uint64_t seed, const HistoryOptions& options) {
+  Prng prng(seed);
+  History history;
+  history.seed = seed;
+  history.profile = make_profile(prng, options);
+  const Mix mix = mix_of(prng);
+  const bool ttls = prng.chance(0.4);
+  const double persist_share = prng.chance(0.3) ? 0.9 : 0.4;
+  while (history.ops.size() < options.steps) {
+    Op op;
+    op.kind = pick(mix, prng);
+    op.salt = prng.next();
+    op.key = static_cast<uint32_t>(prng.below(history.profile.keys));
+    op.count = static_cast<uint32_t>(1 + prng.below(4));
+    op.flag = prng.chance(0.5);
+    switch (op.kind) {
+      case OpKind::Put:
+      case OpKind::Begin:
+        op.flag = prng.chance(persist_share);
+        op.coded = prng.chance(0.2);
+        op.ttl_s = ttls && prng.chance(0.4) ? static_cast<uint32_t>(1 + prng.below(60)) : 0;
+        break;
+      case OpKind::Hold: op.amount = 1 + prng.below(30'000); break;
+      case OpKind::CreateNamespace:
+      case OpKind::DeleteNamespace: op.key = static_cast<uint32_t>(prng.below(history.profile.namespaces)); break;
+      case OpKind::Turns:
+        op.count = static_cast<uint32_t>(1 + prng.below(prng.chance(0.2) ? 40 : 6));
+        op.amount = prng.chance(0.1) ? 200'000 : 100;
+        break;
+      case OpKind::Pass: op.amount = 1 + prng.below(50); break;
+      case OpKind::Jump: op.amount = prng.chance(0.1) ? 315'360'000 : 1 + prng.below(500); break;
+      case OpKind::Crash: op.amount = prng.chance(0.3) ? 0 : prng.below(60); break;
+      default: break;
+    }
+    if (wanted(op, history.profile)) history.ops.push_back(op);
+  }
+  return history;
+}
+
+std::string text_of(const Profile& p) {
+  std::string text = std::to_string(p.segments) + " segments, arena " + std::to_string(p.arena_bytes / MiB) + " MiB, " +
+                     std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " +
+                     std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache") +
+                     "; faults:";
+  for (size_t kind = 0; kind < kFaultKinds; ++kind) {
+    if ((p.faults & (1U << kind)) != 0) text += " " + std::string(kFaultNames[kind]);
+  }
+  return p.faults == 0 ? text + " none" : text;
+}
+
+std::string text_of(const Op& op) {
+  const std::string key = "key " + std::to_string(op.key);
+  const std::string owner = " owner " + std::to_string(op.count);
+  const std::string amount = std::to_string(op.amount);
+  const auto put = [&](const char* verb) {
+    return verb + key + (op.flag ? " persist" : " cache") + (op.coded ? " coded" : "") +
+           (op.ttl_s != 0 ? " ttl " + std::to_string(op.ttl_s) + " s" : "");
+  };
+  switch (op.kind) {
+    case OpKind::Put: return put("put ");
+    case OpKind::Begin: return put("begin put ");
+    case OpKind::Commit: return "commit the oldest begun put";
+    case OpKind::Abort: return "abort the oldest begun put";
+    case OpKind::Get: return "get " + std::to_string(op.count) + " from " + key;
+    case OpKind::Remove: return "remove " + key;
+    case OpKind::Hold: return "hold " + key + owner + " for " + amount + " ms";
+    case OpKind::Release: return "release " + key + owner;
+    case OpKind::ReleaseAll: return "release all of" + owner;
+    case OpKind::CreateNamespace: return "create namespace " + std::to_string(op.key);
+    case OpKind::DeleteNamespace: return "delete namespace " + std::to_string(op.key);
+    case OpKind::Turns: return std::to_string(op.count) + " turns of " + amount + " us";
+    case OpKind::Settle: return "settle and look at every key";
+    case OpKind::Pass: return amount + " s pass";
+    case OpKind::Jump: return "wall clock " + std::string(op.flag ? "back " : "ahead ") + amount + " s";
+    case OpKind::Rot: return "bit rot";
+    case OpKind::FailNext: return "one request will fail";
+    case OpKind::Restart: return "close and open";
+    case OpKind::Crash: return std::string(op.flag ? "kill" : "power cut") + " after " + amount + " engine events, open";
+  }
+  return "?";
+}
+
+}  // namespace halfstep::sim

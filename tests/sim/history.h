@@ -1,0 +1,109 @@
+// history.h — what one simulated run does, written down before it starts: from one seed a profile (geometry, faults, names) and
+// a list of operations. A failing list is shortened by leaving operations out (shrink.h), so each carries all that it needs,
+// its own randomness included, and none depends on there being another. Invariants: the same seed and options give the same
+// history, on any machine. Thread: any; values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/units.h"
+#include "io/memory_engine.h"
+
+namespace halfstep::sim {
+
+// Kinds of faults that a run may be given; the names are those of --faults and of the table at the end.
+enum class FaultKind : uint8_t {
+  Reorder,
+  Delay,
+  Stall,
+  ReadError,
+  WriteError,
+  FlushError,
+  NoSpace,
+  BitFlip,
+  BitRot,
+  MisdirectedRead,
+  MisdirectedWrite,
+  TornWrite,
+  Kill,
+  PowerCut,
+  ClockJump,
+};
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::ClockJump) + 1;
+std::string_view name_of(FaultKind fault) noexcept;
+inline constexpr uint32_t bit_of(FaultKind fault) noexcept { return 1U << static_cast<uint32_t>(fault); }
+inline constexpr uint32_t kAllFaults = (1U << kFaultKinds) - 1;
+// Those after which a block may be missing though it was persisted: what is on media, or what was read of it, is not what was
+// written.
+inline constexpr uint32_t kMediaFaults = bit_of(FaultKind::ReadError) | bit_of(FaultKind::BitFlip) | bit_of(FaultKind::BitRot) |
+                                         bit_of(FaultKind::MisdirectedRead) | bit_of(FaultKind::MisdirectedWrite);
+
+enum class OpKind : uint8_t {
+  Put,              // begin, fill, commit
+  Begin,            // begin and fill; committed or aborted by a later operation
+  Commit,           // the oldest one begun
+  Abort,            // the oldest one begun
+  Get,              // a window of `count` keys from `key` on; pinned for a while
+  Remove,           //
+  Hold,             // `key` by owner `count` for `amount` ms
+  Release,          // `key` by owner `count`
+  ReleaseAll,       // of owner `count`
+  CreateNamespace,  // number `key`
+  DeleteNamespace,  // number `key`
+  Turns,            // `count` turns of `amount` us
+  Settle,           // turns until the device is idle; then every key is looked up
+  Pass,             // `amount` seconds of both clocks
+  Jump,             // the wall clock alone: `amount` seconds ahead, or back if `flag`
+  Rot,              // a bit of media, somewhere that `salt` says
+  FailNext,         // the next request of a kind and an area that `salt` says
+  Restart,          // close and open, perhaps with crashes on the way
+  Crash,            // after `amount` more engine events; killed if `flag`, else a power cut; then open as above
+};
+
+struct Op {
+  OpKind kind = OpKind::Settle;
+  bool flag = false;    // Put, Begin: persist
+  bool coded = false;   // Put, Begin: with a codec's lengths and sums
+  uint32_t key = 0;     //
+  uint32_t count = 0;   //
+  uint32_t ttl_s = 0;   // Put, Begin
+  uint64_t amount = 0;  //
+  uint64_t salt = 0;    // randomness of its own
+};
+std::string text_of(const Op& op);
+
+inline constexpr uint32_t kNamespacesMax = 3;
+inline constexpr uint32_t kLayoutsMax = 2;
+
+struct Profile {
+  uint32_t segments = 6;
+  uint64_t arena_bytes = 4 * MiB;
+  bool volatile_cache = true;
+  uint32_t keys = 24;
+  uint32_t namespaces = 1;
+  uint32_t layouts = 1;
+  uint64_t holds_max = 64;
+  uint64_t lease_ms_max = 20'000;
+  uint32_t groups = 0x1F;    // bit i: keys of group i
+  uint32_t faults = 0;       // bits of FaultKind
+  io::MemoryFaults chances;  // of those that fire by chance
+};
+std::string text_of(const Profile& profile);
+
+struct History {
+  uint64_t seed = 0;
+  Profile profile;
+  std::vector<Op> ops;
+};
+
+struct HistoryOptions {
+  uint32_t steps = 120;
+  uint32_t faults = kAllFaults;  // those that a profile may draw from
+};
+History make_history(uint64_t seed, const HistoryOptions& options);
+
+}  // namespace halfstep::sim

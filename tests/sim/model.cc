@@ -1,0 +1,255 @@
+#include "sim/model.h"
+
+#include <algorithm>
+
+namespace halfstep::sim {
+
+void StoreTime::sample(const Clock& clock) noexcept {
+  wall_s_ = clock.wall_s();
+  const uint64_t now_us = clock.now_us();
+  if (wall_s_ >= high_s_) {
+    high_s_ = wall_s_;
+    base_us_ = now_us;
+    return;
+  }
+  const uint64_t passed_s = (now_us - base_us_) / 1'000'000;
+  high_s_ += passed_s;
+  base_us_ += passed_s * 1'000'000;
+}
+
+Model::Model(const History& history, const Placements& placements, const Clock& clock)
+    : placements_(placements), clock_(clock), keys_(history.profile.keys) {
+  const Profile& profile = history.profile;
+  std::vector<uint32_t> groups;
+  for (uint32_t group = 0; group < kGroups; ++group) {
+    if ((profile.groups & (1U << group)) != 0) groups.push_back(group);
+  }
+  Prng prng(history.seed ^ 0x4E414D45);
+  for (uint32_t number = 0; number < profile.keys; ++number) {
+    Key& key = keys_[number];
+    key.number = number;
+    key.name_space = number % profile.namespaces;
+    key.layout = static_cast<uint32_t>(prng.below(profile.layouts));
+    key.group = groups[prng.below(groups.size())];
+    // The same name in every namespace and layout, short and long ones.
+    key.name = "name " + std::to_string(number / profile.namespaces);
+    if (number / profile.namespaces % 3 == 0) key.name += std::string(30 + number, 'x');
+  }
+  time_.sample(clock);
+}
+
+void Model::fail(Rule rule, std::string what) {
+  if (!violation_.has_value()) violation_ = Violation{rule, std::move(what), step_};
+}
+
+std::string Model::text_of(const Key& key) const {
+  return "key " + std::to_string(key.number) + " (namespace " + std::to_string(key.name_space) + ", scope " +
+         std::to_string(key.scope) + ", group " + std::to_string(key.group) + ", " + std::to_string(key.puts.size()) + " puts)";
+}
+
+// ---- Names -----------------------------------------------------------------------------------------------------------------
+
+void Model::set_scope(Key& key, uint32_t scope, const store::IndexKey& index_key) {
+  if (key.scope == scope) return;
+  key.scope = scope;
+  key.index_key = index_key;
+  ++key.life;
+  key.puts.clear();
+  key.dead_below = 0;
+  key.view = Key::View::None;
+  key.must = key.seen = key.clean_must = false;
+  key.filling = 0;
+  key.holds.clear();
+}
+
+// ---- Blocks ----------------------------------------------------------------------------------------------------------------
+
+size_t Model::committed(Key& key, Version version, uint32_t ttl_s) {
+  Put& put = key.puts.emplace_back();
+  put.version = std::move(version);
+  if (ttl_s != 0) {
+    put.expiry_low_s = time_.low_s() + ttl_s;
+    put.expiry_high_s = time_.high_s() + ttl_s;
+  }
+  key.view = Key::View::Known;
+  key.current = key.puts.size() - 1;
+  ++key.changes;
+  return key.current;
+}
+
+void Model::persisted(Key& key, size_t put) {
+  if (key.puts[put].removed || key.view == Key::View::None) return;
+  key.must_from = key.must ? std::max(key.must_from, put) : put;
+  key.must = true;
+  key.clean_must = false;
+}
+
+void Model::persisted_whatever_is_there(Key& key) {
+  persisted(key, key.view == Key::View::Known ? key.current : key.dead_below);
+}
+
+size_t Model::remove_begun(Key& key) {
+  for (Put& put : key.puts) put.removed = true;
+  key.view = Key::View::None;
+  key.must = false;
+  ++key.changes;
+  return key.puts.size();
+}
+
+void Model::remove_answered(Key& key, size_t puts_then) { key.dead_below = std::max(key.dead_below, puts_then); }
+
+Expectation Model::expect(const Key& key, bool found) const noexcept {
+  Expectation expected;
+  expected.found = found;
+  expected.filling = key.filling > 0;
+  expected.life = key.life;
+  expected.changes = key.changes;
+  expected.wall_s = time_.low_s();
+  if (key.view == Key::View::Known) {
+    expected.low = key.current;
+    expected.high = key.current + 1;
+  } else if (key.view == Key::View::Unsure) {
+    expected.low = key.dead_below;
+    expected.high = key.puts.size();
+  }
+  return expected;
+}
+
+void Model::read_answered(Key& key, const Expectation& expected, const store::Resident& resident) {
+  if (expected.life != key.life) return;  // its namespace was deleted and made again meanwhile
+  size_t at = expected.high;
+  while (at > expected.low && !same(resident, key.puts[at - 1].version, scratch_)) --at;
+  if (at == expected.low) {
+    for (size_t put = 0; put < key.dead_below; ++put) {
+      if (same(resident, key.puts[put].version, scratch_)) return fail(Rule::DeletedReturned, text_of(key) + ": its bytes");
+    }
+    for (const Key& other : keys_) {
+      for (const Put& put : other.puts) {
+        if (put.version.stored_bytes >= 8 && same(resident, put.version, scratch_)) {
+          return fail(Rule::WrongBytes, text_of(key) + ": bytes of a put of " + text_of(other));
+        }
+      }
+    }
+    return fail(Rule::WrongBytes, text_of(key) + ": bytes of no put that could be there");
+  }
+  const size_t put = at - 1;
+  if (!expected.found) return fail(Rule::MissedButRead, text_of(key) + ": put " + std::to_string(put));
+  const uint64_t expiry_s = key.puts[put].expiry_high_s;
+  if (expiry_s != 0 && expected.wall_s > expiry_s) {
+    return fail(Rule::ExpiredReturned, text_of(key) + ": expired at " + std::to_string(expiry_s));
+  }
+  if (expected.changes != key.changes) return;
+  if (key.must && put < key.must_from && !placements_.excuses(key.index_key)) {
+    return fail(Rule::PersistLost,
+                text_of(key) + ": put " + std::to_string(put) + " instead of the persisted " + std::to_string(key.must_from));
+  }
+  key.view = Key::View::Known;
+  key.current = put;
+}
+
+void Model::read_missed(Key& key, const Expectation& expected, Status status) {
+  if (expected.life != key.life || !expected.found) return;
+  const bool excused = placements_.excuses(key.index_key);
+  // An uncertain block that is being written again is found, and not read (store.cc, begin_write).
+  if (!excused && !expected.filling) {
+    return fail(Rule::FoundButMissed,
+                text_of(key) + ": " + std::string(code_name(status.code())) + " " + std::to_string(status.detail()));
+  }
+  if (!excused || expected.changes != key.changes) return;
+  key.view = Key::View::None;
+  key.must = false;
+}
+
+bool Model::may_have_expired(const Key& key) const noexcept {
+  const size_t from = key.view == Key::View::Known ? key.current : std::max(key.dead_below, key.must ? key.must_from : 0);
+  return std::any_of(key.puts.begin() + static_cast<ptrdiff_t>(std::min(from, key.puts.size())), key.puts.end(),
+                     [&](const Put& put) { return put.expiry_low_s != 0 && put.expiry_low_s <= time_.high_s() + 1; });
+}
+
+bool Model::held(const Key& key) const noexcept {
+  return std::any_of(key.holds.begin(), key.holds.end(), [&](const auto& hold) { return hold.second > clock_.now_us(); });
+}
+
+void Model::looked(Key& key, const store::Found& found, const Evidence& evidence) {
+  if (!found.present) {
+    const bool was_there = key.view == Key::View::Known || (key.view == Key::View::Unsure && (key.seen || key.must));
+    if (was_there) gone(key, evidence);
+    key.view = Key::View::None;
+    key.must = false;
+    return;
+  }
+  if (key.view == Key::View::None) {
+    if (key.puts.size() <= key.dead_below) return fail(Rule::DeletedReturned, text_of(key) + ": found");
+    const bool removed = key.puts.back().removed;
+    return fail(removed ? Rule::DeletedReturned : Rule::ReturnedUnasked, text_of(key) + ": found, though it was gone");
+  }
+  const Expectation expected = expect(key, true);
+  bool fits = false;
+  bool fresh = false;
+  for (size_t put = expected.low; put < expected.high; ++put) {
+    fits = fits || key.puts[put].version.raw_bytes == found.block_bytes;
+    fresh = fresh || key.puts[put].expiry_high_s == 0 || key.puts[put].expiry_high_s >= time_.low_s();
+  }
+  if (!fits) return fail(Rule::WrongBytes, text_of(key) + ": found with " + std::to_string(found.block_bytes) + " bytes");
+  if (!fresh) return fail(Rule::ExpiredReturned, text_of(key) + ": found");
+  key.seen = true;
+}
+
+// It was there, or had to be, and is not.
+void Model::gone(Key& key, const Evidence& evidence) {
+  if (may_have_expired(key) || placements_.excuses(key.index_key)) return;
+  const store::Counters& counters = evidence.counters;
+  const bool persisted = key.must && !key.clean_must;
+  const bool failed = !persisted && (evidence.flush_errors > 0 || counters.writes_failed > 0);
+  if (held(key) && !evidence.log_crowded && !failed) return fail(Rule::HeldEvicted, text_of(key));
+  if (!persisted && evidence.flush_errors > 0) return;
+  ++lost_;
+  if (persisted) ++lost_persisted_;
+  if (lost_ <= counters.blocks_evicted + counters.writes_failed && lost_persisted_ <= counters.blocks_evicted) return;
+  const Rule rule = key.view == Key::View::Known || key.seen ? Rule::LostInService
+                    : persisted                              ? Rule::PersistLost
+                                                             : Rule::RestartForgot;
+  fail(rule, text_of(key) + ": " + std::to_string(counters.blocks_evicted) + " evicted and " +
+                 std::to_string(counters.writes_failed) + " failed in this process explain no more");
+}
+
+// ---- Processes -------------------------------------------------------------------------------------------------------------
+
+void Model::process_began() noexcept { lost_ = lost_persisted_ = 0; }
+
+void Model::missing_at_death(Key& key) noexcept {
+  if (key.view != Key::View::None) key.must = false;
+}
+
+void Model::process_died() {
+  for (Key& key : keys_) {
+    key.view = key.puts.size() > key.dead_below ? Key::View::Unsure : Key::View::None;
+    key.seen = false;
+    key.filling = 0;
+    key.holds.clear();
+    ++key.changes;
+  }
+}
+
+void Model::process_stopped_cleanly() {
+  for (Key& key : keys_) {
+    const bool live = key.view == Key::View::Known || (key.view == Key::View::Unsure && key.seen);
+    if (!live || key.must) continue;
+    persisted_whatever_is_there(key);
+    key.clean_must = key.must;
+  }
+}
+
+void Model::log_was_lost() noexcept {
+  for (Key& key : keys_) {
+    key.must = key.clean_must = false;
+    key.dead_below = 0;
+    key.view = key.puts.empty() ? Key::View::None : Key::View::Unsure;
+  }
+}
+
+bool Model::exact(const Key& key) const noexcept {
+  return std::all_of(key.puts.begin(), key.puts.end(), [](const Put& put) { return put.expiry_low_s == 0; });
+}
+
+}  // namespace halfstep::sim

@@ -1,0 +1,67 @@
+// process.h — one life of the store in a run: engine, memory, store, and what it was asked and has not answered.
+// Invariants: everything that the store points at outlives it (order of the members).
+// Thread: one.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "base/arena.h"
+#include "base/slots.h"
+#include "sim/crash_engine.h"
+#include "sim/model.h"
+
+namespace halfstep::sim {
+
+class World;
+
+struct WriteInFlight {
+  World* world = nullptr;
+  Key* key = nullptr;
+  uint64_t life = 0;
+  Version version;
+  uint32_t ttl_s = 0;
+  size_t put = 0;
+  bool committed = false;
+  uint32_t answers = 0;
+  store::Write write;
+};
+
+struct ReadInFlight {
+  World* world = nullptr;
+  Key* key = nullptr;
+  Expectation expected;
+  uint32_t answers = 0;
+  uint32_t turns_pinned = 0;
+  uint32_t pinned_crc = 0;
+  store::Read read;
+
+  bool pinned() const noexcept { return read.resident != nullptr; }
+};
+
+struct RemoveInFlight {
+  World* world = nullptr;
+  Key* key = nullptr;
+  uint64_t life = 0;
+  size_t puts_then = 0;
+  uint32_t answers = 0;
+  store::Remove remove;
+};
+
+struct Process {
+  Process(const io::MemoryConfig& config, io::MemoryDevice& device, Arena& arena, std::function<void(const io::Request&)> seen)
+      : memory(config, {&device}), engine(memory, std::move(seen)), slots(arena) {}
+
+  io::MemoryEngine memory;
+  CrashEngine engine;
+  SlotPool slots;
+  std::deque<std::unique_ptr<WriteInFlight>> writes;
+  std::deque<std::unique_ptr<ReadInFlight>> reads;
+  std::deque<std::unique_ptr<RemoveInFlight>> removes;
+  uint64_t tombstones = 0;   // at most so many are in the log
+  bool scopes_died = false;  // blocks of a deleted namespace may still be in the gauges
+  bool gave_up = false;      // close() had no segment for a block
+  std::unique_ptr<store::Store> store;
+};
+
+}  // namespace halfstep::sim

@@ -1,0 +1,150 @@
+// What the simulator promises of itself: the same seed gives the same run, a shrunk history still fails and is short, a crash
+// leaves no request without its one answer, and what excuses a lost block was hit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "sim/crash_engine.h"
+#include "sim/placements.h"
+#include "sim/run.h"
+#include "sim/shrink.h"
+#include "store/page.h"
+
+namespace halfstep::sim {
+namespace {
+
+TEST(Run, TheSameSeedGivesTheSameTraceWhateverRanBefore) {
+  constexpr uint64_t kSeeds = 60;
+  std::vector<uint64_t> first;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) first.push_back(run(make_history(seed, {})).trace);
+  for (uint64_t seed = kSeeds; seed-- > 0;) EXPECT_EQ(run(make_history(seed, {})).trace, first[seed]) << "seed " << seed;
+  std::sort(first.begin(), first.end());
+  EXPECT_EQ(std::unique(first.begin(), first.end()), first.end()) << "two seeds did the same";
+}
+
+TEST(History, HasNoFaultThatWasNotAskedFor) {
+  HistoryOptions options;
+  options.faults = bit_of(FaultKind::PowerCut);
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const History history = make_history(seed, options);
+    EXPECT_EQ(history.profile.faults & ~options.faults, 0U);
+    EXPECT_EQ(history.ops.size(), options.steps);
+    for (const Op& op : history.ops) EXPECT_TRUE(op.kind != OpKind::Rot && op.kind != OpKind::Jump);
+  }
+}
+
+TEST(Shrink, LeavesOutAllThatTheFailureDoesNotNeed) {
+  const History whole = make_history(5, {});
+  ASSERT_GT(std::count_if(whole.ops.begin(), whole.ops.end(), [](const Op& op) { return op.kind == OpKind::Put; }), 1);
+  // Two puts with something settled in between.
+  const Replay replay = [](const History& history) -> std::optional<Violation> {
+    int stage = 0;
+    for (const Op& op : history.ops) {
+      if (op.kind == (stage == 1 ? OpKind::Settle : OpKind::Put)) ++stage;
+    }
+    if (stage < 3) return {};
+    return Violation{Rule::PersistLost, {}, static_cast<uint32_t>(history.ops.size())};
+  };
+  ASSERT_TRUE(replay(whole).has_value());
+  const History shrunk = shrink(whole, *replay(whole), replay, 10'000);
+  EXPECT_EQ(shrunk.ops.size(), 3U);
+  EXPECT_EQ(shrunk.profile.faults & ~(bit_of(FaultKind::Kill) | bit_of(FaultKind::PowerCut) | bit_of(FaultKind::WriteError) |
+                                      bit_of(FaultKind::FlushError) | bit_of(FaultKind::NoSpace)),
+            0U);
+  EXPECT_TRUE(replay(shrunk).has_value());
+}
+
+TEST(CrashEngine, AnswersEveryRequestOnceWhereverItDies) {
+  for (uint64_t events = 0; events < 12; ++events) {
+    io::MemoryDevice device(1 * MiB);
+    io::MemoryConfig config;
+    config.faults.delay_polls_max = 2;
+    io::MemoryEngine memory(config, {&device});
+    CrashEngine engine(memory, [](const io::Request&) {});
+    engine.arm(CrashEngine::Crash::PowerCut, events);
+    store::PageBuffer buffer(1);
+    io::Request requests[5];
+    int answers[5] = {};
+    for (int i = 0; i < 5; ++i) {
+      requests[i].op = io::Op::Write;
+      requests[i].offset = static_cast<uint64_t>(i) * kPageBytes;
+      requests[i].data = buffer.bytes().data();
+      requests[i].bytes = kPageBytes;
+      requests[i].owner = &answers[i];
+      requests[i].complete = [](io::Request& done) { ++*static_cast<int*>(done.owner); };
+      engine.submit(requests[i]);
+    }
+    for (int turn = 0; turn < 8; ++turn) {
+      engine.flush_submissions();
+      engine.poll();
+    }
+    EXPECT_EQ(engine.dead(), true);
+    EXPECT_EQ(engine.in_flight(), 0U);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(answers[i], 1) << "death after " << events << " events";
+  }
+}
+
+// A segment with one frame of two blocks in it.
+class PlacementsTest : public ::testing::Test {
+ protected:
+  PlacementsTest() {
+    store::Geometry geometry{4 * MiB, store::format::kSegmentBytesMin, 4, 1, 256 * KiB};
+    while (!store::places_of(geometry).valid()) geometry.device_bytes += MiB;
+    places = store::places_of(geometry);
+    placements = std::make_unique<Placements>(places);
+    write(store::format::PageKind::FrameEntries, 0, 1);
+  }
+  void write(store::format::PageKind kind, uint32_t place, uint32_t pages_of_header) {
+    store::PageBuffer page(1);
+    store::format::PageHeader header;
+    header.kind = static_cast<uint8_t>(kind);
+    header.generation = 7;
+    header.place = place;
+    header.page_count = pages_of_header;
+    header.entries = kind == store::format::PageKind::FooterTail ? 0 : 2;
+    for (uint32_t i = 0; i < header.entries; ++i) {
+      store::format::Entry entry;
+      entry.key_low = i + 1;
+      entry.page = 1 + i;
+      entry.parts = 1;
+      entry.stored_bytes = kPageBytes;
+      store_le(store::page_body(page.bytes()).data() + i * sizeof(entry), entry);
+    }
+    store::seal_page({}, header, page.bytes());
+    placements->wrote(places.segment(0) + uint64_t{place} * kPageBytes, page.bytes());
+  }
+  void write_footer() {
+    const uint32_t pages = places.segment_pages();
+    write(store::format::PageKind::FooterEntries, pages - 2, 2);
+    write(store::format::PageKind::FooterTail, pages - 1, 2);
+  }
+  void hit(uint32_t page) { placements->hit({places.segment(0) + uint64_t{page} * kPageBytes + 17, 1}); }
+
+  const store::IndexKey one{1, 0}, two{2, 0};
+  store::Places places;
+  std::unique_ptr<Placements> placements;
+};
+
+TEST_F(PlacementsTest, AHitInABlockExcusesThatBlockAlone) {
+  EXPECT_FALSE(placements->excuses(one));
+  hit(1);
+  EXPECT_TRUE(placements->excuses(one));
+  EXPECT_FALSE(placements->excuses(two));
+}
+
+TEST_F(PlacementsTest, AHitInTheOnlyDescriptionExcusesWhatItDescribes) {
+  hit(0);
+  EXPECT_TRUE(placements->excuses(one));
+  EXPECT_TRUE(placements->excuses(two));
+}
+
+TEST_F(PlacementsTest, AHitInOneOfTwoDescriptionsExcusesNothing) {
+  write_footer();
+  hit(0);
+  EXPECT_FALSE(placements->excuses(one));
+  hit(places.segment_pages() - 1);
+  EXPECT_TRUE(placements->excuses(one)) << "without its tail nobody finds the footer";
+}
+
+}  // namespace
+}  // namespace halfstep::sim

@@ -1,0 +1,115 @@
+// world.h — what a run acts on: device, clock, one store process after the other, and what is expected of it.
+// world.cc acts upon blocks, world_names.cc upon namespaces and layouts, world_process.cc begins and ends processes.
+// Invariants: what a process answers after its crash is not heard.
+// Thread: one.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/process.h"
+#include "sim/run.h"
+
+namespace halfstep::sim {
+
+class SimClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override { return us; }
+  uint64_t wall_s() const noexcept override { return wall_base_s + us / 1'000'000; }
+  uint64_t us = 1'000'000;
+  uint64_t wall_base_s = 1'800'000'000;
+};
+
+class World {
+ public:
+  explicit World(const History& history);
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
+  void begin();  // formats and opens
+  void act(const Op& op, uint32_t step);
+  void end();  // without further faults: stops, starts, and reads every key once more
+  bool over() const noexcept { return over_ || model_.violation().has_value(); }
+  Outcome outcome();
+
+ private:
+  enum class Known : uint8_t { No, Yes, Maybe };
+  struct Space {
+    std::string name;
+    Known there = Known::No;
+    bool creating = false;
+    bool deleting = false;
+    uint32_t scopes[kLayoutsMax] = {};
+  };
+
+  // Blocks
+  void put(const Op& op, bool commit_now);
+  void commit(WriteInFlight& write);
+  void abort(WriteInFlight& write);
+  WriteInFlight* oldest_begun() noexcept;
+  void write_answered(WriteInFlight& write);
+  void get(uint32_t first, uint32_t count, uint32_t turns_pinned);
+  void read_answered(ReadInFlight& read);
+  void unpin(ReadInFlight& read);
+  void remove(const Op& op);
+  void remove_answered(RemoveInFlight& remove);
+  void hold(const Op& op);
+  void release(const Op& op);
+  bool usable(const Key& key) const noexcept { return key.scope != 0 && !spaces_[key.name_space].deleting; }
+  void forget_answered();
+  void pump(uint64_t us);
+  void settle();
+  void look_at_everything();
+  void check_accounting();
+  void check_list(uint32_t name_space);
+  void rot(const Op& op);
+  void fail_next(const Op& op);
+
+  // Names
+  void create_namespace(uint32_t number);
+  void delete_namespace(uint32_t number);
+  void register_layouts(uint32_t number, bool certain);
+  void layout_answered(uint32_t number, uint32_t layout, Status status, uint32_t scope, bool certain);
+  void retire_scopes(uint32_t number);
+  void reopen_namespaces();
+
+  // Processes
+  void open(uint64_t salt);
+  bool refusal_excused(uint64_t hits_before) const noexcept;
+  void close(uint64_t salt);
+  void bury_process();
+  void check_report();
+  void seen(const io::Request& request);
+  void fault_fired(const io::MemoryFault& fault);
+  void let_go();
+  Evidence evidence() const;
+  bool failures_possible() const noexcept;
+  bool on(FaultKind fault) const noexcept { return (history_.profile.faults & bit_of(fault)) != 0; }
+  bool arm_by_chance(Prng& prng, double chance);
+  bool dead() const noexcept { return process_ == nullptr || process_->engine.dead(); }
+  void note(uint64_t value) noexcept { trace_ = ((trace_ ^ value) * 0x9E3779B97F4A7C15U) ^ (trace_ >> 29); }
+  uint64_t& count(FaultKind fault) noexcept { return tally_.faults[static_cast<size_t>(fault)]; }
+
+  const History& history_;
+  SimClock clock_;
+  store::Places places_;
+  Placements placements_;
+  Model model_;
+  Prng random_;  // engines' seeds and the store's secret
+  std::unique_ptr<io::MemoryDevice> device_;
+  std::unique_ptr<Process> process_;
+  std::vector<Space> spaces_;
+  std::vector<store::IndexKey> ghosts_;  // names of scopes that are retired
+  std::vector<uint32_t> retired_scopes_;
+  uint64_t crash_salt_ = 0;
+  bool calm_ = false;  // the faults are over
+  // A write of this copy failed or went elsewhere since both were last written: it may be the older one.
+  std::array<bool, 2> header_stale_{};
+  bool over_ = false;
+  uint64_t trace_ = 0;
+  Tally tally_;
+};
+
+}  // namespace halfstep::sim

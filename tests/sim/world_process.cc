@@ -1,0 +1,269 @@
+// world_process.cc — how the store's processes of a run begin and end.
+#include <algorithm>
+#include <map>
+
+#include "sim/world.h"
+
+namespace halfstep::sim {
+namespace {
+
+constexpr uint32_t kOpensMax = 40;
+constexpr uint64_t kEventsInOpen = 120;
+
+// One arena of each size for all runs of the process: mapping one costs more than a short run.
+Arena& arena_of(uint64_t bytes) {
+  static std::map<uint64_t, std::unique_ptr<Arena>> arenas;
+  std::unique_ptr<Arena>& arena = arenas[bytes];
+  if (arena == nullptr && !Arena::create(bytes, false, &arena).ok()) std::abort();
+  return *arena;
+}
+
+store::Places places_of_profile(const Profile& profile) {
+  const uint64_t segment_bytes = store::format::kSegmentBytesMin;
+  store::Geometry geometry{4 * MiB, segment_bytes, profile.segments, 1,
+                           static_cast<uint32_t>(store::block_bytes_max_of(segment_bytes))};
+  while (!store::places_of(geometry).valid()) geometry.device_bytes += MiB;
+  return store::places_of(geometry);
+}
+
+store::Options options_of(const Profile& profile) {
+  store::Options options;
+  options.lease_ms_max = profile.lease_ms_max;
+  options.holds_max = profile.holds_max;
+  return options;
+}
+
+}  // namespace
+
+World::World(const History& history)
+    : history_(history),
+      places_(places_of_profile(history.profile)),
+      placements_(places_),
+      model_(history, placements_, clock_),
+      random_(history.seed ^ 0x52414E44),
+      device_(std::make_unique<io::MemoryDevice>(places_.geometry.device_bytes, history.profile.volatile_cache)) {
+  for (uint32_t number = 0; number < history.profile.namespaces; ++number) {
+    spaces_.push_back({number == 0 ? "default" : "space " + std::to_string(number), Known::No, false, false, {}});
+  }
+}
+
+void World::begin() {
+  io::MemoryConfig config;
+  config.seed = random_.next();
+  io::MemoryEngine engine(config, {device_.get()});
+  const halfstep::Fault fault =
+      store::Store::format(engine, arena_of(history_.profile.arena_bytes), clock_, places_.geometry, [this](Bytes out) {
+        random_.fill(out);
+        return Status();
+      });
+  if (!fault.ok()) return model_.fail(Rule::OpenRefused, "format: " + fault.what);
+  spaces_[0].there = Known::Yes;
+  open(0);
+  for (uint32_t number = 1; number < spaces_.size() && !over(); ++number) create_namespace(number);
+  if (!over()) settle();
+}
+
+bool World::arm_by_chance(Prng& prng, double chance) {
+  const bool kill = prng.chance(0.5);
+  const uint64_t events = prng.below(kEventsInOpen);
+  const bool wanted = prng.chance(chance) && on(kill ? FaultKind::Kill : FaultKind::PowerCut) && !calm_;
+  if (wanted) process_->engine.arm(kill ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, events);
+  if (wanted) ++count(kill ? FaultKind::Kill : FaultKind::PowerCut);
+  return wanted;
+}
+
+// Both copies of the header unreadable, or not to be written: then there is no store to open. Else open() has to succeed.
+bool World::refusal_excused(uint64_t hits_before) const noexcept {
+  const io::MemoryFaultCounters& faults = process_->memory.fault_counters();
+  const bool one_hit = placements_.header_hit(0) || placements_.header_hit(1);
+  const bool both_hit = placements_.header_hit(0) && placements_.header_hit(1);
+  return both_hit || (one_hit && placements_.hits() > hits_before) ||
+         faults.write_errors + faults.flush_errors + faults.no_space_errors >= 2;
+}
+
+void World::open(uint64_t salt) {
+  Prng prng(salt);
+  placements_.opening();
+  std::array<bool, 2> stale = header_stale_;
+  for (uint32_t attempt = 0; attempt < kOpensMax; ++attempt) {
+    io::MemoryConfig config;
+    config.seed = random_.next();
+    config.faults = history_.profile.chances;
+    if (calm_) config.faults = {};
+    process_ = std::make_unique<Process>(config, *device_, arena_of(history_.profile.arena_bytes),
+                                         [this](const io::Request& request) { seen(request); });
+    process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
+    const uint64_t hits_before = placements_.hits();
+    header_stale_ = {};
+    if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35);
+    const halfstep::Fault fault =
+        store::Store::open(process_->engine, process_->slots, clock_, options_of(history_.profile), &process_->store);
+    note(static_cast<uint64_t>(fault.status.code()));
+    clock_.us += 1000;
+    model_.time().sample(clock_);
+    for (size_t copy = 0; copy < 2; ++copy) stale[copy] = stale[copy] || header_stale_[copy];
+    if (process_->engine.dead()) {
+      ++tally_.crashes_in_open;
+      bury_process();
+      continue;
+    }
+    process_->engine.disarm();
+    if (!fault.ok()) {
+      if (!refusal_excused(hits_before)) return model_.fail(Rule::OpenRefused, fault.what);
+      bury_process();
+      continue;
+    }
+    // A change that stood in one copy alone, and that one was hit: the other one is older. Two faults, and nobody can know.
+    if ((stale[0] && placements_.header_hit(1)) || (stale[1] && placements_.header_hit(0))) {
+      ++tally_.stores_lost;
+      over_ = true;
+      return bury_process();
+    }
+    process_->tombstones = process_->store->recovery().tombstones;
+    if (placements_.log_lost()) model_.log_was_lost();
+    placements_.opened();
+    model_.process_began();
+    check_report();
+    reopen_namespaces();
+    if (!over()) look_at_everything();
+    return;
+  }
+  // Both headers are gone for good: the one thing that a store does not survive.
+  ++tally_.stores_lost;
+  over_ = true;
+}
+
+void World::check_report() {
+  const store::RecoveryReport& report = process_->store->recovery();
+  const store::Gauges gauges = process_->store->gauges();
+  note(report.blocks);
+  if (report.blocks != gauges.blocks || report.bytes != gauges.bytes_live) {
+    model_.fail(Rule::RecoveryReport, "reported " + std::to_string(report.blocks) + " blocks of " +
+                                          std::to_string(report.bytes) + " bytes, there are " + std::to_string(gauges.blocks) +
+                                          " of " + std::to_string(gauges.bytes_live));
+  }
+  if (report.segments_by_footer + report.segments_by_frames + report.segments_empty + report.segments_bad >
+      places_.geometry.segments) {
+    model_.fail(Rule::RecoveryReport, "more segments than there are");
+  }
+}
+
+// Whether a write or a flush failed in this process, so that answers may say so.
+bool World::failures_possible() const noexcept {
+  const io::MemoryFaultCounters& faults = process_->memory.fault_counters();
+  return faults.write_errors + faults.flush_errors + faults.no_space_errors > 0;
+}
+
+Evidence World::evidence() const {
+  constexpr uint64_t kTombstonesOfCrowdedLog = 1200;  // of the 1,488 records in three quarters of the smallest half
+  Evidence evidence;
+  evidence.counters = process_->store->counters();
+  evidence.flush_errors = process_->memory.fault_counters().flush_errors;
+  evidence.log_crowded =
+      process_->tombstones + evidence.counters.misses_corrupt + evidence.counters.misses_io > kTombstonesOfCrowdedLog ||
+      evidence.flush_errors > 4;
+  return evidence;
+}
+
+void World::let_go() {
+  for (const auto& read : process_->reads) {
+    if (read->pinned()) unpin(*read);
+  }
+  while (WriteInFlight* begun = oldest_begun()) abort(*begun);
+}
+
+void World::close(uint64_t salt) {
+  let_go();
+  Prng prng(salt ^ 0xC105E);
+  arm_by_chance(prng, 0.3);
+  const Status status = process_->store->close();
+  if (dead()) {
+    ++tally_.crashes_in_close;
+    return bury_process();
+  }
+  process_->engine.disarm();
+  note(static_cast<uint64_t>(status.code()));
+  if (!status.ok() && !failures_possible()) {
+    model_.fail(Rule::WrongAnswer, "close: " + std::string(code_name(status.code())));
+  }
+  for (const auto& write : process_->writes) {
+    if (write->committed && write->answers == 0) model_.fail(Rule::NeverCompleted, "a write");
+  }
+  for (const auto& read : process_->reads) {
+    if (read->answers == 0) model_.fail(Rule::NeverCompleted, "a read");
+    if (read->pinned()) unpin(*read);
+  }
+  for (const auto& remove : process_->removes) {
+    if (remove->answers == 0) model_.fail(Rule::NeverCompleted, "a remove");
+  }
+  if (process_->engine.in_flight() > 0) model_.fail(Rule::NeverCompleted, "a request to the device");
+  if (over()) return;
+  for (Key& key : model_.keys()) {
+    key.holds.clear();  // they ended when close() began
+    if (usable(key)) model_.looked(key, process_->store->find(key.index_key), evidence());
+  }
+  if (status.ok() && !failures_possible() && !process_->gave_up) model_.process_stopped_cleanly();
+  bury_process();
+}
+
+void World::bury_process() {
+  if (process_->store != nullptr) {
+    // Its memory still says what had been evicted: that may come back, and need not.
+    for (Key& key : model_.keys()) {
+      if (key.scope != 0 && !process_->store->find(key.index_key).present) model_.missing_at_death(key);
+    }
+    const store::Counters& counters = process_->store->counters();
+    tally_.segments_reclaimed += counters.segments_reclaimed;
+    tally_.blocks_evicted += counters.blocks_evicted;
+  }
+  const io::MemoryFaultCounters& faults = process_->memory.fault_counters();
+  count(FaultKind::Reorder) += faults.reordered;
+  count(FaultKind::Delay) += faults.delayed;
+  count(FaultKind::Stall) += faults.stalled;
+  count(FaultKind::ReadError) += faults.read_errors;
+  count(FaultKind::WriteError) += faults.write_errors;
+  count(FaultKind::FlushError) += faults.flush_errors;
+  count(FaultKind::NoSpace) += faults.no_space_errors;
+  count(FaultKind::BitFlip) += faults.bit_flips;
+  count(FaultKind::BitRot) += faults.rotted_bits;
+  count(FaultKind::MisdirectedRead) += faults.misdirected_reads;
+  count(FaultKind::MisdirectedWrite) += faults.misdirected_writes;
+  count(FaultKind::TornWrite) += faults.torn_writes;
+  tally_.lost_writes += faults.lost_writes;
+  ++tally_.restarts;
+  note(process_->memory.counters().writes);
+  process_.reset();
+  model_.process_died();
+}
+
+void World::fault_fired(const io::MemoryFault& fault) {
+  const Range range{fault.offset, fault.bytes};
+  if (fault.op == io::Op::Read || fault.error == 0) placements_.hit(range);
+  if (fault.op == io::Op::Read) return;
+  if (fault.op == io::Op::Write && fault.error != 0) placements_.unwritten(range);
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    const bool header = range.touches({places_.header(copy), store::format::kHeaderReserveBytes});
+    header_stale_[copy] = header_stale_[copy] || header;
+  }
+}
+
+void World::seen(const io::Request& request) {
+  if (request.op != io::Op::Write) return;
+  const uint64_t end = request.offset + request.bytes;
+  const uint64_t segments_from = places_.segment(0);
+  const uint64_t segments_to = places_.segment(places_.geometry.segments);
+  const uint64_t segment_bytes = places_.geometry.segment_bytes;
+  bool inside = request.bytes > 0 && request.bytes % kPageBytes == 0 && request.offset % kPageBytes == 0 &&
+                end <= places_.geometry.device_bytes;
+  if (inside && request.offset >= segments_from && request.offset < segments_to) {
+    inside = (request.offset - segments_from) / segment_bytes == (end - 1 - segments_from) / segment_bytes;
+  } else if (inside) {
+    inside = end <= segments_from || request.offset >= places_.log(1, 0, 0);
+  }
+  if (!inside) {
+    return model_.fail(Rule::WroteOutside, std::to_string(request.bytes) + " bytes at " + std::to_string(request.offset));
+  }
+  placements_.wrote(request.offset, {request.data, request.bytes});
+}
+
+}  // namespace halfstep::sim
