@@ -330,7 +330,7 @@ class Reclaim {
   // From the beginning again, on a device that crashes like this.
   void start(double survival, bool torn) {
     bed.store.reset();
-    *bed.device = *image_;
+    bed.device = std::make_unique<io::MemoryDevice>(*image_);
     bed.faults.cut_survival_chance = survival;
     bed.faults.torn_writes = torn;
     bed.restart_engine();

@@ -82,7 +82,7 @@ void World::end() {
   process_->memory.set_faults({});
   process_->engine.disarm();
   let_go();
-  for (uint64_t owner = 0; owner < kOwners; ++owner) process_->store->release_all(owner);
+  for (uint64_t owner = 0; owner < kOwners; ++owner) release_all(owner);
   for (Key& key : model_.keys()) key.holds.clear();
   // Long enough for every back-off of the store.
   for (uint32_t turn = 0; turn < 300 && !over(); ++turn) pump(10'000);
@@ -311,14 +311,24 @@ void World::hold(const Op& op) {
 
 void World::release(const Op& op) {
   if (op.kind == OpKind::ReleaseAll) {
-    process_->store->release_all(op.count);
+    release_all(op.count);
     for (Key& key : model_.keys()) key.holds.erase(op.count);
     return;
   }
   Key& key = model_.keys()[op.key];
   if (key.scope == 0) return;
-  process_->store->release(key.index_key, op.count);
+  process_->store->release(release_of(op.count, key.index_key));
   key.holds.erase(op.count);
+}
+
+void World::release_all(uint64_t owner) { process_->store->release_all(release_of(owner, {})); }
+
+store::Change& World::release_of(uint64_t owner, const store::IndexKey& key) {
+  store::Change& change = process_->releases.emplace_back();
+  change.key = key;
+  change.holder = owner;
+  change.done = [](store::Change&) {};
+  return change;
 }
 
 // ---- Time ------------------------------------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ class World {
   void remove_answered(RemoveInFlight& remove);
   void hold(const Op& op);
   void release(const Op& op);
+  void release_all(uint64_t owner);
+  store::Change& release_of(uint64_t owner, const store::IndexKey& key);
   bool usable(const Key& key) const noexcept { return key.scope != 0 && !spaces_[key.name_space].deleting; }
   void forget_answered();
   void pump(uint64_t us);
