@@ -362,7 +362,8 @@ class Reclaim {
     }
     return true;
   }
-  void check() {
+  void check(const char* when) {
+    SCOPED_TRACE(when);
     for (const std::string& name : kept) EXPECT_EQ(bed.get(name), Code::Ok) << name << " was worth keeping and is lost";
     const Status status = bed.get("deleted");
     EXPECT_TRUE(status.ok() || status == Code::NotFound);
@@ -398,11 +399,11 @@ void crash_after_every_completion(Crash how, double survival, bool torn) {
     rewritten = std::max(rewritten, reclaim.bed.store->counters().blocks_rewritten);
     reclaim.bed.crash(how);
     reclaim.bed.open();
-    reclaim.check();
+    reclaim.check("right after the start");
     // What recovery made of it goes on, and holds.
     for (uint64_t i = 0; i < 10; ++i) EXPECT_EQ(reclaim.bed.put("after " + name_of(i)), Code::Ok);
     reclaim.bed.reopen();
-    reclaim.check();
+    reclaim.check("after more puts and another start");
     if (!reached || ::testing::Test::HasFailure()) break;
   }
   EXPECT_GT(rewritten, 10U) << "the crashes never met a reclaim";

@@ -94,7 +94,20 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
     candidates_.push_back({segment->number, segment->live_pages, segment->held_pages, &segment->touched});
   }
   if (candidates_.empty()) return nullptr;
-  return &core_.catalog.segment(candidates_[policy_.pick(candidates_, core_.catalog.clock().now())].segment);
+  const Candidate* chosen = &candidates_[policy_.pick(candidates_, core_.catalog.clock().now())];
+  if (copy_room(streams) == 0 && pages_worth(*chosen) > 0) {
+    // After a crash in the middle of a reclaim there may be no room for a single copy: then as little as can be is lost.
+    chosen = &*std::min_element(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
+      return std::pair(pages_worth(a), a.live_pages) < std::pair(pages_worth(b), b.live_pages);
+    });
+  }
+  return &core_.catalog.segment(chosen->segment);
+}
+
+uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
+  const uint64_t age_limit = static_cast<uint64_t>(policy_.age_limit() * kStampsPerCapacity);
+  const uint64_t now = core_.catalog.clock().now();
+  return candidate.pages_worth(now - std::min(now, age_limit));
 }
 
 // Tombstones die with the segments that hold what they bury: first those that hold nothing else, then the oldest, were it an
@@ -145,12 +158,9 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
 }
 
 void SegmentSource::reclaim(Segment& segment, Rewriter& rewriter) {
-  const uint64_t age_limit = static_cast<uint64_t>(policy_.age_limit() * kStampsPerCapacity);
-  const uint64_t now = core_.catalog.clock().now();
   const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched};
   const bool expired = segment.all_expired(core_.store_time_s());
-  if (segment.state == SegmentState::Free || expired || candidate.pages_worth(now - std::min(now, age_limit)) == 0 ||
-      !rewriter.enabled()) {
+  if (segment.state == SegmentState::Free || expired || pages_worth(candidate) == 0 || !rewriter.enabled()) {
     evict_all(segment, Eviction::Age);
     return log_generation(segment);
   }

@@ -43,6 +43,7 @@ class SegmentSource {
   uint32_t wanted(const Streams& streams) noexcept;
   Segment* pick_worthless(Streams& streams) noexcept;
   Segment* pick(uint64_t held_pages_max, Streams& streams) noexcept;
+  uint64_t pages_worth(const Candidate& candidate) const noexcept;
   Segment* relieve_log(Streams& streams);
   void go_on(Streams& streams, Rewriter& rewriter);
   void reclaim(Segment& segment, Rewriter& rewriter);
