@@ -177,6 +177,7 @@ void Catalog::release(Segment& segment) {
   segment.entries = {};
   segment.long_key_bytes = 0;
   segment.next_page = segment.written_page = segment.durable_page = 0;
+  segment.may_return = false;
   segment.frames = 0;
   segment.newest_frame = 0;
   segment.expires_s = 0;
@@ -192,6 +193,11 @@ uint64_t Catalog::oldest_generation(uint64_t none) const noexcept {
     if (frames && segment.generation != 0) oldest = std::min(oldest, segment.generation);
   }
   return oldest;
+}
+
+bool Catalog::any_may_return() const noexcept {
+  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& s) { return s.may_return && s.holds_frames(); }) ||
+         oldest_generation_unknown(UINT64_MAX) != UINT64_MAX;
 }
 
 uint64_t Catalog::oldest_generation_unknown(uint64_t none) const noexcept {

@@ -92,6 +92,7 @@ struct Segment {
   std::vector<bool> touch_pages_changed;  // of its touch map, since they were written
   uint64_t long_key_bytes = 0;            // with their heads, in the footer to come
   bool records_missing = false;           // its frames hold entries that are not in `blocks`
+  bool may_return = false;                // blocks left the index unburied: a restart may take them again
   std::vector<Block> blocks;
   std::vector<std::byte> keys;         // engine keys, back to back
   std::vector<format::Entry> entries;  // until the footer is written
@@ -144,7 +145,10 @@ class Catalog {
   // The lowest generation of the segments that hold frames: tombstones below it are done with.
   uint64_t oldest_generation(uint64_t none) const noexcept;
 
-  // The same of those with frames whose entries are not all known.
+  // Whether a restart could bring back a block that is not in the index now, because nothing on media says that it is gone.
+  bool any_may_return() const noexcept;
+
+  // The lowest generation of those with frames whose entries are not all known.
   uint64_t oldest_generation_unknown(uint64_t none) const noexcept;
   // visit(const IndexKey&, birth) for every entry, live or not, of the segments that hold frames.
   template <typename Visit>

@@ -190,6 +190,8 @@ struct Core {
     const Block& block = catalog.at(location);
     if (expired(block.expiry_s)) why = Eviction::Expired;
     if (!names.alive(block.scope)) why = Eviction::DeadScope;
+    // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
+    if (why != Eviction::DeadScope && why != Eviction::Unreadable) catalog.segment(location.segment).may_return = true;
     ++counters.blocks_evicted;
     switch (why) {
       case Eviction::Age: ++counters.blocks_evicted_age; break;

@@ -426,6 +426,21 @@ TEST(Crash, ATombstoneOutlivesAStartThatDidNotSeeTheSegmentOfItsBlock) {
   }
 }
 
+TEST(Crash, ADeleteOfWhatWasSweptAwayHoldsThoughTheClockGoesBack) {
+  StoreBed bed(41);
+  bed.open();
+  ASSERT_EQ(bed.put("short", kGroupPlain, 16384, true, 5), Code::Ok);
+  bed.clock.wall += 10;
+  bed.clock.us += 10'000'000;
+  for (int turns = 0; turns < 10'000 && bed.store->counters().blocks_evicted_expired == 0; ++turns) bed.pump();
+  ASSERT_EQ(bed.store->counters().blocks_evicted_expired, 1U);
+  ASSERT_EQ(bed.remove("short"), Code::NotFound);
+  bed.crash(Crash::PowerCut);
+  bed.clock.wall -= 100;
+  bed.open();
+  EXPECT_FALSE(bed.store->find(bed.key("short")).present) << "deleted, and back";
+}
+
 TEST(Crash, ASegmentThatWasSealedAtAStartIsNotVerifiedAtTheNext) {
   StoreBed bed(37);
   bed.open();

@@ -201,6 +201,7 @@ bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const Fo
   }
   if (core_.expired(entry.expiry_s)) {
     ++report_.blocks_dropped_expired;
+    segment.may_return = true;  // the clock may go back
     return false;
   }
   // Segments come newest first: of one birth the copy that is there already is the newer one.

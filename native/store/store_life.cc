@@ -33,9 +33,9 @@ void StoreImpl::remove(Change& change) {
     core_.catalog.drop(location);
     stored = true;
   }
-  // So does one that is not known: frames of a segment that is being reclaimed, or could not be read whole, may hold it, and a
-  // restart may find it there.
-  stored = stored || core_.catalog.oldest_generation_unknown(UINT64_MAX) != UINT64_MAX;
+  // So does one that is not known: it may have been swept away, or frames that could not be read whole, or are being given up,
+  // may hold it, and a restart may find it there.
+  stored = stored || core_.catalog.any_may_return();
   // A lease waits for the block to come back; a pin was taken on these bytes.
   core_.holds.unpin_all(change.key, [](const IndexKey&) {});
   change.status = there ? Status() : Status(Code::NotFound);
