@@ -37,7 +37,7 @@ case $preset in
     runtime=$(g++ -print-file-name=libtsan.so)
     # State machines and parsers run on one thread: there is nothing for it to see, and it makes them ten times slower.
     # What of the index is shared has a suite of its own, SharedIndex.
-    selection=(--exclude-regex '^(store|wire)/|^index/([^S]|S[^h])')
+    selection=(--exclude-regex '^(store|wire|sim)/|^io/Memory|^index/([^S]|S[^h])')
     # Kernels that randomise 32 bits of mmap put memory where older runtimes do not expect it.
     if setarch -R true 2>/dev/null; then wrapper=(setarch -R); fi
     ;;

@@ -472,9 +472,10 @@ TEST(MemoryDevice, WithoutAVolatileCacheWritesAreDurableAtOnce) {
 }
 
 TEST(MemoryDevice, TakesMemoryForWrittenPagesAlone) {
-  MemoryDevice device(uint64_t{1} << 50);
+  constexpr uint64_t kTerabytes = uint64_t{4} << 40;
+  MemoryDevice device(kTerabytes);
   const auto page = aligned_bytes(kPageBytes);
-  device.read((uint64_t{1} << 50) - kPageBytes, {page.get(), kPageBytes});
+  device.read(kTerabytes - kPageBytes, {page.get(), kPageBytes});
   EXPECT_EQ(device.media_pages() + device.cached_pages(), 0U);
 }
 
