@@ -255,6 +255,13 @@ def test_namespaces_on_the_command_line(daemon: Any) -> None:
     made = run("namespace", "create", "cli", "--quota", "10MiB", "--pin-budget", "1MiB", "--url", daemon.url, "--json")
     assert made.returncode == 0, made.stderr
     assert json.loads(made.stdout)["quota_bytes"] == 10 << 20
+    again = run("namespace", "create", "cli", "--quota", "10MiB", "--url", daemon.url)
+    assert again.returncode == 0, again.stderr
+    other = run("namespace", "create", "cli", "--quota", "20MiB", "--url", daemon.url)
+    assert other.returncode == 3
+    assert "quota=20971520: namespace 'cli' was there already with 10485760" in other.stderr
+    assert "halfstep namespace limit cli --quota 20971520" in other.stderr
+    assert run("namespace", "limit", "cli", "--url", daemon.url).returncode == 2
     limited = run("namespace", "limit", "cli", "--ttl", "60", "--url", daemon.url)
     assert limited.returncode == 0, limited.stderr
     listed = json.loads(run("namespace", "ls", "--url", daemon.url, "--json").stdout)

@@ -295,7 +295,9 @@ class Client:
         """
         known = [space for space in self.namespaces() if space.name == name]
         if not known:
-            raise ConfigError(f"namespace {name!r} does not exist, or is not this connection's to see")
+            raise ConfigError(
+                f"namespace {name!r} does not exist, or is not this connection's to see; `halfstep namespace ls` shows which do"
+            )
         self._namespace(
             OP_NAMESPACE_LIMIT,
             name,

@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from halfstep.errors import ConfigError, Unavailable
-from halfstep.tools.options import connected, json_option, key_of, key_text, print_json, print_table, progress_bar, url_option
+from halfstep.tools.options import (
+    connected,
+    json_option,
+    key_of,
+    key_text,
+    print_json,
+    print_table,
+    progress_bar,
+    refusal,
+    url_option,
+)
 
 if TYPE_CHECKING:
     from halfstep import Client, Layout, PutResult, Ticket
@@ -105,7 +115,8 @@ def _put(client: Client, name: bytes, stream: BinaryIO, total_bytes: int | None,
         def settle() -> None:
             result = under_way.popleft().result()
             if not result.ok.all():
-                raise Unavailable(f"put {key_text(name)}: {result.reason(int(result.ok.argmin()))}; it is not there now")
+                why = refusal(client, result.reason(int(result.ok.argmin())), max(sizes))
+                raise Unavailable(f"put {key_text(name)}: {why}; it is not there now")
             advance(result.keys * result.components * piece_bytes)
 
         # A piece is held back until another follows: the last one goes by itself, when all others are there.

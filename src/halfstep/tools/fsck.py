@@ -63,7 +63,7 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
     states = Counter(segment["state"] for segment in report["segments"])
     click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
     click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}")
-    click.echo(f"started   {header['start_number']} times, last by {header['owner']}")
+    click.echo(f"started   last by {header['owner']}, start number {header['start_number']}")
     click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
     click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
     click.echo(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")

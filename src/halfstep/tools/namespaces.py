@@ -75,9 +75,10 @@ def list_namespaces(url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def create(name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, url: str, as_json: bool) -> None:
-    """Make the namespace NAME. One that is there stays as it is."""
+    """Make the namespace NAME. One that is there stays as it is: to ask for other limits is an error."""
     with connected(url) as client:
         client.create_namespace(name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0)
+        _refuse_other_limits(client.namespaces(), name, quota, pin_budget, ttl_s)
         _tell(client.namespaces(), name, as_json=as_json)
 
 
@@ -93,6 +94,8 @@ def limit(name: str, quota: int | None, pin_budget: int | None, ttl_s: int | Non
 
     Over its new quota it loses its oldest blocks, soon. Over its new pin budget it keeps its pins and takes no more.
     """
+    if (quota, pin_budget, ttl_s) == (None, None, None):
+        raise click.UsageError("nothing to change: give --quota, --pin-budget or --ttl")
     with connected(url) as client:
         client.limit_namespace(name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s)
         _tell(client.namespaces(), name, as_json=as_json)
@@ -113,6 +116,25 @@ def delete(name: str, yes: bool, url: str, as_json: bool) -> None:
         print_json({"namespace": name, "deleted": True})
     else:
         click.echo(f"{name}: deleted")
+
+
+def _refuse_other_limits(
+    spaces: Iterable[Namespace], name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None
+) -> None:
+    for space in spaces:
+        if space.name != name:
+            continue
+        limits = (
+            ("quota", quota, space.quota_bytes),
+            ("pin-budget", pin_budget, space.pin_budget_bytes),
+            ("ttl", ttl_s, space.default_ttl_s),
+        )
+        for option, asked, there in limits:
+            if asked is not None and asked != there:
+                raise ConfigError(
+                    f"{option}={asked}: namespace {name!r} was there already with {there}, and keeps it; "
+                    f"change it with `halfstep namespace limit {name} --{option} {asked}`"
+                )
 
 
 def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:

@@ -86,6 +86,16 @@ def key_text(key: bytes) -> str:
     return text if text.isprintable() and not text.startswith(_HEX) else _HEX + key.hex()
 
 
+def refusal(client: Client, reason: str, block_bytes: int) -> str:
+    """The reason why a block was not taken, with its bound where it has one."""
+    if reason != "rejected (too_large)":
+        return reason
+    return (
+        f"{reason}: {block_bytes} bytes; this daemon takes blocks of up to {client.facts().block_bytes_max}, and a namespace "
+        "none larger than its quota (`halfstep namespace ls`)"
+    )
+
+
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
     click.echo(json.dumps(value, indent=2, default=_plain))

@@ -17,6 +17,7 @@ import numpy as np
 from halfstep import Client, Queue, Ticket
 from halfstep.errors import Unavailable
 from halfstep.tools.bench.content import BODIES, Content, Numbers, Words
+from halfstep.tools.options import refusal
 
 DEADLINE_MS = 30_000.0
 # What is put or compared at once outside of timed runs.
@@ -260,8 +261,8 @@ def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words) ->
             return
         if not result.throttled or time.monotonic() > until:
             raise Unavailable(
-                f"{client.url}: took {int(ok.sum())} of {len(ok)} blocks of {content.block_bytes} bytes: "
-                f"{result.reason(int(np.argmin(ok)))}"
+                f"{client.url}: took {int(ok.sum())} of {len(ok)} blocks: "
+                f"{refusal(client, result.reason(int(np.argmin(ok))), content.block_bytes)}"
             )
         # Full for the moment: what it took meanwhile is answered as present.
         time.sleep(0.01)
