@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/build_info.h"
+#include "bind/errors.h"
 #include "bind/shard_calls.h"
 #include "bind/shard_fsck.h"
 #include "shard/server.h"
@@ -224,20 +225,8 @@ NB_MODULE(_shard, m) {
   // A process that ends without stop() has not leaked anything that its end does not release.
   nb::set_leak_warnings(false);
 
-  // Never released: the translator may run until the interpreter has ended.
-  PyObject* start_error =
-      PyErr_NewExceptionWithDoc("halfstep._shard.StartError", "A server that could not start: (name of the code, sentence).",
-                                PyExc_RuntimeError, nullptr);
-  m.attr("StartError") = nb::borrow(start_error);
-  nb::register_exception_translator(
-      [](const std::exception_ptr& raised, void* type) {
-        try {
-          std::rethrow_exception(raised);
-        } catch (const StartError& error) {
-          PyErr_SetObject(static_cast<PyObject*>(type), nb::make_tuple(error.code, error.sentence).ptr());
-        }
-      },
-      start_error);
+  halfstep::bind::add_error<StartError>(m, "StartError", "halfstep._shard.StartError",
+                                        "A server that could not start: (name of the code, sentence).");
 
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")
       .def(nb::init<const std::string&, uint64_t, uint64_t, uint64_t, bool, bool, const std::string&, uint32_t, uint32_t,

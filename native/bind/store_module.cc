@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/errors.h"
 #include "bind/store_embedded.h"
 #include "store/policy_adapt.h"
 #include "store/policy_fifo.h"
@@ -160,20 +161,8 @@ class Store {
 NB_MODULE(_store, m) {
   m.doc() = "The real store, embedded, for tools. Use halfstep.tools.replay.";
 
-  // Never released: the translator may run until the interpreter has ended.
-  PyObject* store_error =
-      PyErr_NewExceptionWithDoc("halfstep._store.StoreError", "What an embedded store cannot do: (name of the code, sentence).",
-                                PyExc_RuntimeError, nullptr);
-  m.attr("StoreError") = nb::borrow(store_error);
-  nb::register_exception_translator(
-      [](const std::exception_ptr& raised, void* type) {
-        try {
-          std::rethrow_exception(raised);
-        } catch (const StoreError& error) {
-          PyErr_SetObject(static_cast<PyObject*>(type), nb::make_tuple(error.code, error.sentence).ptr());
-        }
-      },
-      store_error);
+  halfstep::bind::add_error<StoreError>(m, "StoreError", "halfstep._store.StoreError",
+                                        "What an embedded store cannot do: (name of the code, sentence).");
 
   m.def(
       "policies",
