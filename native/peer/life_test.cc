@@ -1,5 +1,6 @@
 // Daemons that die, deadlines, cancels, forks, exits, threads: exactly one terminal event, and nothing after it.
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,13 @@ class Point {
   std::condition_variable changed_;
   bool reached_ = false;
 };
+
+// Waits until `holds` does; false after 30 s.
+template <typename Condition>
+bool comes_true(const Condition& holds) {
+  for (int ms = 0; !holds() && ms < 30'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return holds();
+}
 
 std::vector<std::string> names(size_t count) {
   std::vector<std::string> out;
@@ -190,9 +198,7 @@ TEST(Life, APutWhoseBytesAreStuckInTheSocketEndsWithinItsDeadlineAndIsReadNoMore
   ASSERT_EQ(::munmap(memory, kBytes), 0);  // a read of it would end this process
   over.reach();
   TrySection match(layout, {"key-0"});
-  for (int ms = 0; client.facts().handshakes < 2 && ms < 30'000; ++ms)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  ASSERT_EQ(client.facts().handshakes, 2U) << "the connection was not ended";
+  ASSERT_TRUE(comes_true([&] { return client.facts().handshakes == 2; })) << "the connection was not ended";
   client.match(match);
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
 }
@@ -276,14 +282,16 @@ TEST(Life, WhatWaitsForTheFirstHandshakeIsAskedInTheOrderOfSubmission) {
   EXPECT_EQ(asked, (std::vector<uint32_t>{1, 2, 3}));
 }
 
-// Of two connections that carry a put, one is stuck; the other was ended and has come back by the time of the deadline.
+// Of two connections that carry a put, one is stuck; the other was ended and has come back by the time of the cancel.
 TEST(Life, TheFenceOfAPutLeavesAConnectionAloneThatHasComeBack) {
   FakeDaemon daemon;
   Point over;
   std::atomic<uint32_t> stuck{0};
+  std::atomic<int> unread{-1};  // the socket of the one that is stuck
   daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
     if (frame.opcode() != Opcode::Chunk) return false;
     if (stuck++ == 0) {
+      unread = connection.descriptor;
       over.wait();  // reads nothing meanwhile
     } else {
       connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Throttled, wire::Reason::Budget}));
@@ -294,15 +302,25 @@ TEST(Life, TheFenceOfAPutLeavesAConnectionAloneThatHasComeBack) {
   TryClient client(daemon.address(), 2);
   const int layout = client.layout(make_layout({kOpaque}));
   ASSERT_TRUE(client.ready());
-  while (client.facts().connected < 2) std::this_thread::yield();
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 2; }));
   std::vector<Octets> blocks(2, random_octets(24 << 20, 1));
   TrySection put(layout, {"key-0", "key-1"});
-  hs_batch batch = TryClient::batch(HS_OP_PUT, 500'000);
-  EXPECT_EQ(client.call(batch, put.into(blocks)).items_ok, 0U);
-  EXPECT_GE(daemon.accepted.load(), 3U);
+  hs_batch batch = TryClient::batch(HS_OP_PUT, 60'000'000);
+  const hs_ticket ticket = client.submit(batch, put.into(blocks));
+  EXPECT_TRUE(comes_true([&] { return client.facts().handshakes == 3 && client.facts().connected == 2; }));
+  // And until the stuck one's sockets are full: bytes that no socket refers to need no fence.
+  int queued = 0;
+  EXPECT_TRUE(comes_true([&] {
+    const int before = queued;
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    return unread >= 0 && ::ioctl(unread, FIONREAD, &queued) == 0 && queued > 0 && queued == before;
+  }));
+  hs_cancel(client.queue, ticket);
+  EXPECT_EQ(client.wait().items_ok, 0U);
+  EXPECT_EQ(daemon.accepted.load(), 3U);
   over.reach();
   // The stuck one is ended by the fence, and comes back, too.
-  while (client.facts().handshakes < 4 || client.facts().connected < 2) std::this_thread::yield();
+  EXPECT_TRUE(comes_true([&] { return client.facts().handshakes == 4 && client.facts().connected == 2; }));
   EXPECT_EQ(daemon.accepted.load(), 4U);
 }
 
