@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/crc.h"
 #include "store/extent_layout.h"
 #include "store/page.h"
 
@@ -31,6 +32,7 @@ void Placements::wrote(uint64_t offset, ConstBytes bytes) {
       if (header.generation != segment.generation) return;
       const uint64_t footer_bytes = uint64_t{header.page_count} * kPageBytes;
       segment.footer = Range{start + segment_bytes - footer_bytes, footer_bytes};
+      segment.footer_pages[offset + at] = crc32c(page);
       for (uint32_t i = 0; kind == PageKind::FooterEntries && i < header.entries; ++i) {
         const store::format::Entry entry = store::entry_at(page, i);
         const size_t ordinal = size_t{header.first_entry} + i;
@@ -39,7 +41,7 @@ void Placements::wrote(uint64_t offset, ConstBytes bytes) {
       }
       continue;
     }
-    if (header.generation != segment.generation) segment = {header.generation, {}, {}, {}};
+    if (header.generation != segment.generation) segment = {header.generation, {}, {}, {}, {}};
     if (kind != PageKind::FrameEntries) continue;
     const Range described{start + uint64_t{header.place} * kPageBytes, kPageBytes};
     for (uint32_t i = 0; i < header.entries; ++i) {
@@ -71,11 +73,29 @@ void Placements::hit(const Range& range) {
   }
 }
 
+void Placements::forget_footer(Segment& segment) noexcept {
+  segment.footer.reset();
+  segment.footer_pages.clear();
+  for (Copy& copy : segment.copies) copy.in_footer.reset();
+}
+
+void Placements::process_ended(const std::function<void(uint64_t offset, Bytes page)>& read) {
+  std::vector<std::byte> page(kPageBytes);
+  for (Segment& segment : segments_) {
+    const bool there = std::all_of(segment.footer_pages.begin(), segment.footer_pages.end(), [&](const auto& written) {
+      const auto& [offset, crc] = written;
+      if (hit_in(segment, {offset, kPageBytes})) return true;  // excused by its hit
+      read(offset, page);
+      return crc32c(page) == crc;
+    });
+    if (!there) forget_footer(segment);
+  }
+}
+
 void Placements::unwritten(const Range& range) noexcept {
   for (Segment& segment : segments_) {
     if (!segment.footer.has_value() || !segment.footer->touches(range)) continue;
-    segment.footer.reset();  // no second description
-    for (Copy& copy : segment.copies) copy.in_footer.reset();
+    forget_footer(segment);
   }
   for (uint32_t copy = 0; copy < 2; ++copy) {
     if (range.touches({places_.log(copy, 0, 0), places_.logs_bytes()})) log_hit_[copy].now = true;

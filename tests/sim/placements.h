@@ -6,6 +6,8 @@
 // one.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -31,6 +33,8 @@ class Placements {
   // Bytes of media that are wrong now, or that were read wrongly.
   void hit(const Range& range);
 
+  // Footers that a crash or a failed flush kept from the device are no second description.
+  void process_ended(const std::function<void(uint64_t offset, Bytes page)>& read);
   // A write that failed, and said so: a copy of the log lacks it until the next compaction, a segment its footer.
   void unwritten(const Range& range) noexcept;
 
@@ -59,6 +63,7 @@ class Placements {
     uint64_t generation = 0;
     std::vector<Copy> copies;  // by ordinal
     std::optional<Range> footer;
+    std::map<uint64_t, uint32_t> footer_pages;  // CRC32C as written, by offset
     std::vector<Range> hits;
   };
   struct Wound {
@@ -68,6 +73,7 @@ class Placements {
   };
   void wrote_log(uint64_t offset, ConstBytes page);
   bool hit_in(const Segment& segment, const Range& range) const noexcept;
+  static void forget_footer(Segment& segment) noexcept;
 
   store::Places places_;
   std::vector<Segment> segments_;

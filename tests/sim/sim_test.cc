@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "sim/crash_engine.h"
 #include "sim/placements.h"
@@ -111,7 +112,9 @@ class PlacementsTest : public ::testing::Test {
       store_le(store::page_body(page.bytes()).data() + i * sizeof(entry), entry);
     }
     store::seal_page({}, header, page.bytes());
-    placements->wrote(places.segment(0) + uint64_t{place} * kPageBytes, page.bytes());
+    const uint64_t offset = places.segment(0) + uint64_t{place} * kPageBytes;
+    placements->wrote(offset, page.bytes());
+    written[offset].assign(page.bytes().begin(), page.bytes().end());
   }
   void write_footer() {
     const uint32_t pages = places.segment_pages();
@@ -123,6 +126,7 @@ class PlacementsTest : public ::testing::Test {
   const store::IndexKey one{1, 0}, two{2, 0};
   store::Places places;
   std::unique_ptr<Placements> placements;
+  std::map<uint64_t, std::vector<std::byte>> written;  // by offset
 };
 
 TEST_F(PlacementsTest, AHitInABlockExcusesThatBlockAlone) {
@@ -144,6 +148,15 @@ TEST_F(PlacementsTest, AHitInOneOfTwoDescriptionsExcusesNothing) {
   EXPECT_FALSE(placements->excuses(one));
   hit(places.segment_pages() - 1);
   EXPECT_TRUE(placements->excuses(one)) << "without its tail nobody finds the footer";
+}
+
+TEST_F(PlacementsTest, AFooterThatNeverArrivedDescribesNothing) {
+  write_footer();
+  hit(0);
+  placements->process_ended([this](uint64_t offset, Bytes page) { std::ranges::copy(written[offset], page.begin()); });
+  EXPECT_FALSE(placements->excuses(one));
+  placements->process_ended([](uint64_t, Bytes page) { std::ranges::fill(page, std::byte{}); });
+  EXPECT_TRUE(placements->excuses(one));
 }
 
 }  // namespace

@@ -232,6 +232,7 @@ void World::bury_process() {
   tally_.lost_writes += faults.lost_writes;
   ++tally_.restarts;
   note(process_->memory.counters().writes);
+  placements_.process_ended([this](uint64_t offset, Bytes page) { device_->read(offset, page); });
   process_.reset();
   model_.process_died();
 }
