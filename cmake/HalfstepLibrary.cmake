@@ -56,6 +56,7 @@ macro(halfstep_sources sources_out tests_out fuzzers_out)
 endmacro()
 
 # halfstep_tests(<folder> TESTS <x_test.cc>... LINKS <target>...)
+# Leaves out what HALFSTEP_TESTS_EXCEPT matches of "<folder>/<x_test>".
 function(halfstep_tests folder)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "TESTS;LINKS")
   if(NOT HALFSTEP_TESTS)
@@ -63,12 +64,13 @@ function(halfstep_tests folder)
   endif()
   foreach(test IN LISTS arg_TESTS)
     cmake_path(GET test STEM stem)
+    if(HALFSTEP_TESTS_EXCEPT AND "${folder}/${stem}" MATCHES "${HALFSTEP_TESTS_EXCEPT}")
+      continue()
+    endif()
     add_executable(${folder}_${stem} "${test}")
     target_link_libraries(${folder}_${stem} PRIVATE ${arg_LINKS} GTest::gtest_main halfstep_flags)
-    if(HALFSTEP_SANITIZE)
-      # Instrumented and optimised, the bodies of tests take most of the build's time; what they test is optimised all the same.
-      target_compile_options(${folder}_${stem} PRIVATE -O0)
-    endif()
+    # Optimised, the bodies of tests take most of the build's time; what they test is optimised all the same.
+    target_compile_options(${folder}_${stem} PRIVATE -O0)
     # PRE_TEST: the cases are listed when ctest starts, so that a build never runs what it built.
     gtest_discover_tests(${folder}_${stem} TEST_PREFIX "${folder}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS native TIMEOUT 120)

@@ -26,7 +26,6 @@ fi
 rm -rf "$reports"
 mkdir -p "$reports"
 wrapper=()
-selection=()
 case $preset in
   asan)
     # This order, because both runtimes export the function that opens a report: with libubsan second, its reports would
@@ -35,9 +34,6 @@ case $preset in
     ;;
   tsan)
     runtime=$(g++ -print-file-name=libtsan.so)
-    # State machines and parsers run on one thread: there is nothing for it to see, and it makes them ten times slower.
-    # What of the index is shared has a suite of its own, SharedIndex.
-    selection=(--exclude-regex '^(store|wire|sim)/|^io/Memory|^index/([^S]|S[^h])')
     # Kernels that randomise 32 bits of mmap put memory where older runtimes do not expect it.
     if setarch -R true 2>/dev/null; then wrapper=(setarch -R); fi
     ;;
@@ -48,7 +44,7 @@ case $preset in
 esac
 
 status=0
-"${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error "${selection[@]}" || status=$?
+"${wrapper[@]}" ctest --preset "$preset" -j "$(nproc)" --no-tests=error || status=$?
 
 # libstdc++ is preloaded too: the interpreter does not link it, and the runtime looks for its throw functions at start.
 # torch is left out: it is not instrumented, and its own threads would fill the reports.
