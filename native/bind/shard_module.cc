@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,11 +32,58 @@ using halfstep::shard::Metrics;
 using halfstep::shard::Sample;
 using halfstep::shard::Server;
 
-halfstep::io::EngineChoice engine_named(const std::string& name) {
-  if (name == "auto") return halfstep::io::EngineChoice::Auto;
-  if (name == "uring") return halfstep::io::EngineChoice::Uring;
-  if (name == "pread") return halfstep::io::EngineChoice::Pread;
-  throw StartError("invalid", "engine=" + name + ": must be auto, uring or pread");
+constexpr std::pair<const char*, halfstep::io::EngineChoice> kEngines[] = {
+    {"auto", halfstep::io::EngineChoice::Auto},
+    {"uring", halfstep::io::EngineChoice::Uring},
+    {"pread", halfstep::io::EngineChoice::Pread},
+};
+
+const char* engine_of(const Config& config) {
+  for (const auto& [name, choice] : kEngines) {
+    if (choice == config.engine.choice) return name;
+  }
+  return "";
+}
+
+void set_engine(Config& config, const std::string& wanted) {
+  for (const auto& [name, choice] : kEngines) {
+    if (name == wanted) {
+      config.engine.choice = choice;
+      return;
+    }
+  }
+  throw StartError("invalid", "engine=" + wanted + ": must be auto, uring or pread");
+}
+
+// A field of a part of the configuration, as an attribute of the whole.
+template <auto kPart, auto kField>
+void add_field(nb::class_<Config>& type, const char* name) {
+  using Value = std::remove_cvref_t<decltype(std::declval<Config&>().*kPart.*kField)>;
+  type.def_prop_rw(
+      name, [](const Config& config) { return config.*kPart.*kField; },
+      [](Config& config, const Value& value) { config.*kPart.*kField = value; });
+}
+
+void add_config(nb::module_& m) {
+  nb::class_<Config> type(m, "Config", "What a server is told. What is not set keeps its default; Server checks it.");
+  type.def(nb::init<>())
+      .def_rw("store_path", &Config::store_path)
+      .def_rw("store_bytes", &Config::store_bytes, "Of a store that has to be made; 0: it must be there.")
+      .def_rw("segment_bytes", &Config::segment_bytes, "0: chosen by size.")
+      .def_rw("arena_bytes", &Config::arena_bytes)
+      .def_rw("huge_pages", &Config::huge_pages)
+      .def_rw("allow_buffered", &Config::allow_buffered)
+      .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring or pread.")
+      .def_rw("listen", &Config::listen)
+      .def_rw("insecure_listen", &Config::insecure_listen)
+      .def_rw("connections_max", &Config::connections_max)
+      .def_rw("connection_credit_bytes", &Config::connection_credit_bytes);
+  add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");
+  add_field<&Config::engine, &halfstep::io::EngineConfig::pread_threads>(type, "pread_threads");
+  add_field<&Config::store, &halfstep::store::Options::lease_ms_max>(type, "lease_ms_max");
+  add_field<&Config::store, &halfstep::store::Options::policy>(type, "policy");
+  add_field<&Config::store, &halfstep::store::Options::rewrite_share>(type, "rewrite_share");
+  add_field<&Config::store, &halfstep::store::Options::rewrite_bytes_per_day>(type, "rewrite_bytes_per_day");
 }
 
 template <size_t N>
@@ -103,6 +151,14 @@ nb::dict recovery_of(const halfstep::store::RecoveryReport& report) {
   return dict;
 }
 
+nb::dict eviction_of(const halfstep::store::Options& options) {
+  nb::dict dict;
+  dict["policy"] = options.policy;
+  dict["rewrite_share"] = options.rewrite_share;
+  dict["rewrite_bytes_per_day"] = options.rewrite_bytes_per_day;
+  return dict;
+}
+
 nb::dict facts_of(const Facts& facts) {
   nb::dict dict;
   dict["listening"] = facts.listening;
@@ -111,6 +167,7 @@ nb::dict facts_of(const Facts& facts) {
   dict["arena"] = arena_of(facts.arena);
   dict["geometry"] = geometry_of(facts.geometry);
   dict["recovery"] = recovery_of(facts.recovery);
+  dict["eviction"] = eviction_of(facts.store);
   dict["congestion_control"] = facts.congestion_control;
   dict["index_bytes"] = facts.index_bytes;
   dict["store_uuid"] = bytes_of(facts.store_uuid);
@@ -156,25 +213,7 @@ nb::dict build_info() {
 
 class Core {
  public:
-  Core(const std::string& store_path, uint64_t store_bytes, uint64_t segment_bytes, uint64_t arena_bytes, bool huge_pages,
-       bool allow_buffered, const std::string& engine, uint32_t queue_depth, uint32_t pread_threads,
-       const std::vector<std::string>& listen, bool insecure_listen, uint32_t connections_max, uint64_t connection_credit_bytes,
-       uint64_t lease_ms_max, const nb::object& progress) {
-    Config config;
-    config.store_path = store_path;
-    config.store_bytes = store_bytes;
-    config.segment_bytes = segment_bytes;
-    config.arena_bytes = arena_bytes;
-    config.huge_pages = huge_pages;
-    config.allow_buffered = allow_buffered;
-    config.engine.choice = engine_named(engine);
-    config.engine.queue_depth = queue_depth;
-    config.engine.pread_threads = pread_threads;
-    config.listen = listen;
-    config.insecure_listen = insecure_listen;
-    config.connections_max = connections_max;
-    config.connection_credit_bytes = connection_credit_bytes;
-    config.store.lease_ms_max = lease_ms_max;
+  Core(Config config, const nb::object& progress) {
     Progress reports(progress);
     if (!progress.is_none()) {
       config.progress = [&reports](const char* step, uint64_t done, uint64_t total) { return reports(step, done, total); };
@@ -228,14 +267,9 @@ NB_MODULE(_shard, m) {
   halfstep::bind::add_error<StartError>(m, "StartError", "halfstep._shard.StartError",
                                         "A server that could not start: (name of the code, sentence).");
 
+  add_config(m);
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")
-      .def(nb::init<const std::string&, uint64_t, uint64_t, uint64_t, bool, bool, const std::string&, uint32_t, uint32_t,
-                    const std::vector<std::string>&, bool, uint32_t, uint64_t, uint64_t, const nb::object&>(),
-           nb::kw_only(), "store_path"_a, "store_bytes"_a = 0, "segment_bytes"_a = 0, "arena_bytes"_a = Config().arena_bytes,
-           "huge_pages"_a = true, "allow_buffered"_a = true, "engine"_a = "auto", "queue_depth"_a = Config().engine.queue_depth,
-           "pread_threads"_a = Config().engine.pread_threads, "listen"_a, "insecure_listen"_a = false,
-           "connections_max"_a = Config().connections_max, "connection_credit_bytes"_a = Config().connection_credit_bytes,
-           "lease_ms_max"_a = Config().store.lease_ms_max, "progress"_a = nb::none(),
+      .def(nb::init<Config, const nb::object&>(), "config"_a, "progress"_a = nb::none(),
            "Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.\n\n"
            "progress(step, done, total) is called now and then; a false answer stops and leaves nothing behind.")
       .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"),

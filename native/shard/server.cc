@@ -188,6 +188,7 @@ class RunningServer final : public Server {
     facts_.engine = shard.engine().facts();
     facts_.arena = arena_->facts();
     facts_.geometry = shard.store().geometry();
+    facts_.store = config_.store;
     facts_.recovery = shard.store().recovery();
     facts_.index_bytes = shard.store().gauges().index_bytes;
     facts_.store_uuid = shard.store().uuid();

@@ -43,6 +43,7 @@ struct Facts {
   Arena::Facts arena;
   store::Geometry geometry;
   store::RecoveryReport recovery;
+  store::Options store;
   std::string congestion_control;
   uint64_t index_bytes = 0;  // right after recovery
   std::array<std::byte, 16> store_uuid{};

@@ -7,10 +7,122 @@ from typing import Any
 class StartError(RuntimeError):
     """A server that could not start: (name of the code, sentence)."""
 
+class Config:
+    """
+    What a server is told. What is not set keeps its default; Server checks it.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def store_path(self) -> str: ...
+
+    @store_path.setter
+    def store_path(self, arg: str, /) -> None: ...
+
+    @property
+    def store_bytes(self) -> int:
+        """Of a store that has to be made; 0: it must be there."""
+
+    @store_bytes.setter
+    def store_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def segment_bytes(self) -> int:
+        """0: chosen by size."""
+
+    @segment_bytes.setter
+    def segment_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def arena_bytes(self) -> int: ...
+
+    @arena_bytes.setter
+    def arena_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def huge_pages(self) -> bool: ...
+
+    @huge_pages.setter
+    def huge_pages(self, arg: bool, /) -> None: ...
+
+    @property
+    def allow_buffered(self) -> bool: ...
+
+    @allow_buffered.setter
+    def allow_buffered(self, arg: bool, /) -> None: ...
+
+    @property
+    def engine(self) -> str:
+        """auto, uring or pread."""
+
+    @engine.setter
+    def engine(self, arg: str, /) -> None: ...
+
+    @property
+    def listen(self) -> list[str]: ...
+
+    @listen.setter
+    def listen(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def insecure_listen(self) -> bool: ...
+
+    @insecure_listen.setter
+    def insecure_listen(self, arg: bool, /) -> None: ...
+
+    @property
+    def connections_max(self) -> int: ...
+
+    @connections_max.setter
+    def connections_max(self, arg: int, /) -> None: ...
+
+    @property
+    def connection_credit_bytes(self) -> int: ...
+
+    @connection_credit_bytes.setter
+    def connection_credit_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def queue_depth(self) -> int: ...
+
+    @queue_depth.setter
+    def queue_depth(self, arg: int, /) -> None: ...
+
+    @property
+    def pread_threads(self) -> int: ...
+
+    @pread_threads.setter
+    def pread_threads(self, arg: int, /) -> None: ...
+
+    @property
+    def lease_ms_max(self) -> int: ...
+
+    @lease_ms_max.setter
+    def lease_ms_max(self, arg: int, /) -> None: ...
+
+    @property
+    def policy(self) -> str: ...
+
+    @policy.setter
+    def policy(self, arg: str, /) -> None: ...
+
+    @property
+    def rewrite_share(self) -> float: ...
+
+    @rewrite_share.setter
+    def rewrite_share(self, arg: float, /) -> None: ...
+
+    @property
+    def rewrite_bytes_per_day(self) -> int: ...
+
+    @rewrite_bytes_per_day.setter
+    def rewrite_bytes_per_day(self, arg: int, /) -> None: ...
+
 class Server:
     """A running server: one store, its shards' threads, their listeners."""
 
-    def __init__(self, *, store_path: str, store_bytes: int = 0, segment_bytes: int = 0, arena_bytes: int = 268435456, huge_pages: bool = True, allow_buffered: bool = True, engine: str = 'auto', queue_depth: int = 64, pread_threads: int = 4, listen: Sequence[str], insecure_listen: bool = False, connections_max: int = 4096, connection_credit_bytes: int = 16777216, lease_ms_max: int = 60000, progress: object | None = None) -> None:
+    def __init__(self, config: Config, progress: object | None = None) -> None:
         """
         Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.
 

@@ -134,11 +134,28 @@ def test_start_says_what_is_in_force_and_sigterm_ends_it_cleanly(serve: Callable
     assert "index" in one.line("memory")
     assert "64 segments of 2 MiB" in one.line("capacity")
     assert "blocks up to 256 KiB" in one.line("capacity")
+    assert "seg-adapt10, up to 10% of what is put" in one.line("eviction")
+    assert "a day" not in one.line("eviction")
     assert "the store is new" in one.line("recovery")
     status, out, err = one.finish(signal.SIGTERM)
     assert (status, err) == (0, "")
     assert "stopping   SIGTERM" in out
     assert "stopped    clean" in out
+
+
+def test_what_may_be_written_again_is_the_users_to_say(serve: Callable[..., Serve]) -> None:
+    flags = ("--eviction", "seg-low", "--rewrite-share", "0.25", "--daily-writes", "1.9TB")
+    one = serve("--json", *flags)
+    assert facts_of(one)["eviction"] == {
+        "policy": "seg-low",
+        "rewrite_share": 0.25,
+        "rewrite_bytes_per_day": 1_900_000_000_000,
+    }
+    assert one.finish(signal.SIGTERM)[0] == 0
+    again = serve(*flags)
+    again.read_until("listening")
+    assert "seg-low, up to 25% of what is put" in again.line("eviction")
+    assert "1.73 TiB a day" in again.line("eviction")
 
 
 def test_a_second_start_recovers_what_was_put(serve: Callable[..., Serve]) -> None:
@@ -270,6 +287,9 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
     [
         (("--arena", "1MiB"), "arena"),
         (("--queue-depth", "0"), "queue_depth"),
+        (("--eviction", "lru"), "policy=lru"),
+        (("--rewrite-share", "2"), "rewrite_share"),
+        (("--daily-writes", "much"), "daily_writes"),
         (("--listen", "nowhere"), "nowhere"),
         (("--metrics", "nowhere"), "metrics"),
     ],

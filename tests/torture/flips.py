@@ -20,7 +20,9 @@ import numpy as np
 from tests.torture.content import bytes_of, size_of
 
 import halfstep
-from halfstep import _shard
+from halfstep.daemon import serve
+from halfstep.daemon.config import ServeConfig
+from halfstep.errors import HalfstepError
 
 DEADLINE_MS = 20_000
 # Small, so that an image is soon written: blocks are then at most 256 KiB.
@@ -47,9 +49,10 @@ class InProcess:
 
     def __init__(self, store: Path, store_bytes: int = 0) -> None:
         socket = store.with_suffix(".sock")
-        self.server = _shard.Server(
-            store_path=str(store), store_bytes=store_bytes, arena_bytes=64 << 20, listen=[f"unix:{socket}"], huge_pages=False
+        config = ServeConfig(
+            store=store, size_bytes=store_bytes, arena_bytes=64 << 20, huge_pages=False, listen=(), unix=str(socket)
         )
+        self.server = serve.start(config.validated())
         self.url = f"halfstep+unix://{socket}"
 
     def __enter__(self) -> Self:
@@ -107,7 +110,7 @@ def check(store: Path, keys: list[bytes], bytes_max: int, tally: Tally) -> None:
     tally.flips += 1
     try:
         daemon = InProcess(store)
-    except _shard.StartError as error:
+    except HalfstepError as error:
         print(f"refused: {error}", file=sys.stderr)
         tally.refused_starts += 1
         return

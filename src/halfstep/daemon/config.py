@@ -93,6 +93,8 @@ class ServeConfig:
 
     store: path of the store's file. size_bytes: of a store that has to be made; an existing one keeps its size.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
+    eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
+    daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     """
 
     store: Path = Path()
@@ -106,6 +108,9 @@ class ServeConfig:
     queue_depth: int = 64
     huge_pages: bool = True
     require_direct: bool = False
+    eviction: str = "seg-adapt10"
+    rewrite_share: float = 0.10
+    daily_writes_bytes: int = 0
     metrics: str = ""
     stop_grace_ms: int = 5000
     connections_max: int = 4096
@@ -134,6 +139,10 @@ class ServeConfig:
             raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
+        if not 0 <= self.rewrite_share <= 1:
+            raise ConfigError(
+                f"rewrite_share={self.rewrite_share}: must be 0 (write nothing again) to 1 (as much as users write)"
+            )
         unix = self.unix or str(runtime_directory() / "halfstep.sock")
         return replace(self, store=store, size_bytes=size, unix=unix)
 

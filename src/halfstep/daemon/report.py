@@ -22,6 +22,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
     )
+    yield _eviction(facts["eviction"])
     yield _recovery(recovery, created=facts["created"])
     for note in recovery["notes"]:
         yield f"note       {note}"
@@ -36,6 +37,14 @@ def _engine(engine: Mapping[str, Any]) -> str:
     features = f", {engine['ring_features']}" if engine["ring_features"] else ""
     text = f"engine     {engine['name']}, {buffers} buffers, queue depth {engine['queue_depth']}{features}"
     return f"{text}; {engine['why_fallback']}" if engine["why_fallback"] else text
+
+
+def _eviction(eviction: Mapping[str, Any]) -> str:
+    daily = eviction["rewrite_bytes_per_day"]
+    again = f"up to {eviction['rewrite_share']:.0%} of what is put may be written again to keep what is used"
+    return f"eviction   {eviction['policy']}, {again}" + (
+        f", or what users leave of {format_bytes(daily)} a day" if daily else ""
+    )
 
 
 def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:

@@ -33,22 +33,28 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
     """
     _make_directories(config)
     try:
-        return _shard.Server(
-            store_path=str(config.store),
-            store_bytes=0 if config.store.exists() else config.size_bytes,
-            segment_bytes=config.segment_bytes,
-            arena_bytes=config.arena_bytes,
-            huge_pages=config.huge_pages,
-            allow_buffered=not config.require_direct,
-            engine=config.engine,
-            queue_depth=config.queue_depth,
-            listen=config.addresses,
-            insecure_listen=config.insecure_listen,
-            connections_max=config.connections_max,
-            progress=progress,
-        )
+        return _shard.Server(_native(config), progress)
     except _shard.StartError as error:
         raise error_of(error) from None
+
+
+def _native(config: ServeConfig) -> _shard.Config:
+    native = _shard.Config()
+    native.store_path = str(config.store)
+    native.store_bytes = 0 if config.store.exists() else config.size_bytes
+    native.segment_bytes = config.segment_bytes
+    native.arena_bytes = config.arena_bytes
+    native.huge_pages = config.huge_pages
+    native.allow_buffered = not config.require_direct
+    native.engine = config.engine
+    native.queue_depth = config.queue_depth
+    native.listen = config.addresses
+    native.insecure_listen = config.insecure_listen
+    native.connections_max = config.connections_max
+    native.policy = config.eviction
+    native.rewrite_share = config.rewrite_share
+    native.rewrite_bytes_per_day = config.daily_writes_bytes
+    return native
 
 
 def _make_directories(config: ServeConfig) -> None:

@@ -38,6 +38,26 @@ from halfstep.tools.options import json_option
 @click.option("--queue-depth", type=int, default=64, show_default=True, help="Requests at the device at once.")
 @click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
+@click.option(
+    "--eviction",
+    default="seg-adapt10",
+    show_default=True,
+    metavar="POLICY",
+    help="What gives way when the store is full: seg-adapt10 keeps what is used; seg-low and seg-fifo to compare with.",
+)
+@click.option(
+    "--rewrite-share",
+    type=float,
+    default=0.10,
+    show_default=True,
+    help="How much of what users write seg-adapt10 may write again to keep what is used.",
+)
+@click.option(
+    "--daily-writes",
+    default="",
+    help="What the drives may be written in a day, e.g. 1.9TB for one drive write a day of 1.9 TB: "
+    "quiet days may then keep more than --rewrite-share allows.",
+)
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
@@ -52,6 +72,9 @@ def serve(
     queue_depth: int,
     huge_pages: bool,
     require_direct: bool,
+    eviction: str,
+    rewrite_share: float,
+    daily_writes: str,
     metrics: str,
     as_json: bool,
 ) -> None:
@@ -75,6 +98,9 @@ def serve(
         queue_depth=queue_depth,
         huge_pages=huge_pages,
         require_direct=require_direct,
+        eviction=eviction,
+        rewrite_share=rewrite_share,
+        daily_writes_bytes=parse_bytes(daily_writes, "daily_writes") if daily_writes else 0,
         metrics=metrics,
     )
     raise SystemExit(run(config, as_json=as_json))
