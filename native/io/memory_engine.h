@@ -1,39 +1,31 @@
-// memory_engine.h — a device in RAM that fails on purpose: for the simulator, for tests, and for
-// measuring what the software alone costs. Where the bytes live (MemoryDevice) and how they move
-// (MemoryEngine) are two objects, so that a device is carried into a new engine after a crash, or
-// copied to be crashed again.
+// memory_engine.h — a device in RAM that fails on purpose: for the simulator, for tests, and for measuring what the software
+// alone costs. Where the bytes live (MemoryDevice) and how they move (MemoryEngine) are two objects, so that a device is
+// carried into a new engine after a crash, or copied to be crashed again.
 //
-// The fault model. All of it is driven by one seed: the same seed, requests and turns give the same
-// bytes, errors and order.
-//   Reordering       requests in the queue take effect and complete in any order; each takes effect
-//   at one moment, between
-//                    submission and completion. (shuffle)
-//   Delay            a request stays in the queue for up to so many polls. (delay_polls_max)
-//   Stall            a request stays for kStallPolls more, while all others pass it. (stall_chance)
-//   Write-back cache a completed write is seen by every later read, but is on media only after a
-//   flush that was handed over
-//                    after its completion. A flush covers no more than that.
-//   Power cut        what is only in the cache is lost; each write survives with
-//   cut_survival_chance all the same, older ones
-//                    no sooner than newer ones. Writes in the queue count as cached or as never
-//                    arrived, by coin.
-//   Torn write       a write that survives a power cut, or that was in the queue at a crash, does
-//   so page by page, each by its
-//                    own coin. A page (4 KiB) is never torn in itself. (torn_writes)
-//   Killed process   the cache stays; of the writes in the queue each is done or not, by coin (page
-//   by page if torn_writes). Read error       EIO; the memory then holds noise. Write error: EIO;
-//   any part of its pages may have been written. Flush
-//                    error: EIO; every cached page is by coin on media or lost, and no later flush
-//                    tells (as Linux does). By chance, or by a rule for an operation and a range
-//                    (inject).
-//   Bit flip         a read returns one wrong bit; media are right, reading again helps.
-//   (bit_flip_chance) Bit rot          one bit of media is wrong from now on. (rot) Misdirected
-//   read a read returns another place's bytes. (misdirected_read_chance) Misdirected write  a write
-//   says that it was done, and lies at another place of the device. (misdirected_write_chance)
-//   No space         ENOSPC of the host: nothing of the write is done. (no_space_chance)
-// Not modelled: writes acknowledged and never done, tears inside a page, time. Every fault that
-// fires is counted; a test that asks for one must see its counter. on_fault() also says where those
-// of reads, writes and flushes did.
+// The fault model. All of it is driven by one seed: the same seed, requests and turns give the same bytes, errors and order.
+//
+// - Reordering (shuffle): requests in the queue take effect and complete in any order; each takes effect at one moment, between
+//   submission and completion.
+// - Delay (delay_polls_max): a request stays in the queue for up to so many polls.
+// - Stall (stall_chance): a request stays for kStallPolls more, while all others pass it.
+// - Write-back cache: a completed write is seen by every later read, but is on media only after a flush that was handed over
+//   after its completion. A flush covers no more than that.
+// - Power cut: what is only in the cache is lost; each write survives with cut_survival_chance all the same, older ones no
+//   sooner than newer ones. Writes in the queue count as cached or as never arrived, by coin.
+// - Torn write (torn_writes): a write that survives a power cut, or that was in the queue at a crash, does so page by page,
+//   each by its own coin. A page (4 KiB) is never torn in itself.
+// - Killed process: the cache stays; of the writes in the queue each is done or not, by coin (page by page if torn_writes).
+// - Errors, by chance or by a rule for an operation and a range (inject). Of a read: EIO; the memory then holds noise. Of a
+//   write: EIO; any part of its pages may have been written. Of a flush: EIO; every cached page is by coin on media or lost,
+//   and no later flush tells (as Linux does).
+// - Bit flip (bit_flip_chance): a read returns one wrong bit; media are right, reading again helps.
+// - Bit rot (rot): one bit of media is wrong from now on.
+// - Misdirected read (misdirected_read_chance): a read returns another place's bytes.
+// - Misdirected write (misdirected_write_chance): a write says that it was done, and lies at another place of the device.
+// - No space (no_space_chance): ENOSPC of the host; nothing of the write is done.
+//
+// Not modelled: writes acknowledged and never done, tears inside a page, time. Every fault that fires is counted; a test that
+// asks for one must see its counter. on_fault() also says where those of reads, writes and flushes did.
 //
 // Thread: the shard's. There is no wake descriptor: it is polled.
 #pragma once
