@@ -12,5 +12,5 @@ import sys
 SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB"
 
 if __name__ == "__main__":
-    command = ["bench", "--rw", "get,put,match", "--block", SIZES, "--batch", "64", "--seconds", "2", *sys.argv[1:]]
+    command = ["bench", "--rw", "get,put,match", "--bs", SIZES, "--batch", "64", "--runtime", "2", *sys.argv[1:]]
     os.execv(sys.executable, [sys.executable, "-m", "halfstep.tools.cli", *command])

@@ -18,7 +18,7 @@ TARGETS = {"get": (0.75, 1), "cold": (0.85, 2)}
 
 
 def measure(scenario: str, in_flight: int, options: list[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", "--json", "--rw", scenario, "--in-flight", str(in_flight)]
+    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", "--json", "--rw", scenario, "--iodepth", str(in_flight)]
     done = subprocess.run([*command, "--repeat", "5", *options], stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout:
         raise SystemExit(done.returncode or 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -34,15 +35,15 @@ from halfstep.tools.cli import main
 END_S = 60
 QUICK = [
     "--json",
-    "--seconds",
+    "--runtime",
     "0.1",
     "--repeat",
     "1",
-    "--block",
+    "--bs",
     "64KiB",
     "--batch",
     "4",
-    "--hot-set",
+    "--size",
     "2MiB",
     "--arena",
     "32MiB",
@@ -86,7 +87,7 @@ def processes_of(directory: Path) -> list[str]:
 
 @measures
 @pytest.mark.integration
-@pytest.mark.parametrize("more", [[], ["--in-flight", "3", "--connections", "2", "--durability", "persist", "--no-pin"]])
+@pytest.mark.parametrize("more", [[], ["--iodepth", "3", "--connections", "2", "--durability", "persist", "--no-pin"]])
 def test_results_carry_what_programs_read(tmp_path: Path, more: list[str]) -> None:
     result = bench("--rw", "get,put,mixed,match", "--directory", str(tmp_path), *more)
     assert result.exit_code == 0, result.output
@@ -111,6 +112,63 @@ def test_results_carry_what_programs_read(tmp_path: Path, more: list[str]) -> No
 
 @measures
 @pytest.mark.integration
+def test_a_sweep_has_a_result_for_every_size_and_depth_and_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "sweep.svg"
+    sweep = ("--rw", "get,put", "--bs", "4k,64k", "--iodepth", "1,3", "--ramp", "0.05", "--latency-goal", "60s")
+    drawn = ["--plot", str(picture)] if importlib.util.find_spec("matplotlib") else []
+    result = bench(*sweep, "--directory", str(tmp_path), *drawn)
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    points = [(one["name"], one["block_bytes"], one["iodepth"]) for one in told["results"]]
+    assert points == [(name, size, depth) for size in (4096, 65536) for name in ("get", "put") for depth in (1, 3)]
+    assert all(one["verified"] for one in told["results"])
+    for kept in told["latency_goal"]["kept_by"]:
+        rivals = [one for one in told["results"] if (one["name"], one["block_bytes"]) == (kept["name"], kept["block_bytes"])]
+        assert kept["iodepth"] == max(rivals, key=lambda one: one["blocks_per_s"])["iodepth"]
+    assert len(told["latency_goal"]["kept_by"]) == 4
+    if drawn:
+        text = picture.read_text()
+        assert text.count("get, depth 3") == text.count("put, 64 KiB") == 2, "a line of each chart has this name"
+
+
+@measures
+@pytest.mark.integration
+def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[global]\nrw = "get"\n[small]\nbs = ["4k", "8k"]\n[deep]\nrw = ["match"]\niodepth = 2\n')
+    result = bench("--job", str(jobs), "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = [
+        (job["job"], one["name"], one["block_bytes"], one["iodepth"])
+        for job in document(result)["jobs"]
+        for one in job["results"]
+    ]
+    assert told == [("small", "get", 4096, 1), ("small", "get", 8192, 1), ("deep", "match", 65536, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "has no job"),
+        ("[global]\nbatch = 2\n", "has no job"),
+        ("rw = 'get'\n", "rw stands outside of a table"),
+        ("[one]\nblock = '4k'\n", "[one] block: there is no such option; choose from arena, batch, bs"),
+        ("[one]\nbatch = 0\n", "job one: batch=0: must be 1 to 1024"),
+        ("[one]\nbatch = 1.5\n", "job one: batch=1.5: must be a whole number"),
+        ("[one]\nlatency-goal = 2\n", "job one: latency_goal=2: not a time"),
+        ("[one", "jobs.toml"),
+    ],
+)
+def test_a_job_file_that_cannot_be_is_explained(tmp_path: Path, text: str, named: str) -> None:
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text(text)
+    result = bench("--job", str(jobs), "--directory", str(tmp_path))
+    assert result.exit_code == 3
+    assert named in result.stderr
+
+
+@measures
+@pytest.mark.integration
 def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
     assert bench("--rw", "get", "--directory", str(tmp_path)).exit_code == 0
@@ -122,7 +180,7 @@ def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
 @measures
 @pytest.mark.integration
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--seconds", "60", "--directory", str(tmp_path)]
+    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--runtime", "60", "--directory", str(tmp_path)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: bool(processes_of(tmp_path)), "its daemon did not appear")
@@ -177,7 +235,7 @@ def test_cold_counts_only_what_the_device_read(tmp_path: Path) -> None:
 @measures
 @pytest.mark.integration
 def test_a_set_that_memory_holds_is_refused_as_cold(tmp_path: Path) -> None:
-    result = bench("--rw", "cold,get", "--cold-set", "2MiB", "--directory", str(tmp_path))
+    result = bench("--rw", "cold,get", "--cold-size", "2MiB", "--directory", str(tmp_path))
     assert result.exit_code == 1
     told = document(result)
     assert [refusal["name"] for refusal in told["refused"]] == ["cold"]
@@ -221,11 +279,15 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
     ("arguments", "named"),
     [
         (["--rw", "get,write"], "write"),
-        (["--block", "1000001"], "block=1000001"),
-        (["--block", "64MiB", "--batch", "1024"], "at once"),
+        (["--bs", "1000001"], "bs=1000001"),
+        (["--bs", "64MiB", "--batch", "1024"], "at once"),
         (["--batch", "0"], "batch=0: must be 1 to 1024"),
-        (["--seconds", "0"], "seconds=0"),
-        (["--hot-set", "many"], "hot_set='many'"),
+        (["--runtime", "0"], "runtime=0"),
+        (["--iodepth", "1,65"], "iodepth=65: must be 1 to 64"),
+        (["--iodepth", ""], "values of iodepth=0"),
+        (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
+        (["--plot", "sweep.gif"], "must end in .png or .svg"),
+        (["--size", "many"], "size='many'"),
     ],
 )
 def test_what_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:
@@ -284,12 +346,12 @@ def test_the_run_with_the_median_ratio_is_reported_whole() -> None:
         return Run(bytes_per_s, timing, Limit(limit, "x"), Proof(1, 0, None, 1, 0))
 
     runs = [run(1e9, 2e9), run(9e9, 10e9), run(3e9, 4e9)]
-    result = BenchResult.of("get", 4096, 1, runs, Outcome(blocks=1, ok=1, looked=1))
+    result = BenchResult.of("get", 4096, 1, 1, runs, Outcome(blocks=1, ok=1, looked=1))
     assert result.run is runs[2]
     assert result.as_json()["ratio_to_limit"] == 0.75
     assert result.verified
-    assert not BenchResult.of("get", 4096, 1, runs, Outcome(blocks=2, ok=1, looked=1)).verified, "one is missing"
-    assert not BenchResult.of("get", 4096, 1, runs, Outcome(blocks=1, ok=0, looked=1, wrong=1)).verified, "one is wrong"
+    assert not BenchResult.of("get", 4096, 1, 1, runs, Outcome(blocks=2, ok=1, looked=1)).verified, "one is missing"
+    assert not BenchResult.of("get", 4096, 1, 1, runs, Outcome(blocks=1, ok=0, looked=1, wrong=1)).verified, "one is wrong"
 
 
 @pytest.mark.parametrize(

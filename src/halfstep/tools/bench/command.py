@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -21,17 +22,25 @@ from halfstep.tools.options import json_option, print_json, print_table
 @click.option(
     "--rw", default="get,cold", show_default=True, help="What to measure, comma between: get, cold, put, mixed, match."
 )
-@click.option("--block", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4KiB,64KiB,1MiB.")
-@click.option("--batch", default=16, show_default=True, help="Blocks in one call.")
-@click.option("--connections", default=1, show_default=True, help="Data connections of the client; also of the raw stream.")
-@click.option("--in-flight", default=1, show_default=True, help="Batches at the client at once.")
-@click.option("--read-share", default=0.7, show_default=True, help="Of the batches of `mixed`, those that are gets.")
+@click.option(
+    "--bs", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4k,64k,1m (k, m, g are binary)."
+)
+@click.option("--batch", type=int, default=16, show_default=True, help="Blocks in one call.")
+@click.option("--iodepth", default="1", show_default=True, help="Batches at the client at once; a sweep: comma between.")
+@click.option(
+    "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
+)
+@click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
 @click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
-@click.option("--seconds", default=3.0, show_default=True, help="Of one timed run.")
-@click.option("--repeat", default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
-@click.option("--hot-set", default="64MiB", show_default=True, help="What get, mixed and match ask for.")
-@click.option("--cold-set", default="", help="What cold walks through.  [default: twice the daemon's memory for blocks]")
-@click.option("--seed", default=1, show_default=True, help="Of the blocks' bytes and of the order.")
+@click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
+@click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
+@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
+@click.option("--size", default="64MiB", show_default=True, help="What get, mixed and match ask for.")
+@click.option("--cold-size", default="", help="What cold walks through.  [default: twice the daemon's memory for blocks]")
+@click.option(
+    "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the blocks' bytes and of the order.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -43,88 +52,83 @@ from halfstep.tools.options import json_option, print_json, print_table
     "--engine", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True, help="Its own daemon's."
 )
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Daemon and client on a core each.")
+@click.option(
+    "--job",
+    "job_file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Measure the jobs of a TOML file; what stands on the command line holds for all of them.",
+)
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Draw throughput and latency over block size and depth, .svg or .png.",
+)
 @json_option
-def bench(
-    url: str,
-    rw: str,
-    block: str,
-    batch: int,
-    connections: int,
-    in_flight: int,
-    read_share: float,
-    durability: str,
-    seconds: float,
-    repeat: int,
-    hot_set: str,
-    cold_set: str,
-    seed: int,
-    directory: Path,
-    arena: str,
-    engine: str,
-    pin: bool,
-    as_json: bool,
-) -> None:
+def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options: Any) -> None:
     """Measure a daemon, verify every block, and set the speed against what the machine can do.
 
     Without URL it starts a daemon of its own in a temporary directory and removes it. With one it works in a namespace of its
     own and removes that, but what it writes takes room: a daemon that serves others may evict their oldest blocks.
 
     \b
-    get    blocks that are in the daemon's memory          limit: plain sockets, one process to another
-    cold   blocks that are on flash alone                  limit: plain O_DIRECT reads of the same file
-    put    blocks that were never there                    limit: plain sockets
-    mixed  gets of the hot set among puts (--read-share)   limit: plain sockets
-    match  presence, half of it absent                     no bytes move, so no limit
+    get    blocks that are in the daemon's memory           limit: plain sockets, one process to another
+    cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
+    put    blocks that were never there                     limit: plain sockets
+    mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets
+    match  presence, half of it absent                      no bytes move, so no limit
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
     `cold` counts only if the daemon's engine and the block device say that they read the bytes.
 
     A block's bytes follow from its number. During a run one page of every block that comes is looked at, on top of the
-    checksums that the client always verifies; afterwards whole blocks are compared.
+    checksums that the client always verifies; afterwards whole blocks are compared. That cannot be switched off.
 
     \b
     How near to the wire?           halfstep bench
-    How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --in-flight 4
-    Small blocks, too               halfstep bench --rw get --block 4KiB,64KiB,1MiB --batch 64
-    A daemon in service             halfstep bench halfstep://node7:7350 --rw get --seconds 1
+    How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
+    One picture of it all           halfstep bench --rw get,put --bs 4k,64k,1m --iodepth 1,4,16 --plot sweep.svg
+    How deep can I go?              halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
+    A daemon in service             halfstep bench halfstep://node7:7350 --rw get --runtime 1
     For a program                   halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'
+
+    A job file holds tables of these options: [global] for all jobs, one more table for each job (docs/performance.md).
 
     Exit status 1 when a block was wrong or missing, or a scenario was refused.
     """  # noqa: D301
-    from halfstep.daemon.config import parse_bytes
+    from halfstep.tools.bench.jobs import Job, jobs_of
     from halfstep.tools.bench.measure import measure, steps_of
-    from halfstep.tools.bench.plan import Plan
+    from halfstep.tools.bench.plot import plot
+    from halfstep.tools.picture import check_picture
 
-    plan = Plan(
-        url=url,
-        scenarios=tuple(name.strip() for name in rw.split(",")),
-        block_bytes=tuple(parse_bytes(size, "block") for size in block.split(",")),
-        batch=batch,
-        connections=connections,
-        in_flight=in_flight,
-        read_share=read_share,
-        durability=durability,
-        seconds=seconds,
-        repeat=repeat,
-        seed=seed,
-        hot_bytes=parse_bytes(hot_set, "hot_set"),
-        cold_bytes=parse_bytes(cold_set, "cold_set") if cold_set else 0,
-        directory=directory,
-        arena_bytes=parse_bytes(arena, "arena"),
-        engine=engine,
-        pin=pin,
-    ).validated()
-    with _terminable(), _progress(steps_of(plan)) as tell:
-        report = measure(plan, tell, shlex.join(["halfstep", *sys.argv[1:]]))
+    jobs = jobs_of(job_file, options) if job_file else [Job("", options)]
+    plans = [(job.name, job.plan()) for job in jobs]
+    if picture is not None:
+        check_picture(picture)
+    command = shlex.join(["halfstep", *sys.argv[1:]])
+    with _terminable(), _progress(sum(steps_of(plan) for _, plan in plans)) as tell:
+        reports = [(name, measure(plan, _titled(tell, name), command)) for name, plan in plans]
+    if picture is not None:
+        plot([(f"{name}: " if name else "", report) for name, report in reports], picture)
     if as_json:
-        print_json(report.as_json())
+        print_json(
+            {"jobs": [{"job": name, **report.as_json()} for name, report in reports]} if job_file else reports[0][1].as_json()
+        )
     else:
-        print_table(report.columns(), report.rows())
-        for remark in report.remarks():
-            click.echo(remark)
-    if not report.sound:
+        for name, report in reports:
+            if name:
+                click.echo(name)
+            print_table(report.columns(), report.rows())
+            for remark in report.remarks():
+                click.echo(remark)
+    if not all(report.sound for _, report in reports):
         raise SystemExit(1)
+
+
+def _titled(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
+    return (lambda text: tell(f"{name}: {text}")) if name else tell
 
 
 @contextmanager

@@ -40,15 +40,15 @@ from halfstep.tools.bench.workload import (
 
 # A cold read whose bytes the device did not move by this share was not cold; the rest is other traffic's rounding.
 COLD_SHARE_MIN = 0.99
-# Numbers of blocks that puts make, far from those that gets ask for; multiples of BODIES.
-_FIRST_PUT, _FIRST_MIXED = 1 << 40, 1 << 41
+# Numbers of blocks that puts make, far from those that gets ask for, and anew for each depth; multiples of BODIES.
+_FIRST_PUT, _FIRST_MIXED, _PUTS_A_DEPTH = 1 << 40, 1 << 41, 1 << 32
 _WARM_UP_S_MAX = 0.3
 _VERIFY_BLOCKS_MAX = 16_384
 # What the raw device limit reads first, to learn how much takes as long as a timed run.
 _RAW_BYTES_FIRST = 256 << 20
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
-assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == 0
+assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == _PUTS_A_DEPTH % BODIES == 0
 
 Tell = Callable[[str], None]
 
@@ -64,7 +64,7 @@ def refuse_unless_release(info: Mapping[str, str]) -> None:
 
 def steps_of(plan: Plan) -> int:
     """How often `tell` is called by measure()."""
-    return 1 + len(plan.block_bytes) * len(plan.scenarios) * (plan.repeat + 2)
+    return 1 + len(plan.block_bytes) * len(plan.scenarios) * (1 + len(plan.iodepth) * (plan.repeat + 1))
 
 
 def measure(plan: Plan, tell: Tell, command: str) -> Report:
@@ -77,7 +77,7 @@ def measure(plan: Plan, tell: Tell, command: str) -> Report:
         for block_bytes in plan.block_bytes:
             with _client(plan, place) as client:
                 if report is None:
-                    report = Report(header_of(plan, place, client, command))
+                    report = Report(header_of(plan, place, client, command), plan.goal_us)
                 bench = _Bench(plan, place, client, Content(block_bytes, plan.seed), tell)
                 for scenario in plan.scenarios:
                     bench.run(scenario, report)
@@ -135,15 +135,27 @@ class _Bench:
         self._rng = np.random.default_rng(plan.seed)
         self._put_lanes: list[PutLane] = []
         self._raw_bytes = _RAW_BYTES_FIRST
-        self._first = {"put": _FIRST_PUT, "mixed": _FIRST_MIXED}
+        self._depth = 1
+        self._puts = 0
 
     def run(self, scenario: str, report: Report) -> None:
-        """Measures one scenario; a result, or a refusal with its reason."""
-        plan, what = self._plan, f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
-        self._tell(f"{what}: making blocks")
+        """Measures one scenario at every depth; a result each, or a refusal with its reason."""
+        self._tell(f"{self._what(scenario)}: making blocks")
         blocks = self._blocks(scenario)
         if scenario != "put":
             populate(self._client, self._content, blocks)
+        for depth in self._plan.iodepth:
+            self._depth = depth
+            outcome = self._run(scenario, blocks)
+            if isinstance(outcome, Refusal):
+                report.refused.append(outcome)
+            else:
+                report.results.append(outcome)
+            self._puts += _PUTS_A_DEPTH
+
+    def _run(self, scenario: str, blocks: int) -> Result | Refusal:
+        """At one depth."""
+        plan, what = self._plan, f"{self._what(scenario)} x {self._depth}"
         lanes = self._lanes(scenario, blocks)
         self._warm_up(scenario, lanes, blocks)
         runs = []
@@ -158,14 +170,16 @@ class _Bench:
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
             if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
-                report.refused.append(Refusal(scenario, self._content.block_bytes, why))
-                return
+                return Refusal(scenario, self._content.block_bytes, self._depth, why)
             limit_before, limit = limit, self._limit(scenario)
             moved = None if scenario == "match" else float(payload) / timing.seconds
             runs.append(Run(moved, timing, _between(limit_before, limit), proof))
         self._tell(f"{what}: verifying")
         whole = self._verify(scenario, blocks)
-        report.results.append(Result.of(scenario, self._content.block_bytes, plan.batch, runs, whole))
+        return Result.of(scenario, self._content.block_bytes, plan.batch, self._depth, runs, whole)
+
+    def _what(self, scenario: str) -> str:
+        return f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
 
     def _blocks(self, scenario: str) -> int:
         if scenario != "cold":
@@ -176,10 +190,11 @@ class _Bench:
     def _lanes(self, scenario: str, blocks: int) -> Sequence[Lane]:
         plan, content = self._plan, self._content
         order = endless(content, blocks, plan.batch, np.random.default_rng(plan.seed))
-        count = plan.in_flight
+        count = self._depth
+        first = (_FIRST_MIXED if scenario == "mixed" else _FIRST_PUT) + self._puts
 
         def put_lane(lane: int) -> PutLane:
-            return PutLane(content, plan.batch, lane, count, self._first[scenario], plan.durability)
+            return PutLane(content, plan.batch, lane, count, first, plan.durability)
 
         if scenario == "match":
             return [MatchLane(content, order, plan.batch) for _ in range(count)]
@@ -192,11 +207,13 @@ class _Bench:
         return [MixedLane(read, write, plan.read_share, self._rng) for read, write in zip(reads, self._put_lanes, strict=True)]
 
     def _warm_up(self, scenario: str, lanes: Sequence[Lane], blocks: int) -> None:
-        """Once through the set: a hot one is then in memory, and of a cold one only its end is."""
+        """Once through the set: a hot one is then in memory, and of a cold one only its end is. Then the ramp."""
         if scenario in ("get", "cold"):
             drive(self._client, lanes, batches=blocks // self._plan.batch)
         else:
             drive(self._client, lanes, seconds=min(_WARM_UP_S_MAX, self._plan.seconds))
+        if self._plan.ramp_s > 0:
+            drive(self._client, lanes, seconds=self._plan.ramp_s)
 
     def _hold(self, blocks: int) -> None:
         """Keeps the hot set while puts overwrite what is oldest."""
@@ -217,7 +234,7 @@ class _Bench:
         with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
             bytes_per_s = loopback.measure(
                 set_bytes=plan.hot_blocks(self._content.block_bytes) * self._content.block_bytes,
-                target_bytes=plan.batch * plan.in_flight * self._content.block_bytes,
+                target_bytes=plan.batch * self._depth * self._content.block_bytes,
                 connections=plan.connections,
                 congestion=self._client.facts().congestion,
                 seconds=plan.seconds,
@@ -231,7 +248,7 @@ class _Bench:
         if store is None or self._device is None:
             return None
         extents = extents_of(store, self._content.block_bytes, plan.batch, self._raw_bytes, plan.seed)
-        raw = raw_read_speed(store, self._device, extents, plan.batch * plan.in_flight)
+        raw = raw_read_speed(store, self._device, extents, plan.batch * self._depth)
         # The next one takes as long as a timed run: a device that is fast for a moment is not a fast device.
         self._raw_bytes = int(raw.bytes_per_s * plan.seconds)
         if raw.device_bytes < COLD_SHARE_MIN * raw.bytes:
@@ -279,7 +296,7 @@ def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:
     if proof.engine_read_bytes < enough:
         return (
             f"the daemon's engine read {proof.engine_read_bytes} bytes for {proof.payload_bytes} delivered "
-            f"({proof.hits_memory} hits came from memory); give a larger --cold-set"
+            f"({proof.hits_memory} hits came from memory); give a larger --cold-size"
         )
     if device is None:
         return ""  # somebody else's daemon: its own counters are all there is, and the report says so

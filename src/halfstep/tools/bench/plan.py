@@ -14,7 +14,8 @@ BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
 BATCH_MAX = 1024
 CONNECTIONS_MAX = 16
-IN_FLIGHT_MAX = 64
+IODEPTH_MAX = 64
+DEPTHS_MAX = 16
 # What one run's source and target buffers may take together; more says nothing that less does not.
 BUFFER_BYTES_MAX = GIB
 
@@ -23,9 +24,10 @@ BUFFER_BYTES_MAX = GIB
 class Plan:
     """Everything a benchmark run is told. Zero or empty means: choose.
 
-    seconds: of one timed run. in_flight: batches at the client at once. hot_bytes: what `get`, `mixed` and `match` ask for.
-    cold_bytes: what `cold` walks through; 0 = twice the daemon's memory for blocks. directory: where a daemon of our own
-    keeps its store; arena_bytes: its memory for blocks.
+    seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at the
+    client at once; several are measured one after the other. hot_bytes: what `get`, `mixed` and `match` ask for. cold_bytes:
+    what `cold` walks through; 0 = twice the daemon's memory for blocks. goal_us: what 99 of 100 calls shall not exceed.
+    directory: where a daemon of our own keeps its store; arena_bytes: its memory for blocks.
     """
 
     url: str = ""
@@ -33,14 +35,16 @@ class Plan:
     block_bytes: tuple[int, ...] = (MIB,)
     batch: int = 16
     connections: int = 1
-    in_flight: int = 1
+    iodepth: tuple[int, ...] = (1,)
     read_share: float = 0.7
     durability: str = "cache"
     seconds: float = 3.0
+    ramp_s: float = 0.0
     repeat: int = 3
     seed: int = 1
     hot_bytes: int = 64 * MIB
     cold_bytes: int = 0
+    goal_us: float = 0.0
     directory: Path = Path()
     arena_bytes: int = 256 * MIB
     engine: str = "auto"
@@ -53,20 +57,24 @@ class Plan:
         for size in self.block_bytes:
             if not BLOCK_BYTES_MIN <= size <= BLOCK_BYTES_MAX or size % 8:
                 raise ConfigError(
-                    f"block={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
+                    f"bs={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
                 )
-            if size * self.batch * self.in_flight > BUFFER_BYTES_MAX:
+            if size * self.batch * max(self.iodepth, default=1) > BUFFER_BYTES_MAX:
                 raise ConfigError(
-                    f"block={format_bytes(size)} x batch={self.batch} x in_flight={self.in_flight}: more than "
+                    f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)}: more than "
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
         _within("batch", self.batch, 1, BATCH_MAX)
         _within("connections", self.connections, 1, CONNECTIONS_MAX)
-        _within("in_flight", self.in_flight, 1, IN_FLIGHT_MAX)
+        _within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
+        for depth in self.iodepth:
+            _within("iodepth", depth, 1, IODEPTH_MAX)
         _within("read_share", self.read_share, 0.0, 1.0)
-        _within("seconds", self.seconds, 0.05, 3600.0)
+        _within("runtime", self.seconds, 0.05, 3600.0)
+        _within("ramp", self.ramp_s, 0.0, 3600.0)
+        _within("latency_goal", self.goal_us, 0.0, 1e9)
         _within("repeat", self.repeat, 1, 99)
-        _within("hot_bytes", self.hot_bytes, MIB, 64 * GIB)
+        _within("size", self.hot_bytes, MIB, 64 * GIB)
         _within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
         return self
 

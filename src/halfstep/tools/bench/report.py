@@ -67,11 +67,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Result:
-    """One scenario at one block size. run: the one reported; runs: all of them, in order."""
+    """One scenario at one block size. iodepth: batches at the client at once. run: the one reported; runs: all, in order."""
 
     name: str
     block_bytes: int
     batch: int
+    iodepth: int
     run: Run
     runs: tuple[Run, ...]
     looked: int
@@ -81,7 +82,7 @@ class Result:
     answers: dict[str, int]
 
     @classmethod
-    def of(cls, name: str, block_bytes: int, batch: int, runs: Sequence[Run], whole: Outcome) -> Result:
+    def of(cls, name: str, block_bytes: int, batch: int, iodepth: int, runs: Sequence[Run], whole: Outcome) -> Result:
         """`whole`: what comparing whole blocks afterwards came to."""
         ordered = sorted(runs, key=lambda run: run.timing.blocks_per_s if run.ratio is None else run.ratio)
         within = Outcome()
@@ -91,6 +92,7 @@ class Result:
             name=name,
             block_bytes=block_bytes,
             batch=batch,
+            iodepth=iodepth,
             run=ordered[(len(ordered) - 1) // 2],
             runs=tuple(runs),
             looked=within.looked,
@@ -111,6 +113,7 @@ class Result:
             "name": self.name,
             "block_bytes": self.block_bytes,
             "batch": self.batch,
+            "iodepth": self.iodepth,
             **self.run.as_json(),
             "verified": self.verified,
             "limit": self.run.limit.by if self.run.limit else None,
@@ -130,14 +133,16 @@ class Refusal:
 
     name: str
     block_bytes: int
+    iodepth: int
     why: str
 
 
 @dataclass
 class Report:
-    """header: see machine.py."""
+    """header: see machine.py. goal_us: what 99 of 100 calls shall not exceed; 0 = there is no goal."""
 
     header: dict[str, Any]
+    goal_us: float = 0.0
     results: list[Result] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -146,18 +151,45 @@ class Report:
         """Everything asked for was measured, and every byte was right."""
         return not self.refused and all(result.verified for result in self.results)
 
+    def within_goal(self) -> Iterator[tuple[str, int, Result | None]]:
+        """Of each scenario and block size the fastest depth whose p99 keeps the goal; None where none does."""
+        for name, block_bytes in dict.fromkeys((result.name, result.block_bytes) for result in self.results):
+            kept = [
+                result
+                for result in self.results
+                if (result.name, result.block_bytes) == (name, block_bytes)
+                and result.run.timing.percentile_us(0.99) <= self.goal_us
+            ]
+            yield name, block_bytes, max(kept, key=lambda result: result.run.timing.blocks_per_s, default=None)
+
     def as_json(self) -> dict[str, Any]:
         """The whole document."""
-        return {
+        document = {
             "header": self.header,
             "results": [result.as_json() for result in self.results],
             "refused": [asdict(refusal) for refusal in self.refused],
         }
+        if self.goal_us:
+            document["latency_goal"] = {
+                "p99_us": self.goal_us,
+                "kept_by": [
+                    {"name": name, "block_bytes": block_bytes, "iodepth": best.iodepth if best else None}
+                    for name, block_bytes, best in self.within_goal()
+                ],
+            }
+        return document
 
     def columns(self) -> list[str | tuple[str, str]]:
         """Of the table."""
         numbers = ("GB/s", "blocks/s", "p50 us", "p99 us", "p99.9 us", "limit GB/s", "of limit")
-        return ["", ("block", "right"), ("batch", "right"), *((title, "right") for title in numbers), "bytes"]
+        return [
+            "",
+            ("block", "right"),
+            ("batch", "right"),
+            ("depth", "right"),
+            *((title, "right") for title in numbers),
+            "bytes",
+        ]
 
     def rows(self) -> Iterator[list[str]]:
         """One per result."""
@@ -168,6 +200,7 @@ class Report:
                 result.name,
                 format_bytes(result.block_bytes),
                 str(result.batch),
+                str(result.iodepth),
                 _number(run["gigabytes_per_s"], ".2f"),
                 _number(run["blocks_per_s"], ",.0f"),
                 *(_number(latency[name], ",.0f") for name in ("p50", "p99", "p999")),
@@ -186,21 +219,30 @@ class Report:
             direct = "O_DIRECT" if head["direct"] else "buffered"
             yield f"store on {head['device']}, engine {head['engine']}, {direct}, {format_bytes(head['arena_bytes'])} of memory"
         yield (
-            f"a latency is one batch call, from submit to its terminal event, {head['in_flight']} in flight; "
+            "a latency is one batch call, from submit to its terminal event, depth: how many are at the client at once; "
             f"the run with the median ratio of {head['repeat']} is shown"
         )
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
             yield f"limit by {limit}, mean of right before and right after each run"
+        few = sum(len(result.run.timing.latencies_us) < _CALLS_FOR_P999 for result in self.results)
+        if few:
+            yield (
+                f"p99.9 is the slowest call in {few} of {len(self.results)} rows: fewer than {_CALLS_FOR_P999} calls; "
+                "a longer --runtime tells more"
+            )
+        for name, block_bytes, best in self.within_goal() if self.goal_us else ():
+            what = f"{name} {format_bytes(block_bytes)}: p99 within {self.goal_us:,.0f} us"
+            if best is None:
+                yield f"{what}: at no depth that was measured; try a smaller --iodepth or --batch"
+            else:
+                yield f"{what}: fastest at depth {best.iodepth}, {best.run.timing.blocks_per_s:,.0f} blocks/s"
         for result in self.results:
             yield from self._remarks_on(result)
         for refusal in self.refused:
-            yield f"{refusal.name} {format_bytes(refusal.block_bytes)}: refused: {refusal.why}"
+            yield f"{refusal.name} {format_bytes(refusal.block_bytes)} depth {refusal.iodepth}: refused: {refusal.why}"
 
     def _remarks_on(self, result: Result) -> Iterator[str]:
-        what = f"{result.name} {format_bytes(result.block_bytes)}"
-        calls = len(result.run.timing.latencies_us)
-        if calls < _CALLS_FOR_P999:
-            yield f"{what}: {calls} calls, so p99.9 is its slowest; more --seconds tell more"
+        what = f"{result.name} {format_bytes(result.block_bytes)} depth {result.iodepth}"
         if result.name == "cold":
             proof = result.run.proof
             moved = [f"{format_bytes(proof.payload_bytes)} delivered", f"engine read {format_bytes(proof.engine_read_bytes)}"]

@@ -92,8 +92,9 @@ def replay(
     Ctrl-C prints what is complete. Exit status 1 when a block came back wrong.
     """  # noqa: D301
     from halfstep.daemon.config import parse_bytes
+    from halfstep.tools.picture import check_picture
     from halfstep.tools.replay.plan import Capacity, Plan
-    from halfstep.tools.replay.plot import check_plot, plot
+    from halfstep.tools.replay.plot import plot
     from halfstep.tools.replay.report import Report
     from halfstep.tools.replay.run import run
     from halfstep.tools.replay.trace import load
@@ -117,7 +118,7 @@ def replay(
         seed=seed,
     ).validated()
     if picture is not None:
-        check_plot(picture)
+        check_picture(picture)
     report = Report(plan, load(trace, limit))
     total = len(plan.policies) * len(plan.capacities) * report.trace.requests
     try:

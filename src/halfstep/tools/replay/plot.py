@@ -1,24 +1,11 @@
-"""Hit ratio over capacity, as a picture. matplotlib is looked for only when one is asked for."""
+"""Hit ratio over capacity, as a picture."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
-from halfstep.errors import ConfigError
+from halfstep.tools.picture import save_picture
 from halfstep.tools.replay.report import Report
-
-SUFFIXES = (".png", ".svg")
-
-
-def check_plot(path: Path) -> None:
-    """Before hours are spent on what cannot be drawn. Errors: ConfigError with the remedy."""
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"plot={path}: must end in {' or '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"plot={path}: there is no folder {path.parent}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(f"plot={path}: matplotlib is not installed; pip install 'halfstep[plot]'")
 
 
 def plot(report: Report, path: Path) -> None:
@@ -44,8 +31,4 @@ def plot(report: Report, path: Path) -> None:
     axes.minorticks_off()
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
-    try:
-        # The picture of the same results is the same, byte for byte.
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except OSError as error:
-        raise ConfigError(f"plot={path}: {error.strerror or error}") from None
+    save_picture(figure, path)
