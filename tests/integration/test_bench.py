@@ -27,7 +27,7 @@ from halfstep.tools.bench import place as placing
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import Limit, Proof, Run
+from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
 from halfstep.tools.bench.workload import Outcome, Timing, endless
 from halfstep.tools.cli import main
@@ -100,10 +100,13 @@ def test_results_carry_what_programs_read(tmp_path: Path, more: list[str]) -> No
         latency = one["latency_us"]
         assert 0 < latency["p50"] <= latency["p99"] <= latency["p999"]
         if one["name"] == "match":
+            assert one["cpu_s_per_gib"] == {"client": None, "daemon": None}
             assert one["gigabytes_per_s"] is one["limit_gigabytes_per_s"] is one["ratio_to_limit"] is None
         else:
             assert one["gigabytes_per_s"] == pytest.approx(one["blocks_per_s"] * 65536 / 1e9)
             assert one["ratio_to_limit"] == pytest.approx(one["gigabytes_per_s"] / one["limit_gigabytes_per_s"])
+            assert one["cpu_s_per_gib"]["client"] > 0
+            assert one["cpu_s_per_gib"]["daemon"] >= 0
     assert told["refused"] == []
     head = told["header"]
     assert head["build"] == "release"
@@ -343,7 +346,7 @@ def test_percentiles_are_latencies_that_were_measured() -> None:
 def test_the_run_with_the_median_ratio_is_reported_whole() -> None:
     def run(bytes_per_s: float, limit: float) -> Run:
         timing = Timing(1.0, np.array([1.0]), Outcome(blocks=1, ok=1, looked=1))
-        return Run(bytes_per_s, timing, Limit(limit, "x"), Proof(1, 0, None, 1, 0))
+        return Run(bytes_per_s, timing, Limit(limit, "x"), Proof(1, 0, None, 1, 0), CpuTime(1.0, None))
 
     runs = [run(1e9, 2e9), run(9e9, 10e9), run(3e9, 4e9)]
     result = BenchResult.of("get", 4096, 1, 1, runs, Outcome(blocks=1, ok=1, looked=1))

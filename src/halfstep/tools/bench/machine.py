@@ -59,6 +59,12 @@ def _pinned(place: Place) -> str:
     return f"client on core {place.client_core}, {daemon}"
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, user's and kernel's, in clock ticks of a hundredth (proc(5), stat: utime and stime)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def cpu_name() -> str:
     """As the kernel calls it."""
     try:

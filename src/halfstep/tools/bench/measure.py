@@ -7,6 +7,7 @@ there is no limit). Speed, limit, ratio and latencies thus belong together.
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed
-from halfstep.tools.bench.machine import header_of
+from halfstep.tools.bench.machine import cpu_seconds, header_of
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import Limit, Proof, Refusal, Report, Result, Run
+from halfstep.tools.bench.report import CpuTime, Limit, Proof, Refusal, Report, Result, Run
 from halfstep.tools.bench.workload import (
     DEADLINE_MS,
     GetLane,
@@ -53,6 +54,38 @@ assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == _PUTS_A_DEPTH % BODIES ==
 Tell = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Stream:
+    """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "unix"."""
+
+    kind: str
+    scenario: str
+    block_bytes: int
+    batch: int
+    iodepth: int
+    connections: int
+    set_bytes: int
+    congestion: str
+    seconds: float
+    daemon_core: int | None
+    client_core: int | None
+
+
+def plain_sockets(stream: Stream) -> Limit:
+    """Bytes in one direction, and nothing else."""
+    with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
+        bytes_per_s = loopback.measure(
+            set_bytes=stream.set_bytes,
+            target_bytes=stream.batch * stream.iodepth * stream.block_bytes,
+            connections=stream.connections,
+            congestion=stream.congestion,
+            seconds=stream.seconds,
+            sender_core=stream.daemon_core,
+            unix=str(Path(directory) / "stream.sock") if stream.kind == "unix" else "",
+        )
+    return Limit(bytes_per_s, f"plain {stream.kind} sockets")
+
+
 def refuse_unless_release(info: Mapping[str, str]) -> None:
     """Figures from a debug or sanitizer build mislead. Errors: ConfigError."""
     if info["build"] != "release":
@@ -67,8 +100,11 @@ def steps_of(plan: Plan) -> int:
     return 1 + len(plan.block_bytes) * len(plan.scenarios) * (1 + len(plan.iodepth) * (plan.repeat + 1))
 
 
-def measure(plan: Plan, tell: Tell, command: str) -> Report:
-    """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError."""
+def measure(plan: Plan, tell: Tell, command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets) -> Report:
+    """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
+
+    stream_limit: what gets and puts are set against, measured before and after each timed run.
+    """
     refuse_unless_release(halfstep.build_info())
     plan = plan.validated()
     tell("starting a daemon" if not plan.url else f"connecting to {plan.url}")
@@ -78,7 +114,7 @@ def measure(plan: Plan, tell: Tell, command: str) -> Report:
             with _client(plan, place) as client:
                 if report is None:
                     report = Report(header_of(plan, place, client, command), plan.goal_us)
-                bench = _Bench(plan, place, client, Content(block_bytes, plan.seed), tell)
+                bench = _Bench(plan, place, client, Content(block_bytes, plan.seed), tell, stream_limit)
                 for scenario in plan.scenarios:
                     bench.run(scenario, report)
     assert report is not None, "a plan has a block size"
@@ -125,7 +161,16 @@ class _Counters:
 class _Bench:
     """One block size, in one namespace."""
 
-    def __init__(self, plan: Plan, place: Place, client: halfstep.Client, content: Content, tell: Tell) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        place: Place,
+        client: halfstep.Client,
+        content: Content,
+        tell: Tell,
+        stream_limit: Callable[[Stream], Limit],
+    ) -> None:
+        self._stream_limit = stream_limit
         self._plan = plan
         self._place = place
         self._client = client
@@ -165,15 +210,16 @@ class _Bench:
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
             if scenario == "mixed":
                 self._hold(blocks)
-            before = self._counters()
+            before, cpu_before = self._counters(), self._cpu()
             timing = drive(self._client, lanes, seconds=plan.seconds)
+            cpu = _spent(cpu_before, self._cpu())
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
             if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
                 return Refusal(scenario, self._content.block_bytes, self._depth, why)
             limit_before, limit = limit, self._limit(scenario)
             moved = None if scenario == "match" else float(payload) / timing.seconds
-            runs.append(Run(moved, timing, _between(limit_before, limit), proof))
+            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu))
         self._tell(f"{what}: verifying")
         whole = self._verify(scenario, blocks)
         return Result.of(scenario, self._content.block_bytes, plan.batch, self._depth, runs, whole)
@@ -225,23 +271,27 @@ class _Bench:
     def _limit(self, scenario: str) -> Limit | None:
         if scenario == "match":
             return None
-        return self._device_limit() if scenario == "cold" else self._loopback_limit()
+        return self._device_limit() if scenario == "cold" else self._loopback_limit(scenario)
 
-    def _loopback_limit(self) -> Limit | None:
-        plan, kind = self._plan, self._place.loopback
-        if kind is None:
+    def _loopback_limit(self, scenario: str) -> Limit | None:
+        plan, place = self._plan, self._place
+        if place.loopback is None:
             return None
-        with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
-            bytes_per_s = loopback.measure(
-                set_bytes=plan.hot_blocks(self._content.block_bytes) * self._content.block_bytes,
-                target_bytes=plan.batch * self._depth * self._content.block_bytes,
+        return self._stream_limit(
+            Stream(
+                kind=place.loopback,
+                scenario=scenario,
+                block_bytes=self._content.block_bytes,
+                batch=plan.batch,
+                iodepth=self._depth,
                 connections=plan.connections,
+                set_bytes=plan.hot_blocks(self._content.block_bytes) * self._content.block_bytes,
                 congestion=self._client.facts().congestion,
                 seconds=plan.seconds,
-                sender_core=self._place.daemon_core,
-                unix=str(Path(directory) / "stream.sock") if kind == "unix" else "",
+                daemon_core=place.daemon_core,
+                client_core=place.client_core,
             )
-        return Limit(bytes_per_s, f"plain {kind} sockets")
+        )
 
     def _device_limit(self) -> Limit | None:
         plan, store = self._plan, self._place.store
@@ -255,6 +305,10 @@ class _Bench:
             # Not read from the device, so no limit of it; the run itself will not pass for cold either.
             return None
         return Limit(raw.bytes_per_s, raw.by)
+
+    def _cpu(self) -> CpuTime:
+        pid = self._place.daemon_pid
+        return CpuTime(time.process_time(), None if pid is None else cpu_seconds(pid))
 
     def _counters(self) -> _Counters:
         told = self._client.stat()
@@ -279,6 +333,11 @@ class _Bench:
                 outcome.add(verify(self._client, self._content, numbers))
         self._put_lanes = []
         return outcome
+
+
+def _spent(before: CpuTime, after: CpuTime) -> CpuTime:
+    daemon = None if before.daemon is None or after.daemon is None else after.daemon - before.daemon
+    return CpuTime(after.client - before.client, daemon)
 
 
 def _between(before: Limit | None, after: Limit | None) -> Limit | None:

@@ -26,7 +26,7 @@ from halfstep.tools.options import connected
 
 @dataclass(frozen=True)
 class Place:
-    """url: with the daemon's default namespace. facts: what a daemon of our own says of itself, else empty.
+    """url: with the daemon's default namespace. facts: what a daemon of our own says of itself, else empty; daemon_pid: its.
 
     client_core, daemon_core: where each side is pinned; None where it is not.
     """
@@ -35,6 +35,7 @@ class Place:
     facts: dict[str, Any]
     client_core: int | None = None
     daemon_core: int | None = None
+    daemon_pid: int | None = None
 
     @property
     def store(self) -> Path | None:
@@ -65,9 +66,9 @@ def place_of(plan: Plan) -> Iterator[Place]:
         directory = None if plan.directory == Path() else plan.directory
         with (
             tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
-            _daemon(plan, Path(own), daemon_core) as facts,
+            _daemon(plan, Path(own), daemon_core) as process,
         ):
-            yield Place(f"halfstep://{facts['listening'][0]}", facts, client_core, daemon_core)
+            yield Place(process.url, process.facts, client_core, daemon_core, process.pid)
 
 
 @contextmanager
@@ -119,14 +120,14 @@ def _store_bytes(plan: Plan) -> int:
 
 
 @contextmanager
-def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[dict[str, Any]]:
-    """`halfstep serve --json` as a process of its own; its facts."""
+def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonProcess]:
+    """`halfstep serve --json` as a process of its own."""
     arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
     process = DaemonProcess(directory, *arguments, own_session=True)
     try:
         with _pinned(core):
             process.start()
-        yield process.facts
+        yield process
         if not process.running:
             raise InternalError(f"the daemon ended by itself: {process.log_end()}")
     finally:

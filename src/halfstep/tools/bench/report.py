@@ -33,6 +33,22 @@ class Proof:
 
 
 @dataclass(frozen=True)
+class CpuTime:
+    """Seconds of CPU time during a run, kernel's included. daemon: None where it is somebody else's."""
+
+    client: float
+    daemon: float | None
+
+    def per_gib(self, payload_bytes: int) -> dict[str, float | None]:
+        """Of payload; None where nothing moved."""
+        gib = payload_bytes / 2**30
+        return {
+            "client": self.client / gib if gib else None,
+            "daemon": self.daemon / gib if gib and self.daemon is not None else None,
+        }
+
+
+@dataclass(frozen=True)
 class Run:
     """One timed run. bytes_per_s: of verified payload; None where none moves (match)."""
 
@@ -40,6 +56,7 @@ class Run:
     timing: Timing
     limit: Limit | None
     proof: Proof
+    cpu: CpuTime
 
     @property
     def ratio(self) -> float | None:
@@ -60,6 +77,7 @@ class Run:
             },
             "limit_gigabytes_per_s": _giga(self.limit.bytes_per_s if self.limit else None),
             "ratio_to_limit": self.ratio,
+            "cpu_s_per_gib": self.cpu.per_gib(0 if self.bytes_per_s is None else self.proof.payload_bytes),
             "calls": len(self.timing.latencies_us),
             "seconds": self.timing.seconds,
         }
