@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Question: how near do gets and puts come to the least that a block server and its client can be?
+"""Question: how near do gets and puts come to the least that a block server and its client can be, and what does Python add?
 
 The least is build/release/bench/halfstep_pair_bench (`make build` makes it): two processes in C++ over TCP on loopback, blocks
 by number from memory, no names, no index, no flash; whoever receives checks the same CRC32C as Halfstep does. It runs right
 before and right after each timed run, on the same cores, with the same congestion control; without checks, too, for the record.
-Exit status 1 when a ratio misses its goal.
+So does our client core without an interpreter (halfstep_client_bench), against the same daemon: its ratio is what the goal is
+about at 4 KiB, and Python's call time less its own is what the Python client costs. Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,23 +26,24 @@ from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
 
-PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "halfstep_pair_bench"
+PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
 BATCH = 16
 
 
 @dataclass(frozen=True)
 class Case:
-    """Blocks of `bs` bytes, 16 a batch. goal: of the checked pair's bytes a second."""
+    """Blocks of `bs` bytes, 16 a batch. goal: of the checked pair's bytes a second; native: for the core without Python."""
 
     scenario: str
     bs: int
     connections: int
     iodepth: int
     goal: float
+    native: bool = False
 
 
 CASES = (
-    Case("get", 4 * KIB, 4, 4, 0.80),
+    Case("get", 4 * KIB, 4, 4, 0.80, native=True),
     Case("get", 64 * KIB, 1, 1, 0.85),
     Case("get", 256 * KIB, 1, 1, 0.92),
     Case("get", 1 * MIB, 1, 1, 0.92),
@@ -50,45 +53,58 @@ CASES = (
 
 
 @dataclass
-class Pair:
-    """The minimal pair as a stream limit. said: what its runs printed, checked and unchecked ones."""
+class Yardsticks:
+    """What runs before and after each timed run. said: what each printed, in order."""
 
-    program: Path
-    said: dict[bool, list[dict[str, Any]]] = field(default_factory=lambda: {True: [], False: []})
+    programs: Path
+    said: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    _seed: int = 1 << 32  # the native client's blocks are not those of any run
 
     def __call__(self, stream: Stream) -> Limit:
-        """Runs it without checks, for the record, and with them, which is the limit."""
-        self._run(stream, check=False)
-        return Limit(self._run(stream, check=True), "the minimal pair, checked")
-
-    def _run(self, stream: Stream, *, check: bool) -> float:
-        numbers = {
+        """The pair with checks is the limit."""
+        same = {
+            "rw": stream.scenario,
             "bs": stream.block_bytes,
             "batch": stream.batch,
             "iodepth": stream.iodepth,
             "connections": stream.connections,
             "size": stream.set_bytes,
-            "check": int(check),
             "runtime": int(stream.seconds * 1000),
         }
+        pair = {**same, "congestion": stream.congestion}
+        native = {**same, "address": stream.address, "seed": self._seed}
         if stream.daemon_core is not None and stream.client_core is not None:
-            numbers |= {"server-core": stream.daemon_core, "client-core": stream.client_core}
-        command = [str(self.program), "--rw", stream.scenario, "--congestion", stream.congestion]
-        command += [text for name, number in numbers.items() for text in (f"--{name}", str(number))]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+            pair |= {"server-core": stream.daemon_core, "client-core": stream.client_core}
+            native |= {"core": stream.client_core}
+        self._seed += stream.scenario == "put"  # what was never there
+        self._run("unchecked", "halfstep_pair_bench", {**pair, "check": 0})
+        self._run("native", "halfstep_client_bench", native)
+        return Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
+
+    def _run(self, what: str, program: str, options: Mapping[str, object]) -> float:
+        command = [str(self.programs / program)]
+        command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}")
         said: dict[str, Any] = json.loads(done.stdout)
-        self.said[check].append(said)
+        self.said.setdefault(what, []).append(said)
         return float(said["bytes_per_s"])
 
-    def median(self, *path: str, check: bool) -> float:
-        """Of what all its runs said under these names."""
+    def median(self, what: str, *path: str) -> float:
+        """Of what all runs of one said under these names."""
         values = []
-        for said in self.said[check]:
+        for said in self.said[what]:
             value: Any = said
             for name in path:
                 value = value[name]
             values.append(float(value))
         return statistics.median(values)
+
+    def native_ratio(self) -> float:
+        """The native client's to the checked pair's: they ran one right after the other."""
+        both = zip(self.said["native"], self.said["checked"], strict=True)
+        return statistics.median(float(native["bytes_per_s"]) / float(pair["bytes_per_s"]) for native, pair in both)
 
 
 @dataclass(frozen=True)
@@ -97,17 +113,24 @@ class Verdict:
 
     case: Case
     result: Result
-    pair: Pair
+    yardsticks: Yardsticks
 
     @property
-    def ratio(self) -> float:
-        """To the checked pair."""
+    def python_ratio(self) -> float:
+        """The Python client's to the checked pair's."""
         return self.result.run.ratio or 0.0
+
+    @property
+    def python_us(self) -> float:
+        """What Python adds to a call, by the medians of both: a slow moment of either does not count."""
+        mine = statistics.median(run.timing.percentile_us(0.5) for run in self.result.runs)
+        return mine - self.yardsticks.median("native", "latency_us", "p50")
 
     @property
     def reached(self) -> bool:
         """The goal, every byte verified."""
-        return self.ratio >= self.case.goal and self.result.verified
+        ratio = self.yardsticks.native_ratio() if self.case.native else self.python_ratio
+        return ratio >= self.case.goal and self.result.verified
 
     def as_json(self) -> dict[str, Any]:
         """The result with what stands beside it."""
@@ -115,27 +138,31 @@ class Verdict:
             **self.result.as_json(),
             "connections": self.case.connections,
             "goal": self.case.goal,
-            "ratio_to_unchecked": (self.result.run.bytes_per_s or 0.0) / self.pair.median("bytes_per_s", check=False),
-            "pair": self.pair.said[True],
-            "pair_unchecked": self.pair.said[False],
+            "goal_is_native": self.case.native,
+            "native_ratio": self.yardsticks.native_ratio(),
+            "python_us_a_call": self.python_us,
+            "ratio_to_unchecked": (self.result.run.bytes_per_s or 0.0) / self.yardsticks.median("unchecked", "bytes_per_s"),
+            "yardsticks": self.yardsticks.said,
         }
 
     def line(self) -> str:
         """For people."""
-        told = self.as_json()
+        told, of = self.as_json(), self.yardsticks
         cpu = told["cpu_s_per_gib"]
-        server, client = (self.pair.median("cpu_s_per_gib", side, check=True) for side in ("server", "client"))
+        server, client = (of.median("checked", "cpu_s_per_gib", side) for side in ("server", "client"))
+        native = of.median("native", "cpu_s_per_gib", "client")
         return (
             f"{self.case.scenario} {format_bytes(self.case.bs):>7} x {BATCH}, {self.case.connections} connection(s): "
-            f"{told['gigabytes_per_s']:.2f} GB/s, {self.ratio:.2f} of the checked pair, goal {self.case.goal:.2f}: "
-            f"{'reached' if self.reached else 'MISSED'}; {told['ratio_to_unchecked']:.2f} of the unchecked; CPU s/GiB: "
-            f"daemon {cpu['daemon']:.2f}, {cpu['daemon'] / server:.2f} of the server's, "
-            f"client {cpu['client']:.2f}, {cpu['client'] / client:.2f} of the client's"
+            f"{told['gigabytes_per_s']:.2f} GB/s, of the checked pair {self.python_ratio:.2f}, "
+            f"native {told['native_ratio']:.2f}; goal {self.case.goal:.2f}{' native' if self.case.native else ''}: {'reached' if self.reached else 'MISSED'}\n"
+            f"    of the unchecked pair {told['ratio_to_unchecked']:.2f}; Python adds {self.python_us:.0f} us a call; "
+            f"CPU s/GiB: daemon {cpu['daemon']:.2f} ({cpu['daemon'] / server:.2f} of the pair's server), "
+            f"client {cpu['client']:.2f} ({cpu['client'] / client:.2f}), native {native:.2f} ({native / client:.2f})"
         )
 
 
-def measured(case: Case, program: Path, options: argparse.Namespace) -> Verdict:
-    pair = Pair(program)
+def measured(case: Case, options: argparse.Namespace) -> Verdict:
+    yardsticks = Yardsticks(options.programs)
     plan = Plan(
         scenarios=(case.scenario,),
         block_bytes=(case.bs,),
@@ -145,23 +172,24 @@ def measured(case: Case, program: Path, options: argparse.Namespace) -> Verdict:
         seconds=options.runtime,
         repeat=options.repeat,
     )
-    report = measure(plan, lambda _text: None, " ".join(sys.argv), pair)
-    return Verdict(case, report.results[0], pair)
+    report = measure(plan, lambda _text: None, " ".join(sys.argv), yardsticks)
+    return Verdict(case, report.results[0], yardsticks)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime", type=float, default=1.0, help="seconds of one run")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each; the median ratio counts")
-    parser.add_argument("--program", type=Path, default=PROGRAM)
+    parser.add_argument("--programs", type=Path, default=PROGRAMS, help="folder of the two programs")
     parser.add_argument("--json", action="store_true", help="one document a case, one per line, on stdout")
     options = parser.parse_args()
-    if not options.program.exists():
-        raise SystemExit(f"{options.program}: not built; run `make build`, or name another with --program")
+    for name in ("halfstep_pair_bench", "halfstep_client_bench"):
+        if not (options.programs / name).exists():
+            raise SystemExit(f"{options.programs / name}: not built; run `make build`, or name another folder with --programs")
     missed = 0
     for case in CASES:
         try:
-            verdict = measured(case, options.program, options)
+            verdict = measured(case, options)
         except HalfstepError as error:
             raise SystemExit(str(error)) from None
         missed += not verdict.reached

@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -22,21 +21,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/build_info.h"
 #include "base/crc.h"
 #include "base/prng.h"
+#include "program.h"
 
 namespace halfstep {
 namespace {
+
+using bench::fail;
+using bench::fail_errno;
 
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr uint64_t kWarmUpMs = 100;
@@ -52,20 +50,15 @@ struct Options {
   uint64_t check = 1;
   uint64_t runtime = 1000;
   uint64_t seed = 1;
-  uint64_t server_core = UINT64_MAX;
-  uint64_t client_core = UINT64_MAX;
+  uint64_t server_core = bench::kAnyCore;
+  uint64_t client_core = bench::kAnyCore;
   std::string congestion;
 };
 
-[[noreturn]] void fail(const std::string& why) {
-  std::fprintf(stderr, "halfstep_pair_bench: %s\n", why.c_str());
-  std::exit(1);
-}
-[[noreturn]] void fail_errno(const char* what) { fail(std::string(what) + ": " + std::strerror(errno)); }
-
 Options options_of(int count, char** arguments) {
   Options options;
-  const std::pair<std::string_view, uint64_t*> kNumbers[] = {
+  std::string rw = "get";
+  const bench::Number numbers[] = {
       {"--bs", &options.bs},
       {"--batch", &options.batch},
       {"--iodepth", &options.iodepth},
@@ -77,27 +70,13 @@ Options options_of(int count, char** arguments) {
       {"--server-core", &options.server_core},
       {"--client-core", &options.client_core},
   };
-  for (int i = 1; i < count; i += 2) {
-    const std::string_view name = arguments[i];
-    const std::string value = i + 1 < count ? arguments[i + 1] : "";
-    const auto* number = std::ranges::find(kNumbers, name, [](const auto& known) { return known.first; });
-    char* end = nullptr;
-    if (number != std::end(kNumbers) && !value.empty()) {
-      *number->second = std::strtoull(value.c_str(), &end, 10);
-      if (*end == '\0') continue;
-    } else if (name == "--rw" && (value == "get" || value == "put")) {
-      options.put = value == "put";
-      continue;
-    } else if (name == "--congestion") {
-      options.congestion = value;
-      continue;
-    }
-    fail(std::string(name) + " " + value + ": not understood; bench/native/pair_bench.cc says what is");
-  }
-  if (options.bs < 1 || options.bs > (uint64_t{64} << 20) || options.batch < 1 || options.batch > kBatchMax ||
-      options.iodepth < 1 || options.iodepth > 64 || options.connections < 1 || options.connections > 64 ||
-      options.size > (uint64_t{64} << 30) || options.runtime < 1) {
-    fail("a value is out of bounds: bs to 64 MiB, batch to 1024, iodepth and connections to 64");
+  const bench::Text texts[] = {{"--rw", &rw}, {"--congestion", &options.congestion}};
+  bench::read_options(count, arguments, numbers, texts);
+  options.put = rw == "put";
+  if ((rw != "get" && !options.put) || options.bs < 1 || options.bs > (uint64_t{64} << 20) || options.batch < 1 ||
+      options.batch > kBatchMax || options.iodepth < 1 || options.iodepth > 64 || options.connections < 1 ||
+      options.connections > 64 || options.size > (uint64_t{64} << 30) || options.runtime < 1) {
+    fail("out of bounds: rw get or put, bs to 64 MiB, batch to 1024, iodepth and connections to 64, size to 64 GiB");
   }
   options.size = std::max(options.size / options.bs, options.batch) * options.bs;
   return options;
@@ -107,21 +86,6 @@ Bytes mapped(uint64_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (memory == MAP_FAILED) fail_errno("memory");
   return {static_cast<std::byte*>(memory), bytes};
-}
-
-void pin(uint64_t core) {
-  if (core == UINT64_MAX) return;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  if (::sched_setaffinity(0, sizeof set, &set) != 0) fail_errno("pinning");
-}
-
-double cpu_seconds(const rusage& usage) {
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 struct Request {
@@ -364,8 +328,8 @@ class Client {
     }
   }
 
-  // Microseconds of each batch call of the time that counts.
-  std::vector<double> run(double* seconds) {
+  // The calls of the time that counts.
+  bench::Calls run() {
     const Clock::time_point begin = Clock::now() + std::chrono::milliseconds(kWarmUpMs);
     end_ = begin + std::chrono::milliseconds(options_.runtime);
     for (size_t i = 0; i < lanes_.size(); ++i) ask(lanes_[i], i % connections_.size());
@@ -394,8 +358,7 @@ class Client {
         }
       }
     }
-    *seconds = std::chrono::duration<double>(last - first).count();
-    return std::move(latencies_);
+    return {std::move(latencies_), std::chrono::duration<double>(last - first).count(), options_.batch, options_.bs};
   }
   // Warm-up included: what the CPU time was spent on.
   uint64_t bytes_ever() const noexcept { return calls_ever_ * options_.batch * options_.bs; }
@@ -483,12 +446,6 @@ class Client {
   std::vector<double> latencies_;
 };
 
-// One that was measured, never a mean of two.
-double quantile(const std::vector<double>& sorted, double share) {
-  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
-  return sorted[std::max<size_t>(rank, 1) - 1];
-}
-
 int run(const Options& options) {
   const Bytes table = mapped(options.size);
   Prng(options.seed).fill(table);
@@ -504,40 +461,28 @@ int run(const Options& options) {
       ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     fail_errno("listen");
   }
-  std::fflush(stdout);
   const pid_t server = ::fork();
   if (server < 0) fail_errno("fork");
   if (server == 0) {
-    pin(options.server_core);
+    bench::pin(options.server_core);
     // A put writes: into memory of its own, whose pages are there.
     const Bytes own = options.put ? mapped(options.size) : table;
     Server(options, own, expected, listener).run();
     ::_exit(0);
   }
   ::close(listener);
-  pin(options.client_core);
-  rusage before{};
-  ::getrusage(RUSAGE_SELF, &before);
+  bench::pin(options.client_core);
+  const double cpu_before = bench::own_cpu_seconds();
   Client client(options, table, expected, address);
-  double seconds = 0;
-  std::vector<double> latencies = client.run(&seconds);
-  rusage after{};
-  ::getrusage(RUSAGE_SELF, &after);
+  const bench::Calls calls = client.run();
+  const double of_client = bench::own_cpu_seconds() - cpu_before;
   client.close();
   int status = 0;
   rusage of_server{};
   if (::wait4(server, &status, 0, &of_server) < 0 || status != 0) fail("the server failed");
-
-  std::ranges::sort(latencies);
-  const auto blocks = static_cast<double>(latencies.size() * options.batch);
   const double gib = static_cast<double>(client.bytes_ever()) / static_cast<double>(1 << 30);
-  std::printf(
-      "{\"build\": \"%s\", \"bytes_per_s\": %.0f, \"blocks_per_s\": %.1f, \"calls\": %zu, \"seconds\": %.3f, "
-      "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}, "
-      "\"cpu_s_per_gib\": {\"server\": %.4f, \"client\": %.4f}}\n",
-      std::string(kBuildType).c_str(), blocks * static_cast<double>(options.bs) / seconds, blocks / seconds, latencies.size(),
-      seconds, quantile(latencies, 0.5), quantile(latencies, 0.99), quantile(latencies, 0.999), cpu_seconds(of_server) / gib,
-      (cpu_seconds(after) - cpu_seconds(before)) / gib);
+  bench::print_document(calls, ", \"cpu_s_per_gib\": {\"server\": " + std::to_string(bench::cpu_seconds(of_server) / gib) +
+                                   ", \"client\": " + std::to_string(of_client / gib) + "}");
   return 0;
 }
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import halfstep
+from halfstep.client.url import Endpoint
 from halfstep.daemon.config import format_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
@@ -56,9 +57,13 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stream:
-    """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "unix"."""
+    """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "unix".
+
+    address: the daemon's, for those who set it against another of its clients.
+    """
 
     kind: str
+    address: str
     scenario: str
     block_bytes: int
     batch: int
@@ -280,6 +285,7 @@ class _Bench:
         return self._stream_limit(
             Stream(
                 kind=place.loopback,
+                address=Endpoint.parse(place.url).address,
                 scenario=scenario,
                 block_bytes=self._content.block_bytes,
                 batch=plan.batch,

@@ -1,0 +1,99 @@
+// program.h — what the programs of this folder share: options by name, a core, CPU time, and a document about timed calls.
+#pragma once
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/build_info.h"
+
+namespace halfstep::bench {
+
+[[noreturn]] inline void fail(const std::string& why) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, why.c_str());
+  std::exit(1);
+}
+[[noreturn]] inline void fail_errno(const std::string& what) { fail(what + ": " + std::strerror(errno)); }
+
+using Number = std::pair<std::string_view, uint64_t*>;
+using Text = std::pair<std::string_view, std::string*>;
+
+// --name value, for every name that is known.
+inline void read_options(int count, char** arguments, std::span<const Number> numbers, std::span<const Text> texts) {
+  for (int i = 1; i < count; i += 2) {
+    const std::string_view name = arguments[i];
+    const std::string value = i + 1 < count ? arguments[i + 1] : "";
+    const auto number = std::ranges::find(numbers, name, &Number::first);
+    const auto text = std::ranges::find(texts, name, &Text::first);
+    char* end = nullptr;
+    if (text != texts.end() && i + 1 < count) {
+      *text->second = value;
+    } else if (number != numbers.end() && !value.empty()) {
+      *number->second = std::strtoull(value.c_str(), &end, 10);
+      if (*end != '\0') fail(std::string(name) + " " + value + ": not a whole number");
+    } else {
+      fail(std::string(name) + " " + value + ": not understood; the head of the program's source says what is");
+    }
+  }
+}
+
+inline constexpr uint64_t kAnyCore = UINT64_MAX;
+inline void pin(uint64_t core) {
+  if (core == kAnyCore) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  if (::sched_setaffinity(0, sizeof set, &set) != 0) fail_errno("core " + std::to_string(core));
+}
+
+// User's and kernel's.
+inline double cpu_seconds(const rusage& usage) {
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+inline double own_cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return cpu_seconds(usage);
+}
+
+// Calls that moved `blocks_a_call` blocks each within `seconds`.
+struct Calls {
+  std::vector<double> latencies_us;
+  double seconds = 0;
+  uint64_t blocks_a_call = 0;
+  uint64_t block_bytes = 0;
+
+  double blocks_per_s() const { return static_cast<double>(latencies_us.size() * blocks_a_call) / seconds; }
+};
+
+// `more`: further fields, each with a comma before it.
+inline void print_document(Calls calls, const std::string& more) {
+  std::ranges::sort(calls.latencies_us);
+  // One that was measured, never a mean of two.
+  const auto quantile = [&](double share) {
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(calls.latencies_us.size())));
+    return calls.latencies_us[std::max<size_t>(rank, 1) - 1];
+  };
+  std::printf(
+      "{\"build\": \"%s\", \"bytes_per_s\": %.0f, \"blocks_per_s\": %.1f, \"calls\": %zu, \"seconds\": %.3f, "
+      "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}%s}\n",
+      std::string(kBuildType).c_str(), calls.blocks_per_s() * static_cast<double>(calls.block_bytes), calls.blocks_per_s(),
+      calls.latencies_us.size(), calls.seconds, quantile(0.5), quantile(0.99), quantile(0.999), more.c_str());
+}
+
+}  // namespace halfstep::bench
