@@ -151,10 +151,11 @@ class Verdict:
         cpu = told["cpu_s_per_gib"]
         server, client = (of.median("checked", "cpu_s_per_gib", side) for side in ("server", "client"))
         native = of.median("native", "cpu_s_per_gib", "client")
+        goal = f"{self.case.goal:.2f}{' native' if self.case.native else ''}"
         return (
             f"{self.case.scenario} {format_bytes(self.case.bs):>7} x {BATCH}, {self.case.connections} connection(s): "
             f"{told['gigabytes_per_s']:.2f} GB/s, of the checked pair {self.python_ratio:.2f}, "
-            f"native {told['native_ratio']:.2f}; goal {self.case.goal:.2f}{' native' if self.case.native else ''}: {'reached' if self.reached else 'MISSED'}\n"
+            f"native {told['native_ratio']:.2f}; goal {goal}: {'reached' if self.reached else 'MISSED'}\n"
             f"    of the unchecked pair {told['ratio_to_unchecked']:.2f}; Python adds {self.python_us:.0f} us a call; "
             f"CPU s/GiB: daemon {cpu['daemon']:.2f} ({cpu['daemon'] / server:.2f} of the pair's server), "
             f"client {cpu['client']:.2f} ({cpu['client'] / client:.2f}), native {native:.2f} ({native / client:.2f})"
