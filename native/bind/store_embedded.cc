@@ -209,6 +209,7 @@ Status EmbeddedStore::read_window(ConstBytes keys) {
     store::Read& read = reads_[i];
     read = {};
     read.key = store_->key_of(name_of(key));
+    read.component = name_of(key).component;
     read.tag = block_seed(key);
     read.owner = this;
     read.complete = [](store::Read& done) { static_cast<EmbeddedStore*>(done.owner)->read_done(done); };

@@ -14,11 +14,14 @@ Fault BlockIndex::create(uint64_t index_bytes, std::unique_ptr<BlockIndex>* out)
   }
   Mapping mapping;
   if (Fault fault = Mapping::create(index_bytes, true, &mapping); !fault.ok()) return fault;
-  out->reset(new BlockIndex(std::move(mapping)));
+  out->reset(new BlockIndex(std::move(mapping), index_bytes));
   return {};
 }
 
-BlockIndex::BlockIndex(Mapping mapping) noexcept : mapping_(std::move(mapping)) { construct(mapping_.bytes()); }
+// No more than was asked for, though the mapping is rounded up.
+BlockIndex::BlockIndex(Mapping mapping, uint64_t index_bytes) noexcept : mapping_(std::move(mapping)) {
+  construct(mapping_.bytes().first(index_bytes));
+}
 
 BlockIndex::BlockIndex(Bytes memory) noexcept { construct(memory); }
 

@@ -118,7 +118,7 @@ class BlockIndex {
   };
   struct Step;
 
-  explicit BlockIndex(Mapping mapping) noexcept;
+  BlockIndex(Mapping mapping, uint64_t index_bytes) noexcept;
   void construct(Bytes memory) noexcept;
 
   static constexpr uint64_t fingerprint_of(const Hash128& key) noexcept { return key.low >> 24; }

@@ -453,8 +453,8 @@ TEST(BlockIndex, LivesInAMappingOfItsOwnAndSaysOfWhichPages) {
   const Fault fault = BlockIndex::create(BlockIndex::bytes_for(100'000), &index);
   ASSERT_TRUE(fault.ok()) << fault.what;
   EXPECT_GE(index->bytes(), BlockIndex::bytes_for(100'000));
-  EXPECT_EQ(index->bytes() % (2 * MiB), 0U);
-  EXPECT_LE(index->mapping().large_bytes(), index->bytes());
+  EXPECT_EQ(index->mapping().bytes().size() % (2 * MiB), 0U);
+  EXPECT_LE(index->mapping().large_bytes(), index->mapping().bytes().size());
   if (index->mapping().pages() == Mapping::Pages::Ordinary) {
     EXPECT_EQ(index->mapping().large_bytes(), 0U);
   }

@@ -136,9 +136,12 @@ class FakeStore final : public store::Store {
     return {hash.low, hash.high};
   }
 
-  store::Found find(const store::IndexKey& key) noexcept override {
-    const auto at = blocks_.find(pair_of(key));
+  store::Found find(const store::Sought& sought) noexcept override {
+    const auto at = blocks_.find(pair_of(sought.key));
     return at == blocks_.end() ? store::Found() : store::Found{true, at->second->block_bytes()};
+  }
+  void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
+    for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);
   }
   Status begin_reads(std::span<store::Read* const> window) override {
     uint64_t bytes = 0;
@@ -194,16 +197,20 @@ class FakeStore final : public store::Store {
     }
   }
   void touch(std::span<const store::IndexKey> keys) override { touched.insert(touched.end(), keys.begin(), keys.end()); }
-  uint64_t list(std::string_view, uint64_t cursor, uint32_t limit,
-                const std::function<void(const store::Listed&)>& visit) const override {
+  void list(store::Listing& listing) override {
     uint64_t at = 0;
+    listing.next = listing.listed = 0;
     for (const auto& [key, block] : blocks_) {
-      if (at++ < cursor) continue;
-      if (at - cursor > limit) return at - 1;
-      visit({block->layout, block->component, as_bytes(block->name), block->block_bytes(),
-             static_cast<uint32_t>(block->parts().size()), 1, 0});
+      if (at++ < listing.cursor) continue;
+      if (listing.listed == listing.limit) {
+        listing.next = at - 1;
+        break;
+      }
+      ++listing.listed;
+      listing.visit(listing, {block->layout, block->component, as_bytes(block->name), block->block_bytes(),
+                              static_cast<uint32_t>(block->parts().size()), 1, 0});
     }
-    return 0;
+    listing.done(listing);
   }
   void expire(store::Change& change) override {
     const auto at = blocks_.find(pair_of(change.key));

@@ -109,6 +109,48 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
   let_go();
 }
 
+void StoreCall::list(uint64_t cursor, uint32_t limit) {
+  entries_.clear();
+  listing_.name_space = connection()->name_space();
+  listing_.cursor = cursor;
+  listing_.limit = limit;
+  listing_.owner = this;
+  listing_.visit = [](store::Listing& listing, const store::Listed& listed) {
+    Writer out(static_cast<StoreCall*>(listing.owner)->entries_);
+    wire::EntryRecord entry;
+    entry.layout = listed.layout;
+    entry.component = listed.component.value;
+    entry.block_bytes = listed.block_bytes;
+    entry.parts = listed.parts;
+    entry.created_s = static_cast<uint32_t>(listed.created_s);
+    entry.expiry_s = static_cast<uint32_t>(listed.expiry_s);
+    entry.key_bytes = static_cast<uint8_t>(listed.engine_key.size());
+    out.put(entry);
+    out.put_bytes(listed.engine_key);
+    out.pad_to(sizeof(uint64_t));
+  };
+  listing_.done = [](store::Listing& listing) { static_cast<StoreCall*>(listing.owner)->list_done(); };
+  shard().store().list(listing_);
+}
+
+void StoreCall::list_done() {
+  if (!finished()) {
+    shard().counts().answer(Opcode::List, {Answer::Ok, Reason::None});
+    Reply reply(*connection(), id());
+    reply.whole({Answer::Ok, Reason::None});
+    reply.frame().open_tlv(Tlv::Entries);
+    Writer& out = reply.frame().value();
+    out.put(listing_.listed);
+    out.put(uint32_t{0});
+    out.put_bytes(entries_);
+    reply.frame().close_tlv();
+    reply.frame().tlv(Tlv::Cursor, wire::CursorRecord{.position = listing_.next, .limit = listing_.listed});
+    reply.send();
+    finish();
+  }
+  let_go();
+}
+
 void StoreCall::recycle() { shard().store_calls().give(this); }
 
 // ---- Layouts and namespaces ----------------------------------------------------------------------------------------------
@@ -203,33 +245,9 @@ void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
   }
   Shard& shard = connection.shard();
   const uint32_t limit = cursor.limit == 0 ? kListEntriesMax : std::min(cursor.limit, kListEntriesMax);
-  Reply reply(connection, id);
-  reply.whole({Answer::Ok, Reason::None});
-  reply.frame().open_tlv(Tlv::Entries);
-  Writer& out = reply.frame().value();
-  const size_t count_at = out.size();
-  out.put(uint32_t{0});
-  out.put(uint32_t{0});
-  uint32_t count = 0;
-  const uint64_t next = shard.store().list(connection.name_space(), cursor.position, limit, [&](const store::Listed& listed) {
-    wire::EntryRecord entry;
-    entry.layout = listed.layout;
-    entry.component = listed.component.value;
-    entry.block_bytes = listed.block_bytes;
-    entry.parts = listed.parts;
-    entry.created_s = static_cast<uint32_t>(listed.created_s);
-    entry.expiry_s = static_cast<uint32_t>(listed.expiry_s);
-    entry.key_bytes = static_cast<uint8_t>(listed.engine_key.size());
-    out.put(entry);
-    out.put_bytes(listed.engine_key);
-    for (size_t at = listed.engine_key.size(); at % 8 != 0; ++at) out.put(uint8_t{0});
-    ++count;
-  });
-  out.patch(count_at, count);
-  reply.frame().close_tlv();
-  reply.frame().tlv(Tlv::Cursor, wire::CursorRecord{.position = next, .limit = count});
-  shard.counts().answer(Opcode::List, {Answer::Ok, Reason::None});
-  reply.send();
+  StoreCall* call = shard.store_calls().take();
+  call->start(connection, Opcode::List, id);
+  call->list(cursor.position, limit);
 }
 
 void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {

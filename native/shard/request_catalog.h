@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "shard/request.h"
+#include "store/store.h"
 #include "wire/layout.h"
 
 namespace halfstep::shard {
@@ -19,10 +20,15 @@ class StoreCall final : public Request {
   // What the store answered.
   void done(Status status);
   void layout_done(Status status, uint32_t scope, const wire::LayoutId& layout);
+  void list(uint64_t cursor, uint32_t limit);
 
  private:
+  void list_done();
   void on_drop() override {}
   void recycle() override;
+
+  store::Listing listing_;
+  std::vector<std::byte> entries_;  // of the listing, as they go out
 };
 
 void register_layout(Connection& connection, uint64_t id, ConstBytes body);

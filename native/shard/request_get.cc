@@ -137,7 +137,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   }
   const wire::Component component{head.first_component + cell_};
   const store::IndexKey index_key = shard().store().key_of({plan.scope, component, key});
-  const store::Found found = shard().store().find(index_key);
+  const store::Found found = shard().store().find({index_key, component});
   if (!found.present) {
     miss(section_, index, {Answer::Miss, Reason::Absent});
     return true;
@@ -148,6 +148,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   GetItem* item = shard().get_items().take();
   *item = {};
   item->read.key = index_key;
+  item->read.component = component;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;
   item->request = this;

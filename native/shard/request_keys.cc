@@ -1,6 +1,8 @@
 #include "shard/request_keys.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 
 #include "shard/connection.h"
@@ -91,14 +93,12 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   const bool stops = (section.head.flags & wire::kSectionStopAtMiss) != 0;
   const uint32_t cells = section.head.component_count;
   uint32_t present = 0;
-  for_items(section, [&](uint32_t item, wire::Component component, ConstBytes key) {
-    const store::IndexKey index_key = store.key_of({scope, component, key});
-    const store::Found found = store.find(index_key);
+  const auto take = [&](uint32_t item, const store::Sought& sought, const store::Found& found) {
     if (item % cells == 0) present = 0;
     if (found.present) {
       ++present;
       out.lengths[item] = found.block_bytes;
-      if (batch.hold_owner != 0 && !store.hold(index_key, connection.owner_of(batch.hold_owner), until_us).ok()) {
+      if (batch.hold_owner != 0 && !store.hold(sought.key, connection.owner_of(batch.hold_owner), until_us).ok()) {
         out.unheld.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
       }
     }
@@ -109,7 +109,27 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
       ++out.keys;
     }
     return !stops || present == cells;
+  };
+  // Many at once: the index waits for memory, not for one key after the other.
+  constexpr uint32_t kAtOnce = 64;
+  std::array<store::Sought, kAtOnce> sought;
+  std::array<store::Found, kAtOnce> found;
+  uint32_t taken = 0;
+  uint32_t gathered = 0;
+  const auto look = [&] {
+    store.find_many(std::span(sought).first(gathered), std::span(found).first(gathered));
+    for (uint32_t i = 0; i < gathered; ++i) {
+      if (!take(taken++, sought[i], found[i])) return false;
+    }
+    gathered = 0;
+    return true;
+  };
+  bool more = true;
+  for_items(section, [&](uint32_t, wire::Component component, ConstBytes key) {
+    sought[gathered++] = {store.key_of({scope, component, key}), component};
+    return gathered < kAtOnce || (more = look());
   });
+  if (more) (void)look();
   return out;
 }
 

@@ -6,175 +6,243 @@
 #include "store/mutant.h"
 
 namespace halfstep::store {
+namespace {
 
-Block block_of(const format::Entry& entry) noexcept {
+uint32_t bound(uint32_t checksum, const IndexKey& key) noexcept {
+  return HALFSTEP_MUTANT(NoKeyInChecksum) ? checksum : checksum ^ index::checksum_bits(hash_of(key));
+}
+
+IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
+
+}  // namespace
+
+uint32_t Block::checksum(const IndexKey& key) const noexcept { return bound(bound_checksum, key); }
+
+Catalog::Catalog(Setup setup, Names& names)
+    : names_(names),
+      clock_(setup.segments * setup.segment_bytes),
+      segment_pages_(setup.segment_bytes / kPageBytes),
+      segments_(setup.segments),
+      index_(std::move(setup.index)) {
+  for (uint32_t number = 0; number < setup.segments; ++number) segments_[number].number = number;
+}
+
+// ---- Lookups ---------------------------------------------------------------------------------------------------------------
+
+index::Found Catalog::look(const IndexKey& key) const noexcept {
+  const index::Found found = index_->find(hash_of(key));
+  return found && !stale(found.entry) ? found : index::Found();
+}
+
+Block Catalog::find(const IndexKey& key) const noexcept {
+  const index::Found found = look(key);
+  return found ? decode(found.entry) : Block();
+}
+
+Block Catalog::decode(const index::Entry& entry) const noexcept {
+  const Segment& segment = segments_[segment_of(entry)];
   Block block;
-  block.key = {entry.key_low, entry.key_high};
-  block.birth = entry.birth;
-  block.page = entry.page;
-  block.stored_bytes = entry.stored_bytes;
-  block.raw_bytes = entry.raw_bytes;
-  block.bound_checksum = entry.checksum ^ static_cast<uint32_t>(entry.key_high);
-  block.scope = entry.scope;
-  block.component = entry.component;
-  block.created_s = entry.created_s;
-  block.expiry_s = entry.expiry_s;
-  block.parts = entry.parts;
-  block.pages_back = entry.pages_back;
-  block.trailer = (entry.flags & format::kEntryTrailer) != 0;
+  block.location = {segment.number, static_cast<uint32_t>(entry.location().page % segment_pages_), entry.location().reuse};
+  block.pages = entry.pages();
+  block.pages_back = entry.pages_back();
+  block.bound_checksum = entry.checksum();
+  block.scope = slots_.scope(entry.scope_slot());
+  block.expiry_code = entry.expiry_code();
+  block.expiry_s = segment.marks.expiry_s(block.location.page, block.expiry_code);
+  block.touch_stamp = entry.touch_stamp();
+  block.touch_class = entry.touch_class();
+  block.trailer = entry.trailer();
+  block.held = entry.held();
   return block;
 }
 
-Catalog::Catalog(uint32_t segments, uint64_t segment_bytes, Names& names)
-    : names_(names), clock_(segments * segment_bytes), segments_(segments) {
-  for (uint32_t number = 0; number < segments; ++number) segments_[number].number = number;
+uint32_t Catalog::block_bytes(const Block& block, wire::Component component) const noexcept {
+  if (!block.trailer) return static_cast<uint32_t>(block.extent_bytes());
+  const wire::GroupShape* group = names_.group(block.scope, component);
+  if (group != nullptr && group->part_count != 0) return static_cast<uint32_t>(group->offset_of(group->part_count));
+  return segments_[block.location.segment].lengths.find(block.location.page);
 }
 
-Location Catalog::find(const IndexKey& key) const noexcept {
-  const uint64_t packed = index_.find(hash_of(key));
-  return packed == index::Table::kNone ? Location{} : Location::of(packed);
-}
+// ---- Changes ---------------------------------------------------------------------------------------------------------------
 
-Location Catalog::append(Segment& segment, const format::Entry& entry, ConstBytes engine_key) {
-  const Location location{segment.number, static_cast<uint32_t>(segment.blocks.size())};
-  Block& block = segment.blocks.emplace_back(block_of(entry));
-  block.key_at = static_cast<uint32_t>(segment.keys.size());
-  block.key_bytes = static_cast<uint8_t>(engine_key.size());
-  block.touch_stamp = static_cast<uint16_t>(clock_.now());
-  segment.keys.insert(segment.keys.end(), engine_key.begin(), engine_key.end());
+void Catalog::note(Segment& segment, const format::Entry& entry, uint64_t now_s) {
   segment.expires_s = std::max(segment.expires_s, entry.expiry_s == 0 ? Segment::kNeverExpires : entry.expiry_s);
-  return location;
+  if (entry.expiry_s != 0) segment.marks.pass(entry.page, now_s);
+  if ((entry.flags & format::kEntryTrailer) == 0) return;
+  const wire::GroupShape* group = names_.group(entry.scope, {entry.component});
+  if (group == nullptr || group->part_count == 0) segment.lengths.add(entry.page, entry.raw_bytes);
 }
 
-Location Catalog::add(Segment& segment, const format::Entry& entry, ConstBytes engine_key, bool held) {
-  const Location location = append(segment, entry, engine_key);
-  const Block& block = at(location);
-  if (const Location before = find(block.key); before.valid()) drop(before);
-  index_.put(hash_of(block.key), location.packed());
-  enter(location);
-  live_bytes_ += block.extent_bytes();
-  names_.add_live_bytes(block.scope, static_cast<int64_t>(block.extent_bytes()));
-  if (held) set_held(location, true);
-  return location;
+index::Entry Catalog::encode(const Segment& segment, const format::Entry& entry, const Touch& touch) {
+  index::Entry to;
+  to.set_location(place_of(location_of(segment, entry)));
+  to.set_pages(static_cast<uint32_t>(shape_of(entry).extent_bytes() / kPageBytes));
+  to.set_pages_back(entry.pages_back);
+  to.set_trailer((entry.flags & format::kEntryTrailer) != 0);
+  to.set_checksum(bound(entry.checksum, key_of(entry)));
+  to.set_touch(touch.stamp, touch.touch_class);
+  to.set_hint(entry.hint <= index::kHintMax ? entry.hint : 0);
+  to.set_scope_slot(slots_.take(entry.scope));
+  to.set_expiry(segment.marks.code(entry.page, entry.expiry_s), false);
+  return to;
 }
 
-void Catalog::add_dead(Segment& segment, const format::Entry& entry) { segment.blocks.push_back(block_of(entry)); }
-
-Location Catalog::add_copy(Segment& segment, const format::Entry& entry, ConstBytes engine_key) {
-  return append(segment, entry, engine_key);
+Status Catalog::add(Segment& segment, const format::Entry& entry, const Touch& touch, bool held) {
+  index::Entry fresh = encode(segment, entry, touch);
+  if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
+  const IndexKey key = key_of(entry);
+  if (const index::Found before = index_->find(hash_of(key)); before) {
+    if (stale(before.entry)) {
+      --stale_;
+    } else {
+      leave(before.entry);
+    }
+    replace(before, fresh);
+  } else if (const Status status = index_->insert(hash_of(key), fresh); !status.ok()) {
+    return status;
+  }
+  enter(fresh);
+  if (held) set_held(key, true);
+  return {};
 }
 
-bool Catalog::move(Location original, Location copy, bool touched_since) {
-  Block& from = at(original);
-  Block& to = at(copy);
-  if (!from.live || !index_.replace(hash_of(from.key), original.packed(), copy.packed())) return false;
-  to.touch_stamp = from.touch_stamp;
-  to.touch_class = touched_since ? kTouchedOnce : kUntouched;
-  if (from.expiry_s != to.expiry_s) set_expiry(copy, from.expiry_s);  // changed while it was being copied
-  const bool held = from.held;
-  set_held(original, false);
-  leave(original);
-  enter(copy);
-  set_held(copy, held);
-  if (touched_since) change_touch_page(copy);
+bool Catalog::move(const IndexKey& key, const Location& original, const format::Entry& copy, Segment& to, bool touched_since) {
+  const index::Found found = look(key);
+  if (!found || !(found.entry.location() == place_of(original))) return false;
+  index::Entry moved = encode(to, copy, {found.entry.touch_stamp(), touched_since ? kTouchedOnce : kUntouched});
+  moved.set_held(found.entry.held());
+  leave(found.entry);
+  replace(found, moved);
+  enter(moved);
+  const uint32_t expiry_s = copy.expiry_s;
+  to.expires_s = std::max(to.expires_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
+  if (touched_since) mark_touched(moved);
   return true;
 }
 
-// Its segment's sums, not the index or the bytes of all.
-void Catalog::enter(Location location) noexcept {
-  Block& block = at(location);
-  Segment& segment = segments_[location.segment];
-  block.live = true;
-  ++segment.live_blocks;
-  segment.live_pages += block.pages();
-  if (block.touch_class != kUntouched) segment.touched.add(clock_.when(block.touch_stamp), block.pages());
+void Catalog::replace(const index::Found& found, const index::Entry& entry) noexcept {
+  [[maybe_unused]] const bool replaced = index_->replace(found.handle, found.entry.location(), entry);
+  assert(replaced);
 }
 
-void Catalog::leave(Location location) noexcept {
-  Block& block = at(location);
-  Segment& segment = segments_[location.segment];
-  block.live = false;
-  --segment.live_blocks;
-  segment.live_pages -= block.pages();
-  if (block.touch_class != kUntouched) segment.touched.remove(clock_.when(block.touch_stamp), block.pages());
-}
-
-void Catalog::drop(Location location) noexcept {
-  Block& block = at(location);
-  if (!block.live) return;
-  set_held(location, false);
-  index_.erase(hash_of(block.key), location.packed());
-  leave(location);
-  live_bytes_ -= block.extent_bytes();
-  names_.add_live_bytes(block.scope, -static_cast<int64_t>(block.extent_bytes()));
-}
-
-void Catalog::set_held(Location location, bool held) noexcept {
-  if (HALFSTEP_MUTANT(HoldIgnored)) return;
-  Block& block = at(location);
-  if (block.held == held || !block.live) return;
-  block.held = held;
-  Segment& segment = segments_[location.segment];
-  if (held) {
-    ++segment.held_blocks;
-    segment.held_pages += block.pages();
-  } else {
-    --segment.held_blocks;
-    segment.held_pages -= block.pages();
+void Catalog::count(const index::Entry& entry, int sign) noexcept {
+  Segment& segment = segments_[segment_of(entry)];
+  const uint32_t pages = entry.pages();
+  const auto sign32 = static_cast<uint32_t>(sign);  // modulo 2^n: subtracts
+  const auto sign64 = static_cast<uint64_t>(int64_t{sign});
+  segment.live_blocks += sign32;
+  segment.live_pages += sign64 * pages;
+  live_blocks_ += sign64;
+  live_bytes_ += sign64 * pages * kPageBytes;
+  names_.add_live_bytes(slots_.scope(entry.scope_slot()), int64_t{sign} * pages * static_cast<int64_t>(kPageBytes));
+  auto share = std::lower_bound(segment.shares.begin(), segment.shares.end(), entry.scope_slot(),
+                                [](const Share& s, uint16_t slot) { return s.slot < slot; });
+  if (share == segment.shares.end() || share->slot != entry.scope_slot()) {
+    share = segment.shares.insert(share, {entry.scope_slot(), 0, 0});
   }
+  share->blocks += sign32;
+  share->pages += sign64 * pages;
+  if (share->blocks == 0) segment.shares.erase(share);
+  if (entry.touch_class() != kUntouched) {
+    const uint64_t when = clock_.when(entry.touch_stamp());
+    sign > 0 ? segment.touched.add(when, pages) : segment.touched.remove(when, pages);
+  }
+  if (entry.held()) count_held(entry, sign);
 }
 
-void Catalog::set_expiry(Location location, uint32_t expiry_s) noexcept {
-  at(location).expiry_s = expiry_s;
-  uint32_t& latest_s = segments_[location.segment].expires_s;
-  latest_s = std::max(latest_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
+void Catalog::count_held(const index::Entry& entry, int sign) noexcept {
+  Segment& segment = segments_[segment_of(entry)];
+  segment.held_blocks += static_cast<uint32_t>(sign);
+  segment.held_pages += static_cast<uint64_t>(int64_t{sign}) * entry.pages();
 }
 
-void Catalog::touch(Location location) {
-  Block& block = at(location);
-  if (!block.live) return;
+bool Catalog::drop(const IndexKey& key, const Location& location) noexcept {
+  const index::Found found = look(key);
+  if (!found || !(found.entry.location() == place_of(location))) return false;
+  leave(found.entry);
+  return index_->erase(found.handle, found.entry.location());
+}
+
+void Catalog::set_held(const IndexKey& key, bool held) noexcept {
+  if (HALFSTEP_MUTANT(HoldIgnored)) return;
+  const index::Found found = look(key);
+  if (!found || found.entry.held() == held) return;
+  index::Entry changed = found.entry;
+  changed.set_held(held);
+  count_held(changed, held ? 1 : -1);
+  replace(found, changed);
+}
+
+void Catalog::set_expiry(const IndexKey& key, uint32_t expiry_s) noexcept {
+  const index::Found found = look(key);
+  if (!found) return;
+  Segment& segment = segments_[segment_of(found.entry)];
+  index::Entry changed = found.entry;
+  changed.set_expiry(segment.marks.code(static_cast<uint32_t>(changed.location().page % segment_pages_), expiry_s), false);
+  replace(found, changed);
+  segment.expires_s = std::max(segment.expires_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
+}
+
+bool Catalog::touch(const IndexKey& key) noexcept {
+  const index::Found found = look(key);
+  if (!found) return false;
   const uint64_t now = clock_.now();
   const auto stamp = static_cast<uint16_t>(now);
-  Segment& segment = segments_[location.segment];
-  if (block.touch_class == kUntouched) {
-    block.touch_class = kTouchedOnce;
+  Segment& segment = segments_[segment_of(found.entry)];
+  index::Entry touched = found.entry;
+  if (touched.touch_class() == kUntouched) {
+    touched.set_touch(stamp, kTouchedOnce);
   } else {
-    if (block.touch_stamp == stamp) return;
-    segment.touched.remove(clock_.when(block.touch_stamp), block.pages());
-    block.touch_class = kTouchedMore;
+    if (touched.touch_stamp() == stamp) return true;
+    segment.touched.remove(clock_.when(touched.touch_stamp()), touched.pages());
+    touched.set_touch(stamp, kTouchedMore);
   }
-  block.touch_stamp = stamp;
-  segment.touched.add(now, block.pages());
-  change_touch_page(location);
+  segment.touched.add(now, touched.pages());
+  mark_touched(touched);
+  replace(found, touched);
+  return true;
 }
 
-void Catalog::change_touch_page(Location location) {
-  std::vector<bool>& changed = segments_[location.segment].touch_pages_changed;
-  const size_t page = location.ordinal / format::kTouchesPerPage;
-  if (page >= changed.size()) changed.resize(page + 1);
-  changed[page] = true;
+void Catalog::mark_touched(const index::Entry& entry) noexcept {
+  const uint64_t page = entry.location().page % segment_pages_;
+  segments_[segment_of(entry)].touched_regions |= uint64_t{1} << (page * Segment::kRegions / segment_pages_);
 }
 
-void Catalog::restore_touch(Location location, uint16_t stamp, uint8_t touch_class) noexcept {
-  Block& block = at(location);
-  block.touch_stamp = stamp;
-  block.touch_class = touch_class & 3U;
+void Catalog::void_segment(Segment& segment) noexcept {
+  // A count that came round would make its oldest stale entries live again. Hardly ever: the sweep was asked for long before.
+  if (segment.voids == kVoidsMax) {
+    const auto dead = [this](const Block& block) { return !names_.alive(block.scope); };
+    if (lap_on_) (void)sweep(UINT64_MAX, dead);
+    (void)sweep(UINT64_MAX, dead);
+  }
+  for (const Share& share : segment.shares) {
+    names_.add_live_bytes(slots_.scope(share.slot), -static_cast<int64_t>(share.pages * kPageBytes));
+  }
+  live_blocks_ -= segment.live_blocks;
+  live_bytes_ -= segment.live_pages * kPageBytes;
+  stale_ += segment.live_blocks;
+  segment.live_blocks = segment.held_blocks = 0;
+  segment.live_pages = segment.held_pages = 0;
+  segment.shares = {};
+  segment.touched = {};
+  ++segment.reuse;
+  voids_most_ = std::max(voids_most_, ++segment.voids);
 }
 
-void Catalog::count_touches() {
+void Catalog::lap_ended() noexcept {
+  lap_on_ = false;
+  slots_.lap_ended();
+  voids_most_ = 0;
   for (Segment& segment : segments_) {
-    segment.touched = {};
-    for (const Block& block : segment.blocks) {
-      if (block.live && block.touch_class != kUntouched) segment.touched.add(clock_.when(block.touch_stamp), block.pages());
-    }
+    segment.voids = static_cast<uint16_t>(segment.voids - segment.voids_at_lap);
+    voids_most_ = std::max(voids_most_, segment.voids);
   }
 }
 
 void Catalog::release(Segment& segment) {
-  assert(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0);
-  segment.blocks = {};
-  segment.keys = {};
-  segment.entries = {};
+  assert(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.shares.empty());
+  segment.roll.reset();
+  segment.lengths = {};
   segment.long_key_bytes = 0;
   segment.next_page = segment.written_page = segment.durable_page = 0;
   segment.may_return = false;
@@ -182,8 +250,21 @@ void Catalog::release(Segment& segment) {
   segment.newest_frame = 0;
   segment.expires_s = 0;
   segment.touched = {};
-  segment.touch_pages_changed = {};
+  segment.touched_regions = 0;
 }
+
+void Catalog::count_touches() {
+  for (Segment& segment : segments_) segment.touched = {};
+  const auto add = [this](const Block& block) {
+    if (block.touch_class != kUntouched) {
+      segments_[block.location.segment].touched.add(clock_.when(block.touch_stamp), block.pages);
+    }
+    return false;
+  };
+  (void)sweep(UINT64_MAX, add);
+}
+
+// ---- Facts -----------------------------------------------------------------------------------------------------------------
 
 uint64_t Catalog::oldest_generation(uint64_t none) const noexcept {
   uint64_t oldest = none;
@@ -210,11 +291,8 @@ uint64_t Catalog::oldest_generation_unknown(uint64_t none) const noexcept {
 }
 
 uint64_t Catalog::memory_bytes() const noexcept {
-  uint64_t bytes = index_.memory_bytes();
-  for (const Segment& segment : segments_) {
-    bytes += segment.blocks.capacity() * sizeof(Block) + segment.keys.capacity() +
-             segment.entries.capacity() * sizeof(format::Entry);
-  }
+  uint64_t bytes = index_->bytes();
+  for (const Segment& segment : segments_) bytes += segment.memory_bytes();
   return bytes;
 }
 

@@ -1,111 +1,71 @@
-// catalog.h — what is where: the segments of the shard, the blocks in them, and the index that finds a block by its key.
-// Plain here: a record per block in its segment's array, freed with the segment. The array's order is the order on flash, so
-// that an ordinal is the same in memory, in the frames and in the footer.
-// Invariants: the index names a block if and only if its record is live; a record's place never changes while its segment
-// keeps its generation; live bytes are the sums of the live records' extents. A copy that reclaim has written is a record that
-// is not live until move() gives it the place of the old one.
-// Thread: the shard's.
+// catalog.h — what is where: the segments of the shard, and the index that finds a block by its key (index/block_index.h).
+// A block is 24 bytes in the index and nothing else in memory. What these say relative to its segment is decoded here: the
+// place counts from the segment's first page, the scope by its slot, the expiry from the segment's marks. Voiding a segment is
+// O(1): its reuse count moves on, and index entries with another one are *stale*: nothing finds them, a put of the same key
+// replaces them, and the sweep erases the rest. Invariants: the live blocks of a segment are those index entries that name it
+// with its reuse count; live bytes and every sum of a segment are over its live blocks; a stale entry is erased before its
+// count comes round. A copy that reclaim has written is in no sum until move() gives it the place of the original. Thread: the
+// shard's.
 #pragma once
 
+#include <array>
+#include <memory>
+#include <span>
 #include <vector>
 
-#include "index/table.h"
+#include "index/block_index.h"
 #include "store/extent_layout.h"
 #include "store/format.h"
+#include "store/mutant.h"
 #include "store/names.h"
-#include "store/touch.h"
+#include "store/scope_slots.h"
+#include "store/segment.h"
 
 namespace halfstep::store {
 
 inline Hash128 hash_of(const IndexKey& key) noexcept { return {key.low, key.high}; }
 
+// Where an extent begins, and which use of its segment wrote it.
 struct Location {
   uint32_t segment = UINT32_MAX;
-  uint32_t ordinal = 0;
-  uint64_t packed() const noexcept { return uint64_t{segment} << 32 | ordinal; }
-  static Location of(uint64_t packed) noexcept { return {static_cast<uint32_t>(packed >> 32), static_cast<uint32_t>(packed)}; }
+  uint32_t page = 0;
+  uint8_t reuse = 0;
   bool valid() const noexcept { return segment != UINT32_MAX; }
   bool operator==(const Location&) const noexcept = default;
 };
 
-// A stored block in memory. The checksum is bound to the key (V1 section 2): a record under a wrong key verifies nothing.
+// A block as its index entry says it is.
 struct Block {
-  IndexKey key;
-  uint64_t birth = 0;
-  uint32_t page = 0;
-  uint32_t stored_bytes = 0;
-  uint32_t raw_bytes = 0;
-  uint32_t bound_checksum = 0;
+  Location location;
+  uint32_t pages = 0;
+  uint32_t pages_back = 0;
+  uint32_t bound_checksum = 0;  // with the key in it (V1 section 2): under a wrong key it verifies nothing
   uint32_t scope = 0;
-  uint32_t component = 0;
-  uint32_t created_s = 0;
-  uint32_t expiry_s = 0;
-  uint32_t key_at = 0;  // of its engine key in the segment's
-  uint16_t parts = 0;
-  uint16_t pages_back = 0;
+  uint32_t expiry_s = 0;  // 0: never; rounded down
+  uint16_t expiry_code = 0;
   uint16_t touch_stamp = 0;  // of LogClock: last touch, or when it was written
-  uint8_t touch_class : 2 = kUntouched;
-  uint8_t key_bytes = 0;  // 0: lost with a page that a footer's key stood in
+  uint8_t touch_class = kUntouched;
   bool trailer = false;
-  bool live = false;
   bool held = false;
 
-  ExtentShape shape() const noexcept { return {parts, stored_bytes, trailer}; }
-  uint64_t extent_bytes() const noexcept { return shape().extent_bytes(); }
-  uint32_t pages() const noexcept { return static_cast<uint32_t>(extent_bytes() / kPageBytes); }
-  uint32_t checksum() const noexcept { return bound_checksum ^ static_cast<uint32_t>(key.high); }
-};
-Block block_of(const format::Entry& entry) noexcept;
-
-enum class SegmentState : uint8_t {
-  Free,     // no generation that anybody may write with
-  Logging,  // its new generation is on the way to the record log
-  Ready,    // the generation is on media, nothing written yet
-  Open,     // frames are being appended
-  Sealing,  // full: waits for its frames, a flush and the footer
-  Sealed,   // has a footer
-  Ended,    // ended by a failure: walked frame by frame after a restart
-  Bad,      // never used again
+  explicit operator bool() const noexcept { return location.valid(); }
+  uint64_t extent_bytes() const noexcept { return uint64_t{pages} * kPageBytes; }
+  uint32_t checksum(const IndexKey& key) const noexcept;
 };
 
-struct Segment {
-  uint32_t number = 0;
-  SegmentState state = SegmentState::Free;
-  uint8_t write_errors = 0;
-  uint8_t stream = 0;
-  uint8_t ttl_class = 0;
-  uint8_t lane = 0;  // which writer it belongs to (streams.h)
-  uint64_t generation = 0;
-  uint64_t newest_frame = 0;  // sequence of it: the order of reclaim
-  uint32_t next_page = 0;     // where the next frame starts
-  uint32_t written_page = 0;  // all frames below have completed
-  uint32_t durable_page = 0;  // and were covered by a flush: the watermark
-  uint32_t frames = 0;
-  uint32_t frames_in_flight = 0;
-  uint32_t reads_in_flight = 0;
-  uint32_t held_blocks = 0;
-  uint32_t live_blocks = 0;
-  uint64_t held_pages = 0;
-  uint64_t live_pages = 0;
-  uint32_t expires_s = 0;  // when all that was ever written to it has expired; kNeverExpires, 0 = nothing was
-  TouchHistogram touched;
-  std::vector<bool> touch_pages_changed;  // of its touch map, since they were written
-  uint64_t long_key_bytes = 0;            // with their heads, in the footer to come
-  bool records_missing = false;           // its frames hold entries that are not in `blocks`
-  bool may_return = false;                // blocks left the index unburied: a restart may take them again
-  std::vector<Block> blocks;
-  std::vector<std::byte> keys;         // engine keys, back to back
-  std::vector<format::Entry> entries;  // until the footer is written
-
-  static constexpr uint32_t kNeverExpires = UINT32_MAX;
-  bool holds_frames() const noexcept { return state >= SegmentState::Open && state <= SegmentState::Ended; }
-  bool all_expired(uint64_t now_s) const noexcept { return expires_s != 0 && expires_s != kNeverExpires && expires_s <= now_s; }
-  ConstBytes key_of(const Block& block) const noexcept { return ConstBytes(keys).subspan(block.key_at, block.key_bytes); }
+struct Touch {
+  uint16_t stamp = 0;
+  uint8_t touch_class = kUntouched;
 };
 
 class Catalog {
  public:
-  Catalog(uint32_t segments, uint64_t segment_bytes, Names& names);
+  struct Setup {
+    uint32_t segments = 0;
+    uint64_t segment_bytes = 0;
+    std::unique_ptr<index::BlockIndex> index;
+  };
+  Catalog(Setup setup, Names& names);
 
   Segment& segment(uint32_t number) noexcept { return segments_[number]; }
   const Segment& segment(uint32_t number) const noexcept { return segments_[number]; }
@@ -113,67 +73,150 @@ class Catalog {
   const std::vector<Segment>& segments() const noexcept { return segments_; }
   uint32_t segment_count() const noexcept { return static_cast<uint32_t>(segments_.size()); }
 
-  Location find(const IndexKey& key) const noexcept;
-  Block& at(Location location) noexcept { return segments_[location.segment].blocks[location.ordinal]; }
-  const Block& at(Location location) const noexcept { return segments_[location.segment].blocks[location.ordinal]; }
+  // Lookups ----------------------------------------------------------------------------------------------------------------
+  Block find(const IndexKey& key) const noexcept;
+  // Whether the key's block is there, live, and at this place.
+  bool live(const IndexKey& key, const Location& location) const noexcept {
+    return find(key).location == location && location.valid();
+  }
+  Location location_of(const Segment& segment, const format::Entry& entry) const noexcept {
+    return {segment.number, entry.page, segment.reuse};
+  }
+  // visit(size_t at, const Block&) for each of so many keys, key(size_t at), in order; memory is asked for ahead.
+  template <typename Key, typename Visit>
+  void find_many(size_t count, Key&& key, Visit&& visit) const;
+  // Some ten keys before they are changed.
+  void prefetch(const IndexKey& key) const noexcept { index_->prefetch(hash_of(key)); }
+  uint32_t scope_of(const Share& share) const noexcept { return slots_.scope(share.slot); }
+  // Of the raw bytes of a block of this component.
+  uint32_t block_bytes(const Block& block, wire::Component component) const noexcept;
 
-  // Appends the record, live, and names it in the index; what the index named before is no longer live.
-  Location add(Segment& segment, const format::Entry& entry, ConstBytes engine_key, bool held);
-  // The same for a record that is not live: it only keeps its ordinal.
-  void add_dead(Segment& segment, const format::Entry& entry);
-  // A copy that reclaim is writing: nothing finds it yet.
-  Location add_copy(Segment& segment, const format::Entry& entry, ConstBytes engine_key);
-  // The index names the copy instead, if it still names the original: else false, and the copy stays nobody's.
-  // `touched_since`: somebody used the original while it was being copied.
-  bool move(Location original, Location copy, bool touched_since);
-  // Out of the index. No-op for a record that is not live.
-  void drop(Location location) noexcept;
-  void set_held(Location location, bool held) noexcept;
+  // Changes ----------------------------------------------------------------------------------------------------------------
+  // The segment begins to be written, or was recovered: what its blocks' expiry counts from.
+  void begin(Segment& segment, uint64_t now_s) { segment.marks.begin(now_s); }
+  // An entry of its frames, live or a copy; in order.
+  void note(Segment& segment, const format::Entry& entry, uint64_t now_s);
+  // Names a noted entry in the index; what the index named before under this key is no longer live. NoSpace: the index is full.
+  Status add(Segment& segment, const format::Entry& entry, const Touch& touch, bool held);
+  // The index names the copy, which was noted, instead of the original, if it still names that: else false, and the copy stays
+  // nobody's. `touched_since`: somebody used the original while it was being copied.
+  bool move(const IndexKey& key, const Location& original, const format::Entry& copy, Segment& to, bool touched_since);
+  // Out of the index, if it is there at this place.
+  bool drop(const IndexKey& key, const Location& location) noexcept;
+  void set_held(const IndexKey& key, bool held) noexcept;
   // Its end is another than its frame says: its segment may not be free of living blocks before that.
-  void set_expiry(Location location, uint32_t expiry_s) noexcept;
+  void set_expiry(const IndexKey& key, uint32_t expiry_s) noexcept;
+  // The block is used now. All touches of one moment count once. False: it is not there.
+  bool touch(const IndexKey& key) noexcept;
+  // None of its blocks is live any more.
+  void void_segment(Segment& segment) noexcept;
+  // Forgets the rest of a segment without a live block.
+  static void release(Segment& segment);
+
+  // Sweeping ---------------------------------------------------------------------------------------------------------------
+  // Visits the live blocks of the next `buckets` of the index, in its order: visit(const Block&) -> bool, true drops it. Stale
+  // entries are erased. True at the end of a lap.
+  template <typename Visit>
+  bool sweep(uint64_t buckets, Visit&& visit);
+  // The index is nearly full, or some segment's reuse count comes round before long.
+  bool wants_sweep() const noexcept {
+    return voids_most_ >= kVoidsWanted || stale_ * 32 > index_->slots() || (stale_ > 0 && index_full());
+  }
+  // So full that an insert may be refused: nothing new is taken in.
+  bool index_full() const noexcept { return index_->size() * 16 >= index_->slots() * 15; }
+  // Of the live ones alone: reclaim has to make room.
+  bool index_crowded() const noexcept { return live_blocks_ * 16 >= index_->slots() * 14; }
 
   LogClock& clock() noexcept { return clock_; }
   const LogClock& clock() const noexcept { return clock_; }
-  // The block is used now. All touches of one moment count once.
-  void touch(Location location);
-  // What a restart knows of it, before the clock goes on; count_touches() when all is known.
-  void restore_touch(Location location, uint16_t stamp, uint8_t touch_class) noexcept;
+  // After a restart, when the clock goes on: the touches that were recovered.
   void count_touches();
-  // Forgets the records of a segment without a live block.
-  static void release(Segment& segment);
 
   // The lowest generation of the segments that hold frames: tombstones below it are done with.
   uint64_t oldest_generation(uint64_t none) const noexcept;
-
   // Whether a restart could bring back a block that is not in the index now, because nothing on media says that it is gone.
   bool any_may_return() const noexcept;
-
   // The lowest generation of those with frames whose entries are not all known.
   uint64_t oldest_generation_unknown(uint64_t none) const noexcept;
-  // visit(const IndexKey&, birth) for every entry, live or not, of the segments that hold frames.
-  template <typename Visit>
-  void for_each_record(Visit&& visit) const {
-    for (const Segment& segment : segments_) {
-      if (!segment.holds_frames()) continue;
-      for (const Block& block : segment.blocks) visit(block.key, block.birth);
-    }
-  }
 
-  uint64_t live_blocks() const noexcept { return index_.size(); }
+  // No slot for the scope: every one is taken, by the living or until the sweep has been round.
+  bool scope_fits(uint32_t scope) { return slots_.take(scope) != ScopeSlots::kNone; }
+
+  uint64_t live_blocks() const noexcept { return live_blocks_; }
   uint64_t live_bytes() const noexcept { return live_bytes_; }
+  uint64_t index_bytes() const noexcept { return index_->bytes(); }
+  // With what the segments take.
   uint64_t memory_bytes() const noexcept;
 
  private:
-  Location append(Segment& segment, const format::Entry& entry, ConstBytes engine_key);
-  void enter(Location location) noexcept;
-  void leave(Location location) noexcept;
-  void change_touch_page(Location location);
+  static constexpr uint16_t kVoidsMax = 255, kVoidsWanted = 128;
+
+  index::Location place_of(const Location& location) const noexcept {
+    return {uint64_t{location.segment} * segment_pages_ + location.page, location.reuse};
+  }
+  uint32_t segment_of(const index::Entry& entry) const noexcept {
+    return static_cast<uint32_t>(entry.location().page / segment_pages_);
+  }
+  bool stale(const index::Entry& entry) const noexcept { return segments_[segment_of(entry)].reuse != entry.location().reuse; }
+  index::Found look(const IndexKey& key) const noexcept;  // live ones alone
+  Block decode(const index::Entry& entry) const noexcept;
+  index::Entry encode(const Segment& segment, const format::Entry& entry, const Touch& touch);
+
+  // The sums of its segment, not the index.
+  void enter(const index::Entry& entry) noexcept { count(entry, 1); }
+  void leave(const index::Entry& entry) noexcept { count(entry, -1); }
+  void count(const index::Entry& entry, int sign) noexcept;
+  void count_held(const index::Entry& entry, int sign) noexcept;
+  void mark_touched(const index::Entry& entry) noexcept;
+  void replace(const index::Found& found, const index::Entry& entry) noexcept;
+  void lap_ended() noexcept;
 
   Names& names_;
   LogClock clock_;
+  uint64_t segment_pages_;
   std::vector<Segment> segments_;
-  index::Table index_;
+  std::unique_ptr<index::BlockIndex> index_;
+  ScopeSlots slots_;
+  bool lap_on_ = false;
+  uint16_t voids_most_ = 0;
+  uint64_t stale_ = 0;
+  uint64_t live_blocks_ = 0;
   uint64_t live_bytes_ = 0;
 };
+
+template <typename Key, typename Visit>
+void Catalog::find_many(size_t count, Key&& key, Visit&& visit) const {
+  constexpr size_t kAtOnce = 64;
+  std::array<Hash128, kAtOnce> hashes;
+  std::array<index::Found, kAtOnce> found;
+  for (size_t first = 0; first < count; first += kAtOnce) {
+    const size_t now = std::min(kAtOnce, count - first);
+    for (size_t i = 0; i < now; ++i) hashes[i] = hash_of(key(first + i));
+    index_->find_many(std::span(hashes).first(now), found);
+    for (size_t i = 0; i < now; ++i) {
+      visit(first + i, found[i] && !stale(found[i].entry) ? decode(found[i].entry) : Block());
+    }
+  }
+}
+
+template <typename Visit>
+bool Catalog::sweep(uint64_t buckets, Visit&& visit) {
+  if (!lap_on_) {
+    lap_on_ = true;
+    slots_.lap_begins([this](uint32_t scope) { return names_.alive(scope); });
+    for (Segment& segment : segments_) segment.voids_at_lap = segment.voids;
+  }
+  const bool lap = index_->sweep(buckets, [&](index::Entry& entry) {
+    if (stale(entry)) {
+      --stale_;
+      return index::BlockIndex::Verdict::Erase;
+    }
+    if (!visit(decode(entry))) return index::BlockIndex::Verdict::Keep;
+    leave(entry);
+    return index::BlockIndex::Verdict::Erase;
+  });
+  if (lap) lap_ended();
+  return lap;
+}
 
 }  // namespace halfstep::store

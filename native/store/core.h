@@ -45,7 +45,8 @@ inline uint64_t until_us_of(uint64_t until_s, uint64_t now_s, uint64_t now_us) n
 }
 
 struct Core {
-  Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in)
+  Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in,
+       std::unique_ptr<index::BlockIndex> index)
       : engine(engine_in),
         slots(slots_in),
         clock(clock_in),
@@ -55,7 +56,7 @@ struct Core {
         index_secret(header.index_secret()),
         page_secret(header.page_secret()),
         rewrite_bytes(rewrite_buffer_bytes(places.geometry.segments, slots.capacity_bytes())),
-        catalog(places.geometry.segments, places.geometry.segment_bytes, names),
+        catalog({places.geometry.segments, places.geometry.segment_bytes, std::move(index)}, names),
         flusher(engine, counters.flushes),
         log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
         memory(slots, kFrameHeaders * kFrameHeaderBytes + rewrite_bytes, options.write_share),
@@ -170,54 +171,74 @@ struct Core {
     }
     unburied_.clear();
   }
-  // Every entry of a segment that holds frames has a record, unless the segment says otherwise.
-  void prune_tombstones() {
-    if (!log.wants_prune()) return;
-    log.prune(catalog.oldest_generation_unknown(UINT64_MAX), [this](auto&& visit) { catalog.for_each_record(visit); });
-  }
   void touch(const IndexKey& key) {
     Extent* extent = memory.find(key);
     if (extent != nullptr) memory.touch(*extent);
-    if (const Location location = catalog.find(key); location.valid()) return catalog.touch(location);
+    if (catalog.touch(key)) return;
     if (extent != nullptr && extent->state == ExtentState::Dirty) extent->touched = true;
   }
   // A key's last hold is gone.
-  void unhold(const IndexKey& key) noexcept {
-    if (const Location location = catalog.find(key); location.valid()) catalog.set_held(location, false);
-  }
+  void unhold(const IndexKey& key) noexcept { catalog.set_held(key, false); }
   // Out of the index for this reason, or for a better one; what memory keeps of it goes, too.
-  void evict(Location location, Eviction why) noexcept {
-    const Block& block = catalog.at(location);
+  void evict(const IndexKey& key, const Block& block, Eviction why) noexcept {
+    count_eviction(block, why);
+    forget(key, block.location);
+  }
+  // The same for what the sweep takes out of the index, where no key is known: what memory keeps of it is stale (resident()).
+  void count_eviction(const Block& block, Eviction why) noexcept {
     if (expired(block.expiry_s)) why = Eviction::Expired;
     if (!names.alive(block.scope)) why = Eviction::DeadScope;
-    // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
-    if (why != Eviction::DeadScope && why != Eviction::Unreadable) catalog.segment(location.segment).may_return = true;
-    ++counters.blocks_evicted;
-    switch (why) {
-      case Eviction::Age: ++counters.blocks_evicted_age; break;
-      case Eviction::Expired: ++counters.blocks_evicted_expired; break;
-      case Eviction::DeadScope: ++counters.blocks_evicted_dead_scope; break;
-      case Eviction::Quota: ++counters.blocks_evicted_quota; break;
-      case Eviction::Unreadable: ++counters.blocks_evicted_unreadable; break;
+    count_evictions(catalog.segment(block.location.segment), why, 1);
+  }
+  // All that is alive in the segment, without a look at its blocks.
+  void evict_all(Segment& segment) noexcept {
+    const Eviction why = segment.all_expired(store_time_s()) ? Eviction::Expired : Eviction::Age;
+    for (const Share& share : segment.shares) {
+      count_evictions(segment, names.alive(catalog.scope_of(share)) ? why : Eviction::DeadScope, share.blocks);
     }
-    forget(location);
+    catalog.void_segment(segment);
   }
   // Out of index and memory.
-  void forget(Location location) noexcept {
-    const IndexKey key = catalog.at(location).key;
-    catalog.drop(location);
+  void forget(const IndexKey& key, const Location& location) noexcept {
+    (void)catalog.drop(key, location);
     if (Extent* extent = memory.find(key); extent != nullptr && extent->location == location) {
       memory.unlist(*extent);
       memory.settle(*extent);
     }
   }
+  // When a block ends, to the second as far as anything but the index says it.
+  uint32_t exact_expiry_s(const format::Entry& entry, const Block& block) const noexcept {
+    const uint32_t expiry_s = log.life().expiry_s(entry);
+    const Segment& segment = catalog.segment(block.location.segment);
+    return segment.marks.code(block.location.page, expiry_s) == block.expiry_code ? expiry_s : block.expiry_s;
+  }
+  // What memory has of the key, unless its block has left the index since it was read or written.
+  Extent* resident(const IndexKey& key) noexcept {
+    Extent* extent = memory.find(key);
+    if (extent == nullptr || extent->dirty() || catalog.live(key, extent->location)) return extent;
+    memory.unlist(*extent);
+    memory.settle(*extent);
+    return nullptr;
+  }
 
  private:
-  // For the log: whether there is a block that a record of this sequence applies to.
+  void count_evictions(Segment& segment, Eviction why, uint64_t blocks) noexcept {
+    // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
+    if (why != Eviction::DeadScope && why != Eviction::Unreadable) segment.may_return = true;
+    counters.blocks_evicted += blocks;
+    switch (why) {
+      case Eviction::Age: counters.blocks_evicted_age += blocks; break;
+      case Eviction::Expired: counters.blocks_evicted_expired += blocks; break;
+      case Eviction::DeadScope: counters.blocks_evicted_dead_scope += blocks; break;
+      case Eviction::Quota: counters.blocks_evicted_quota += blocks; break;
+      case Eviction::Unreadable: counters.blocks_evicted_unreadable += blocks; break;
+    }
+  }
+  // For the log: whether there is a block that a record of this sequence applies to. Of one in frames nothing in memory says
+  // when it was born: then it may.
   static bool born_before(void* core, const IndexKey& key, uint64_t sequence) {
     const auto& self = *static_cast<const Core*>(core);
-    const Location location = self.catalog.find(key);
-    if (location.valid() && self.catalog.at(location).birth < sequence) return true;
+    if (self.catalog.find(key)) return true;
     const Extent* extent = self.memory.find(key);
     return extent != nullptr && extent->state == ExtentState::Dirty && extent->entry.birth < sequence;
   }

@@ -89,6 +89,21 @@ Status parse_trailer(ConstBytes bytes, const ExtentShape& shape, uint32_t raw_by
   return {};
 }
 
+Status read_tail(const Slot& slot, uint64_t extent_bytes, ExtentShape* shape, uint32_t* raw_bytes) {
+  format::TrailerTail tail;
+  std::byte* to = reinterpret_cast<std::byte*>(&tail);
+  slot.for_range(extent_bytes - sizeof(tail), sizeof(tail), [&](Bytes piece) {
+    std::memcpy(to, piece.data(), piece.size());
+    to += piece.size();
+  });
+  if (tail.magic != format::kTrailerMagic || tail.parts == 0 || tail.parts > wire::kPartsMax || tail.raw_bytes == 0) {
+    return Code::Corrupt;
+  }
+  *shape = {tail.parts, tail.stored_bytes, true};
+  *raw_bytes = tail.raw_bytes;
+  return tail.stored_bytes < extent_bytes && shape->extent_bytes() == extent_bytes ? Status() : Status(Code::Corrupt);
+}
+
 void ExtentVerifier::begin(const ExtentShape& shape, std::vector<PartInfo>* parts) noexcept {
   shape_ = shape;
   parts_ = parts;

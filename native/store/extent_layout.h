@@ -27,6 +27,10 @@ struct ExtentShape {
 // Plain: every part raw and whole pages; anything else has a trailer.
 ExtentShape shape_of(std::span<const PartInfo> parts, uint32_t stored_bytes) noexcept;
 
+inline ExtentShape shape_of(const format::Entry& entry) noexcept {
+  return {entry.parts, entry.stored_bytes, (entry.flags & format::kEntryTrailer) != 0};
+}
+
 // Fills offsets of parts of a plain cut of `block_bytes` by the group's shape. Sums are the caller's.
 void cut_parts(const wire::GroupShape& group, uint32_t block_bytes, std::span<PartInfo> parts) noexcept;
 
@@ -55,6 +59,10 @@ class ExtentVerifier {
   uint32_t part_crc_ = 0;
   uint32_t whole_ = 0;
 };
+
+// What the end of an extent with a trailer says of its shape. Corrupt when that is not an extent of so many bytes; what it
+// says is believed only when the whole extent fits its checksum.
+Status read_tail(const Slot& slot, uint64_t extent_bytes, ExtentShape* shape, uint32_t* raw_bytes);
 
 // The whole check in one go: parts are cut or read from the trailer, sums computed and compared with `checksum` and, for a
 // trailer, with what it says. Corrupt on any difference.

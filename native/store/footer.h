@@ -19,11 +19,12 @@ constexpr uint64_t footer_key_bytes(uint64_t engine_key_bytes) noexcept {
   return engine_key_bytes > format::kEngineKeyInline ? sizeof(format::FooterKey) + engine_key_bytes : 0;
 }
 
-// Writes the footer of a segment page by page, in order: entries, keys, tail.
+// Writes the footer of a segment page by page, in order: entries, keys, tail. Of its roll's entries those that the catalog
+// does not name at their place are void.
 class FooterBuilder {
  public:
-  FooterBuilder(const HashKey& secret, uint32_t shard, const Segment& segment, uint32_t segment_pages, uint64_t sequence,
-                uint64_t store_time_s);
+  FooterBuilder(const HashKey& secret, uint32_t shard, const Catalog& catalog, const Segment& segment, uint32_t segment_pages,
+                uint64_t sequence, uint64_t store_time_s);
   uint32_t pages() const noexcept { return pages_; }
   uint32_t first_place() const noexcept { return segment_pages_ - pages_; }
   uint32_t next_page() const noexcept { return next_page_; }
@@ -32,6 +33,7 @@ class FooterBuilder {
 
  private:
   const HashKey& secret_;
+  const Catalog& catalog_;
   const Segment& segment_;
   format::PageHeader header_;
   uint32_t segment_pages_;

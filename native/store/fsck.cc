@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "store/extent_layout.h"
 #include "store/header_io.h"
 #include "store/names.h"
 #include "store/payload_check.h"
@@ -211,7 +212,7 @@ void Fsck::take(const FsckSegment& segment, const ScannedSegment& scanned, const
     copies_[known].live = false;
   }
   newest_.put(key, copies_.size());
-  copies_.push_back({entry.birth, segment.number, entry.page, block_of(entry).extent_bytes(), entry.checksum,
+  copies_.push_back({entry.birth, segment.number, entry.page, shape_of(entry).extent_bytes(), entry.checksum,
                      entry.page < std::min(scanned.watermark, scanned.next_page), true});
 }
 

@@ -141,7 +141,7 @@ TEST(Life, ListsEveryBlockOnceWithItsKeyInPagesAndAfterARestart) {
     uint64_t cursor = 0;
     do {
       uint32_t page = 0;
-      cursor = bed.store->list("default", cursor, 7, [&](const Listed& listed) {
+      cursor = bed.list("default", cursor, 7, [&](const Listed& listed) {
         ++page;
         EXPECT_TRUE(seen.insert(std::string(as_text(listed.engine_key))).second);
         EXPECT_EQ(listed.block_bytes, 16384U);
@@ -196,6 +196,7 @@ std::vector<Read> reads_of(StoreBed& bed, Waiting& waiting, const std::vector<st
   std::vector<Read> reads(names.size());
   for (size_t i = 0; i < names.size(); ++i) {
     reads[i].key = bed.key(names[i], group);
+    reads[i].component = wire::Component::of(group, 0, 0);
     reads[i].owner = &waiting;
     reads[i].complete = [](Read& read) {
       auto& w = *static_cast<Waiting*>(read.owner);

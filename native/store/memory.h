@@ -63,6 +63,7 @@ class Extent final : public Resident {
   Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
   uint32_t outstanding = 0;
   int32_t error = 0;
+  Block block;  // as the index had it when the read began
   ExtentVerifier verifier;
 
   Extent* newer = nullptr;  // in the order of use, while evictable
@@ -84,6 +85,11 @@ class Memory {
   Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share);
 
   Extent* find(const IndexKey& key) const noexcept;
+  // Committed, and not yet in a frame that has landed.
+  const Extent* find_dirty(const IndexKey& key) const noexcept {
+    const Extent* extent = find(key);
+    return extent != nullptr && extent->state == ExtentState::Dirty ? extent : nullptr;
+  }
   // An unlisted extent with a slot of so many bytes, evicting what is clean; null when there is no memory now.
   Extent* make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept;
   // A slot for somebody's own use, evicting what is clean; empty when there is no memory now.

@@ -17,6 +17,7 @@
   X(NoWatermark, "a flush covers frames that had not landed when it began")                       \
   X(WatermarkAhead, "a frame records as on media what no flush has covered yet")                  \
   X(NoKeyInCheck, "the index key does not depend on the scope")                                   \
+  X(NoKeyInChecksum, "a checksum fits whichever key the index took for another")                  \
   X(NoVerify, "blocks are handed out without their checksum")                                     \
   X(MacNotChecked, "metadata pages are believed without their MAC")                               \
   X(NoReuseCount, "a reused segment keeps its generation")                                        \

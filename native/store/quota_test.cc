@@ -15,7 +15,7 @@ std::string name_of(uint64_t number) { return "block " + std::to_string(number);
 uint64_t listed(StoreBed& bed, std::string_view name = "default") {
   uint64_t count = 0;
   for (uint64_t cursor = 0;;) {
-    cursor = bed.store->list(name, cursor, 7, [&](const Listed&) { ++count; });
+    cursor = bed.list(name, cursor, 7, [&](const Listed&) { ++count; });
     if (cursor == 0) return count;
   }
 }
@@ -229,7 +229,7 @@ TEST(List, ShowsBlocksThatAreInNoFrameYet) {
   std::set<std::string> seen;
   uint64_t cursor = 0;
   do {
-    cursor = bed.store->list("default", cursor, 1, [&](const Listed& block) {
+    cursor = bed.list("default", cursor, 1, [&](const Listed& block) {
       EXPECT_TRUE(seen.insert(std::string(as_text(block.engine_key))).second) << "listed twice";
       EXPECT_EQ(block.block_bytes, kBlockBytes);
     });

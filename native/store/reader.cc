@@ -5,12 +5,19 @@
 #include "store/mutant.h"
 
 namespace halfstep::store {
+namespace {
+
+uint32_t frame_page_of(const Block& block) noexcept {
+  return block.location.page - std::min(block.pages_back, block.location.page);
+}
+
+}  // namespace
 
 // The extent that will answer this read, pinned for it; null when there is none. Sets the read's status: NotFound, or
 // Throttled when the extent is on flash and there is no memory for it.
 Extent* BlockReader::resolve(Read& read) {
   read.status = Code::NotFound;
-  Extent* extent = core_.memory.find(read.key);
+  Extent* extent = core_.resident(read.key);
   if (extent != nullptr && extent->state != ExtentState::Filling) {
     if (!core_.names.alive(extent->entry.scope)) return nullptr;
     if (core_.expired(extent->entry.expiry_s)) {
@@ -21,14 +28,9 @@ Extent* BlockReader::resolve(Read& read) {
     read.status = {};
     return extent;
   }
-  const Location location = core_.catalog.find(read.key);
+  const Block block = core_.catalog.find(read.key);
   // An expired block may be on flash while its successor is being filled.
-  if (!location.valid() || extent != nullptr) {
-    ++core_.counters.misses_absent;
-    return nullptr;
-  }
-  const Block& block = core_.catalog.at(location);
-  if (!core_.names.alive(block.scope)) {
+  if (!block || extent != nullptr || !core_.names.alive(block.scope)) {
     ++core_.counters.misses_absent;
     return nullptr;
   }
@@ -41,11 +43,10 @@ Extent* BlockReader::resolve(Read& read) {
     read.status = Code::Throttled;
     return nullptr;
   }
-  extent->location = location;
-  extent->shape = block.shape();
-  extent->set_block_bytes(block.raw_bytes);
+  extent->location = block.location;
+  extent->block = block;
   extent->entry.scope = block.scope;
-  extent->entry.component = block.component;
+  extent->entry.component = read.component.value;
   extent->entry.expiry_s = block.expiry_s;
   core_.memory.list(*extent);
   core_.memory.pin(*extent);
@@ -66,11 +67,10 @@ Status BlockReader::begin(std::span<Read* const> window) {
       uint64_t bytes = 0;
       for (const Read* read : window) {
         const Extent* known = core_.memory.find(read->key);
-        const Location location = core_.catalog.find(read->key);
         if (known != nullptr) {
           bytes += known->slot().held_bytes();
-        } else if (location.valid()) {
-          bytes += SlotPool::held_bytes(core_.catalog.at(location).extent_bytes());
+        } else if (const Block block = core_.catalog.find(read->key); block) {
+          bytes += SlotPool::held_bytes(block.extent_bytes());
         }
       }
       if (bytes > core_.memory.read_bytes_max()) return Code::TooLarge;
@@ -120,24 +120,14 @@ void BlockReader::undo(std::span<Read* const> window) noexcept {
 }
 
 void BlockReader::submit(Extent& extent) {
-  const Block& block = core_.catalog.at(extent.location);
-  Segment& segment = core_.catalog.segment(extent.location.segment);
+  const Block& block = extent.block;
+  Segment& segment = core_.catalog.segment(extent.block.location.segment);
   ++segment.reads_in_flight;
   ++in_flight_;
   extent.error = 0;
-  if (!extent.shape.trailer) {
-    const wire::GroupShape* group = core_.names.group(block.scope, {block.component});
-    extent.part_table().resize(extent.shape.parts);
-    if (group != nullptr && group->parts_of(block.raw_bytes) == extent.shape.parts) {
-      cut_parts(*group, block.raw_bytes, extent.part_table());
-    } else {  // an entry that does not fit its layout: one part over all fails the check without reading out of bounds
-      extent.error = -EBADMSG;
-      extent.part_table().assign(1, {0, extent.shape.stored_bytes, extent.shape.stored_bytes, 0, 0, 0});
-    }
-    extent.verifier.begin(extent.shape, &extent.part_table());
-  }
+  if (!block.trailer) cut(extent);
   Transfer** last = &extent.pieces;
-  const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.page} * kPageBytes;
+  const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.location.page} * kPageBytes;
   TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
     Transfer& piece = core_.transfers.take();
     piece.request.op = io::Op::Read;
@@ -150,10 +140,27 @@ void BlockReader::submit(Extent& extent) {
     last = &piece.next;
     ++extent.outstanding;
   });
-  extent.slot().for_range(0, extent.shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
+  extent.slot().for_range(0, block.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
   cutter.finish();
   extent.reader = this;
   for (Transfer* piece = extent.pieces; piece != nullptr; piece = piece->next) core_.engine.submit(piece->request);
+}
+
+// A plain block is as long as its extent, and its group says how it is cut.
+void BlockReader::cut(Extent& extent) {
+  const auto bytes = static_cast<uint32_t>(extent.block.extent_bytes());
+  const wire::GroupShape* group = core_.names.group(extent.entry.scope, {extent.entry.component});
+  const uint32_t parts = group != nullptr ? group->parts_of(bytes) : 0;
+  extent.shape = {parts, bytes, false};
+  extent.set_block_bytes(bytes);
+  extent.part_table().resize(parts);
+  if (parts != 0) {
+    cut_parts(*group, bytes, extent.part_table());
+  } else {  // an entry that does not fit its layout: one part over all fails the check without reading out of bounds
+    extent.error = -EBADMSG;
+    extent.part_table().assign(1, {0, bytes, bytes, 0, 0, 0});
+  }
+  extent.verifier.begin(extent.shape, &extent.part_table());
 }
 
 void BlockReader::on_piece(io::Request& request) {
@@ -164,7 +171,7 @@ void BlockReader::on_piece(io::Request& request) {
   while (extent.pieces != nullptr && extent.pieces->landed) {
     Transfer& piece = *extent.pieces;
     extent.pieces = piece.next;
-    if (extent.error == 0 && !extent.shape.trailer) extent.verifier.feed({piece.request.data, piece.request.bytes});
+    if (extent.error == 0 && !extent.block.trailer) extent.verifier.feed({piece.request.data, piece.request.bytes});
     self.core_.transfers.give(piece);
   }
   if (--extent.outstanding == 0) self.landed(extent);
@@ -172,19 +179,22 @@ void BlockReader::on_piece(io::Request& request) {
 
 bool BlockReader::verify(Extent& extent) {
   if (extent.error != 0) return false;
-  if (HALFSTEP_MUTANT(NoVerify) && !extent.shape.trailer) return true;
-  const Block& block = core_.catalog.at(extent.location);
-  if (!extent.shape.trailer) return extent.verifier.checksum() == block.checksum();
-  return verify_extent(extent.slot(), extent.shape, nullptr, block.raw_bytes, block.checksum(), &extent.part_table()).ok();
+  const Block& block = extent.block;
+  const uint32_t checksum = block.checksum(extent.key);
+  if (!block.trailer) return HALFSTEP_MUTANT(NoVerify) || extent.verifier.checksum() == checksum;
+  uint32_t raw_bytes = 0;
+  if (!read_tail(extent.slot(), block.extent_bytes(), &extent.shape, &raw_bytes).ok()) return false;
+  extent.set_block_bytes(raw_bytes);
+  return verify_extent(extent.slot(), extent.shape, nullptr, raw_bytes, checksum, &extent.part_table()).ok();
 }
 
 void BlockReader::landed(Extent& extent) {
-  --core_.catalog.segment(extent.location.segment).reads_in_flight;
+  --core_.catalog.segment(extent.block.location.segment).reads_in_flight;
   --in_flight_;
   if (verify(extent)) return finish(extent, {});
   if (extent.attempts++ == 0) return submit(extent);
   // Its segment must not be reclaimed before the verdict.
-  ++core_.catalog.segment(extent.location.segment).reads_in_flight;
+  ++core_.catalog.segment(extent.block.location.segment).reads_in_flight;
   ++in_flight_;
   to_check_.push_back(&extent);
   check_next();
@@ -193,13 +203,12 @@ void BlockReader::landed(Extent& extent) {
 void BlockReader::check_next() {
   if (checking_ || to_check_.empty()) return;
   checking_ = true;
-  const Location location = to_check_.front()->location;
-  const Block& block = core_.catalog.at(location);
+  const Block& block = to_check_.front()->block;
   const uint32_t pages = std::min<uint32_t>(block.pages_back, format::kFrameHeaderPagesMax);
   frame_header_.clear();
   check_ = {};
   check_.op = io::Op::Read;
-  check_.offset = core_.places.segment(location.segment) + uint64_t{block.page - block.pages_back} * kPageBytes;
+  check_.offset = core_.places.segment(block.location.segment) + uint64_t{frame_page_of(block)} * kPageBytes;
   check_.data = frame_header_.bytes().data();
   check_.bytes = pages * kPageBytes;
   check_.owner = this;
@@ -211,19 +220,19 @@ void BlockReader::checked() {
   Extent& extent = *to_check_.front();
   to_check_.erase(to_check_.begin());
   checking_ = false;
-  const Segment& segment = core_.catalog.segment(extent.location.segment);
-  const Block& block = core_.catalog.at(extent.location);
+  const Segment& segment = core_.catalog.segment(extent.block.location.segment);
+  const Block& block = extent.block;
   bool collision = false;
   for (uint32_t p = 0; check_.error == 0 && p < check_.bytes / kPageBytes; ++p) {
     format::PageHeader header;
-    const PageAddress address{0, 0, segment.number, block.page - block.pages_back + p, segment.generation};
+    const PageAddress address{0, 0, segment.number, frame_page_of(block) + p, segment.generation};
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry entry = entry_at(frame_header_.page(p), i);
-      if (entry.page == block.page) collision = !(IndexKey{entry.key_low, entry.key_high} == block.key);
+      if (entry.page == block.location.page) collision = !(IndexKey{entry.key_low, entry.key_high} == extent.key);
     }
   }
-  --core_.catalog.segment(extent.location.segment).reads_in_flight;
+  --core_.catalog.segment(extent.block.location.segment).reads_in_flight;
   --in_flight_;
   if (collision) {
     ++core_.counters.misses_collision;
@@ -231,10 +240,9 @@ void BlockReader::checked() {
   } else {
     const bool unreadable = extent.error != 0 && extent.error != -EBADMSG;
     ++(unreadable ? core_.counters.misses_io : core_.counters.misses_corrupt);
-    if (block.live) {
-      const IndexKey key = block.key;
-      core_.evict(extent.location, Eviction::Unreadable);
-      core_.bury(key);
+    if (core_.catalog.live(extent.key, block.location)) {
+      core_.evict(extent.key, block, Eviction::Unreadable);
+      core_.bury(extent.key);
     }
     finish(extent, unreadable ? Status(Code::IoError, extent.error) : Status(Code::Corrupt));
   }
@@ -246,8 +254,8 @@ void BlockReader::finish(Extent& extent, Status status) {
   extent.waiters = nullptr;
   core_.memory.set_state(extent, ExtentState::Clean);
   // Reclaim may have moved the block while it was being read.
-  if (status.ok() && extent.listed && !core_.catalog.at(extent.location).live) {
-    extent.location = core_.catalog.find(extent.key);
+  if (status.ok() && extent.listed && !core_.catalog.live(extent.key, extent.location)) {
+    extent.location = core_.catalog.find(extent.key).location;
     if (!extent.location.valid()) core_.memory.unlist(extent);
   }
   if (!status.ok()) core_.memory.unlist(extent);

@@ -25,6 +25,7 @@ class BlockReader {
   Extent* resolve(Read& read);
   void undo(std::span<Read* const> window) noexcept;
   void submit(Extent& extent);
+  void cut(Extent& extent);
   void landed(Extent& extent);
   bool verify(Extent& extent);
   void check_next();

@@ -309,10 +309,10 @@ void RecordLog::forget_life(uint64_t oldest_generation, uint64_t store_time_s) {
   life_.forget_unless([&](const LifeRecords::Entry& entry) {
     const bool hold = entry.kind == format::RecordKind::Hold;
     if (hold && entry.value <= store_time_s) return false;
-    if (setup_.alive == nullptr || setup_.alive(setup_.alive_owner, entry.key, entry.sequence)) return true;
     const uint64_t tombstone = buried.find({entry.key.low, entry.key.high});
-    const bool dead = tombstone != index::Table::kNone && tombstone > entry.sequence;
-    return !dead && entry.sequence >= oldest_generation;
+    if (tombstone != index::Table::kNone && tombstone > entry.sequence) return false;
+    if (setup_.alive == nullptr || setup_.alive(setup_.alive_owner, entry.key, entry.sequence)) return true;
+    return entry.sequence >= oldest_generation;
   });
 }
 

@@ -58,7 +58,7 @@ class RecordLog {
     Places places;
     HashKey secret;
     uint32_t shard = 0;
-    // Whether a block is there, in frames or in memory, that was born before `sequence`. Null: all are.
+    // Whether a block may be there, in frames or in memory, that was born before `sequence`. Null: all are.
     bool (*alive)(void* owner, const IndexKey& key, uint64_t sequence) = nullptr;
     void* alive_owner = nullptr;
   };
@@ -88,23 +88,16 @@ class RecordLog {
   bool crowded() const noexcept { return live_pages() * 4 >= uint64_t{half_pages()} * 3; }
   // Crowded, idle, and something has changed since the last time.
   bool wants_prune() const noexcept;
-  // Drops the tombstones that bury nothing: `walk(visit)` calls visit(key, birth) for every record of the segments that hold
-  // frames. Those with a sequence above `keep_above` stay: not all records are known that they may bury.
-  template <typename Walk>
-  void prune(uint64_t keep_above, Walk&& walk) {
-    index::Table newest(tombstones_.size());
-    for (const Tombstone& t : tombstones_) newest.put({t.key.low, t.key.high}, t.sequence);
-    index::Table needed;
-    walk([&](const IndexKey& key, uint64_t birth) {
-      const uint64_t sequence = newest.find({key.low, key.high});
-      if (sequence != index::Table::kNone && birth < sequence) needed.put({key.low, key.high}, sequence);
-    });
-    std::erase_if(tombstones_, [&](const Tombstone& t) {
-      const Hash128 key{t.key.low, t.key.high};
-      return newest.find(key) != t.sequence || (t.sequence <= keep_above && needed.find(key) == index::Table::kNone);
-    });
-    prune_due_ = false;
+  // In order of sequence.
+  const std::deque<Tombstone>& tombstones() const noexcept { return tombstones_; }
+  void begin_prune() noexcept { prune_due_ = false; }
+  // Ends it: drops those of which drop(const Tombstone&) says yes. False while something is being written: try again.
+  template <typename Drop>
+  bool end_prune(Drop&& drop) {
+    if (step_ != Step::Idle) return false;
+    std::erase_if(tombstones_, drop);
     pruned_count_ = tombstones_.size();
+    return true;
   }
   // Tombstones are answered in the order in which they were appended: of so many, so many.
   uint64_t tombstones_appended() const noexcept { return tombstones_appended_; }
@@ -187,7 +180,7 @@ class RecordLog {
   bool copy_failed_ = false;   // of this batch or snapshot, in one of the copies
   bool snapshot_again_ = false;
   bool prune_due_ = false;   // a segment has a new generation
-  size_t pruned_count_ = 0;  // tombstones left by the last prune()
+  size_t pruned_count_ = 0;  // tombstones left by the last one
   uint64_t tombstones_appended_ = 0;
   uint64_t tombstones_answered_ = 0;
 

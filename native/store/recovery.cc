@@ -14,6 +14,9 @@ namespace {
 // A store that lost count of its sequence starts above anything that an earlier start can have drawn.
 constexpr uint32_t kSequenceBitsPerStart = 40;
 
+// Entries for which the index asks for its memory in advance.
+constexpr size_t kAhead = 12;
+
 class Recovery {
  public:
   Recovery(Core& core, RecoveryReport* report)
@@ -23,9 +26,12 @@ class Recovery {
 
  private:
   void load_log();
+  void note_pins();
   void take_pins();
   void load_segment(uint32_t number);
-  bool publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found);
+  void publish(Segment& segment, const FoundEntry& found, const Touch& touch);
+  bool superseded(const format::Entry& entry, const Block& known);
+  bool superseded_by_roll(const format::Entry& entry, const Block& known);
   bool verify(const Segment& segment, const format::Entry& entry);
   bool read_and_check(const Segment& segment, const format::Entry& entry);
   void seal(Segment& segment);
@@ -42,6 +48,10 @@ class Recovery {
   SegmentScanner scanner_;
   LogContents log_;
   std::vector<IndexKey> unreadable_;  // failed their check
+  index::Table pinned_;               // keys that the log pins -> birth of the block that was published
+  PageBuffer frame_header_{format::kFrameHeaderPagesMax};
+  ScannedSegment scanned_;  // of one segment after the other
+  std::vector<Touch> touches_;
   uint64_t sequence_max_ = 0;
   uint64_t touch_time_ = 0;
   bool flush_failed_ = false;
@@ -50,6 +60,7 @@ class Recovery {
 Status Recovery::run() {
   const uint64_t began_us = core_.clock.now_us();
   load_log();
+  note_pins();
   std::vector<uint32_t> newest_first;
   for (uint32_t number = 0; number < log_.segments.size(); ++number) {
     const SegmentRecord& record = log_.segments[number];
@@ -74,7 +85,7 @@ Status Recovery::run() {
     if (segment.state == SegmentState::Ended && segment.frames > 0) seal(segment);
     // What is walked again at the next start may say more than it did now.
     segment.records_missing = segment.records_missing || segment.state == SegmentState::Ended;
-    if (segment.state == SegmentState::Sealed) segment.entries = {};
+    segment.roll.reset();
   }
   if (flush()) {
     // Whatever was read is on media now.
@@ -102,12 +113,19 @@ Status Recovery::run() {
   take_pins();
   // Their entries may still be on flash: who is told that they are gone must not find them after a restart.
   for (const IndexKey& key : unreadable_) {
-    if (!core_.catalog.find(key).valid()) core_.bury(key);
+    if (!core_.catalog.find(key)) core_.bury(key);
   }
   report_.blocks = core_.catalog.live_blocks();
   report_.bytes = core_.catalog.live_bytes();
   report_.micros = core_.clock.now_us() - began_us;
   return {};
+}
+
+// A hold counts for births below its own sequence, and of births nothing stays in memory but these.
+void Recovery::note_pins() {
+  for (const LifeRecords::Entry& entry : log_.life.entries()) {
+    if (entry.kind == format::RecordKind::Hold) pinned_.put(hash_of(entry.key), format::kSequenceLimit);
+  }
 }
 
 // Persistent holds of the blocks that are there, whatever the budget says now.
@@ -116,15 +134,15 @@ void Recovery::take_pins() {
   const uint64_t now_s = core_.store_time_s();
   for (const LifeRecords::Entry& entry : core_.log.life().entries()) {
     if (entry.kind != format::RecordKind::Hold || entry.value <= now_s) continue;
-    const Location location = core_.catalog.find(entry.key);
-    if (!location.valid() || core_.catalog.at(location).birth >= entry.sequence) continue;
-    const Block& block = core_.catalog.at(location);
+    const uint64_t birth = pinned_.find(hash_of(entry.key));
+    const Block block = core_.catalog.find(entry.key);
+    if (!block || birth >= entry.sequence) continue;
     if (!core_.holds.pin(entry.key, entry.owner, now_us, until_us_of(entry.value, now_s, now_us),
                          {block.scope, block.extent_bytes()})) {
       note("persistent holds: more than holds_max; the rest holds nothing until the next start");
       return;
     }
-    core_.catalog.set_held(location, true);
+    core_.catalog.set_held(entry.key, true);
     ++report_.pins;
   }
 }
@@ -150,7 +168,7 @@ void Recovery::load_log() {
 
 void Recovery::load_segment(uint32_t number) {
   Segment& segment = core_.catalog.segment(number);
-  ScannedSegment scanned;
+  ScannedSegment& scanned = scanned_;
   scanner_.scan(number, segment.generation, &scanned);
   sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
   core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
@@ -173,47 +191,88 @@ void Recovery::load_segment(uint32_t number) {
   segment.frames = scanned.frames;
   segment.next_page = segment.written_page = scanned.next_page;
   segment.durable_page = std::min(scanned.watermark, scanned.next_page);
-  for (const FoundEntry& found : scanned.entries) {
-    if (!scanned.by_footer) {
-      segment.entries.push_back(found.present ? found.entry : format::Entry{});
-      segment.long_key_bytes += footer_key_bytes(found.key_bytes);
+  core_.catalog.begin(segment, core_.store_time_s());
+  touches_.assign(scanned.entries.size(), {});
+  touch_time_ = std::max(touch_time_, read_touches(core_, io_, segment, &touches_));
+  for (size_t ordinal = 0; ordinal < scanned.entries.size(); ++ordinal) {
+    if (ordinal + kAhead < scanned.entries.size()) {
+      const format::Entry& ahead = scanned.entries[ordinal + kAhead].entry;
+      core_.catalog.prefetch({ahead.key_low, ahead.key_high});
     }
+    const FoundEntry& found = scanned.entries[ordinal];
     segment.records_missing = segment.records_missing || !found.present;
-    if (!publish(segment, scanned, found)) core_.catalog.add_dead(segment, found.entry);
+    publish(segment, found, touches_[ordinal]);
   }
-  touch_time_ = std::max(touch_time_, restore_touches(core_, io_, segment));
+  segment.lengths.shrink();
+  if (scanned.by_footer) return;
+  // Until it has a footer.
+  for (const FoundEntry& found : scanned.entries) segment.long_key_bytes += footer_key_bytes(found.key_bytes);
+  segment.roll = std::make_unique<Roll>(std::move(scanned));
 }
 
-// False when the entry keeps nothing but its ordinal.
-bool Recovery::publish(Segment& segment, const ScannedSegment& scanned, const FoundEntry& found) {
-  if (!found.present || found.gone) return false;
+void Recovery::publish(Segment& segment, const FoundEntry& found, const Touch& touch) {
+  if (!found.present || found.gone) return;
   format::Entry entry = found.entry;
   const IndexKey key{entry.key_low, entry.key_high};
   entry.expiry_s = log_.life.expiry_s(entry);
   if (!core_.names.alive(entry.scope)) {
     ++report_.blocks_dropped_dead_scope;
-    return false;
+    return;
   }
   const uint64_t buried = log_.tombstones.find(hash_of(key));
   if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
     ++report_.blocks_dropped_deleted;
-    return false;
+    return;
   }
   if (core_.expired(entry.expiry_s)) {
     ++report_.blocks_dropped_expired;
     segment.may_return = true;  // the clock may go back
-    return false;
+    return;
   }
-  // Segments come newest first: of one birth the copy that is there already is the newer one.
-  const Location known = core_.catalog.find(key);
-  if (known.valid() && core_.catalog.at(known).birth >= entry.birth) return false;
+  const Block known = core_.catalog.find(key);
+  if (known && !superseded(entry, known)) return;
   if (entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified) && !verify(segment, entry)) {
     ++report_.blocks_dropped_corrupt;
     unreadable_.push_back(key);
-    return false;
+    return;
   }
-  core_.catalog.add(segment, entry, ConstBytes(scanned.keys).subspan(found.key_at, found.key_bytes), false);
-  return true;
+  core_.catalog.note(segment, entry, core_.store_time_s());
+  if (!core_.catalog.add(segment, entry, touch, false).ok()) {
+    ++core_.counters.index_full;
+    ++report_.blocks_dropped_index_full;
+    segment.may_return = true;
+    return;
+  }
+  if (pinned_.find(hash_of(key)) != index::Table::kNone) pinned_.put(hash_of(key), entry.birth);
+}
+
+// Whether this entry's block is newer than the one that is known. Segments come newest first, so that of one birth the copy
+// that is there already is the newer one. How old that is only its frame says.
+bool Recovery::superseded(const format::Entry& entry, const Block& known) {
+  const uint32_t pages = std::min<uint32_t>(known.pages_back, format::kFrameHeaderPagesMax);
+  const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
+  const Segment& segment = core_.catalog.segment(known.location.segment);
+  const uint64_t place = core_.places.segment(segment.number) + uint64_t{first} * kPageBytes;
+  if (!io_.read(place, frame_header_.bytes().first(size_t{pages} * kPageBytes)).ok()) return superseded_by_roll(entry, known);
+  for (uint32_t p = 0; p < pages; ++p) {
+    format::PageHeader header;
+    const PageAddress address{0, 0, segment.number, first + p, segment.generation};
+    if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
+    for (uint32_t i = 0; i < header.entries; ++i) {
+      const format::Entry there = entry_at(frame_header_.page(p), i);
+      if (there.page == known.location.page) return entry.birth > there.birth;
+    }
+  }
+  return superseded_by_roll(entry, known);
+}
+
+// The page of its frame is damaged: the segment's other word for it.
+bool Recovery::superseded_by_roll(const format::Entry& entry, const Block& known) {
+  ScannedSegment there;
+  scanner_.scan(known.location.segment, core_.catalog.segment(known.location.segment).generation, &there);
+  return std::any_of(there.entries.begin(), there.entries.end(), [&](const FoundEntry& found) {
+    return found.present && found.entry.page == known.location.page && entry.birth > found.entry.birth;
+  });
 }
 
 // Twice, as the reader does: what was read wrongly once may be right on media.
@@ -222,11 +281,10 @@ bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
 }
 
 bool Recovery::read_and_check(const Segment& segment, const format::Entry& entry) {
-  const Block block = block_of(entry);
-  const uint64_t bytes = block.extent_bytes();
+  const uint64_t bytes = shape_of(entry).extent_bytes();
   Slot slot = core_.slots.take(bytes);
   if (slot.empty()) return false;
-  uint64_t place = core_.places.segment(segment.number) + uint64_t{block.page} * kPageBytes;
+  uint64_t place = core_.places.segment(segment.number) + uint64_t{entry.page} * kPageBytes;
   slot.for_range(0, bytes, [&](Bytes piece) {
     io_.add_read(place, piece);
     place += piece.size();
@@ -243,7 +301,7 @@ void Recovery::seal(Segment& segment) {
   if (!flush()) return;
   segment.durable_page = segment.next_page;
   // With the sequence of its newest frame: a segment is as old as its frames, not as its footer.
-  FooterBuilder builder(core_.page_secret, 0, segment, core_.places.segment_pages(), segment.newest_frame,
+  FooterBuilder builder(core_.page_secret, 0, core_.catalog, segment, core_.places.segment_pages(), segment.newest_frame,
                         core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
   PageBuffer pages(builder.pages());

@@ -9,12 +9,12 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint64_t kVerifyBytesPerTurn = 256 * KiB;
-constexpr uint64_t kNowhere = UINT64_MAX;
 
 }  // namespace
 
-Rewriter::Rewriter(Core& core, Streams& streams, const ReclaimPolicy& policy)
-    : core_(core), streams_(streams), policy_(policy) {
+Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy)
+    : core_(core), streams_(streams), rolls_(rolls), policy_(policy) {
+  request_.done = [](RollRequest&) {};
   if (core_.rewrite_bytes >= 2 * kFrameHeaderBytes) buffer_ = core_.slots.take(core_.rewrite_bytes);
 }
 
@@ -25,13 +25,14 @@ void Rewriter::start(Segment& victim, bool last_word) {
   gave_up_ = flush_asked_ = false;
   failures_ = 0;
   next_ordinal_ = 0;
-  frame_page_ = UINT32_MAX;
+  request_.segment = victim.number;
+  rolls_.read(request_);
 }
 
 void Rewriter::turn() {
   if (victim_ == nullptr) return;
   publish();
-  if (outstanding_ > 0 || copies_out_ > 0) return;
+  if (request_.busy || outstanding_ > 0 || copies_out_ > 0) return;
   if (!items_.empty()) {
     verify_some();
     if (verify_next_ == items_.size()) commit_chunk();
@@ -40,9 +41,10 @@ void Rewriter::turn() {
   large_ = Slot();
   if (!gave_up_) choose_chunk();
   if (!items_.empty()) return read_chunk();
-  if (next_ordinal_ < victim_->blocks.size() && !gave_up_) return;
+  if (next_ordinal_ < request_.scanned.entries.size() && !gave_up_) return;
   if (moves_.empty()) {
     victim_ = nullptr;
+    request_.scanned = {};
   } else if (!flush_asked_) {
     flush_asked_ = true;
     streams_.copies().want_flush();
@@ -56,8 +58,14 @@ void Rewriter::give_up() {
 
 // ---- What is read ----------------------------------------------------------------------------------------------------------
 
+Block Rewriter::block_of(const FoundEntry& found) const noexcept {
+  if (!found.present) return {};
+  const Block block = core_.catalog.find({found.entry.key_low, found.entry.key_high});
+  return block.location == core_.catalog.location_of(*victim_, found.entry) ? block : Block();
+}
+
 bool Rewriter::worth_keeping(const Block& block) noexcept {
-  if (!block.live || core_.expired(block.expiry_s) || !core_.names.alive(block.scope)) return false;
+  if (!block || core_.expired(block.expiry_s) || !core_.names.alive(block.scope)) return false;
   const LogClock& clock = core_.catalog.clock();
   return block.held || policy_.worth_keeping(block.touch_class, clock.now() - clock.when(block.touch_stamp));
 }
@@ -65,24 +73,18 @@ bool Rewriter::worth_keeping(const Block& block) noexcept {
 void Rewriter::choose_chunk() {
   ranges_.clear();
   uint64_t at = 0;
-  uint64_t header_at = kNowhere;
-  for (; next_ordinal_ < victim_->blocks.size(); ++next_ordinal_) {
-    const Block& block = victim_->blocks[next_ordinal_];
-    if (block.pages_back == 0) continue;  // only its ordinal was found again
-    if (const uint32_t frame = block.page - block.pages_back; frame != frame_page_) {
-      frame_page_ = frame;
-      frame_header_pages_ = std::min<uint32_t>(block.pages_back, format::kFrameHeaderPagesMax);
-      header_at = kNowhere;
-    }
-    if (worth_keeping(block) && !choose(block, &at, &header_at)) return;
+  const std::vector<FoundEntry>& entries = request_.scanned.entries;
+  for (; next_ordinal_ < entries.size(); ++next_ordinal_) {
+    const FoundEntry& found = entries[next_ordinal_];
+    const Block block = block_of(found);
+    if (worth_keeping(block) && !choose(found, block, &at)) return;
   }
 }
 
 // False when the chunk is full.
-bool Rewriter::choose(const Block& block, uint64_t* at, uint64_t* header_at) {
+bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t* at) {
   const uint64_t bytes = block.extent_bytes();
-  const uint64_t header_bytes = uint64_t{frame_header_pages_} * kPageBytes;
-  const bool large = bytes + kFrameHeaderBytes > buffer_.bytes();
+  const bool large = bytes > buffer_.bytes();
   if (large) {
     if (!items_.empty()) return false;
     large_ = core_.memory.take(bytes);
@@ -90,17 +92,12 @@ bool Rewriter::choose(const Block& block, uint64_t* at, uint64_t* header_at) {
       ++failures_;
       return true;
     }
-  } else if (*at + (*header_at == kNowhere ? header_bytes : 0) + bytes > buffer_.bytes()) {
+  } else if (*at + bytes > buffer_.bytes()) {
     return false;
   }
-  if (*header_at == kNowhere) {
-    *header_at = *at;
-    *at += header_bytes;
-    want_range(frame_page_, buffer_, *header_at, header_bytes);
-  }
   const Slot& slot = large ? large_ : buffer_;
-  items_.push_back({next_ordinal_, &slot, large ? 0 : *at, *header_at, frame_header_pages_, frame_page_});
-  want_range(block.page, slot, items_.back().at, bytes);
+  items_.push_back({&found, &slot, large ? 0 : *at});
+  want_range(block.location.page, slot, items_.back().at, bytes);
   if (!large) {
     *at += bytes;
     return true;
@@ -125,7 +122,6 @@ void Rewriter::read_chunk() {
   ++victim_->reads_in_flight;
   read_failed_ = false;
   verify_next_ = 0;
-  opened_at_ = kNowhere;
   Transfer* first = nullptr;
   for (const Range& range : ranges_) {
     TransferCutter cutter(core_.slots.arena(), range.device_offset, [&](uint64_t offset, Bytes bytes) {
@@ -166,71 +162,56 @@ void Rewriter::verify_some() {
   uint64_t bytes = 0;
   while (verify_next_ < items_.size() && bytes < kVerifyBytesPerTurn) {
     const Item& item = items_[verify_next_++];
-    const Block& block = victim_->blocks[item.ordinal];
-    if (gave_up_ || !block.live) continue;
+    const Block block = block_of(*item.found);
+    if (gave_up_ || !block) continue;
     bytes += block.extent_bytes();
     Extent& copy = take_copy();
-    if (verify(item, copy)) {
+    if (verify(item, block, copy)) {
       verified_.push_back(&copy);
     } else {
       give_copy(copy);
-      drop_unreadable(item);
+      drop_unreadable(item, block);
     }
   }
 }
 
-// The block's entry as its frame has it; false when that page is damaged, or says something else.
-bool Rewriter::find_entry(const Item& item, const Block& block, format::Entry* entry) {
-  for (uint32_t p = 0; p < item.header_pages; ++p) {
-    Bytes page;
-    const uint64_t at = item.header_at + uint64_t{p} * kPageBytes;
-    buffer_.for_range(at, kPageBytes, [&](Bytes piece) { page = piece; });
-    if (at != opened_at_) {
-      const PageAddress address{0, 0, victim_->number, item.frame_page + p, victim_->generation};
-      opened_at_ = at;
-      if (!open_page(core_.page_secret, page, format::PageKind::FrameEntries, address, &opened_).ok()) opened_.entries = 0;
-    }
-    if (item.ordinal < opened_.first_entry || item.ordinal - opened_.first_entry >= opened_.entries) continue;
-    *entry = entry_at(page, item.ordinal - opened_.first_entry);
-    return entry->page == block.page && entry->birth == block.birth && entry->checksum == block.checksum() &&
-           IndexKey{entry->key_low, entry->key_high} == block.key;
-  }
-  return false;
-}
-
-bool Rewriter::verify(const Item& item, Extent& copy) {
-  const Block& block = victim_->blocks[item.ordinal];
-  const ConstBytes engine_key = victim_->key_of(block);
-  if (!find_entry(item, block, &copy.entry) || copy.entry.engine_key_bytes != engine_key.size()) return false;
-  copy.entry.expiry_s = block.expiry_s;  // it may have been changed since
-  copy.key = block.key;
-  copy.shape = block.shape();
-  copy.set_block_bytes(block.raw_bytes);
+bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
+  const FoundEntry& found = *item.found;
+  const ConstBytes engine_key = request_.scanned.key_of(found);
+  copy.entry = found.entry;
+  copy.key = {found.entry.key_low, found.entry.key_high};
+  const uint32_t checksum = block.checksum(copy.key);
+  if (engine_key.size() != copy.entry.engine_key_bytes || checksum != copy.entry.checksum) return false;
+  copy.entry.expiry_s = core_.exact_expiry_s(found.entry, block);  // it may have been changed since
+  copy.shape = shape_of(copy.entry);
+  copy.set_block_bytes(copy.entry.raw_bytes);
   std::memcpy(copy.engine_key.data(), engine_key.data(), engine_key.size());
   copy.lent = item.slot;
   copy.lent_at = item.at;
-  copy.original = {victim_->number, item.ordinal};
+  copy.original = block.location;
+  copy.block = block;
   const uint64_t bytes = block.extent_bytes();
+  if (copy.shape.extent_bytes() != bytes) return false;
   copy.part_table().clear();
   if (copy.shape.trailer) {
     uint32_t crc = 0;
     copy.for_range(0, bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
-    return crc == block.checksum();
+    return crc == checksum;
   }
-  const wire::GroupShape* group = core_.names.group(block.scope, {block.component});
-  if (group == nullptr || group->parts_of(block.raw_bytes) != copy.shape.parts) return false;
+  const wire::GroupShape* group = core_.names.group(block.scope, {copy.entry.component});
+  if (group == nullptr || group->parts_of(copy.entry.raw_bytes) != copy.shape.parts) return false;
   copy.part_table().resize(copy.shape.parts);
-  cut_parts(*group, block.raw_bytes, copy.part_table());
+  cut_parts(*group, copy.entry.raw_bytes, copy.part_table());
   copy.verifier.begin(copy.shape, &copy.part_table());
   copy.for_range(0, bytes, [&](Bytes piece) { copy.verifier.feed(piece); });
-  return copy.verifier.checksum() == block.checksum();
+  return copy.verifier.checksum() == checksum;
 }
 
-void Rewriter::drop_unreadable(const Item& item) {
+void Rewriter::drop_unreadable(const Item& item, const Block& block) {
   ++failures_;
   if (!last_word_ || read_failed_) return;  // a device that answers with errors now may answer later
-  const IndexKey key = victim_->blocks[item.ordinal].key;
-  core_.evict({victim_->number, item.ordinal}, Eviction::Unreadable);
+  const IndexKey key{item.found->entry.key_low, item.found->entry.key_high};
+  core_.evict(key, block, Eviction::Unreadable);
   core_.bury(key);
 }
 
@@ -249,36 +230,39 @@ void Rewriter::commit_chunk() {
 }
 
 void Rewriter::landed(Extent& copy, uint32_t end_page) {
-  const Block& block = core_.catalog.at(copy.original);
-  moves_.push_back({copy.original, copy.location, core_.catalog.segment(copy.location.segment).generation, end_page,
-                    block.touch_stamp, block.touch_class});
+  const uint32_t segment = copy.location.segment;
+  Move& move = moves_.emplace_back();
+  move = {copy.key, copy.original, copy.entry, segment, core_.catalog.segment(segment).generation, end_page, copy.block, {}};
+  const Block now = core_.catalog.find(copy.key);
+  move.touch = {now.touch_stamp, now.touch_class};
   give_copy(copy);
   --copies_out_;
 }
 
 void Rewriter::failed(Extent& copy) {
-  if (core_.catalog.at(copy.original).live) ++failures_;
+  if (core_.catalog.live(copy.key, copy.original)) ++failures_;
   give_copy(copy);
   --copies_out_;
 }
 
 // Copies that are on media take the place of their originals; those that will never be, not.
 void Rewriter::publish() {
-  std::erase_if(moves_, [this](const Move& move) {
-    const Segment& segment = core_.catalog.segment(move.copy.segment);
+  std::erase_if(moves_, [this](Move& move) {
+    Segment& segment = core_.catalog.segment(move.segment);
     if (segment.generation != move.generation || segment.durable_page < move.end_page) {
       const bool lost = segment.generation != move.generation ||
                         (segment.state == SegmentState::Ended && !streams_.of(segment).unflushed(segment));
       failures_ += lost ? 1 : 0;
       return lost;
     }
-    const Block& original = core_.catalog.at(move.original);
-    const bool touched = original.touch_stamp != move.touch_stamp || original.touch_class != move.touch_class;
-    const IndexKey key = original.key;
-    if (!core_.catalog.move(move.original, move.copy, touched)) return true;
-    Extent* resident = core_.memory.find(key);
+    const Block original = core_.catalog.find(move.key);
+    if (!(original.location == move.original) || core_.expired(original.expiry_s)) return true;
+    const bool touched = original.touch_stamp != move.touch.stamp || original.touch_class != move.touch.touch_class;
+    if (original.expiry_code != move.chosen.expiry_code) move.copy.expiry_s = original.expiry_s;  // changed meanwhile
+    if (!core_.catalog.move(move.key, move.original, move.copy, segment, touched)) return true;
+    Extent* resident = core_.memory.find(move.key);
     if (resident != nullptr && resident->state == ExtentState::Clean && resident->location == move.original) {
-      resident->location = move.copy;
+      resident->location = core_.catalog.location_of(segment, move.copy);
     }
     return true;
   });

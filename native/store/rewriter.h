@@ -1,6 +1,6 @@
 // rewriter.h — copies what is worth keeping of a segment that is to be reclaimed into the stream of copies.
-// In chunks of its own buffer: frame headers and kept extents are read in order of place, neighbours as one; each extent is
-// verified against its checksum and its own entry; then the chunk goes to the writer of copies. When a copy is on media the
+// The segment's roll is read again, then what is kept, in chunks of its own buffer, in order of place, neighbours as one; each
+// extent is verified against its checksum; then the chunk goes to the writer of copies. When a copy is on media the
 // index is moved to it, if it still names the original: a block that was deleted, written anew or evicted meanwhile leaves a
 // copy that nobody finds. A copy keeps birth, parent, depth, expiry and creation of its original.
 // Invariants: the index names a copy only when it is on media; readers use the original until then and may go on with it until
@@ -13,6 +13,7 @@
 
 #include "store/core.h"
 #include "store/policy.h"
+#include "store/roll_reader.h"
 
 namespace halfstep::store {
 
@@ -20,7 +21,7 @@ class Streams;
 
 class Rewriter {
  public:
-  Rewriter(Core& core, Streams& streams, const ReclaimPolicy& policy);
+  Rewriter(Core& core, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy);
 
   bool enabled() const noexcept { return !buffer_.empty(); }
   // Begins a pass over the segment. `last_word`: what cannot be read now is dropped and buried, it was tried before.
@@ -30,7 +31,7 @@ class Rewriter {
   // Nothing more is copied in this pass: there is no room.
   void give_up();
   uint64_t next_turn_us() const noexcept {
-    const bool waits = outstanding_ > 0 || copies_out_ > 0 || flush_asked_;
+    const bool waits = outstanding_ > 0 || copies_out_ > 0 || flush_asked_ || request_.busy;
     return active() && !waits ? 0 : UINT64_MAX;
   }
 
@@ -44,12 +45,9 @@ class Rewriter {
 
  private:
   struct Item {
-    uint32_t ordinal = 0;
+    const FoundEntry* found = nullptr;  // in the roll
     const Slot* slot = nullptr;
-    uint64_t at = 0;         // of the extent in the slot
-    uint64_t header_at = 0;  // of its frame's header pages in the buffer
-    uint32_t header_pages = 0;
-    uint32_t frame_page = 0;
+    uint64_t at = 0;  // of the extent in the slot
   };
   struct Range {
     uint64_t device_offset = 0;
@@ -58,24 +56,27 @@ class Rewriter {
     uint64_t bytes = 0;
   };
   struct Move {
+    IndexKey key;
     Location original;
-    Location copy;
-    uint64_t generation = 0;  // of the copy's segment
+    format::Entry copy;
+    uint32_t segment = 0;     // of the copy
+    uint64_t generation = 0;  // of that
     uint32_t end_page = 0;
-    uint16_t touch_stamp = 0;  // of the original when it was copied
-    uint8_t touch_class = 0;
+    Block chosen;  // the original when it was read
+    Touch touch;   // the original's when the copy had landed
   };
 
+  // The entry's block, if it is alive here.
+  Block block_of(const FoundEntry& found) const noexcept;
   bool worth_keeping(const Block& block) noexcept;
   void choose_chunk();
-  bool choose(const Block& block, uint64_t* at, uint64_t* header_at);
+  bool choose(const FoundEntry& found, const Block& block, uint64_t* at);
   void want_range(uint32_t page, const Slot& slot, uint64_t at, uint64_t bytes);
   void read_chunk();
   static void on_piece(io::Request& request);
   void verify_some();
-  bool verify(const Item& item, Extent& copy);
-  bool find_entry(const Item& item, const Block& block, format::Entry* entry);
-  void drop_unreadable(const Item& item);
+  bool verify(const Item& item, const Block& block, Extent& copy);
+  void drop_unreadable(const Item& item, const Block& block);
   void commit_chunk();
   void publish();
   Extent& take_copy();
@@ -83,6 +84,7 @@ class Rewriter {
 
   Core& core_;
   Streams& streams_;
+  RollReader& rolls_;
   const ReclaimPolicy& policy_;
   Slot buffer_;
   Slot large_;  // for one block that does not fit the buffer
@@ -92,17 +94,14 @@ class Rewriter {
   bool gave_up_ = false;
   bool flush_asked_ = false;
   uint32_t failures_ = 0;
-  uint32_t next_ordinal_ = 0;
-  uint32_t frame_page_ = UINT32_MAX;  // of the frame that the next ordinal is looked for in
-  uint32_t frame_header_pages_ = 0;
+  RollRequest request_;  // the victim's roll, during the pass
+  size_t next_ordinal_ = 0;
 
   std::vector<Item> items_;  // the chunk
   std::vector<Range> ranges_;
   uint32_t outstanding_ = 0;
   bool read_failed_ = false;
   size_t verify_next_ = 0;
-  uint64_t opened_at_ = UINT64_MAX;  // the header page in the buffer that was opened last
-  format::PageHeader opened_;
   std::vector<Extent*> verified_;
   uint32_t copies_out_ = 0;  // at the writer
   std::vector<Move> moves_;  // landed, not yet known to be on media

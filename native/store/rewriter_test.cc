@@ -93,7 +93,7 @@ TEST(Rewriter, CopiesAreListedAsTheirOriginalsWere) {
   ASSERT_GE(bed.store->counters().blocks_rewritten, 2U);
   for (int start = 0; start < 2; ++start) {
     std::set<std::string> seen;
-    bed.store->list("default", 0, UINT32_MAX, [&](const Listed& listed) {
+    bed.list("default", 0, UINT32_MAX, [&](const Listed& listed) {
       const std::string name(as_text(listed.engine_key));
       if (names.count(name) == 0) return;
       EXPECT_TRUE(seen.insert(name).second) << "twice: " << name;

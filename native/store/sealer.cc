@@ -22,6 +22,7 @@ void Sealer::turn(Streams& streams) {
   if (segment_ != nullptr) return;
   for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
     Segment& segment = core_.catalog.segment(number);
+    if (segment.state == SegmentState::Ended && segment.settled()) segment.roll.reset();  // its frames say it all
     if (segment.state != SegmentState::Sealing || segment.frames_in_flight > 0) continue;
     SegmentWriter& writer = streams.of(segment);
     if (!writer.durable(segment)) {
@@ -29,7 +30,8 @@ void Sealer::turn(Streams& streams) {
       continue;
     }
     segment_ = &segment;
-    builder_.emplace(core_.page_secret, 0, segment, core_.places.segment_pages(), core_.draw(), core_.store_time_s());
+    builder_.emplace(core_.page_secret, 0, core_.catalog, segment, core_.places.segment_pages(), core_.draw(),
+                     core_.store_time_s());
     return write_next();
   }
 }
@@ -51,7 +53,8 @@ void Sealer::finish(SegmentState state) {
   if (state == SegmentState::Sealed) {
     ++core_.counters.segments_sealed;
     segment_->write_errors = 0;
-    segment_->entries = {};
+    segment_->roll.reset();
+    segment_->lengths.shrink();
   }
   segment_ = nullptr;
   builder_.reset();

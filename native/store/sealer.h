@@ -1,4 +1,4 @@
-// sealer.h — writes the footers of full segments, one segment at a time, at low priority.
+// sealer.h — writes the footers of full segments, one segment at a time, at low priority. Then their rolls leave memory.
 // Invariants: a footer is written only when every frame of its segment is on media; a segment whose footer failed stays
 // readable and is walked frame by frame after a restart.
 // Thread: the shard's.

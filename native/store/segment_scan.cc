@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "store/extent_layout.h"
+
 namespace halfstep::store {
 namespace {
-
-ExtentShape shape_of(const format::Entry& entry) noexcept {
-  return {entry.parts, entry.stored_bytes, (entry.flags & format::kEntryTrailer) != 0};
-}
 
 void note(const format::PageHeader& header, ScannedSegment* out) noexcept {
   out->anything = true;
@@ -22,9 +20,7 @@ void keep_key(ConstBytes key, FoundEntry* found, ScannedSegment* out) {
     const Sha256 digest = sha256(key);
     if (!std::equal(digest.begin(), digest.end(), found->entry.engine_key.begin())) return;
   }
-  found->key_at = static_cast<uint32_t>(out->keys.size());
-  found->key_bytes = found->entry.engine_key_bytes;
-  out->keys.insert(out->keys.end(), key.begin(), key.end());
+  out->keep_key(key, found);
 }
 
 }  // namespace
@@ -41,49 +37,59 @@ bool entry_is_sane(const format::Entry& e, uint32_t segment_pages) noexcept {
   return shape_of(e).extent_bytes() <= uint64_t{segment_pages - e.page} * kPageBytes;
 }
 
-SegmentScanner::SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard)
-    : io_(engine), places_(places), secret_(secret), shard_(shard), window_(kWindowPages), window_bad_(kWindowPages) {}
+SegmentScan::SegmentScan(const Places& places, const HashKey& secret, uint32_t shard)
+    : places_(places), secret_(secret), shard_(shard), window_(kWindowPages), unreadable_(kWindowPages) {}
 
-ConstBytes SegmentScanner::page_at(uint32_t place) {
-  if (window_first_ == UINT32_MAX || place < window_first_ || place >= window_first_ + window_pages_) {
-    window_first_ = place;
-    window_pages_ = std::min(kWindowPages, places_.segment_pages() - place);
-    const uint64_t offset = places_.segment(number_) + uint64_t{place} * kPageBytes;
-    std::fill(window_bad_.begin(), window_bad_.end(), false);
-    if (!io_.read(offset, window_.bytes().first(size_t{window_pages_} * kPageBytes)).ok()) {
-      for (uint32_t p = 0; p < window_pages_; ++p) {
-        window_bad_[p] = !io_.read(offset + uint64_t{p} * kPageBytes, window_.page(p)).ok();
-        if (window_bad_[p]) ++out_->read_errors;
-      }
-    }
-  }
-  if (window_bad_[place - window_first_]) return {};
-  return window_.page(place - window_first_);
-}
-
-void SegmentScanner::begin(uint32_t number, uint64_t generation, ScannedSegment* out) {
+void SegmentScan::begin(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out) {
   number_ = number;
   generation_ = generation;
-  window_first_ = UINT32_MAX;
+  step_ = frames_alone ? Step::Frames : Step::Tail;
+  window_pages_ = 0;
+  place_ = last_good_ = skipped_ = 0;
   out_ = out;
   *out = {};
 }
 
-void SegmentScanner::scan(uint32_t number, uint64_t generation, ScannedSegment* out) {
-  begin(number, generation, out);
-  if (scan_footer()) return;
-  // A damaged footer's watermark counts no more than it does: which of the entries below it were void may be lost.
-  out->watermark = 0;
-  walk();
+bool SegmentScan::next() {
+  if (step_ == Step::Tail && !take_tail()) return true;
+  if (step_ == Step::Footer && !take_footer()) return true;
+  if (step_ == Step::Frames && !walk()) return true;
+  step_ = Step::Done;
+  return false;
 }
 
-void SegmentScanner::scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out) {
-  begin(number, generation, out);
-  walk();
+bool SegmentScan::has(uint32_t first, uint32_t pages, uint32_t pages_max) noexcept {
+  if (first >= window_first_ && first + pages <= window_first_ + window_pages_) return true;
+  window_first_ = first;
+  window_pages_ = std::min(pages_max, places_.segment_pages() - first);
+  std::fill(unreadable_.begin(), unreadable_.end(), false);
+  return false;
 }
 
-bool SegmentScanner::take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
-                                  uint32_t segment_pages, ScannedSegment* out) {
+ConstBytes SegmentScan::page_at(uint32_t place) const noexcept {
+  if (unreadable_[place - window_first_]) return {};
+  return window_.page(place - window_first_);
+}
+
+void SegmentScan::unreadable(uint32_t page_of_window) noexcept {
+  unreadable_[page_of_window] = true;
+  ++out_->read_errors;
+}
+
+void SegmentScanner::run(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out) {
+  scan_.begin(number, generation, frames_alone, out);
+  while (scan_.next()) {
+    const Bytes window = scan_.window();
+    if (io_.read(scan_.device_offset(), window).ok()) continue;
+    for (uint32_t p = 0; p < window.size() / kPageBytes; ++p) {
+      const uint64_t at = uint64_t{p} * kPageBytes;
+      if (!io_.read(scan_.device_offset() + at, window.subspan(at, kPageBytes)).ok()) scan_.unreadable(p);
+    }
+  }
+}
+
+bool SegmentScan::take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
+                               uint32_t segment_pages, ScannedSegment* out) {
   format::PageHeader header;
   if (!open_page(secret, page, kind, address, &header).ok()) return false;
   // Every block takes a page at least: no ordinal is larger, and nothing is allocated by a number from flash alone.
@@ -97,6 +103,7 @@ bool SegmentScanner::take_entries(const HashKey& secret, ConstBytes page, format
     if (entry.birth < format::kSequenceLimit) out->sequence_max = std::max(out->sequence_max, entry.birth);
     if ((entry.flags & format::kEntryVoid) != 0) {
       found.gone = true;
+      if (!found.present && entry_is_sane(entry, segment_pages)) found.entry = entry;
       continue;
     }
     if (found.present || !entry_is_sane(entry, segment_pages)) continue;
@@ -109,7 +116,7 @@ bool SegmentScanner::take_entries(const HashKey& secret, ConstBytes page, format
   return true;
 }
 
-bool SegmentScanner::take_footer_keys(const HashKey& secret, ConstBytes page, const PageAddress& address, ScannedSegment* out) {
+bool SegmentScan::take_footer_keys(const HashKey& secret, ConstBytes page, const PageAddress& address, ScannedSegment* out) {
   format::PageHeader header;
   if (!open_page(secret, page, format::PageKind::FooterKeys, address, &header).ok()) return false;
   Reader reader(page_body(page));
@@ -124,34 +131,49 @@ bool SegmentScanner::take_footer_keys(const HashKey& secret, ConstBytes page, co
   return true;
 }
 
-// False when the frames have to be walked: there is no footer, or not all of it.
-bool SegmentScanner::scan_footer() {
+// These three return false when they have to see other pages first. Without a footer, or with less than all of it, the frames
+// are walked.
+bool SegmentScan::take_tail() {
   const uint32_t pages = places_.segment_pages();
-  format::PageHeader tail;
-  const Status status = open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail);
+  if (!has(pages - 1, 1, 1)) return false;
+  step_ = Step::Frames;
+  const Status status = open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail_);
   if (status == Code::Corrupt) ++out_->pages_bad;
-  if (!status.ok()) return false;
-  const auto entry_pages = static_cast<uint32_t>(div_up(tail.total_entries, format::kEntriesPerPage));
-  if (tail.page_count > pages || tail.total_entries > pages || entry_pages >= tail.page_count) return false;
-  note(tail, out_);
-  bool whole = true;
-  const uint32_t first = pages - tail.page_count;
-  for (uint32_t p = 0; p + 1 < tail.page_count; ++p) {
-    const PageAddress at = address(first + p);
-    const ConstBytes page = page_at(first + p);
-    const bool good = p < entry_pages ? take_entries(secret_, page, format::PageKind::FooterEntries, at, pages, out_)
-                                      : take_footer_keys(secret_, page, at, out_);
-    if (good) continue;
-    ++out_->pages_bad;
-    whole = false;
-  }
-  out_->next_page = std::min(tail.frame_pages, first);
-  out_->frames = tail.frame;
-  out_->by_footer = whole;
-  return whole;
+  if (!status.ok()) return true;
+  const uint64_t entry_pages = div_up(tail_.total_entries, format::kEntriesPerPage);
+  if (tail_.page_count > pages || tail_.total_entries > pages || entry_pages >= tail_.page_count) return true;
+  note(tail_, out_);
+  out_->entries.reserve(tail_.total_entries);
+  step_ = Step::Footer;
+  footer_page_ = 0;
+  whole_ = true;
+  return true;
 }
 
-bool SegmentScanner::frame_page(uint32_t place, format::PageHeader* header) {
+bool SegmentScan::take_footer() {
+  const uint32_t pages = places_.segment_pages();
+  const auto entry_pages = static_cast<uint32_t>(div_up(tail_.total_entries, format::kEntriesPerPage));
+  const uint32_t first = pages - tail_.page_count;
+  for (; footer_page_ + 1 < tail_.page_count; ++footer_page_) {
+    const PageAddress at = address(first + footer_page_);
+    if (!has(at.place, 1, std::min(kWindowPages, tail_.page_count - 1 - footer_page_))) return false;
+    const ConstBytes page = page_at(at.place);
+    const bool good = footer_page_ < entry_pages ? take_entries(secret_, page, format::PageKind::FooterEntries, at, pages, out_)
+                                                 : take_footer_keys(secret_, page, at, out_);
+    if (good) continue;
+    ++out_->pages_bad;
+    whole_ = false;
+  }
+  out_->next_page = std::min(tail_.frame_pages, first);
+  out_->frames = tail_.frame;
+  out_->by_footer = whole_;
+  step_ = whole_ ? Step::Done : Step::Frames;
+  // A damaged footer's watermark counts no more than it does: which of the entries below it were void may be lost.
+  if (!whole_) out_->watermark = 0;
+  return true;
+}
+
+bool SegmentScan::frame_page(uint32_t place, format::PageHeader* header) const {
   const ConstBytes page = page_at(place);
   if (page.empty()) return false;
   if (!open_page(secret_, page, format::PageKind::FrameEntries, address(place), header).ok() &&
@@ -162,29 +184,30 @@ bool SegmentScanner::frame_page(uint32_t place, format::PageHeader* header) {
          header->frame_pages >= header->page_count && header->frame_pages <= places_.segment_pages() - (place - header->page);
 }
 
-void SegmentScanner::walk() {
+bool SegmentScan::walk() {
   const uint32_t pages = places_.segment_pages();
   // The next header behind a bad one is at most a whole frame away.
   const uint64_t gap_max = format::kPagesBackMax + format::kFrameHeaderPagesMax +
                            div_up(places_.geometry.block_bytes_max + format::kBlockSlackBytes, kPageBytes);
-  uint32_t last_good = 0;
-  uint32_t skipped = 0;
-  for (uint32_t place = 0; place < pages && place <= last_good + gap_max;) {
+  while (place_ < pages && place_ <= last_good_ + gap_max) {
+    if (!has(place_, 1)) return false;
     format::PageHeader header;
-    if (!frame_page(place, &header)) {
-      ++place;
-      ++skipped;
+    if (!frame_page(place_, &header)) {
+      ++place_;
+      ++skipped_;
       continue;
     }
-    if (skipped > 0) ++out_->pages_bad;  // a header was lost; the pages of its payload are not bad
-    skipped = 0;
-    place = last_good = take_frame(place, header);
-    out_->next_page = std::max(out_->next_page, place);
+    if (!has(place_ - header.page, header.page_count)) return false;
+    if (skipped_ > 0) ++out_->pages_bad;  // a header was lost; the pages of its payload are not bad
+    skipped_ = 0;
+    place_ = last_good_ = take_frame(place_, header);
+    out_->next_page = std::max(out_->next_page, place_);
   }
+  return true;
 }
 
 // All header pages of the frame that one of them was found of; returns where the next frame begins.
-uint32_t SegmentScanner::take_frame(uint32_t place, const format::PageHeader& found) {
+uint32_t SegmentScan::take_frame(uint32_t place, const format::PageHeader& found) {
   const uint32_t start = place - found.page;
   const uint32_t pages = places_.segment_pages();
   const auto entry_pages =

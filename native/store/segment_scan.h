@@ -2,29 +2,19 @@
 // A page is believed only when its MAC, place and generation fit; a bad page loses what it alone describes. The walk looks
 // past a bad page for the next valid header; a bad footer page falls back to the frames.
 // Invariants: what comes out is within bounds: extents lie inside the segment, counts within limits, whatever flash said.
-// Thread: the shard's, outside its loop (blocking).
+// Thread: the shard's; SegmentScanner outside its loop (blocking).
 #pragma once
 
 #include <vector>
 
 #include "store/blocking_io.h"
-#include "store/catalog.h"
 #include "store/geometry.h"
 #include "store/page.h"
+#include "store/roll.h"
 
 namespace halfstep::store {
 
-struct FoundEntry {
-  format::Entry entry;
-  bool present = false;
-  bool gone = false;  // void in the footer
-  uint32_t key_at = 0;
-  uint8_t key_bytes = 0;  // 0: the engine key is longer than its field and its page is lost
-};
-
-struct ScannedSegment {
-  std::vector<FoundEntry> entries;  // by ordinal; holes are not present
-  std::vector<std::byte> keys;
+struct ScannedSegment : Roll {
   bool by_footer = false;
   bool anything = false;   // at least one page was genuine
   uint32_t next_page = 0;  // end of the last frame found
@@ -36,13 +26,19 @@ struct ScannedSegment {
   uint64_t created_max_s = 0;
 };
 
-class SegmentScanner {
+// Sans I/O: says which pages it has to see next, and goes on as far as these go.
+class SegmentScan {
  public:
-  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard);
+  SegmentScan(const Places& places, const HashKey& secret, uint32_t shard);
 
-  void scan(uint32_t number, uint64_t generation, ScannedSegment* out);
-  // By its frames alone, whatever its footer says.
-  void scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out);
+  // `frames_alone`: whatever the footer says.
+  void begin(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out);
+  // False: all is said. Else the caller reads window() from device_offset() on, says which pages of it were unreadable, and
+  // calls again.
+  bool next();
+  Bytes window() const noexcept { return window_.bytes().first(size_t{window_pages_} * kPageBytes); }
+  uint64_t device_offset() const noexcept { return places_.segment(number_) + uint64_t{window_first_} * kPageBytes; }
+  void unreadable(uint32_t page_of_window) noexcept;
 
   // Decoders over one page each; public for the fuzzer. `address` says where the page was read.
   static bool take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
@@ -50,27 +46,57 @@ class SegmentScanner {
   static bool take_footer_keys(const HashKey& secret, ConstBytes page, const PageAddress& address, ScannedSegment* out);
 
  private:
-  void begin(uint32_t number, uint64_t generation, ScannedSegment* out);
-  // The page, from a window that is read ahead; empty on a read error.
-  ConstBytes page_at(uint32_t place);
-  bool scan_footer();
-  void walk();
+  enum class Step : uint8_t { Tail, Footer, Frames, Done };
+
+  // Whether these pages are in the window; else they are what it is to be filled with next, and as many as fit behind them.
+  bool has(uint32_t first, uint32_t pages, uint32_t pages_max = kWindowPages) noexcept;
+  // Empty: it could not be read.
+  ConstBytes page_at(uint32_t place) const noexcept;
+  bool take_tail();
+  bool take_footer();
+  bool walk();
   uint32_t take_frame(uint32_t place, const format::PageHeader& found);
-  bool frame_page(uint32_t place, format::PageHeader* header);
+  bool frame_page(uint32_t place, format::PageHeader* header) const;
   PageAddress address(uint32_t place) const noexcept { return {0, shard_, number_, place, generation_}; }
 
   static constexpr uint32_t kWindowPages = 256;
-  BlockingIo io_;
+  static_assert(format::kFrameHeaderPagesMax <= kWindowPages);
   Places places_;
   HashKey secret_;
   uint32_t shard_;
   uint32_t number_ = 0;
   uint64_t generation_ = 0;
+  Step step_ = Step::Done;
   PageBuffer window_;
-  std::vector<bool> window_bad_;
-  uint32_t window_first_ = UINT32_MAX;
+  std::vector<bool> unreadable_;
+  uint32_t window_first_ = 0;
   uint32_t window_pages_ = 0;
   ScannedSegment* out_ = nullptr;
+  // Footer
+  format::PageHeader tail_;
+  uint32_t footer_page_ = 0;
+  bool whole_ = true;
+  // Walk
+  uint32_t place_ = 0;
+  uint32_t last_good_ = 0;
+  uint32_t skipped_ = 0;
+};
+
+// The same, waiting for what it reads: for open() and for fsck.
+class SegmentScanner {
+ public:
+  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard)
+      : io_(engine), scan_(places, secret, shard) {}
+
+  void scan(uint32_t number, uint64_t generation, ScannedSegment* out) { run(number, generation, false, out); }
+  // By its frames alone, whatever its footer says.
+  void scan_frames(uint32_t number, uint64_t generation, ScannedSegment* out) { run(number, generation, true, out); }
+
+ private:
+  void run(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out);
+
+  BlockingIo io_;
+  SegmentScan scan_;
 };
 
 // Bounds of one entry as it came from flash.

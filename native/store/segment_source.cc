@@ -131,7 +131,8 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   if (logging_ != nullptr || now_us < retry_at_us_) return;
   if (victim_ != nullptr) return go_on(streams, rewriter);
   flush_asked_ = false;
-  const bool needy = ready_.size() < wanted(streams);
+  const bool index_crowded = core_.catalog.index_crowded();
+  const bool needy = ready_.size() < wanted(streams) || index_crowded;
   if (core_.log.crowded() && (!needy || !ready_.empty())) {
     if (Segment* segment = relieve_log(streams); segment != nullptr) {
       victim_forced_ = true;
@@ -142,12 +143,13 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   // What is free all the same costs nothing to have ready, but every look costs a walk over the segments.
   if (!needy && (!ready_.empty() || now_us < look_at_us_)) return;
   look_at_us_ = now_us + kRetryUs;
-  Segment* segment = pick_worthless(streams);
+  Segment* segment = index_crowded && !ready_.empty() ? nullptr : pick_worthless(streams);
   if (segment == nullptr && needy) {
     // A victim whose held blocks fill the room for copies would bring nothing.
     const uint64_t held_max = std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
     segment = pick(rewriter.enabled() ? held_max : 0, streams);
     if (segment == nullptr && core_.log.crowded()) segment = pick(UINT64_MAX, streams);
+    if (segment == nullptr && index_crowded) streams.close_open_segments();  // an index for less than these: they are next
     exhausted_ = segment == nullptr && !flush_asked_;
     if (segment == nullptr && !hurried_) retry_at_us_ = now_us + kLookAgainUs;
   }
@@ -161,7 +163,7 @@ void SegmentSource::reclaim(Segment& segment, Rewriter& rewriter) {
   const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched};
   const bool expired = segment.all_expired(core_.store_time_s());
   if (segment.state == SegmentState::Free || expired || pages_worth(candidate) == 0 || !rewriter.enabled()) {
-    evict_all(segment, Eviction::Age);
+    evict_all(segment);
     return log_generation(segment);
   }
   victim_ = &segment;
@@ -193,7 +195,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
       retry_at_us_ = core_.clock.now_us() + kRetryUs;
       return;
     }
-    evict_all(victim, Eviction::Age);
+    evict_all(victim);
     victim_empty_ = true;
   }
   if (!at_rest(victim, streams)) return;
@@ -201,11 +203,9 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
   log_generation(victim);
 }
 
-void SegmentSource::evict_all(Segment& segment, Eviction why) {
+void SegmentSource::evict_all(Segment& segment) {
   segment.records_missing = true;  // until its new generation is on media, a restart may find them again
-  for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
-    if (segment.blocks[ordinal].live) core_.evict({segment.number, ordinal}, why);
-  }
+  core_.evict_all(segment);
 }
 
 // Nothing of it is alive any more.

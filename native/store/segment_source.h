@@ -2,10 +2,10 @@
 // Reclaim of a segment (V1 section 7): what is worth keeping is copied and flushed (rewriter.h); the rest leaves the index;
 // when nobody reads from it any more its new generation is logged and flushed; only then may the first byte be written. First
 // go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
-// Reclaim begins when a writer is in the last quarter of its segment, one at a time. Invariants: a segment that is being read
-// or waits for a flush is not emptied; a held block is copied or stays, unless the record log is crowded, because deletes must
-// not fail; nothing is written to a segment whose generation is not on media; new blocks leave the last ready segment to copies
-// when these have little room left, so that reclaim can always end. Thread: the shard's.
+// Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. Invariants:
+// a segment that is being read or waits for a flush is not emptied; a held block is copied or stays, unless the record log is
+// crowded, because deletes must not fail; nothing is written to a segment whose generation is not on media; new blocks leave
+// the last ready segment to copies when these have little room left, so that reclaim can always end. Thread: the shard's.
 #pragma once
 
 #include <vector>
@@ -47,7 +47,7 @@ class SegmentSource {
   Segment* relieve_log(Streams& streams);
   void go_on(Streams& streams, Rewriter& rewriter);
   void reclaim(Segment& segment, Rewriter& rewriter);
-  void evict_all(Segment& segment, Eviction why);
+  void evict_all(Segment& segment);
   void log_generation(Segment& segment);
   void logged(Segment& segment, uint64_t generation, Status status);
 

@@ -44,7 +44,7 @@ void SegmentWriter::set_class(uint8_t stream, uint8_t ttl_class) noexcept {
 
 uint64_t SegmentWriter::room_pages() const noexcept {
   if (open_ == nullptr) return 0;
-  const uint64_t footer = footer_pages(open_->entries.size(), open_->long_key_bytes);
+  const uint64_t footer = footer_pages(open_->roll->entries.size(), open_->long_key_bytes);
   const uint64_t taken = open_->next_page + footer + pending_bytes_ / kPageBytes;
   return core_.places.segment_pages() - std::min<uint64_t>(taken, core_.places.segment_pages());
 }
@@ -104,7 +104,7 @@ void SegmentWriter::want_durable(const Segment& segment) {
 
 // Liveness is checked again at submission: what was deleted meanwhile never reaches flash.
 bool SegmentWriter::wanted(const Extent& extent) noexcept {
-  const bool there = extent.is_copy() ? core_.catalog.at(extent.original).live : extent.listed;
+  const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
   return there && core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
 }
 
@@ -163,7 +163,7 @@ SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noex
     if (plan.blocks > 0 && (payload_pages + extent_pages(*extent)) * kPageBytes > kFramePayloadBytesMax) break;
     const uint64_t keys = plan.long_key_bytes + footer_key_bytes(extent->entry.engine_key_bytes);
     const uint64_t pages = entry_pages + table_pages + payload_pages + extent_pages(*extent);
-    const uint64_t footer = footer_pages(segment.entries.size() + blocks, segment.long_key_bytes + keys);
+    const uint64_t footer = footer_pages(segment.roll->entries.size() + blocks, segment.long_key_bytes + keys);
     if (segment.next_page + pages + footer > segment_pages) break;
     payload_pages += extent_pages(*extent);
     plan = {blocks, entry_pages, table_pages, static_cast<uint32_t>(pages), keys};
@@ -186,6 +186,8 @@ bool SegmentWriter::submit_frame() {
     open_->lane = lane_;
     open_->stream = stream_;
     open_->ttl_class = ttl_class_;
+    open_->roll = std::make_unique<Roll>();
+    core_.catalog.begin(*open_, core_.store_time_s());
     unflushed_.push_back({open_, open_->generation, 0});
     plan = plan_frame(*open_);
     assert(plan.blocks > 0);  // block_bytes_max sees to it
@@ -227,7 +229,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   header.total_entries = plan.blocks;
   header.stream = segment.stream;
   header.ttl_class = segment.ttl_class;
-  const auto first_entry = static_cast<uint32_t>(segment.blocks.size());
+  const auto first_entry = static_cast<uint32_t>(segment.roll->entries.size());
   segment.newest_frame = header.sequence;
 
   // The tables are one run of bytes laid over the bodies of the table pages.
@@ -260,8 +262,8 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     page += extent_pages(*extent);
 
     extent->in_frame = true;
-    extent->location = enter_catalog(segment, *extent);
-    segment.entries.push_back(entry);
+    extent->location = core_.catalog.location_of(segment, entry);
+    enter_catalog(segment, *extent);
     pending_bytes_ -= extent->shape.extent_bytes();
     if (!extent->is_copy()) {
       core_.names.add_unwritten_bytes(entry.scope, -static_cast<int64_t>(extent->shape.extent_bytes()));
@@ -290,20 +292,31 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
 }
 
 // Counted as it is submitted, so that the counters add up to what the device gets.
-Location SegmentWriter::enter_catalog(Segment& segment, Extent& extent) {
+void SegmentWriter::enter_catalog(Segment& segment, Extent& extent) {
   const uint64_t stored_bytes = extent.shape.stored_bytes;
   core_.counters.bytes_padding += extent.shape.extent_bytes() - stored_bytes;
+  segment.roll->add(extent.entry, extent.engine_key_bytes());
+  core_.catalog.note(segment, extent.entry, core_.store_time_s());
   core_.catalog.clock().advance(extent.shape.extent_bytes());
   if (extent.is_copy()) {
     core_.counters.bytes_rewritten += stored_bytes;
     ++core_.counters.blocks_rewritten;
-    return core_.catalog.add_copy(segment, extent.entry, extent.engine_key_bytes());
+    return;
   }
   core_.counters.bytes_user += stored_bytes;
   const bool held = core_.holds.held(extent.key);
-  const Location location = core_.catalog.add(segment, extent.entry, extent.engine_key_bytes(), held);
-  if (extent.touched) core_.catalog.touch(location);
-  return location;
+  const Touch fresh{static_cast<uint16_t>(core_.catalog.clock().now()), kUntouched};
+  if (!core_.catalog.add(segment, extent.entry, fresh, held).ok()) return refused(segment, extent);
+  if (extent.touched) (void)core_.catalog.touch(extent.key);
+}
+
+// The index took nothing more, short of what it should take: the block is evicted as it is written.
+void SegmentWriter::refused(Segment& segment, Extent& extent) noexcept {
+  ++core_.counters.index_full;
+  ++core_.counters.blocks_evicted;
+  ++core_.counters.blocks_evicted_age;
+  segment.may_return = true;
+  core_.memory.unlist(extent);
 }
 
 void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
@@ -401,9 +414,9 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
 
 // Its frame may be whole on flash or not: it is written again elsewhere, with the same birth, before it is acknowledged.
 void SegmentWriter::retry(Extent& extent) {
-  if (!extent.is_copy()) core_.catalog.drop(extent.location);
+  if (!extent.is_copy()) (void)core_.catalog.drop(extent.key, extent.location);
   extent.location = {};
-  const bool there = extent.is_copy() ? core_.catalog.at(extent.original).live : extent.listed;
+  const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
   if (there && ++extent.attempts < kAttemptsMax) {
     *pending_tail_ = &extent;
     pending_tail_ = &extent.next_pending;
@@ -506,15 +519,16 @@ void SegmentWriter::flush_failed(Segment& segment) {
   std::erase_if(persists_, [&](const Persist& p) {
     if (p.segment != segment.number || p.generation != segment.generation || p.end_page <= segment.durable_page) return false;
     ++core_.counters.writes_failed;
-    answer(*p.write, core_.catalog.at(p.location).live ? Status(Code::IoError) : Status());
+    answer(*p.write, core_.catalog.live(p.write->key, p.location) ? Status(Code::IoError) : Status());
     return true;
   });
-  for (uint32_t ordinal = 0; ordinal < segment.blocks.size(); ++ordinal) {
-    const Block& block = segment.blocks[ordinal];
+  for (const FoundEntry& found : segment.roll->entries) {
     // Those in frames still in flight are written again when these land.
-    if (!block.live || block.page < segment.durable_page || block.page >= segment.written_page) continue;
-    const IndexKey key = block.key;
-    core_.forget({segment.number, ordinal});
+    if (found.entry.page < segment.durable_page || found.entry.page >= segment.written_page) continue;
+    const IndexKey key{found.entry.key_low, found.entry.key_high};
+    const Location location = core_.catalog.location_of(segment, found.entry);
+    if (!core_.catalog.live(key, location)) continue;
+    core_.forget(key, location);
     core_.bury(key);
   }
   segment.written_page = segment.durable_page;

@@ -93,7 +93,7 @@ class SegmentWriter {
     uint32_t segment = 0;
     uint64_t generation = 0;
     uint32_t end_page = 0;
-    Location location;
+    Location location;  // of the block, whose key the write says
   };
 
   bool wanted(const Extent& extent) noexcept;
@@ -107,7 +107,8 @@ class SegmentWriter {
   void frames_landed();
   void frame_done(Frame& frame);
   void extent_landed(Frame& frame, Extent& extent);
-  Location enter_catalog(Segment& segment, Extent& extent);
+  void enter_catalog(Segment& segment, Extent& extent);
+  void refused(Segment& segment, Extent& extent) noexcept;
   void retry(Extent& extent);
   void end_segment(Segment& segment);
   void flush_starting();

@@ -10,26 +10,36 @@ namespace halfstep::store {
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
-bool StoreImpl::present(const IndexKey& key, uint32_t* block_bytes, bool* durable) noexcept {
-  if (const Extent* extent = core_.memory.find(key); extent != nullptr && extent->state == ExtentState::Dirty) {
-    *block_bytes = extent->block_bytes();
-    *durable = false;
-    return core_.names.alive(extent->entry.scope) && !core_.expired(extent->entry.expiry_s);
-  }
-  const Location location = core_.catalog.find(key);
-  if (!location.valid()) return false;
-  const Block& block = core_.catalog.at(location);
-  *block_bytes = block.raw_bytes;
-  *durable = block.page < core_.catalog.segment(location.segment).durable_page;
-  return core_.names.alive(block.scope) && !core_.expired(block.expiry_s);
+bool StoreImpl::present(const Block& block) noexcept {
+  return block && core_.names.alive(block.scope) && !core_.expired(block.expiry_s);
 }
 
-Found StoreImpl::find(const IndexKey& key) noexcept {
+bool StoreImpl::present(const IndexKey& key) noexcept {
+  if (const Extent* dirty = core_.memory.find_dirty(key); dirty != nullptr) return present(*dirty);
+  return present(core_.catalog.find(key));
+}
+
+bool StoreImpl::present(const Extent& dirty) noexcept {
+  return core_.names.alive(dirty.entry.scope) && !core_.expired(dirty.entry.expiry_s);
+}
+
+Found StoreImpl::find(const Sought& sought) noexcept {
   Found found;
-  bool durable = false;
-  found.present = present(key, &found.block_bytes, &durable);
-  if (!found.present) found.block_bytes = 0;
+  find_many({&sought, 1}, {&found, 1});
   return found;
+}
+
+void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) noexcept {
+  core_.catalog.find_many(
+      sought.size(), [&](size_t at) -> const IndexKey& { return sought[at].key; },
+      [&](size_t at, const Block& block) {
+        const Extent* dirty = core_.memory.find_dirty(sought[at].key);
+        if (dirty != nullptr) {
+          out[at] = present(*dirty) ? Found{true, dirty->block_bytes()} : Found();
+        } else {
+          out[at] = present(block) ? Found{true, core_.catalog.block_bytes(block, sought[at].component)} : Found();
+        }
+      });
 }
 
 // The parts of the block as it will be stored, with offsets; sums are the caller's.
@@ -68,12 +78,13 @@ Status StoreImpl::begin_write(Write& write) {
   if (key_bytes == 0 || key_bytes > format::kEngineKeyBytesMax) return Code::Invalid;
   if (const Status status = cut(write, &cut_); !status.ok()) return status;
 
-  uint32_t there_bytes = 0;
-  bool durable = false;
-  if (present(write.key, &there_bytes, &durable)) {
-    const Location stored = core_.catalog.find(write.key);
+  const Block stored = core_.catalog.find(write.key);
+  if (present(write.key)) {
+    const Segment* segment = stored ? &core_.catalog.segment(stored.location.segment) : nullptr;
+    const bool landed = stored && core_.memory.find_dirty(write.key) == nullptr;
+    const bool durable = landed && stored.location.page < segment->durable_page;
     // A flush that failed while recovering left it uncertain for good: then it is written again.
-    const bool certain = durable || !stored.valid() || streams_.may_become_durable(stored);
+    const bool certain = durable || !stored || streams_.may_become_durable(stored.location);
     if (write.persist && !durable && certain) {  // it soon will be, and is no answer before
       streams_.want_flush();
       return {Code::Throttled, kThrottledPending};
@@ -100,6 +111,11 @@ Status StoreImpl::begin_write(Write& write) {
     return throttled(kThrottledQuota);
   }
   if (streams_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
+  if (core_.catalog.index_full() || !core_.catalog.scope_fits(write.name.scope)) {
+    ++core_.counters.index_full;
+    sweeper_.want_pass();
+    return throttled(kThrottledSpace);
+  }
   Extent* extent = core_.memory.write_fits(shape.extent_bytes())
                        ? core_.memory.make(write.key, shape.extent_bytes(), ExtentState::Filling)
                        : nullptr;
@@ -154,7 +170,7 @@ void StoreImpl::commit_write(Write& write) {
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
   // An expired or uncertain block may still be in the index under this key.
-  if (const Location before = core_.catalog.find(extent.key); before.valid()) core_.catalog.drop(before);
+  if (const Block before = core_.catalog.find(extent.key); before) (void)core_.catalog.drop(extent.key, before.location);
   sweeper_.note_expiry(entry.expiry_s);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
@@ -180,13 +196,15 @@ void StoreImpl::turn() {
   answer_absent_removes();  // before what failed is tried again: until then it shows
   if (!header_writer_.lost()) {
     core_.bury_again();
-    core_.prune_tombstones();
+    pruner_.turn();
     sweeper_.turn();
     rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
     source_.turn(streams_, rewriter_);
     streams_.turn();
     sealer_.turn(streams_);
     touch_map_.turn();
+    lister_.turn();
+    rolls_.turn();
     if (core_.log.busy()) {
       core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
     }
@@ -210,7 +228,7 @@ void StoreImpl::count_metadata() noexcept {
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
-                   core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us()});
+                   core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
@@ -234,7 +252,8 @@ Gauges StoreImpl::gauges() const noexcept {
   g.memory_resident_bytes = core_.memory.resident_bytes();
   g.memory_pinned_bytes = core_.memory.pinned_bytes();
   g.memory_capacity_bytes = core_.memory.capacity_bytes();
-  g.index_bytes = core_.catalog.memory_bytes();
+  g.index_bytes = core_.catalog.index_bytes();
+  g.catalog_bytes = core_.catalog.memory_bytes();
   g.age_limit = policy_->age_limit();
   return g;
 }

@@ -71,6 +71,7 @@ class Resident {
 // A read of one block. Pooled by its caller; belongs to the store from begin_reads() until `complete`.
 struct Read {
   IndexKey key;
+  wire::Component component;               // of the block's name: how a plain block is cut into parts stands nowhere else
   void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
   void* owner = nullptr;
   uint64_t tag = 0;
@@ -132,6 +133,14 @@ struct Change {
 };
 using Remove = Change;
 
+// A block that is looked for. Its component says how long blocks of a fixed number of parts are; who asks for `present` alone
+// may leave it out.
+struct Sought {
+  Sought() = default;
+  Sought(const IndexKey& key_in, wire::Component component_in = {}) noexcept : key(key_in), component(component_in) {}
+  IndexKey key;
+  wire::Component component;
+};
 struct Found {
   bool present = false;
   uint32_t block_bytes = 0;
@@ -145,6 +154,23 @@ struct Listed {
   uint32_t parts = 0;
   uint64_t created_s = 0;
   uint64_t expiry_s = 0;  // 0 = never
+};
+
+// A piece of the list of a namespace's blocks. The segments' rolls are read from flash for it. Pooled by its caller; belongs to
+// the store until `done`, which may come from inside the call.
+struct Listing {
+  std::string name_space;
+  uint64_t cursor = 0;  // 0: the start
+  uint32_t limit = 0;
+  void (*visit)(Listing& listing, const Listed& listed) = nullptr;  // what it refers to is gone afterwards
+  void (*done)(Listing& listing) = nullptr;
+  void* owner = nullptr;
+
+  uint64_t next = 0;  // the cursor to go on from; 0 at the end
+
+  // The store's own, until `done`.
+  uint32_t listed = 0;
+  Listing* store_next = nullptr;
 };
 
 struct Geometry {
@@ -170,7 +196,8 @@ struct NamespaceInfo {
 struct RecoveryReport {
   uint64_t blocks = 0, bytes = 0, micros = 0;
   uint64_t segments_by_footer = 0, segments_by_frames = 0, segments_empty = 0, segments_bad = 0;
-  uint64_t blocks_dropped_deleted = 0, blocks_dropped_expired = 0, blocks_dropped_corrupt = 0, blocks_dropped_dead_scope = 0;
+  uint64_t blocks_dropped_deleted = 0, blocks_dropped_expired = 0, blocks_dropped_corrupt = 0, blocks_dropped_dead_scope = 0,
+           blocks_dropped_index_full = 0;
   uint64_t pages_bad = 0, tombstones = 0, pins = 0;
   std::vector<std::string> notes;  // one sentence for each thing that an operator should know
 };
@@ -188,16 +215,21 @@ struct Counters {
   uint64_t touches = 0, touch_pages = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
+  uint64_t index_full = 0;  // blocks that were not taken in, or were evicted at once, because the index had no room
 };
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
-  double age_limit = 0;  // of the policy: younger than so many capacities of writes is kept when it was touched
+  uint64_t catalog_bytes = 0;  // the index and what the segments take beside it
+  double age_limit = 0;        // of the policy: younger than so many capacities of writes is kept when it was touched
 };
 
 struct Options {
   uint64_t lease_ms_max = 60'000;
   uint64_t holds_max = 1'000'000;
+  // The index is sized once. 0: for blocks of 256 KiB on average, but never less than 16 MiB where smaller blocks would fill
+  // that.
+  uint64_t index_bytes = 0;
   double write_share = 0.5;  // of the slots that writes may hold at once; reads always find the rest
   // Eviction (policy.h): what reclaim may write again, as a share of what users write and, when that leaves more, in bytes a
   // day of users' writes and its own together (0 = the share alone).
@@ -244,7 +276,9 @@ class Store {
   virtual IndexKey key_of(const BlockName& name) const noexcept = 0;
 
   // Blocks -----------------------------------------------------------------------------------------------------------------
-  virtual Found find(const IndexKey& key) noexcept = 0;
+  virtual Found find(const Sought& sought) noexcept = 0;
+  // One for each, in order: memory is asked for ahead. `out` is as long as `sought`.
+  virtual void find_many(std::span<const Sought> sought, std::span<Found> out) noexcept = 0;
   // A window of reads: takes memory for all of them or for none (Throttled: try again after on_memory; TooLarge: would never
   // fit, cut the window). `complete` comes once for each, also for misses.
   virtual Status begin_reads(std::span<Read* const> window) = 0;
@@ -259,10 +293,9 @@ class Store {
   virtual void touch(std::span<const IndexKey> keys) = 0;
   // From now on the block ends `for_s` from now.
   virtual void expire(Change& change) = 0;
-  // From `cursor` (0 = start) in an order that stays put while blocks come and go; returns the next cursor, 0 at the end. Of
-  // calls that follow each other, a block that reclaim moves meanwhile may be in two or in none.
-  virtual uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
-                        const std::function<void(const Listed&)>& visit) const = 0;
+  // Blocks from a cursor on, in an order that stays put while blocks come and go. Of listings that follow each other, a block
+  // that reclaim moves meanwhile may be in two or in none.
+  virtual void list(Listing& listing) = 0;
 
   // Holds: the newest (key, owner) wins. They keep a block from eviction and from its namespace's quota, not from its expiry --
   // A volatile one, of lease_ms_max at most: Ok; NotFound; Throttled: the table of holds is full.

@@ -147,8 +147,13 @@ class StoreBed {
     engine->flush_submissions();
     clock.us += 100;
   }
+  // Until the device and the store have been at rest for some turns; for so many at most.
   void settle() {
-    for (int quiet = 0; quiet < 4; quiet = engine->in_flight() == 0 ? quiet + 1 : 0) pump();
+    int quiet = 0;
+    for (int turns = 0; quiet < 4 && turns < 10'000; ++turns) {
+      pump();
+      quiet = engine->in_flight() == 0 && store->next_turn_us() > clock.us ? quiet + 1 : 0;
+    }
   }
 
   IndexKey key(std::string_view name, uint32_t group = kGroupPlain) const {
@@ -210,7 +215,7 @@ class StoreBed {
     std::vector<std::byte> bytes;
     std::vector<PartInfo> parts;
   };
-  Got get(const IndexKey& wanted) {
+  Got get(const IndexKey& wanted, uint32_t group = kGroupPlain) {
     struct Waiter {
       StoreBed* bed;
       Got got;
@@ -218,6 +223,7 @@ class StoreBed {
     } waiter{this, {}, false};
     Read read;
     read.key = wanted;
+    read.component = wire::Component::of(group, 0, 0);
     read.owner = &waiter;
     read.complete = [](Read& r) {
       auto& w = *static_cast<Waiter*>(r.owner);
@@ -250,7 +256,7 @@ class StoreBed {
   }
   // Ok only with exactly the bytes of this key.
   Status get(std::string_view name, uint32_t group = kGroupPlain) {
-    const Got got = get(key(name, group));
+    const Got got = get(key(name, group), group);
     if (got.status.ok()) {
       EXPECT_EQ(got.bytes, bytes_of_key(name, static_cast<uint32_t>(got.bytes.size()))) << "wrong bytes for " << name;
       for (const PartInfo& part : got.parts) {
@@ -258,6 +264,30 @@ class StoreBed {
       }
     }
     return got.status;
+  }
+
+  // One piece of the list; returns the next cursor.
+  uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit, const std::function<void(const Listed&)>& visit) {
+    struct Waiter {
+      const std::function<void(const Listed&)>& visit;
+      bool done = false;
+    } waiter{visit};
+    Listing listing;
+    listing.name_space = name;
+    listing.cursor = cursor;
+    listing.limit = limit;
+    listing.owner = &waiter;
+    listing.visit = [](Listing& l, const Listed& listed) { static_cast<Waiter*>(l.owner)->visit(listed); };
+    listing.done = [](Listing& l) { static_cast<Waiter*>(l.owner)->done = true; };
+    store->list(listing);
+    for (int turns = 0; !waiter.done; ++turns) {
+      if (turns > 100'000) {
+        ADD_FAILURE() << "a list never ended";
+        std::abort();
+      }
+      pump();
+    }
+    return listing.next;
   }
 
   // Runs one change of a block's life to its answer.

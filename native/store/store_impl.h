@@ -1,7 +1,7 @@
 // store_impl.h — the Store itself: its parts, and which file has which of its verbs.
 //   store.cc        blocks: find, put, and what drives it all once per turn
 //   store_life.cc   remove, touch, expire, holds
-//   store_names.cc  namespaces, layouts, clear, list
+//   store_names.cc  namespaces, layouts, clear
 //   store_open.cc   format, open, close
 // Thread: the shard's.
 #pragma once
@@ -10,6 +10,8 @@
 
 #include "store/core.h"
 #include "store/header_io.h"
+#include "store/lister.h"
+#include "store/pruner.h"
 #include "store/reader.h"
 #include "store/recovery.h"
 #include "store/rewriter.h"
@@ -24,17 +26,20 @@ namespace halfstep::store {
 class StoreImpl final : public Store {
  public:
   StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header,
-            std::unique_ptr<ReclaimPolicy> policy)
-      : core_(engine, slots, clock, options, std::move(header)),
+            std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
+      : core_(engine, slots, clock, options, std::move(header), std::move(index)),
         policy_(std::move(policy)),
         header_writer_(engine, core_.flusher, core_.header),
         reader_(core_),
+        rolls_(core_),
         source_(core_, *policy_),
         streams_(core_, source_),
-        rewriter_(core_, streams_, *policy_),
+        rewriter_(core_, streams_, rolls_, *policy_),
         sealer_(core_),
-        touch_map_(core_),
-        sweeper_(core_) {}
+        touch_map_(core_, rolls_),
+        sweeper_(core_, rolls_),
+        pruner_(core_, rolls_),
+        lister_(core_, rolls_) {}
 
   Status recover_now() { return recover(core_, &report_); }
   RecoveryReport& report() noexcept { return report_; }
@@ -55,7 +60,8 @@ class StoreImpl final : public Store {
   const wire::Layout* layout_of(uint32_t scope) const noexcept override { return core_.names.layout(scope); }
   IndexKey key_of(const BlockName& name) const noexcept override;
 
-  Found find(const IndexKey& key) noexcept override;
+  Found find(const Sought& sought) noexcept override;
+  void find_many(std::span<const Sought> sought, std::span<Found> out) noexcept override;
   Status begin_reads(std::span<Read* const> window) override { return reader_.begin(window); }
   void unpin(Resident* resident) noexcept override { core_.memory.unpin(Extent::of(*resident)); }
   Status begin_write(Write& write) override;
@@ -64,8 +70,7 @@ class StoreImpl final : public Store {
   void remove(Change& change) override;
   void touch(std::span<const IndexKey> keys) override;
   void expire(Change& change) override;
-  uint64_t list(std::string_view name, uint64_t cursor, uint32_t limit,
-                const std::function<void(const Listed&)>& visit) const override;
+  void list(Listing& listing) override { lister_.list(listing); }
 
   Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) override;
   void hold(Change& change) override;
@@ -83,7 +88,9 @@ class StoreImpl final : public Store {
 
  private:
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
-  bool present(const IndexKey& key, uint32_t* block_bytes, bool* durable) noexcept;
+  bool present(const IndexKey& key) noexcept;
+  bool present(const Block& block) noexcept;
+  bool present(const Extent& dirty) noexcept;
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   bool absent_remove_due() const noexcept {
     return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
@@ -100,12 +107,15 @@ class StoreImpl final : public Store {
   std::unique_ptr<ReclaimPolicy> policy_;
   HeaderWriter header_writer_;
   BlockReader reader_;
+  RollReader rolls_;
   SegmentSource source_;
   Streams streams_;
   Rewriter rewriter_;
   Sealer sealer_;
   TouchMap touch_map_;
   Sweeper sweeper_;
+  Pruner pruner_;
+  Lister lister_;
   uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
   std::vector<PartInfo> cut_;  // of the write that is being begun

@@ -19,9 +19,7 @@ void answer(Change& change, Status status) {
 // ---- Remove ----------------------------------------------------------------------------------------------------------------
 
 void StoreImpl::remove(Change& change) {
-  uint32_t block_bytes = 0;
-  bool durable = false;
-  const bool there = present(change.key, &block_bytes, &durable);
+  const bool there = present(change.key);
   // An expired block counts as absent, but needs its tombstone: the clock may go back.
   bool stored = there;
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
@@ -29,10 +27,7 @@ void StoreImpl::remove(Change& change) {
     core_.memory.unlist(*extent);
     core_.memory.settle(*extent);
   }
-  if (const Location location = core_.catalog.find(change.key); location.valid()) {
-    core_.catalog.drop(location);
-    stored = true;
-  }
+  if (const Block block = core_.catalog.find(change.key); block) stored = core_.catalog.drop(change.key, block.location);
   // So does one that is not known: it may have been swept away, or frames that could not be read whole, or are being given up,
   // may hold it, and a restart may find it there.
   stored = stored || core_.catalog.any_may_return();
@@ -79,16 +74,14 @@ void StoreImpl::touch(std::span<const IndexKey> keys) {
 }
 
 void StoreImpl::expire(Change& change) {
-  if (!find(change.key).present) return answer(change, Code::NotFound);
+  if (!present(change.key)) return answer(change, Code::NotFound);
   if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
   const uint64_t until_s = core_.store_time_s() + change.for_s;
   const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
-  if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state == ExtentState::Dirty) {
+  if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state != ExtentState::Filling) {
     extent->entry.expiry_s = expiry_s;
   }
-  if (const Location location = core_.catalog.find(change.key); location.valid()) {
-    core_.catalog.set_expiry(location, expiry_s);
-  }
+  core_.catalog.set_expiry(change.key, expiry_s);
   sweeper_.note_expiry(expiry_s);
   format::Record record;
   record.kind = static_cast<uint8_t>(format::RecordKind::Expiry);
@@ -99,23 +92,22 @@ void StoreImpl::expire(Change& change) {
 // ---- Holds -----------------------------------------------------------------------------------------------------------------
 
 Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
-  if (!find(key).present) return Code::NotFound;
+  if (!present(key)) return Code::NotFound;
   if (!core_.holds.take(key, owner, core_.clock.now_us(), until_us)) {
     ++core_.counters.holds_refused;
     return {Code::Throttled, kThrottledPins};
   }
   ++core_.counters.holds_taken;
-  if (const Location location = core_.catalog.find(key); location.valid()) core_.catalog.set_held(location, true);
+  core_.catalog.set_held(key, true);
   return {};
 }
 
 void StoreImpl::hold(Change& change) {
-  if (!find(change.key).present) return answer(change, Code::NotFound);
-  const Location location = core_.catalog.find(change.key);
-  const Extent* extent = core_.memory.find(change.key);
-  const Holds::Pinned pinned = location.valid()
-                                   ? Holds::Pinned{core_.catalog.at(location).scope, core_.catalog.at(location).extent_bytes()}
-                                   : Holds::Pinned{extent->entry.scope, extent->shape.extent_bytes()};
+  if (!present(change.key)) return answer(change, Code::NotFound);
+  const Extent* dirty = core_.memory.find_dirty(change.key);
+  const Block block = core_.catalog.find(change.key);
+  const Holds::Pinned pinned =
+      block ? Holds::Pinned{block.scope, block.extent_bytes()} : Holds::Pinned{dirty->entry.scope, dirty->shape.extent_bytes()};
   const auto refuse = [&](int32_t why) {
     ++core_.counters.holds_refused;
     answer(change, {Code::Throttled, why});
@@ -132,7 +124,7 @@ void StoreImpl::hold(Change& change) {
     return refuse(kThrottledPins);
   }
   ++core_.counters.holds_taken;
-  if (location.valid()) core_.catalog.set_held(location, true);
+  core_.catalog.set_held(change.key, true);
   format::Record record;
   record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
   record.owner = change.holder;
@@ -173,7 +165,7 @@ void StoreImpl::release_all(Change& change) {
 bool StoreImpl::find_dead_pins(const Holds::Pinned& wanted) {
   if (core_.clock.now_us() < dead_pins_at_us_) return false;
   dead_pins_at_us_ = core_.clock.now_us() + kTidyUs;
-  core_.holds.unpin_dead([this](const IndexKey& key) { return find(key).present; },
+  core_.holds.unpin_dead([this](const IndexKey& key) { return present(key); },
                          [this](const IndexKey& last) { core_.unhold(last); });
   return core_.names.pin_fits(wanted.scope, wanted.bytes);
 }

@@ -1,4 +1,4 @@
-// store_names.cc — namespaces, layouts and their scopes: all of it is in the store header; and the list of what they hold.
+// store_names.cc — namespaces, layouts and their scopes: all of it is in the store header.
 #include <cassert>
 #include <cstring>
 
@@ -152,55 +152,6 @@ IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
   std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());
   const Hash128 hash = keyed_hash(core_.index_secret, ConstBytes(bytes).first(9 + name.engine_key.size()));
   return {hash.low, hash.high};
-}
-
-uint64_t StoreImpl::list(std::string_view name, uint64_t cursor, uint32_t limit,
-                         const std::function<void(const Listed&)>& visit) const {
-  // The cursor is the place of the next block, plus one: places do not change while blocks come and go. Behind the segments
-  // come the blocks that are not in a frame yet, by their places in memory: whoever gets into a frame while a list is at them
-  // is not met twice.
-  const StoredNamespace* space = core_.header.find_namespace(name);
-  if (space == nullptr) return 0;
-  const uint32_t number = space->record.number;
-  Location at = cursor == 0 ? Location{0, 0} : Location::of(cursor - 1);
-  const uint64_t now_s = std::max(core_.store_time_base_s, core_.clock.wall_s());
-  uint32_t seen = 0;
-  for (; at.segment < core_.catalog.segment_count(); at = {at.segment + 1, 0}) {
-    const Segment& segment = core_.catalog.segment(at.segment);
-    for (; at.ordinal < segment.blocks.size(); ++at.ordinal) {
-      const Block& block = segment.blocks[at.ordinal];
-      if (!block.live || block.key_bytes == 0 || core_.names.namespace_of(block.scope) != number) continue;
-      if (block.expiry_s != 0 && block.expiry_s <= now_s) continue;
-      if (seen++ == limit) return at.packed() + 1;
-      Listed listed;
-      listed.layout = core_.names.layout(block.scope)->id();
-      listed.component = {block.component};
-      listed.engine_key = segment.key_of(block);
-      listed.block_bytes = block.raw_bytes;
-      listed.parts = block.parts;
-      listed.created_s = block.created_s;
-      listed.expiry_s = block.expiry_s;
-      visit(listed);
-    }
-  }
-  const std::deque<Extent>& extents = core_.memory.extents();
-  for (; at.ordinal < extents.size(); ++at.ordinal) {
-    const Extent& extent = extents[at.ordinal];
-    const format::Entry& entry = extent.entry;
-    if (extent.state != ExtentState::Dirty || !extent.listed || extent.in_frame) continue;
-    if (core_.names.namespace_of(entry.scope) != number || (entry.expiry_s != 0 && entry.expiry_s <= now_s)) continue;
-    if (seen++ == limit) return at.packed() + 1;
-    Listed listed;
-    listed.layout = core_.names.layout(entry.scope)->id();
-    listed.component = {entry.component};
-    listed.engine_key = extent.engine_key_bytes();
-    listed.block_bytes = entry.raw_bytes;
-    listed.parts = entry.parts;
-    listed.created_s = entry.created_s;
-    listed.expiry_s = entry.expiry_s;
-    visit(listed);
-  }
-  return 0;
 }
 
 }  // namespace halfstep::store

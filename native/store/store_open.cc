@@ -15,6 +15,17 @@ void start_here(HeaderState& state, const Clock& clock) {
   for (format::DeviceRecord& device : state.devices) device.start_number = state.fixed.start_number;
 }
 
+// Blocks are 256 KiB and larger where flash is large. A small store can afford to know a block for every page.
+constexpr uint64_t kMeanBlockBytes = 256 * KiB;
+constexpr uint64_t kSmallIndexBytes = 16 * MiB;
+
+uint64_t index_bytes_of(const Options& options, const format::StoreHeader& header) noexcept {
+  if (options.index_bytes != 0) return options.index_bytes;
+  const uint64_t capacity = header.segments * header.segment_bytes;
+  return std::max(index::BlockIndex::bytes_for(capacity / kMeanBlockBytes),
+                  std::min(index::BlockIndex::bytes_for(capacity / kPageBytes), kSmallIndexBytes));
+}
+
 }  // namespace
 
 Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry,
@@ -73,12 +84,15 @@ Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const
   }
   const PolicySetup setup{loaded.state.fixed.segments, options.rewrite_share, options.rewrite_bytes_per_day};
   if (Fault fault = make_policy(options.policy, setup, &policy); !fault.ok()) return fault;
+  std::unique_ptr<index::BlockIndex> index;
+  if (Fault fault = index::BlockIndex::create(index_bytes_of(options, loaded.state.fixed), &index); !fault.ok()) return fault;
   start_here(loaded.state, clock);
   uint32_t bad_copies = 0;
   if (const Status status = write_header_now(engine, loaded.state, &bad_copies); !status.ok()) {
     return {status, "store header: " + errno_name(status.detail()) + " at both ends while taking ownership"};
   }
-  auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state), std::move(policy));
+  auto store =
+      std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state), std::move(policy), std::move(index));
   if (loaded.copy_bad[0] || loaded.copy_bad[1]) {
     store->report().notes.push_back(std::string("store header: the copy at the ") + (loaded.copy_bad[0] ? "start" : "end") +
                                     " was damaged or stale; written anew from the other one");
@@ -115,7 +129,7 @@ Status StoreImpl::close() {
     }
     if (streams_.idle()) streams_.close_open_segments();
     const bool busy = !streams_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
-                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy();
+                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy() || !rolls_.idle();
     if (!busy && touches_asked) break;
     if (!busy) {
       touches_asked = true;

@@ -38,7 +38,7 @@ TEST(Store, ReturnsEveryShapeOfBlockFromMemoryAndAfterARestart) {
     bed.reopen();
     EXPECT_EQ(bed.store->recovery().blocks, std::size(shapes));
     for (const Shape& shape : shapes) {
-      const Found found = bed.store->find(bed.key(shape.name, shape.group));
+      const Found found = bed.store->find({bed.key(shape.name, shape.group), wire::Component::of(shape.group, 0, 0)});
       EXPECT_TRUE(found.present) << shape.name;
       EXPECT_EQ(found.block_bytes, shape.bytes);
       EXPECT_EQ(bed.get(shape.name, shape.group), Code::Ok) << shape.name;

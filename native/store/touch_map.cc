@@ -1,6 +1,8 @@
 #include "store/touch_map.h"
 
+#include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace halfstep::store {
 namespace {
@@ -15,10 +17,17 @@ PageAddress address_of(const Segment& segment, uint32_t page) noexcept {
 
 }  // namespace
 
-TouchMap::TouchMap(Core& core) : core_(core), buffer_(kRunPages), next_pass_us_(core.clock.now_us() + kPassEveryUs) {
-  request_.op = io::Op::Write;
+TouchMap::TouchMap(Core& core, RollReader& rolls)
+    : core_(core), rolls_(rolls), buffer_(kRunPages), next_pass_us_(core.clock.now_us() + kPassEveryUs) {
   request_.owner = this;
-  request_.complete = [](io::Request& request) { static_cast<TouchMap*>(request.owner)->written(); };
+  request_.done = [](RollRequest& request) {
+    static_cast<TouchMap*>(request.owner)->take_roll(request.scanned);
+    request.scanned = {};
+  };
+  // A write that failed is not tried again: the page says untouched, or what it said before.
+  io_.op = io::Op::Write;
+  io_.owner = this;
+  io_.complete = [](io::Request& request) { static_cast<TouchMap*>(request.owner)->writing_ = false; };
 }
 
 void TouchMap::hurry() noexcept {
@@ -41,44 +50,77 @@ void TouchMap::end_pass() noexcept {
   next_pass_us_ = core_.clock.now_us() + kPassEveryUs;
 }
 
-bool TouchMap::find_run(uint32_t* pages) noexcept {
+bool TouchMap::find_segment() {
   for (; segments_left_ > 0 && pages_left_ > 0; --segments_left_) {
-    Segment& segment = core_.catalog.segment(segment_);
-    std::vector<bool>& changed = segment.touch_pages_changed;
-    for (; segment.holds_frames() && page_ < changed.size(); ++page_) {
-      if (!changed[page_]) continue;
-      const uint64_t most = std::min<uint64_t>({kRunPages, pages_left_, changed.size() - page_});
-      for (*pages = 0; *pages < most && changed[page_ + *pages]; ++*pages) changed[page_ + *pages] = false;
-      pages_left_ -= *pages;
+    const Segment& segment = core_.catalog.segment(segment_);
+    if (segment.holds_frames() && segment.touched_regions != 0) {
+      if (segment.roll != nullptr) {
+        take_roll(*segment.roll);
+      } else {
+        request_.segment = segment_;
+        rolls_.read(request_);
+      }
       return true;
     }
     segment_ = (segment_ + 1) % core_.catalog.segment_count();
-    page_ = 0;
   }
   return false;
 }
 
+void TouchMap::take_roll(const Roll& roll) {
+  Segment& segment = core_.catalog.segment(segment_);
+  const uint64_t regions = std::exchange(segment.touched_regions, 0);
+  const size_t entries = std::min<size_t>(roll.entries.size(), size_t{core_.places.touch_pages} * format::kTouchesPerPage);
+  generation_ = segment.generation;
+  page_ = 0;
+  touches_.assign(entries, {});
+  changed_.assign(div_up(entries, format::kTouchesPerPage), false);
+  for (size_t ordinal = 0; ordinal < entries; ++ordinal) {
+    const FoundEntry& found = roll.entries[ordinal];
+    if (!found.present) continue;
+    const uint64_t region = uint64_t{found.entry.page} * Segment::kRegions / core_.places.segment_pages();
+    if ((regions >> region & 1) != 0) changed_[ordinal / format::kTouchesPerPage] = true;
+    const Block block = core_.catalog.find({found.entry.key_low, found.entry.key_high});
+    if (block.location == core_.catalog.location_of(segment, found.entry)) {
+      touches_[ordinal] = {block.touch_stamp, block.touch_class};
+    }
+  }
+}
+
 void TouchMap::turn() {
-  if (writing_) return;
+  if (writing_ || request_.busy) return;
   if (!in_pass_) {
     if (!hurried_ && core_.clock.now_us() < next_pass_us_) return;
     begin_pass();
   }
-  if (!find_run(&run_pages_)) return end_pass();
-  const Segment& segment = core_.catalog.segment(segment_);
-  for (uint32_t p = 0; p < run_pages_; ++p) build(segment, page_ + p, buffer_.page(p));
-  request_.offset = core_.places.touch_map(segment.number) + uint64_t{page_} * kPageBytes;
-  request_.data = buffer_.bytes().data();
-  request_.bytes = run_pages_ * kPageBytes;
-  core_.counters.touch_pages += run_pages_;
-  core_.counters.bytes_metadata += request_.bytes;
-  page_ += run_pages_;
-  writing_ = true;
-  core_.engine.submit(request_);
+  if (generation_ != 0 && write_run()) return;
+  if (generation_ == 0 && !find_segment()) end_pass();
 }
 
-// A write that failed is not tried again: the page says untouched, or what it said before.
-void TouchMap::written() { writing_ = false; }
+bool TouchMap::write_run() {
+  const Segment& segment = core_.catalog.segment(segment_);
+  const bool same = segment.generation == generation_ && segment.holds_frames();
+  while (same && page_ < changed_.size() && !changed_[page_]) ++page_;
+  if (!same || page_ >= changed_.size()) {
+    generation_ = 0;
+    return false;
+  }
+  uint32_t pages = 0;
+  while (pages < kRunPages && page_ + pages < changed_.size() && changed_[page_ + pages]) {
+    build(segment, page_ + pages, buffer_.page(pages));
+    ++pages;
+  }
+  pages_left_ -= std::min<uint64_t>(pages_left_, pages);
+  io_.offset = core_.places.touch_map(segment.number) + uint64_t{page_} * kPageBytes;
+  io_.data = buffer_.bytes().data();
+  io_.bytes = pages * kPageBytes;
+  core_.counters.touch_pages += pages;
+  core_.counters.bytes_metadata += io_.bytes;
+  page_ += pages;
+  writing_ = true;
+  core_.engine.submit(io_);
+  return true;
+}
 
 void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   assert(page < core_.places.touch_pages);
@@ -91,22 +133,22 @@ void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   header.page_count = core_.places.touch_pages;
   header.frame = static_cast<uint32_t>(core_.catalog.clock().now());
   header.first_entry = page * format::kTouchesPerPage;
-  header.entries =
-      std::min<uint32_t>(format::kTouchesPerPage, static_cast<uint32_t>(segment.blocks.size()) - header.first_entry);
+  header.entries = std::min<uint32_t>(format::kTouchesPerPage, static_cast<uint32_t>(touches_.size()) - header.first_entry);
   std::memset(out.data(), 0, out.size());
   std::byte* at = page_body(out).data();
   for (uint32_t i = 0; i < header.entries; ++i, at += format::kTouchBytes) {
-    const Block& block = segment.blocks[header.first_entry + i];
-    store_le(at, block.touch_stamp);
-    at[2] = static_cast<std::byte>(block.touch_class);
+    const Touch& touch = touches_[header.first_entry + i];
+    store_le(at, touch.stamp);
+    at[2] = static_cast<std::byte>(touch.touch_class);
   }
   seal_page(core_.page_secret, header, out);
 }
 
-uint64_t restore_touches(Core& core, BlockingIo& io, const Segment& segment) {
+uint64_t read_touches(const Core& core, BlockingIo& io, const Segment& segment, std::vector<Touch>* touches) {
   constexpr uint32_t kChunkPages = 64;
-  const auto pages = static_cast<uint32_t>(
-      std::min<uint64_t>(div_up(segment.blocks.size(), format::kTouchesPerPage), core.places.touch_pages));
+  constexpr uint8_t kTouchClassMask = 3;
+  const auto pages =
+      static_cast<uint32_t>(std::min<uint64_t>(div_up(touches->size(), format::kTouchesPerPage), core.places.touch_pages));
   PageBuffer buffer(std::min(std::max(pages, 1U), kChunkPages));
   uint64_t newest = 0;
   for (uint32_t first = 0; first < pages; first += buffer.pages()) {
@@ -121,8 +163,9 @@ uint64_t restore_touches(Core& core, BlockingIo& io, const Segment& segment) {
       newest = std::max<uint64_t>(newest, header.frame);
       const std::byte* at = page_body(page).data();
       const uint32_t first_entry = (first + p) * format::kTouchesPerPage;
-      for (uint32_t i = 0; i < header.entries && first_entry + i < segment.blocks.size(); ++i, at += format::kTouchBytes) {
-        core.catalog.restore_touch({segment.number, first_entry + i}, load_le<uint16_t>(at), static_cast<uint8_t>(at[2]));
+      for (uint32_t i = 0; i < header.entries && first_entry + i < touches->size(); ++i, at += format::kTouchBytes) {
+        (*touches)[first_entry + i] = {load_le<uint16_t>(at),
+                                       static_cast<uint8_t>(static_cast<uint8_t>(at[2]) & kTouchClassMask)};
       }
     }
   }

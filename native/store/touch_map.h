@@ -1,13 +1,15 @@
 // touch_map.h — which blocks were used, on flash: what keeps the order of eviction over a restart (V1 section 5).
 // Each segment has pages of its own, at a fixed place, three bytes a block by ordinal. Changed pages are written in place, in
 // passes at least half a minute apart and for a hundredth of what is written anyway; on a clean stop all of them.
-// Nothing depends on them: a page that is bad, or of another generation, means untouched. So no flush waits for them, either.
-// Thread: the shard's.
+// The index knows neither ordinals nor keys: a segment's roll is read again to write its pages. What was touched is known by
+// the 64th of the segment that it lies in. Nothing depends on them: a page that is bad, or of another generation, means
+// untouched. So no flush waits for them, either. Thread: the shard's.
 #pragma once
 
 #include "store/blocking_io.h"
 #include "store/core.h"
 #include "store/page.h"
+#include "store/roll_reader.h"
 
 namespace halfstep::store {
 
@@ -15,40 +17,48 @@ class TouchMap {
  public:
   static constexpr uint64_t kPassEveryUs = 30'000'000;
 
-  explicit TouchMap(Core& core);
+  TouchMap(Core& core, RollReader& rolls);
 
   void turn();
   // One more pass, over everything; busy() until it is done.
   void hurry() noexcept;
-  bool busy() const noexcept { return writing_ || hurried_; }
-  uint64_t next_turn_us() const noexcept { return writing_ ? UINT64_MAX : next_pass_us_; }
+  bool busy() const noexcept { return writing_ || request_.busy || hurried_; }
+  uint64_t next_turn_us() const noexcept { return writing_ || request_.busy ? UINT64_MAX : in_pass_ ? 0 : next_pass_us_; }
 
  private:
   void begin_pass() noexcept;
   void end_pass() noexcept;
-  // The next run of changed pages from the cursor on; false when there is none, or no budget for it.
-  bool find_run(uint32_t* pages) noexcept;
+  // The roll of the next segment that was touched, from the cursor on; false when there is none, or no budget for it.
+  bool find_segment();
+  void take_roll(const Roll& roll);
+  // The next run of the segment's pages that changed; false when there is none left.
+  bool write_run();
   void build(const Segment& segment, uint32_t page, Bytes out) const;
-  void written();
 
   static constexpr uint32_t kRunPages = 16;
   Core& core_;
+  RollReader& rolls_;
+  RollRequest request_;
   PageBuffer buffer_;
-  io::Request request_;
+  io::Request io_;
   bool writing_ = false;
   bool hurried_ = false;
   bool in_pass_ = false;
   uint32_t segment_ = 0;  // the cursor: passes go on where the one before ran out of budget
-  uint32_t page_ = 0;
-  uint32_t run_pages_ = 0;
   uint32_t segments_left_ = 0;
   uint64_t pages_left_ = 0;
   uint64_t next_pass_us_;
   uint64_t written_bytes_before_ = 0;  // to the log, at the pass before
+
+  // Of the segment whose pages are being written, by ordinal.
+  uint64_t generation_ = 0;  // 0: none is
+  std::vector<Touch> touches_;
+  std::vector<bool> changed_;  // by page
+  uint32_t page_ = 0;
 };
 
-// Blocking, while the segment's records are being restored: takes over what its pages say of them. Returns the newest time that
-// any of them knows, 0 when none can be used.
-uint64_t restore_touches(Core& core, BlockingIo& io, const Segment& segment);
+// Blocking: what the segment's pages say of so many entries, by ordinal. Returns the newest time that any of them knows, 0 when
+// none can be used.
+uint64_t read_touches(const Core& core, BlockingIo& io, const Segment& segment, std::vector<Touch>* touches);
 
 }  // namespace halfstep::store

@@ -48,6 +48,8 @@ struct Key {
 
   uint32_t scope = 0;  // 0: its namespace or layout is not there
   store::IndexKey index_key;
+  wire::Component component() const noexcept { return wire::Component::of(group, 0, number); }
+  store::Sought sought() const noexcept { return {index_key, component()}; }
   uint64_t life = 0;  // grows whenever what is below begins anew
 
   enum class View : uint8_t { None, Known, Unsure };

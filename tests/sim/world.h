@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,7 @@ class World {
   void look_at_everything();
   void check_accounting();
   void check_list(uint32_t name_space);
+  void listed(uint32_t name_space, const store::Listed& block, std::set<uint32_t>* numbers);
   void rot(const Op& op);
   void fail_next(const Op& op);
 
@@ -101,6 +103,7 @@ class World {
   Model model_;
   Prng random_;  // engines' seeds and the store's secret
   std::unique_ptr<io::MemoryDevice> device_;
+  store::Listing listing_;  // the store may still have it when it dies
   std::unique_ptr<Process> process_;
   std::vector<Space> spaces_;
   std::vector<store::IndexKey> ghosts_;  // names of scopes that are retired

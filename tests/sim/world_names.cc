@@ -102,7 +102,7 @@ void World::layout_answered(uint32_t number, uint32_t layout, Status status, uin
   for (Key& key : model_.keys()) {
     if (key.name_space != number || key.layout != layout || key.scope == scope) continue;
     if (key.scope != 0) ghosts_.push_back(key.index_key);
-    const store::BlockName name{scope, wire::Component::of(key.group, 0, key.number), as_bytes(key.name)};
+    const store::BlockName name{scope, key.component(), as_bytes(key.name)};
     model_.set_scope(key, scope, process_->store->key_of(name));
   }
 }

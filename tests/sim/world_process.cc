@@ -200,7 +200,7 @@ void World::close(uint64_t salt) {
   if (over()) return;
   for (Key& key : model_.keys()) {
     key.holds.clear();  // they ended when close() began
-    if (usable(key)) model_.looked(key, process_->store->find(key.index_key), evidence());
+    if (usable(key)) model_.looked(key, process_->store->find(key.sought()), evidence());
   }
   if (status.ok() && !failures_possible() && !process_->gave_up) model_.process_stopped_cleanly();
   bury_process();
