@@ -81,6 +81,7 @@ void add_config(nb::module_& m) {
   add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");
   add_field<&Config::engine, &halfstep::io::EngineConfig::pread_threads>(type, "pread_threads");
   add_field<&Config::store, &halfstep::store::Options::lease_ms_max>(type, "lease_ms_max");
+  add_field<&Config::store, &halfstep::store::Options::index_bytes>(type, "index_bytes");
   add_field<&Config::store, &halfstep::store::Options::policy>(type, "policy");
   add_field<&Config::store, &halfstep::store::Options::rewrite_share>(type, "rewrite_share");
   add_field<&Config::store, &halfstep::store::Options::rewrite_bytes_per_day>(type, "rewrite_bytes_per_day");
@@ -145,6 +146,7 @@ nb::dict recovery_of(const halfstep::store::RecoveryReport& report) {
   dict["blocks_dropped_expired"] = report.blocks_dropped_expired;
   dict["blocks_dropped_corrupt"] = report.blocks_dropped_corrupt;
   dict["blocks_dropped_dead_scope"] = report.blocks_dropped_dead_scope;
+  dict["blocks_dropped_index_full"] = report.blocks_dropped_index_full;
   dict["pages_bad"] = report.pages_bad;
   dict["tombstones"] = report.tombstones;
   dict["notes"] = report.notes;

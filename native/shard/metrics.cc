@@ -60,6 +60,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_segments_bad_total", c.segments_bad);
   add(counters, "halfstep_store_flushes_total", c.flushes);
   add(counters, "halfstep_store_record_pages_total", c.record_pages);
+  add(counters, "halfstep_store_index_full_total", c.index_full);
   add(counters, "halfstep_store_holds_total", "outcome", "taken", c.holds_taken);
   add(counters, "halfstep_store_holds_total", "outcome", "refused", c.holds_refused);
 
@@ -76,6 +77,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "capacity", g.memory_capacity_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "index", g.index_bytes);
+  add(gauges, "halfstep_memory_bytes", "of", "segments", g.catalog_bytes - g.index_bytes);
 }
 
 void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
@@ -91,6 +93,7 @@ void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "expired", r.blocks_dropped_expired);
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "corrupt", r.blocks_dropped_corrupt);
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "dead_scope", r.blocks_dropped_dead_scope);
+  add(gauges, "halfstep_recovery_blocks_dropped", "reason", "index_full", r.blocks_dropped_index_full);
   add(gauges, "halfstep_recovery_pages_bad", r.pages_bad);
   add(gauges, "halfstep_recovery_tombstones", r.tombstones);
   add(gauges, "halfstep_recovery_pins", r.pins);

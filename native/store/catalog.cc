@@ -225,7 +225,7 @@ void Catalog::void_segment(Segment& segment) noexcept {
   segment.live_pages = segment.held_pages = 0;
   segment.shares = {};
   segment.touched = {};
-  ++segment.reuse;
+  if (!HALFSTEP_MUTANT(VoidedStaysLive)) ++segment.reuse;
   voids_most_ = std::max(voids_most_, ++segment.voids);
 }
 

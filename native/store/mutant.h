@@ -21,6 +21,7 @@
   X(NoVerify, "blocks are handed out without their checksum")                                     \
   X(MacNotChecked, "metadata pages are believed without their MAC")                               \
   X(NoReuseCount, "a reused segment keeps its generation")                                        \
+  X(VoidedStaysLive, "a voided segment keeps the reuse count of its locations")                   \
   X(ReuseUnderRead, "a segment is reused while blocks are read from it")                          \
   X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
   X(HoldIgnored, "reclaim does not look at holds")                                                \

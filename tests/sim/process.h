@@ -39,6 +39,13 @@ struct ReadInFlight {
   bool pinned() const noexcept { return read.resident != nullptr; }
 };
 
+// A get by a key that the index cannot tell from a block's own: all but the bits that only the checksum knows are the same.
+struct StrangerInFlight {
+  World* world = nullptr;
+  uint32_t answers = 0;
+  store::Read read;
+};
+
 struct RemoveInFlight {
   World* world = nullptr;
   Key* key = nullptr;
@@ -57,6 +64,7 @@ struct Process {
   SlotPool slots;
   std::deque<std::unique_ptr<WriteInFlight>> writes;
   std::deque<std::unique_ptr<ReadInFlight>> reads;
+  std::deque<std::unique_ptr<StrangerInFlight>> strangers;
   std::deque<std::unique_ptr<RemoveInFlight>> removes;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits
   uint64_t tombstones = 0;             // at most so many are in the log

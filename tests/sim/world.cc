@@ -234,6 +234,26 @@ void World::get(uint32_t first, uint32_t count, uint32_t turns_pinned) {
     return;
   }
   for (auto& flight : flights) process_->reads.push_back(std::move(flight));
+  if (count % 4 == 0) get_as_stranger(keys[first % keys.size()], first);
+}
+
+void World::get_as_stranger(const Key& key, uint32_t salt) {
+  // With a fault beside it such a read is a media error to the store, and the block is lost for nothing.
+  if (history_.profile.faults != 0 || !usable(key)) return;
+  StrangerInFlight& flight = *process_->strangers.emplace_back(std::make_unique<StrangerInFlight>());
+  flight.world = this;
+  flight.read.key = {key.index_key.low, key.index_key.high ^ (1U + salt)};
+  flight.read.component = key.component();
+  flight.read.owner = &flight;
+  flight.read.complete = [](store::Read& done) {
+    auto& self = *static_cast<StrangerInFlight*>(done.owner);
+    ++self.answers;
+    if (self.world->dead() || !done.status.ok()) return;
+    self.world->model_.fail(Rule::WrongBytes, "a get by another key is answered");
+    self.world->process_->store->unpin(done.resident);
+  };
+  store::Read* window[] = {&flight.read};
+  if (!process_->store->begin_reads(window).ok()) process_->strangers.pop_back();
 }
 
 void World::read_answered(ReadInFlight& flight) {
@@ -350,6 +370,7 @@ void World::pump(uint64_t us) {
 void World::forget_answered() {
   std::erase_if(process_->writes, [](const auto& write) { return write->answers > 0; });
   std::erase_if(process_->reads, [](const auto& read) { return read->answers > 0 && !read->pinned(); });
+  std::erase_if(process_->strangers, [](const auto& stranger) { return stranger->answers > 0; });
   std::erase_if(process_->removes, [](const auto& remove) { return remove->answers > 0; });
 }
 

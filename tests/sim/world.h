@@ -52,6 +52,7 @@ class World {
   WriteInFlight* oldest_begun() noexcept;
   void write_answered(WriteInFlight& write);
   void get(uint32_t first, uint32_t count, uint32_t turns_pinned);
+  void get_as_stranger(const Key& key, uint32_t salt);
   void read_answered(ReadInFlight& read);
   void unpin(ReadInFlight& read);
   void remove(const Op& op);

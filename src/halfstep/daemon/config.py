@@ -25,6 +25,7 @@ DEFAULT_STORE_BYTES_MAX = 64 * GIB
 DEFAULT_ARENA_BYTES = 256 * MIB
 ARENA_BYTES_MIN = 32 * MIB
 ARENA_BYTES_MAX = 8 * GIB
+INDEX_BYTES_MIN = 1 << 20  # per shard; a block takes 29 bytes
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
 
@@ -101,6 +102,7 @@ class ServeConfig:
     size_bytes: int = 0
     segment_bytes: int = 0
     arena_bytes: int = DEFAULT_ARENA_BYTES
+    index_bytes: int = 0
     listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
     unix: str = ""
     insecure_listen: bool = False
@@ -134,6 +136,11 @@ class ServeConfig:
             raise ConfigError(
                 f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN)} to "
                 f"{format_bytes(ARENA_BYTES_MAX)} per shard"
+            )
+        if self.index_bytes != 0 and self.index_bytes < INDEX_BYTES_MIN:
+            raise ConfigError(
+                f"index={format_bytes(self.index_bytes)}: the smallest index is {format_bytes(INDEX_BYTES_MIN)}, for some "
+                f"36,000 blocks; leave it out for one that fits the store"
             )
         if self.engine not in ("auto", "uring", "pread"):
             raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")

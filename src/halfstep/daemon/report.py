@@ -55,6 +55,7 @@ def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:
         "expired": recovery["blocks_dropped_expired"],
         "corrupt": recovery["blocks_dropped_corrupt"],
         "of retired scopes": recovery["blocks_dropped_dead_scope"],
+        "for want of index": recovery["blocks_dropped_index_full"],
     }
     told = ", ".join(f"{count} {why}" for why, count in dropped.items() if count)
     return (

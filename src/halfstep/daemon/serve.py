@@ -44,6 +44,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.store_bytes = 0 if config.store.exists() else config.size_bytes
     native.segment_bytes = config.segment_bytes
     native.arena_bytes = config.arena_bytes
+    native.index_bytes = config.index_bytes
     native.huge_pages = config.huge_pages
     native.allow_buffered = not config.require_direct
     native.engine = config.engine

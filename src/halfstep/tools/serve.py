@@ -23,6 +23,11 @@ from halfstep.tools.options import json_option
 )
 @click.option("--segment", default="", help="Bytes of a segment of a new store.  [default: chosen by size]")
 @click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, per shard.")
+@click.option(
+    "--index",
+    default="",
+    help="Memory for the index, per shard: 29 bytes a block.  [default: as for blocks of 256 KiB, or up to 16 MiB]",
+)
 @click.option("--listen", multiple=True, default=("127.0.0.1:7350",), show_default=True, help="host:port; may be given again.")
 @click.option(
     "--unix", default="", help='Path of the unix socket, or "none".  [default: halfstep.sock in the XDG runtime directory]'
@@ -65,6 +70,7 @@ def serve(
     size: str,
     segment: str,
     arena: str,
+    index: str,
     listen: tuple[str, ...],
     unix: str,
     insecure_listen: bool,
@@ -91,6 +97,7 @@ def serve(
         size_bytes=parse_bytes(size, "size") if size else 0,
         segment_bytes=parse_bytes(segment, "segment") if segment else 0,
         arena_bytes=parse_bytes(arena, "arena"),
+        index_bytes=parse_bytes(index, "index") if index else 0,
         listen=listen,
         unix=unix,
         insecure_listen=insecure_listen,
