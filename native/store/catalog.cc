@@ -240,6 +240,7 @@ void Catalog::lap_ended() noexcept {
 }
 
 void Catalog::release(Segment& segment) {
+  assert(segment.reads_in_flight == 0 && segment.frames_in_flight == 0);
   assert(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.shares.empty());
   segment.roll.reset();
   segment.lengths = {};

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <bit>
 
+#include "index/entry.h"
+
 namespace halfstep::store {
 namespace {
+
+// A page's number has 34 bits in an index entry (V1 section 6).
+constexpr uint64_t kDeviceBytesMax = index::kPageAddressLimit * kPageBytes;
 
 // A record of 64 bytes for every 64 KiB of device, in each half: as many deletes may be alive at once as there are such blocks.
 constexpr uint64_t kLogShare = 1024;
@@ -55,7 +60,7 @@ Places places_of(const Geometry& geometry) noexcept {
 
 bool Places::valid() const noexcept {
   const Geometry& g = geometry;
-  if (g.device_bytes % kPageBytes != 0 || g.device_bytes > uint64_t{1} << 60) return false;
+  if (g.device_bytes % kPageBytes != 0 || g.device_bytes > kDeviceBytesMax) return false;
   if (g.segment_bytes < format::kSegmentBytesMin || g.segment_bytes > format::kSegmentBytesMax) return false;
   if (g.segment_bytes % kPageBytes != 0) return false;
   if (g.shards == 0 || g.shards > format::kShardsMax || g.segments < 4 || g.segments > g.device_bytes / g.segment_bytes) {
@@ -70,6 +75,9 @@ bool Places::valid() const noexcept {
 
 Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out) {
   device_bytes = round_down(device_bytes, kPageBytes);
+  if (device_bytes > kDeviceBytesMax) {
+    return {Code::TooLarge, "size=" + std::to_string(device_bytes) + ": the index of a shard reaches 64 TiB; give a smaller size"};
+  }
   uint64_t segment_bytes = segment_bytes_or_0;
   if (segment_bytes != 0) {
     if (segment_bytes < format::kSegmentBytesMin || segment_bytes > format::kSegmentBytesMax || segment_bytes % MiB != 0) {

@@ -55,6 +55,12 @@ TEST(Geometry, BlocksTakeAtMostAQuarterOfASegmentAndHalfTheWriteBuffer) {
   EXPECT_EQ(plan_geometry(100 * GiB, 3 * MiB + 1, GiB, &geometry).status, Code::Invalid);
 }
 
+TEST(Geometry, AStoreIsNoLargerThanItsIndexReaches) {
+  Geometry geometry;
+  EXPECT_TRUE(plan_geometry(uint64_t{64} << 40, 0, GiB, &geometry).ok());
+  EXPECT_EQ(plan_geometry((uint64_t{64} << 40) + MiB, 0, GiB, &geometry).status, Code::TooLarge);
+}
+
 TEST(Geometry, NumbersFromADamagedHeaderAreRefused) {
   Geometry geometry;
   ASSERT_TRUE(plan_geometry(GiB, 0, 128 * MiB, &geometry).ok());
