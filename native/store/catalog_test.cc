@@ -175,6 +175,23 @@ TEST_F(CatalogTest, SaysTheLengthsThatNothingElseInMemoryTells) {
   EXPECT_EQ(catalog->block_bytes(catalog->find(key_of(ragged)), {}), 1234U);
 }
 
+TEST_F(CatalogTest, TakesAtMost32BytesABlockAllTold) {
+  constexpr uint32_t kSegments = 64, kBlocksPerSegment = 4000, kPages = 64;  // of 256 KiB
+  constexpr uint64_t kBlocks = uint64_t{kSegments} * kBlocksPerSegment;
+  Catalog::Setup setup{kSegments, GiB, nullptr};
+  ASSERT_TRUE(index::BlockIndex::create(index::BlockIndex::bytes_for(kBlocks), &setup.index).ok());
+  catalog = std::make_unique<Catalog>(std::move(setup), names);
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    format::Entry entry = entry_of(i, static_cast<uint32_t>(1 + i % kBlocksPerSegment * kPages));
+    entry.stored_bytes = entry.raw_bytes = kPages * kPageBytes;
+    Segment& segment = catalog->segment(static_cast<uint32_t>(i / kBlocksPerSegment));
+    catalog->note(segment, entry, 1000);
+    ASSERT_TRUE(catalog->add(segment, entry, {}, false).ok());
+  }
+  EXPECT_EQ(catalog->live_blocks(), kBlocks);
+  EXPECT_LE(catalog->memory_bytes(), 32 * kBlocks);
+}
+
 TEST_F(CatalogTest, RefusesWhatDoesNotFitAndFindsTheRest) {
   make(4);
   uint64_t refused = 0;

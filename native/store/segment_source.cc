@@ -149,7 +149,8 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
     const uint64_t held_max = std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
     segment = pick(rewriter.enabled() ? held_max : 0, streams);
     if (segment == nullptr && core_.log.crowded()) segment = pick(UINT64_MAX, streams);
-    if (segment == nullptr && index_crowded) streams.close_open_segments();  // an index for less than these: they are next
+    // An index for less than one segment of each writer: what is open is all that there is.
+    if (segment == nullptr && index_crowded && by_age_.empty()) streams.close_open_segments();
     exhausted_ = segment == nullptr && !flush_asked_;
     if (segment == nullptr && !hurried_) retry_at_us_ = now_us + kLookAgainUs;
   }
