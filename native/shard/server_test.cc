@@ -250,7 +250,7 @@ TEST_F(ServerTest, NamesWhatItRefuses) {
   EXPECT_NE(refusal().find(config_.store_path), std::string::npos);
   config_.store_bytes = 1 * MiB;
   EXPECT_FALSE(refusal().empty());
-  config_.store_bytes = uint64_t{1} << 60;
+  config_.store_bytes = uint64_t{32} << 40;
   EXPECT_NE(refusal().find("free"), std::string::npos);
   config_.store_bytes = 320 * MiB;
   config_.segment_bytes = 4 * MiB;  // blocks of 768 KiB
