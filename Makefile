@@ -7,7 +7,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PRESET := release
 FUZZ_SECONDS ?= 60
-KILLS ?= 100
+KILLS ?= 200
+POWER_CUTS ?= 50
 FRAMES ?= 1000000
 FLIPS ?= 2000
 SEEDS ?= 100000
@@ -56,9 +57,10 @@ fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
 	scripts/setup.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-torture: build ## KILLS (100) kills, FRAMES (1000000) bad frames, FLIPS (2000) flipped bytes; each run prints its seed
+torture: build ## KILLS (200), POWER_CUTS (50; skipped without nbdkit), FRAMES (1000000) bad ones, FLIPS (2000) of a byte
 	@status=0; \
 	$(PYTHON) -m tests.torture.kills --rounds $(KILLS) || status=$$?; \
+	$(PYTHON) -m tests.torture.power_cuts --rounds $(POWER_CUTS) || { code=$$?; [ $$code -eq 77 ] || status=$$code; }; \
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
