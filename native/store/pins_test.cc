@@ -266,6 +266,18 @@ TEST_F(Pins, ABlockThatIsNotInAFrameYetTakesItsNewExpiryAlong) {
   EXPECT_EQ(bed_->get("fresh"), Code::NotFound);
 }
 
+TEST_F(Pins, AnExpiryChangeHoldsForWhatIsStillInMemoryToo) {
+  open(2);
+  put("sooner");
+  ASSERT_EQ(bed_->put("later", kGroupPlain, kBlockBytes, true, 10), Code::Ok);
+  ASSERT_EQ(bed_->expire("sooner", 10), Code::Ok);
+  ASSERT_EQ(bed_->expire("later", 1000), Code::Ok);
+  bed_->clock.wall += 11;
+  EXPECT_EQ(bed_->get("sooner"), Code::NotFound);
+  EXPECT_EQ(bed_->get("later"), Code::Ok);
+  EXPECT_EQ(bed_->store->counters().hits_flash, 0U) << "it was to be answered from memory";
+}
+
 // A power cut after any write of a history of pins, releases and expiries: what was answered holds.
 TEST_F(Pins, PowerCutAfterAnyWriteLosesNothingThatWasAnswered) {
   for (uint64_t at = 1;; ++at) {

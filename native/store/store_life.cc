@@ -78,6 +78,7 @@ void StoreImpl::expire(Change& change) {
   if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
   const uint64_t until_s = core_.store_time_s() + change.for_s;
   const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
+  // What is in memory answers gets, whether it is on flash already or not; what is being filled is a successor.
   if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state != ExtentState::Filling) {
     extent->entry.expiry_s = expiry_s;
   }
