@@ -112,6 +112,7 @@ def test_keys_may_be_an_array(client: halfstep.Client, blocks: Blocks) -> None:
 def test_no_keys_have_an_answer_too(client: halfstep.Client) -> None:
     assert client.match([]).prefix == 0
     assert client.get([], bytearray()).hits == 0
+    assert client.get([], bytearray(), parts=[range(2)]).hits == 0
     assert client.put([], b"").stored == 0
 
 

@@ -190,7 +190,8 @@ class Requests:
         with Refusals():
             batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
             items = count * components
-            answers = new_answers(items * sum(n for _, n, _ in ranges) if ranges else items)
+            selected = sum(n for _, n, _ in ranges)
+            answers = new_answers(items * selected if ranges else items)
             lengths = np.zeros(items, np.uint32)
             if ranges:
                 batch.set_ranges(ranges)
@@ -203,7 +204,7 @@ class Requests:
                 unsigned("priority", priority, 8),
                 wants_progress=order == "layer" if progress is None else progress,
             )
-        shaped = answers.reshape(items, -1) if ranges else answers
+        shaped = answers.reshape(items, selected) if ranges else answers
 
         def result() -> GetResult:
             found = GetResult(shaped, count, components, lengths)
