@@ -19,5 +19,10 @@ def size_of(key: bytes, bytes_max: int = SIZES[-1]) -> int:
 
 def bytes_of(key: bytes, bytes_max: int = SIZES[-1]) -> npt.NDArray[np.uint8]:
     """The block's bytes, from its key. bytes_max: as for `size_of`."""
+    return noise_of(key, size_of(key, bytes_max))
+
+
+def noise_of(key: bytes, count: int) -> npt.NDArray[np.uint8]:
+    """So many bytes, from a key."""
     seed = int.from_bytes(hashlib.blake2b(key, digest_size=8, person=b"bytes").digest(), "little")
-    return np.random.Generator(np.random.SFC64(seed)).integers(0, 256, size_of(key, bytes_max), dtype=np.uint8)
+    return np.random.Generator(np.random.SFC64(seed)).integers(0, 256, count, dtype=np.uint8)

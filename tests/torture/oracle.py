@@ -100,6 +100,7 @@ class Block:
     clean_must: bool = False  # `must_from` stems from a clean stop alone
     seen: bool = False  # UNSURE: it was found in this process
     retired: bool = False  # its namespace or layout was deleted or cleared since its last put
+    quota: bool = False  # its namespace has one: it may have to make room for others of it
     holds: dict[int, Hold] = field(default_factory=dict)
 
     @property
@@ -166,6 +167,7 @@ class Oracle:
         """It was answered ok, and was not there before; after a cut that may be the cut's doing."""
         if block.must and not after_cut:
             self._gone(block)
+        _unpin(block)
         put = block.puts[number]
         if ttl_s:
             put.expiry_high_s = math.ceil(time.time()) + ttl_s
@@ -205,8 +207,7 @@ class Oracle:
         """Answered: ok or absent. What was put before stays away for good."""
         block.dead_below = len(block.puts)
         block.view = View.NONE
-        for owner in [owner for owner, hold in block.holds.items() if hold.persistent]:
-            del block.holds[owner]
+        _unpin(block)
 
     def expire_begins(self, block: Block, ttl_s: int) -> None:
         """Before it is sent: it may end then already."""
@@ -289,6 +290,7 @@ class Oracle:
         if block.must:
             self._gone(block)
         block.view, block.must_from = View.NONE, None
+        _unpin(block)
 
     def _gone(self, block: Block) -> None:
         """It was there, or had to be, and is not."""
@@ -299,7 +301,7 @@ class Oracle:
         age = self.log.position - puts[0].written
         if any(hold.until_s > time.monotonic() for hold in block.holds.values()):
             raise Broken(Rule.HELD_EVICTED, f"{block.name}: held by {sorted(block.holds)}, {age:.2f} capacities old")
-        if age >= EVICTION_AGE_MIN:
+        if age >= EVICTION_AGE_MIN or block.quota:
             self.evicted += 1
             return
         if block.view is View.KNOWN or block.seen:
@@ -317,3 +319,8 @@ class Oracle:
         if block.retired:
             return Rule.DEAD_SCOPE
         return Rule.DELETED_RETURNED if block.dead_below == len(block.puts) else Rule.RETURNED_UNASKED
+
+
+def _unpin(block: Block) -> None:
+    """A pin was taken on the bytes that are gone; a lease waits for others of that name."""
+    block.holds = {owner: hold for owner, hold in block.holds.items() if not hold.persistent}
