@@ -9,6 +9,7 @@ PRESET := release
 FUZZ_SECONDS ?= 60
 KILLS ?= 200
 POWER_CUTS ?= 50
+HOURS ?= 24
 FRAMES ?= 1000000
 FLIPS ?= 2000
 SEEDS ?= 100000
@@ -57,10 +58,11 @@ fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
 	scripts/setup.sh fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
-torture: build ## KILLS (200), POWER_CUTS (50; skipped without nbdkit), FRAMES (1000000) bad ones, FLIPS (2000) of a byte
+torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (1000000) bad ones, FLIPS (2000) of a byte
 	@status=0; \
 	$(PYTHON) -m tests.torture.kills --rounds $(KILLS) || status=$$?; \
 	$(PYTHON) -m tests.torture.power_cuts --rounds $(POWER_CUTS) || { code=$$?; [ $$code -eq 77 ] || status=$$code; }; \
+	$(PYTHON) -m tests.torture.churn --hours $(HOURS) || status=$$?; \
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.torture import flips, kills, malformed, power_cuts
+from tests.torture import churn, flips, kills, malformed, power_cuts
 
 pytestmark = pytest.mark.integration
 
@@ -26,6 +26,14 @@ def test_power_cuts_that_lose_what_was_not_flushed_break_no_rule(tmp_path: Path)
     assert not tally.broken, tally
     assert tally.rounds == 3
     assert tally.verified > 0, "no block was read back: the run showed nothing"
+
+
+def test_an_hour_of_churn_leaves_the_books_in_order(tmp_path: Path) -> None:
+    tally = churn.run(1.5, SEED, tmp_path)
+    assert not tally.broken, tally
+    assert tally.counters["segments_reclaimed"] > 0, "the store never wrapped: the run showed nothing"
+    assert tally.counters["blocks_evicted_age"] > 0
+    assert tally.counters["blocks_evicted_expired"] > 0
 
 
 def test_malformed_frames_cost_a_good_client_nothing(tmp_path: Path) -> None:
