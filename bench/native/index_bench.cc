@@ -6,7 +6,6 @@
 // round, over as many pairs as the match has keys, in calls of the same length; a ratio is the match over the mean of the two.
 // All of it is measured in a fresh index and again in one whose blocks have all been exchanged.
 // Every answer is checked: what was not found, or was found elsewhere than it was put, ends the program.
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,9 +24,15 @@
 #include "base/hash.h"
 #include "base/prng.h"
 #include "index/block_index.h"
+#include "measure.h"
 
 namespace halfstep::index {
 namespace {
+
+using bench::fail;
+using bench::median;
+using bench::print_samples;
+using bench::seconds_of;
 
 constexpr std::array<size_t, 3> kPrefixes = {32, 256, 1024};
 // Few enough that keys and answers stay in the core's own cache, as those of a request do.
@@ -42,11 +47,6 @@ struct Options {
   uint64_t rounds = 21;
   uint64_t seed = 1;
 };
-
-[[noreturn]] void fail(const std::string& why) {
-  std::fprintf(stderr, "halfstep_index_bench: %s\n", why.c_str());
-  std::exit(1);
-}
 
 Options options_of(int count, char** arguments) {
   Options options;
@@ -81,26 +81,6 @@ uint64_t resident_bytes() {
   statm >> pages >> pages;
   if (!statm) fail("/proc/self/statm cannot be read");
   return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-// CPU time of this thread: others on the same cores cost it caches, but no waiting.
-double cpu_seconds() {
-  timespec now{};
-  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) != 0) fail("this kernel does not count a thread's time");
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-template <typename Work>
-double seconds_of(Work&& work) {
-  const double start = cpu_seconds();
-  work();
-  return cpu_seconds() - start;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 // What the compiler must believe to be used.
@@ -323,11 +303,6 @@ const char* pages_name(Mapping::Pages pages) {
     case Mapping::Pages::Ordinary: break;
   }
   return "ordinary";
-}
-
-void print_samples(const char* name, const std::vector<double>& samples, const char* end) {
-  const auto [low, high] = std::minmax_element(samples.begin(), samples.end());
-  std::printf("\"%s\": {\"median\": %.3f, \"min\": %.3f, \"max\": %.3f}%s", name, median(samples), *low, *high, end);
 }
 
 void print_state(const char* name, const State& state, const char* end) {
