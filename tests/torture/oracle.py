@@ -22,6 +22,10 @@ import numpy.typing as npt
 # A block may leave by eviction only after this share of the store was written since: the victim is among the oldest quarter of
 # the segments, so nothing younger than about three quarters should go; copies and half-empty segments take the rest.
 EVICTION_AGE_MIN = 0.4
+# When no segment is empty and there is no room for copies, as after a crash, the one with the least worth keeping goes,
+# whatever its age (native/store/segment_source.cc, pick); what was just written has no touch yet, and counts for nothing. So
+# much of that is excused between two looks.
+YOUNG_SEGMENTS_MAX = 2
 # What a crash costs: the segments that were open are closed as they are (native/store/streams.h: four), and one was ready.
 SEGMENTS_PER_CRASH = 5
 NEVER = math.inf
@@ -48,11 +52,12 @@ class Rule(enum.StrEnum):
 
 
 class Broken(AssertionError):
-    """A rule was broken: .rule, and what was seen."""
+    """A rule was broken: .rule, and .what was seen."""
 
     def __init__(self, rule: Rule, what: str) -> None:
         super().__init__(f"{rule}: {what}")
         self.rule = rule
+        self.what = what
 
 
 class View(enum.Enum):
@@ -126,7 +131,7 @@ class Log:
 
     def __init__(self, segments: int, segment_bytes: int) -> None:
         self._capacity_bytes = segments * segment_bytes
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -137,7 +142,7 @@ class Log:
 
     def crashed(self) -> None:
         """The segments that were open stay part empty."""
-        self._bytes += SEGMENTS_PER_CRASH * self._segment_bytes
+        self._bytes += SEGMENTS_PER_CRASH * self.segment_bytes
 
     @property
     def position(self) -> float:
@@ -151,6 +156,8 @@ class Oracle:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.evicted = 0  # losses that an eviction had to excuse
+        self.evicted_young = 0  # of younger blocks: see judge_young()
+        self._young: list[tuple[Broken, int]] = []  # not judged yet, with their bytes
 
     # ---- put ----
 
@@ -284,6 +291,18 @@ class Oracle:
         block.view, block.must_from, block.retired = View.NONE, None, True
         block.holds.clear()
 
+    def judge_young(self, evicted: int) -> None:
+        """Excuses young blocks that are gone, if the store says that it evicted so many, and they fit the segments allowed.
+
+        evicted: for their age, by the process that serves and the one before it.
+        """
+        young, self._young = self._young, []
+        gone_bytes = sum(block_bytes for _, block_bytes in young)
+        if len(young) > evicted or gone_bytes > YOUNG_SEGMENTS_MAX * self.log.segment_bytes:
+            broken = young[0][0]
+            raise Broken(broken.rule, f"{broken.what}; {len(young)} such blocks of {gone_bytes} bytes, {evicted} were evicted")
+        self.evicted_young += len(young)
+
     # ---- within ----
 
     def _absent(self, block: Block) -> None:
@@ -308,7 +327,7 @@ class Oracle:
             rule = Rule.LOST_IN_SERVICE
         else:
             rule = Rule.RESTART_FORGOT if block.clean_must else Rule.PERSIST_LOST
-        raise Broken(rule, f"{block.name}: put {first} is gone, {age:.2f} capacities old")
+        self._young.append((Broken(rule, f"{block.name}: put {first} is gone, {age:.2f} capacities old"), puts[0].block_bytes))
 
     @staticmethod
     def _has_expired(put: Put) -> bool:
