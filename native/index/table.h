@@ -1,8 +1,8 @@
-// table.h — the plain table for what is few: 128-bit keys to 64-bit values, open addressing with linear probing. Blocks are found
-// through block_index.h.
-// Keys come out of a keyed hash, so their low bits are the bucket and nobody outside can steer them.
-// Invariants: at most 7/8 full; erasing moves followers back, so that there are no dead slots and a miss ends at the first
-// hole. Thread: the shard's. Growing doubles the table in one go; a table made for `expected` keys never grows below that many.
+// table.h — the plain table for what is few: 128-bit keys to 64-bit values, open addressing with linear probing. Blocks are
+// found through block_index.h. Keys come out of a keyed hash, so their low bits are the bucket and nobody outside can steer
+// them. Invariants: at most 7/8 full; erasing moves followers back, so that there are no dead slots and a miss ends at the
+// first hole. Thread: the shard's. Growing doubles the table in one go; a table made for `expected` keys never grows below that
+// many.
 #pragma once
 
 #include <cstddef>

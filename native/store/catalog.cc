@@ -91,15 +91,17 @@ Status Catalog::add(Segment& segment, const format::Entry& entry, const Touch& t
   index::Entry fresh = encode(segment, entry, touch);
   if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
   const IndexKey key = key_of(entry);
-  if (const index::Found before = index_->find(hash_of(key)); before) {
+  const Status inserted = index_->insert(hash_of(key), fresh);
+  if (inserted == Code::Present) {
+    const index::Found before = index_->find(hash_of(key));
     if (stale(before.entry)) {
       --stale_;
     } else {
       leave(before.entry);
     }
     replace(before, fresh);
-  } else if (const Status status = index_->insert(hash_of(key), fresh); !status.ok()) {
-    return status;
+  } else if (!inserted.ok()) {
+    return inserted;
   }
   enter(fresh);
   if (held) set_held(key, true);

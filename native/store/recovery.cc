@@ -54,6 +54,7 @@ class Recovery {
   std::vector<Touch> touches_;
   uint64_t sequence_max_ = 0;
   uint64_t touch_time_ = 0;
+  uint64_t now_s_ = 0;  // when the segment is loaded
   bool flush_failed_ = false;
 };
 
@@ -191,7 +192,8 @@ void Recovery::load_segment(uint32_t number) {
   segment.frames = scanned.frames;
   segment.next_page = segment.written_page = scanned.next_page;
   segment.durable_page = std::min(scanned.watermark, scanned.next_page);
-  core_.catalog.begin(segment, core_.store_time_s());
+  now_s_ = core_.store_time_s();
+  core_.catalog.begin(segment, now_s_);
   touches_.assign(scanned.entries.size(), {});
   touch_time_ = std::max(touch_time_, read_touches(core_, io_, segment, &touches_));
   for (size_t ordinal = 0; ordinal < scanned.entries.size(); ++ordinal) {
@@ -236,7 +238,7 @@ void Recovery::publish(Segment& segment, const FoundEntry& found, const Touch& t
     unreadable_.push_back(key);
     return;
   }
-  core_.catalog.note(segment, entry, core_.store_time_s());
+  core_.catalog.note(segment, entry, now_s_);
   if (!core_.catalog.add(segment, entry, touch, false).ok()) {
     ++core_.counters.index_full;
     ++report_.blocks_dropped_index_full;

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Question: what does a start over a full store cost: how long against the plain read of its footers, how much memory a block?
+
+Runs build/release/bench/halfstep_recovery_bench (`make build` makes it) twice: it makes a sparse file with the footers of
+1,000 segments of 1 GiB, 4 million blocks of 256 KiB, and opens it in a process of its own, after it has read the same footers
+plainly. Exit status 1 if a goal is missed. --json: the document. Takes the program's options: --segments, --blocks,
+--block-bytes, --seed; and --program PATH, --directory PATH (with sparse files, half a gigabyte free).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from halfstep.tools.bench.machine import cpu_name
+
+PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "halfstep_recovery_bench"
+BYTES_PER_BLOCK_MAX = 32.0
+READ_RATIO_MAX = 1.5
+SECONDS_BESIDE = 0.5
+
+
+def run(program: Path, phase: str, store: Path, options: list[str]) -> dict[str, Any]:
+    command = [str(program), "--phase", phase, "--path", str(store), *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def goals(document: dict[str, Any]) -> list[tuple[str, float, float]]:
+    """Name, value, bound."""
+    return [
+        ("resident bytes a block", document["resident_bytes"] / document["blocks"], BYTES_PER_BLOCK_MAX),
+        ("recovery, seconds", document["recovery_s"], READ_RATIO_MAX * document["plain_read_s"] + SECONDS_BESIDE),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--program", type=Path, default=PROGRAM)
+    parser.add_argument("--directory", type=Path, default=None)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    arguments, options = parser.parse_known_args()
+    if not arguments.program.exists():
+        raise SystemExit(f"{arguments.program}: not built; run `make build`, or name another with --program")
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+        store = Path(directory) / "store.hs"
+        run(arguments.program, "make", store, options)
+        document = run(arguments.program, "open", store, options)
+    if document["build"] != "release":
+        raise SystemExit(f"{arguments.program}: a {document['build']} build; its times mean nothing")
+    document["header"] = {"kernel": platform.release(), "cpu": cpu_name(), "cores": os.cpu_count(), "load_average": load}
+    if arguments.as_json:
+        print(json.dumps(document, indent=2))
+    else:
+        direct = "O_DIRECT" if document["direct"] else "buffered"
+        tebibytes, mebibytes = document["bytes"] / 2**40, document["footer_bytes"] / 2**20
+        print(f"halfstep {document['version']} ({document['build']}), commit {document['commit']}, seed {document['seed']}")
+        print(f"kernel {platform.release()}, {cpu_name()}, {os.cpu_count()} cores; load {load:.1f}")
+        print(
+            f"{document['engine']}, {direct}: {document['blocks']:,} blocks, {tebibytes:.2f} TiB, footers {mebibytes:.0f} MiB"
+        )
+        print(f"plain read {document['plain_read_s']:.3f} s; open {document['open_s']:.3f} s, {document['cpu_s']:.3f} s CPU")
+        for name, value, bound in goals(document):
+            print(f"{name}: {value:.2f}, at most {bound:.2f}: {'met' if value <= bound else 'MISSED'}")
+    return 0 if all(value <= bound for _, value, bound in goals(document)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
