@@ -33,6 +33,15 @@ inline uint64_t rewrite_buffer_bytes(uint32_t segments, uint64_t pool_bytes) noe
   if (segments < kRewriteSegmentsMin) return 0;
   return std::min(round_down(pool_bytes / 8, kPieceBytesMax), kRewriteBufferBytesMax);
 }
+// What the store takes of the pool for itself; the rest is for blocks.
+inline constexpr uint64_t kOwnMemoryBytesMax = kFrameHeaders * kFrameHeaderBytes + kRewriteBufferBytesMax;
+inline uint64_t own_memory_bytes(uint32_t segments, uint64_t pool_bytes) noexcept {
+  return kFrameHeaders * kFrameHeaderBytes + rewrite_buffer_bytes(segments, pool_bytes);
+}
+
+// What one request does with a block, its get, its touches and its repeated offers, is one use of it: memory counts the uses of
+// so long a time as one.
+inline constexpr uint64_t kMomentUs = 1'000'000;
 
 // Why a block left the index without anybody asking for it.
 enum class Eviction : uint8_t { Age, Expired, DeadScope, Quota, Unreadable };
@@ -59,7 +68,7 @@ struct Core {
         catalog({places.geometry.segments, places.geometry.segment_bytes, std::move(index)}, names),
         flusher(engine, counters.flushes),
         log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
-        memory(slots, kFrameHeaders * kFrameHeaderBytes + rewrite_bytes, options.write_share),
+        memory(slots, own_memory_bytes(places.geometry.segments, slots.capacity_bytes()), options.write_share),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time_base_s(header.fixed.store_time_s),
         store_time_base_us(clock.now_us()) {
@@ -171,6 +180,13 @@ struct Core {
     }
     unburied_.clear();
   }
+  // Before the uses of a request.
+  void note_moment() noexcept {
+    const uint64_t now_us = clock.now_us();
+    if (now_us < moment_ends_us_) return;
+    moment_ends_us_ = now_us + kMomentUs;
+    memory.begin_moment();
+  }
   void touch(const IndexKey& key) {
     Extent* extent = memory.find(key);
     if (extent != nullptr) memory.touch(*extent);
@@ -246,6 +262,7 @@ struct Core {
   static constexpr uint64_t kBuryAgainUs = 100'000;
   std::vector<format::Record> unburied_;
   uint64_t bury_again_us_ = 0;
+  uint64_t moment_ends_us_ = 0;
   std::deque<RecordLog::Pending> pending_;
   RecordLog::Pending* free_pending_ = nullptr;
 };

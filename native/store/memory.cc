@@ -2,12 +2,15 @@
 
 #include <cassert>
 
+#include "store/mutant.h"
+
 namespace halfstep::store {
 
 Memory::Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share)
     : slots_(slots),
-      capacity_bytes_(slots.capacity_bytes() - reserved_bytes),
-      write_bytes_max_(static_cast<uint64_t>(static_cast<double>(capacity_bytes_) * write_share)) {}
+      capacity_bytes_(slots.free_bytes() - reserved_bytes),
+      write_bytes_max_(static_cast<uint64_t>(static_cast<double>(capacity_bytes_) * write_share)),
+      hot_(capacity_bytes_ / kPageBytes) {}
 
 Extent* Memory::find(const IndexKey& key) const noexcept {
   const uint64_t value = table_.find(hash_of(key));
@@ -16,8 +19,16 @@ Extent* Memory::find(const IndexKey& key) const noexcept {
 
 Slot Memory::take(uint64_t bytes) noexcept {
   Slot slot = slots_.take(bytes);
-  while (slot.empty() && oldest_ != nullptr) {
-    Extent& victim = *oldest_;
+  if (HALFSTEP_MUTANT(DirtyGivesWay) && slot.empty()) {
+    for (Extent& extent : extents_) {
+      if (extent.state == ExtentState::Dirty) unlist(extent);
+    }
+  }
+  while (slot.empty()) {
+    const uint32_t number = hot_.evict();
+    if (number == HotPolicy::kNone) break;
+    Extent& victim = extents_[number];
+    victim.record = HotPolicy::kNone;  // a ghost's now
     unlist(victim);
     settle(victim);
     slot = slots_.take(bytes);
@@ -28,7 +39,10 @@ Slot Memory::take(uint64_t bytes) noexcept {
 Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept {
   Slot slot = take(bytes);
   if (slot.empty()) return nullptr;
-  if (unused_.empty()) unused_.push_back(&extents_.emplace_back());
+  if (unused_.empty()) {
+    unused_.push_back(&extents_.emplace_back());
+    unused_.back()->number = static_cast<uint32_t>(extents_.size() - 1);
+  }
   Extent& extent = *unused_.back();
   unused_.pop_back();
   extent.slot_memory() = std::move(slot);
@@ -47,26 +61,33 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
 }
 
 void Memory::list(Extent& extent) {
-  assert(find(extent.key) == nullptr);
+  assert(find(extent.key) == nullptr && extent.state != ExtentState::Clean);
   table_.put(hash_of(extent.key), reinterpret_cast<uintptr_t>(&extent));
   extent.listed = true;
+  const auto pages = static_cast<uint32_t>(extent.slot().held_bytes() / kPageBytes);
+  extent.record = hot_.insert(extent.key.low, pages, extent.number);
 }
 
 void Memory::unlist(Extent& extent) noexcept {
   if (!extent.listed) return;
-  if (evictable(extent)) unlink(extent);
+  if (evictable(extent)) evictable_bytes_ -= extent.slot().held_bytes();
+  if (extent.record != HotPolicy::kNone) hot_.remove(extent.record);
+  extent.record = HotPolicy::kNone;
   table_.erase(hash_of(extent.key));
   extent.listed = false;
 }
 
-void Memory::unlink(Extent& extent) noexcept {
-  (extent.newer != nullptr ? extent.newer->older : newest_) = extent.older;
-  (extent.older != nullptr ? extent.older->newer : oldest_) = extent.newer;
-  evictable_bytes_ -= extent.slot().held_bytes();
+void Memory::put_off(Extent& extent) noexcept {
+  hot_.dismiss(extent.record);
+  extent.record = HotPolicy::kNone;
+  unlist(extent);
 }
 
 void Memory::pin(Extent& extent) noexcept {
-  if (evictable(extent)) unlink(extent);
+  if (evictable(extent)) {
+    hot_.set_busy(extent.record, true);
+    evictable_bytes_ -= extent.slot().held_bytes();
+  }
   ++extent.pins;
 }
 
@@ -89,20 +110,15 @@ void Memory::set_state(Extent& extent, ExtentState state) noexcept {
 }
 
 void Memory::touch(Extent& extent) noexcept {
-  if (!evictable(extent)) return;
-  unlink(extent);
-  settle(extent);
+  if (extent.listed) hot_.use(extent.record);
 }
 
-// Called exactly when the extent came out of use: it is in no list of evictable ones here.
+// Called exactly when the extent came out of use: the policy thinks it busy.
 void Memory::settle(Extent& extent) noexcept {
   if (extent.pins > 0 || extent.state != ExtentState::Clean) return;
   relieved_ = true;
   if (!extent.listed) return free(extent);
-  extent.older = newest_;
-  extent.newer = nullptr;
-  (newest_ != nullptr ? newest_->newer : oldest_) = &extent;
-  newest_ = &extent;
+  hot_.set_busy(extent.record, false);
   evictable_bytes_ += extent.slot().held_bytes();
 }
 

@@ -1,6 +1,7 @@
 // memory.h — extents in memory: being filled, dirty, being read, or clean and kept as a cache until their slots are needed.
 // Invariants: `listed` extents are found by their key, at most one per key; an extent's slot is given back only when nobody
-// pins it, no transfer runs on it and it is not dirty; the cache gives way to whoever needs memory, least recently used first.
+// pins it, no transfer runs on it and it is not dirty; what is clean and not pinned gives way to whoever needs memory, in the
+// order of hot_policy.h, which knows every listed extent and is told which are busy.
 // Thread: the shard's. Extent objects are pooled: nothing is allocated per block in the steady state.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include "index/table.h"
 #include "store/catalog.h"
 #include "store/extent_layout.h"
+#include "store/hot_policy.h"
 
 namespace halfstep::store {
 
@@ -66,8 +68,8 @@ class Extent final : public Resident {
   Block block;  // as the index had it when the read began
   ExtentVerifier verifier;
 
-  Extent* newer = nullptr;  // in the order of use, while evictable
-  Extent* older = nullptr;
+  uint32_t number = 0;                 // among all extents, for good
+  uint32_t record = HotPolicy::kNone;  // of the policy, while listed
 
   template <typename Visit>
   void for_range(uint64_t offset, uint64_t count, Visit&& visit) const {
@@ -81,7 +83,7 @@ class Extent final : public Resident {
 
 class Memory {
  public:
-  // `reserved_bytes` of the pool were taken by others for good.
+  // Of what is free of the pool now, `reserved_bytes` will be taken by others for good.
   Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share);
 
   Extent* find(const IndexKey& key) const noexcept;
@@ -96,6 +98,8 @@ class Memory {
   Slot take(uint64_t bytes) noexcept;
   void list(Extent& extent);
   void unlist(Extent& extent) noexcept;
+  // Unlists what was wanted and could not be had now: when it is asked for again, that it was is known.
+  void put_off(Extent& extent) noexcept;
 
   void pin(Extent& extent) noexcept;
   void unpin(Extent& extent) noexcept;
@@ -111,8 +115,10 @@ class Memory {
 
   // All that there are, in use or not, each at its place for good.
   const std::deque<Extent>& extents() const noexcept { return extents_; }
-  // In the cache, it is used again: it goes last.
+  // It is used: now, if it is listed.
   void touch(Extent& extent) noexcept;
+  // Uses before and after this are different ones, also of the same block.
+  void begin_moment() noexcept { hot_.begin_moment(); }
 
   uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   uint64_t resident_bytes() const noexcept { return resident_bytes_; }
@@ -131,7 +137,6 @@ class Memory {
   }
 
  private:
-  void unlink(Extent& extent) noexcept;
   void free(Extent& extent) noexcept;
   static bool evictable(const Extent& extent) noexcept {
     return extent.state == ExtentState::Clean && extent.pins == 0 && extent.listed;
@@ -148,8 +153,7 @@ class Memory {
   index::Table table_;
   std::deque<Extent> extents_;
   std::vector<Extent*> unused_;
-  Extent* newest_ = nullptr;
-  Extent* oldest_ = nullptr;
+  HotPolicy hot_;
 };
 
 }  // namespace halfstep::store

@@ -20,12 +20,14 @@
   X(NoKeyInChecksum, "a checksum fits whichever key the index took for another")                  \
   X(NoVerify, "blocks are handed out without their checksum")                                     \
   X(MacNotChecked, "metadata pages are believed without their MAC")                               \
+  X(DirtyGivesWay, "memory gives way though its block is not on flash yet")                       \
   X(NoReuseCount, "a reused segment keeps its generation")                                        \
   X(VoidedStaysLive, "a voided segment keeps the reuse count of its locations")                   \
   X(ReuseUnderRead, "a segment is reused while blocks are read from it")                          \
   X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
   X(HoldIgnored, "reclaim does not look at holds")                                                \
   X(ExpiryIgnored, "blocks do not expire")                                                        \
+  X(DeletedStaysHot, "what memory keeps of a block is served after its delete")                   \
   X(TombstoneNotLogged, "a delete is answered without a tombstone")                               \
   X(TombstoneEarly, "a delete is answered before its tombstone is on media")                      \
   X(TombstoneDropped, "tombstones are dropped at every compaction")                               \

@@ -57,6 +57,7 @@ Extent* BlockReader::resolve(Read& read) {
 
 Status BlockReader::begin(std::span<Read* const> window) {
   fresh_.clear();
+  core_.note_moment();
   const Counters before = core_.counters;
   for (size_t i = 0; i < window.size(); ++i) {
     Extent* extent = resolve(*window[i]);
@@ -88,8 +89,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
   started.clear();
   fresh_.swap(started);
 
-  for (const Read* read : window) {
-    if (read->store_own != nullptr) core_.touch(read->key);
+  // Keys come from the root of a prefix chain to its leaf; the root is touched last.
+  for (size_t i = window.size(); i-- > 0;) {
+    if (window[i]->store_own != nullptr) core_.touch(window[i]->key);
   }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);
@@ -109,7 +111,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
 
 void BlockReader::undo(std::span<Read* const> window) noexcept {
   for (Extent* extent : fresh_) {
-    core_.memory.unlist(*extent);
+    core_.memory.put_off(*extent);
     core_.memory.set_state(*extent, ExtentState::Clean);
   }
   for (Read* read : window) {

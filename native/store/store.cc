@@ -77,6 +77,7 @@ Status StoreImpl::begin_write(Write& write) {
   const size_t key_bytes = write.name.engine_key.size();
   if (key_bytes == 0 || key_bytes > format::kEngineKeyBytesMax) return Code::Invalid;
   if (const Status status = cut(write, &cut_); !status.ok()) return status;
+  core_.note_moment();
 
   const Block stored = core_.catalog.find(write.key);
   if (present(write.key)) {

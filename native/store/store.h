@@ -289,7 +289,7 @@ class Store {
   virtual void abort_write(Write& write) noexcept = 0;
   virtual void remove(Change& change) = 0;
   // These blocks are used now, all at one moment: a request's deepest block first, its root last. Absent keys are ignored. A
-  // get touches by itself.
+  // get touches by itself, each window from its last block to its first.
   virtual void touch(std::span<const IndexKey> keys) = 0;
   // From now on the block ends `for_s` from now.
   virtual void expire(Change& change) = 0;

@@ -23,7 +23,8 @@ void StoreImpl::remove(Change& change) {
   // An expired block counts as absent, but needs its tombstone: the clock may go back.
   bool stored = there;
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
-  if (Extent* extent = core_.memory.find(change.key); extent != nullptr && extent->state != ExtentState::Filling) {
+  Extent* extent = core_.memory.find(change.key);
+  if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(DeletedStaysHot)) {
     core_.memory.unlist(*extent);
     core_.memory.settle(*extent);
   }
@@ -69,6 +70,7 @@ void StoreImpl::answer_absent_removes() {
 // ---- Touch, expire ---------------------------------------------------------------------------------------------------------
 
 void StoreImpl::touch(std::span<const IndexKey> keys) {
+  core_.note_moment();
   for (const IndexKey& key : keys) core_.touch(key);
   core_.counters.touches += keys.size();
 }
