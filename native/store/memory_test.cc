@@ -169,5 +169,23 @@ TEST_F(MemoryTier, WhatIsBeingSentStaysHoweverMuchComesIn) {
   EXPECT_EQ(bed_->store->gauges().memory_pinned_bytes, 0U);
 }
 
+TEST_F(MemoryTier, AnExpiryThatIsChangedHoldsForWhatIsInMemory) {
+  open();
+  const auto pass = [&](uint64_t seconds) {
+    bed_->clock.us += seconds * 1'000'000;
+    bed_->clock.wall += seconds;
+  };
+  ASSERT_EQ(bed_->put("longer", kGroupPlain, kBlockBytes, true, 10), Code::Ok);
+  ASSERT_EQ(bed_->put("shorter", kGroupPlain, kBlockBytes, true, 1000), Code::Ok);
+  bed_->settle();
+  ASSERT_EQ(bed_->expire("longer", 1000), Code::Ok);
+  ASSERT_EQ(bed_->expire("shorter", 10), Code::Ok);
+  pass(11);
+  EXPECT_EQ(bed_->get("longer"), Code::Ok);
+  EXPECT_EQ(bed_->get("shorter"), Code::NotFound);
+  EXPECT_TRUE(bed_->store->find(bed_->key("longer")).present);
+  EXPECT_FALSE(bed_->store->find(bed_->key("shorter")).present);
+}
+
 }  // namespace
 }  // namespace halfstep::store
