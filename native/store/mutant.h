@@ -27,6 +27,8 @@
   X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
   X(HoldIgnored, "reclaim does not look at holds")                                                \
   X(ExpiryIgnored, "blocks do not expire")                                                        \
+  X(HotKeepsExpiry, "what memory keeps of a block does not hear of a changed expiry")             \
+  X(ExpiryNotLogged, "a change of an expiry is answered without a record")                        \
   X(DeletedStaysHot, "what memory keeps of a block is served after its delete")                   \
   X(TombstoneNotLogged, "a delete is answered without a tombstone")                               \
   X(TombstoneEarly, "a delete is answered before its tombstone is on media")                      \

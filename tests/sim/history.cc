@@ -132,6 +132,7 @@ std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_c
 
 History make_history(uint64_t seed, const HistoryOptions& options) {
   Prng prng(seed);
+  Prng expiries(~seed);
   History history;
   history.seed = seed;
   history.profile = make_profile(prng, options);
@@ -165,6 +166,13 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
       default: break;
     }
     if (wanted(op, history.profile)) history.ops.push_back(op);
+    // What may have expired excuses much: only where blocks do anyway.
+    if (!ttls || !expiries.chance(0.06)) continue;
+    Op expire;
+    expire.kind = OpKind::Expire;
+    expire.key = static_cast<uint32_t>(expiries.below(history.profile.keys));
+    expire.amount = expiries.chance(0.3) ? 0 : 1 + expiries.below(60);
+    history.ops.push_back(expire);
   }
   return history;
 }
@@ -198,6 +206,7 @@ std::string text_of(const Op& op) {
     case OpKind::Hold: return "hold " + key + owner + " for " + amount + " ms";
     case OpKind::Release: return "release " + key + owner;
     case OpKind::ReleaseAll: return "release all of" + owner;
+    case OpKind::Expire: return "expire " + key + (op.amount == 0 ? " never" : " in " + amount + " s");
     case OpKind::CreateNamespace: return "create namespace " + std::to_string(op.key);
     case OpKind::DeleteNamespace: return "delete namespace " + std::to_string(op.key);
     case OpKind::Turns: return std::to_string(op.count) + " turns of " + amount + " us";

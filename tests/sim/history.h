@@ -52,6 +52,7 @@ enum class OpKind : uint8_t {
   Hold,             // `key` by owner `count` for `amount` ms
   Release,          // `key` by owner `count`
   ReleaseAll,       // of owner `count`
+  Expire,           // `key` ends `amount` s from now on; 0: never
   CreateNamespace,  // number `key`
   DeleteNamespace,  // number `key`
   Turns,            // `count` turns of `amount` us

@@ -137,6 +137,7 @@ std::vector<Figure> figures_of(const Tally& t) {
           {"hits", t.hits},
           {"misses", t.misses},
           {"removes", t.removes},
+          {"expiries changed", t.expiries},
           {"restarts", t.restarts},
           {"crashes in open", t.crashes_in_open},
           {"crashes in close", t.crashes_in_close},

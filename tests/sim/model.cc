@@ -98,6 +98,32 @@ size_t Model::remove_begun(Key& key) {
 
 void Model::remove_answered(Key& key, size_t puts_then) { key.dead_below = std::max(key.dead_below, puts_then); }
 
+// A change applies to whatever was born before it: to the current put's forerunners as well, if a restart finds them.
+ExpiryChange Model::expiry_begun(Key& key, bool found, uint64_t for_s) {
+  ExpiryChange change;
+  change.found = found;
+  if (!found) return change;
+  change.low_s = for_s == 0 ? 0 : time_.low_s() + for_s;
+  change.high_s = for_s == 0 ? 0 : time_.high_s() + for_s;
+  for (size_t at = key.dead_below; at < key.puts.size(); ++at) {
+    Put& put = key.puts[at];
+    ++put.expiry_changes;
+    put.expiry_low_s = std::min(put.expiry_low_s - 1, change.low_s - 1) + 1;  // 0 is the latest
+    put.expiry_high_s = std::max(put.expiry_high_s - 1, change.high_s - 1) + 1;
+  }
+  change.known = key.view == Key::View::Known;
+  change.put = key.current;
+  change.number = change.known ? key.puts[key.current].expiry_changes : 0;
+  return change;
+}
+
+void Model::expiry_answered(Key& key, const ExpiryChange& change) {
+  Put& put = key.puts[change.put];
+  if (!change.known || put.expiry_changes != change.number) return;
+  put.expiry_low_s = change.low_s;
+  put.expiry_high_s = change.high_s;
+}
+
 Expectation Model::expect(const Key& key, bool found) const noexcept {
   Expectation expected;
   expected.found = found;
@@ -245,6 +271,11 @@ void Model::log_was_lost() noexcept {
     key.must = key.clean_must = false;
     key.dead_below = 0;
     key.view = key.puts.empty() ? Key::View::None : Key::View::Unsure;
+    for (Put& put : key.puts) {
+      if (put.expiry_changes == 0) continue;
+      put.expiry_low_s = 1;  // whatever it was
+      put.expiry_high_s = 0;
+    }
   }
 }
 

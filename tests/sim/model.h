@@ -36,7 +36,8 @@ struct Put {
   Version version;
   uint64_t expiry_low_s = 0;  // 0: never
   uint64_t expiry_high_s = 0;
-  bool removed = false;  // a remove was begun since
+  uint64_t expiry_changes = 0;  // begun
+  bool removed = false;         // a remove was begun since
 };
 
 struct Key {
@@ -64,6 +65,16 @@ struct Key {
   uint32_t filling = 0;                // writes begun and not committed
   uint64_t changes = 0;                // commits and removes
   std::map<uint64_t, uint64_t> holds;  // owner -> until, by the monotonic clock
+};
+
+// Of the put that was there, known to be `put`, or nobody knows which.
+struct ExpiryChange {
+  bool found = false;
+  bool known = false;
+  size_t put = 0;
+  uint64_t number = 0;  // among the changes of that put
+  uint64_t low_s = 0;   // 0: never
+  uint64_t high_s = 0;
 };
 
 // What is known of a key when a read begins: what the read may answer.
@@ -104,6 +115,9 @@ class Model {
   // Returns what remove_answered() wants to be told.
   size_t remove_begun(Key& key);
   void remove_answered(Key& key, size_t puts_then);
+  // In force from here on, for good when it is answered; until then a restart may find either.
+  ExpiryChange expiry_begun(Key& key, bool found, uint64_t for_s);
+  void expiry_answered(Key& key, const ExpiryChange& change);
   Expectation expect(const Key& key, bool found) const noexcept;
   void read_answered(Key& key, const Expectation& expected, const store::Resident& resident);
   void read_missed(Key& key, const Expectation& expected, Status status);

@@ -55,6 +55,15 @@ struct RemoveInFlight {
   store::Remove remove;
 };
 
+struct ExpireInFlight {
+  World* world = nullptr;
+  Key* key = nullptr;
+  uint64_t life = 0;
+  ExpiryChange expected;
+  uint32_t answers = 0;
+  store::Change change;
+};
+
 struct Process {
   Process(const io::MemoryConfig& config, io::MemoryDevice& device, Arena& arena, std::function<void(const io::Request&)> seen)
       : memory(config, {&device}), engine(memory, std::move(seen)), slots(arena) {}
@@ -66,6 +75,7 @@ struct Process {
   std::deque<std::unique_ptr<ReadInFlight>> reads;
   std::deque<std::unique_ptr<StrangerInFlight>> strangers;
   std::deque<std::unique_ptr<RemoveInFlight>> removes;
+  std::deque<std::unique_ptr<ExpireInFlight>> expires;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits
   uint64_t tombstones = 0;             // at most so many are in the log
   bool scopes_died = false;            // blocks of a deleted namespace may still be in the gauges

@@ -15,6 +15,7 @@ void Tally::add(const Tally& other) noexcept {
   hits += other.hits;
   misses += other.misses;
   removes += other.removes;
+  expiries += other.expiries;
   restarts += other.restarts;
   segments_reclaimed += other.segments_reclaimed;
   blocks_evicted += other.blocks_evicted;

@@ -40,6 +40,7 @@ void World::act(const Op& op, uint32_t step) {
       break;
     case OpKind::Get: get(op.key, op.count, static_cast<uint32_t>(op.salt % 8)); break;
     case OpKind::Remove: remove(op); break;
+    case OpKind::Expire: expire(op); break;
     case OpKind::Hold: hold(op); break;
     case OpKind::Release:
     case OpKind::ReleaseAll: release(op); break;
@@ -93,6 +94,9 @@ void World::end() {
   }
   for (const auto& remove : process_->removes) {
     if (room && remove->answers == 0) model_.fail(Rule::Stuck, "a remove is not answered");
+  }
+  for (const auto& expire : process_->expires) {
+    if (room && expire->answers == 0) model_.fail(Rule::Stuck, "a change of an expiry is not answered");
   }
   for (int start = 0; start < 2 && !over(); ++start) {
     close(0);
@@ -283,7 +287,7 @@ void World::unpin(ReadInFlight& flight) {
   flight.read.resident = nullptr;
 }
 
-// ---- Removes and holds -----------------------------------------------------------------------------------------------------
+// ---- Removes, expiries and holds -------------------------------------------------------------------------------------------
 
 void World::remove(const Op& op) {
   Key& key = model_.keys()[op.key];
@@ -314,6 +318,43 @@ void World::remove_answered(RemoveInFlight& flight) {
     if (flight.life == flight.key->life) model_.remove_answered(*flight.key, flight.puts_then);
   } else if (!(status == Code::IoError) || !failures_possible()) {
     model_.fail(Rule::WrongAnswer, "a remove: " + text_of(status));
+  }
+}
+
+void World::expire(const Op& op) {
+  Key& key = model_.keys()[op.key];
+  if (!usable(key)) return;
+  const store::Found before = process_->store->find(key.index_key);
+  model_.looked(key, before, evidence());
+  ExpireInFlight& flight = *process_->expires.emplace_back(std::make_unique<ExpireInFlight>());
+  flight.world = this;
+  flight.key = &key;
+  flight.life = key.life;
+  flight.expected = model_.expiry_begun(key, before.present, op.amount);
+  flight.change.key = key.index_key;
+  flight.change.for_s = op.amount;
+  flight.change.owner = &flight;
+  flight.change.done = [](store::Change& done) {
+    auto& self = *static_cast<ExpireInFlight*>(done.owner);
+    self.world->expire_answered(self);
+  };
+  process_->store->expire(flight.change);
+}
+
+void World::expire_answered(ExpireInFlight& flight) {
+  if (dead()) return;
+  const Status status = flight.change.status;
+  note(static_cast<uint64_t>(status.code()) << 8 | 4);
+  if (flight.answers++ > 0) return model_.fail(Rule::CompletedTwice, "a change of an expiry");
+  if (status.ok()) {
+    ++tally_.expiries;
+    if (flight.life == flight.key->life) model_.expiry_answered(*flight.key, flight.expected);
+    return;
+  }
+  if (status == Code::NotFound && !flight.expected.found) return;
+  const bool log_full = status == Status(Code::Throttled, store::kThrottledLog);
+  if (!log_full && !(status == Code::IoError && failures_possible())) {
+    model_.fail(Rule::WrongAnswer, "a change of an expiry: " + text_of(status));
   }
 }
 
@@ -372,6 +413,7 @@ void World::forget_answered() {
   std::erase_if(process_->reads, [](const auto& read) { return read->answers > 0 && !read->pinned(); });
   std::erase_if(process_->strangers, [](const auto& stranger) { return stranger->answers > 0; });
   std::erase_if(process_->removes, [](const auto& remove) { return remove->answers > 0; });
+  std::erase_if(process_->expires, [](const auto& expire) { return expire->answers > 0; });
 }
 
 void World::settle() {

@@ -57,6 +57,8 @@ class World {
   void unpin(ReadInFlight& read);
   void remove(const Op& op);
   void remove_answered(RemoveInFlight& remove);
+  void expire(const Op& op);
+  void expire_answered(ExpireInFlight& expire);
   void hold(const Op& op);
   void release(const Op& op);
   void release_all(uint64_t owner);

@@ -196,6 +196,9 @@ void World::close(uint64_t salt) {
   for (const auto& remove : process_->removes) {
     if (remove->answers == 0) model_.fail(Rule::NeverCompleted, "a remove");
   }
+  for (const auto& expire : process_->expires) {
+    if (expire->answers == 0) model_.fail(Rule::NeverCompleted, "a change of an expiry");
+  }
   if (process_->engine.in_flight() > 0) model_.fail(Rule::NeverCompleted, "a request to the device");
   if (over()) return;
   for (Key& key : model_.keys()) {
