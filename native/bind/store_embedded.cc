@@ -8,6 +8,7 @@
 
 #include "base/crc.h"
 #include "base/prng.h"
+#include "store/core.h"
 
 namespace halfstep::bind {
 namespace {
@@ -41,15 +42,26 @@ EmbeddedStore::~EmbeddedStore() {
 
 Fault EmbeddedStore::start() {
   Prng(config_.seed).fill(Bytes(reinterpret_cast<std::byte*>(pattern_.data()), sizeof(pattern_)));
-  if (Fault fault = Arena::create(config_.arena_bytes, false, &arena_); !fault.ok()) return fault;
+  if (Fault fault = open_arena(); !fault.ok()) return fault;
   if (Fault fault = open_engine(); !fault.ok()) return fault;
   if (Fault fault = store::Store::format(*engine_, *arena_, clock(), config_.sizing.geometry); !fault.ok()) return fault;
   slots_ = std::make_unique<SlotPool>(*arena_);
+  if (const uint64_t dram_bytes = config_.sizing.dram_bytes; dram_bytes != 0) {
+    const uint64_t own_bytes = store::own_memory_bytes(config_.sizing.geometry.segments, slots_->capacity_bytes());
+    spare_ = slots_->take(slots_->free_bytes() - own_bytes - dram_bytes);
+  }
   if (Fault fault = store::Store::open(*engine_, *slots_, clock(), config_.options, &store_); !fault.ok()) return fault;
   if (const Status status = register_layout(); !status.ok()) {
     return {status, "registering the layout of the blocks: " + std::string(code_name(status.code()))};
   }
   return {};
+}
+
+// Nobody asked how much memory: enough for all that is under way at once.
+Fault EmbeddedStore::open_arena() {
+  constexpr uint64_t kArenaBytes = 64 * MiB;
+  const uint64_t dram_bytes = config_.sizing.dram_bytes;
+  return Arena::create(dram_bytes == 0 ? kArenaBytes : dram_bytes + store::kOwnMemoryBytesMax + kPieceBytesMax, false, &arena_);
 }
 
 Fault EmbeddedStore::open_engine() {

@@ -45,7 +45,6 @@ class EmbeddedStore {
   struct Config {
     Sizing sizing;
     std::string path;  // of the file; empty: memory
-    uint64_t arena_bytes = 64 * MiB;
     uint64_t seed = 1;
     uint32_t gather_blocks = 1;  // written together, as a busy daemon would
     bool manual_clock = true;
@@ -86,6 +85,7 @@ class EmbeddedStore {
  private:
   explicit EmbeddedStore(const Config& config) : config_(config) {}
   Fault start();
+  Fault open_arena();
   Fault open_engine();
   Status register_layout();
 
@@ -113,6 +113,7 @@ class EmbeddedStore {
   std::unique_ptr<io::Backing> backing_;
   std::unique_ptr<io::Engine> engine_;
   std::unique_ptr<SlotPool> slots_;
+  Slot spare_;  // what the arena has more than was asked for
   std::unique_ptr<store::Store> store_;
   uint32_t scope_ = 0;
 

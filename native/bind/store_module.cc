@@ -13,6 +13,7 @@
 
 #include "bind/errors.h"
 #include "bind/store_embedded.h"
+#include "bind/store_hot.h"
 #include "store/policy_adapt.h"
 #include "store/policy_fifo.h"
 #include "store/policy_low.h"
@@ -26,9 +27,12 @@ using halfstep::ConstBytes;
 using halfstep::Fault;
 using halfstep::Status;
 using halfstep::bind::EmbeddedStore;
+using halfstep::bind::HotBlocks;
 using halfstep::bind::Sizing;
 
 using Keys = nb::ndarray<const uint8_t, nb::shape<-1, halfstep::bind::kEmbeddedKeyBytes>, nb::c_contig, nb::device::cpu>;
+
+using Numbers = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 ConstBytes bytes_of(const Keys& keys) {
   return {reinterpret_cast<const std::byte*>(keys.data()), keys.shape(0) * halfstep::bind::kEmbeddedKeyBytes};
@@ -57,6 +61,7 @@ nb::dict sizing_of(const Sizing& sizing) {
   dict["segment_bytes"] = sizing.geometry.segment_bytes;
   dict["block_bytes"] = sizing.block_bytes;
   dict["device_bytes"] = sizing.geometry.device_bytes;
+  dict["dram_blocks"] = sizing.dram_blocks();
   return dict;
 }
 
@@ -85,20 +90,28 @@ nb::dict counters_of(const halfstep::store::Counters& counters) {
   return dict;
 }
 
+Sizing size(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, uint64_t dram_blocks) {
+  Sizing sizing;
+  Fault fault = halfstep::bind::size_store(capacity_blocks, segments, device_bytes, &sizing);
+  if (fault.ok() && dram_blocks != 0) fault = halfstep::bind::size_dram(dram_blocks, &sizing);
+  if (!fault.ok()) throw StoreError(fault);
+  return sizing;
+}
+
 class Store {
  public:
   Store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, const std::string& path, bool manual_clock,
-        uint64_t seed, const std::string& policy, double rewrite_share) {
+        uint64_t seed, const std::string& policy, double rewrite_share, uint64_t dram_blocks) {
     EmbeddedStore::Config config;
-    Fault fault = halfstep::bind::size_store(capacity_blocks, segments, device_bytes, &config.sizing);
+    sizing_ = config.sizing = size(capacity_blocks, segments, device_bytes, dram_blocks);
     config.path = path;
     config.manual_clock = manual_clock;
     config.seed = seed;
     config.options.policy = policy;
     config.options.rewrite_share = rewrite_share;
     config.gather_blocks = config.sizing.gather_blocks();
-    sizing_ = config.sizing;
-    if (fault.ok()) {
+    Fault fault;
+    {
       const nb::gil_scoped_release unlocked;
       fault = EmbeddedStore::open(config, &store_);
     }
@@ -172,15 +185,24 @@ NB_MODULE(_store, m) {
       },
       nb::sig("def policies() -> tuple[str, ...]"), "Those of the store, its default first.");
   m.attr("CAPACITY_BLOCKS_MIN") = halfstep::bind::kSizingCapacityBlocksMin;
+  m.def(
+      "size",
+      [](uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, uint64_t dram_blocks) {
+        return sizing_of(size(capacity_blocks, segments, device_bytes, dram_blocks));
+      },
+      nb::kw_only(), "capacity_blocks"_a, "segments"_a, "device_bytes"_a, "dram_blocks"_a = 0,
+      nb::sig("def size(*, capacity_blocks: int, segments: int, device_bytes: int, dram_blocks: int = 0) -> dict[str, int]"),
+      "What a Store would be sized to, without making it. Raises StoreError.");
   nb::class_<Store>(m, "Store", "A new store over memory, or over a file that is gone when it is closed. One thread at a time.")
-      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double>(),
+      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double, uint64_t>(),
            nb::kw_only(), "capacity_blocks"_a, "segments"_a, "device_bytes"_a, "path"_a = "", "manual_clock"_a = true,
            "seed"_a = 1, "policy"_a = halfstep::store::Options().policy,
-           "rewrite_share"_a = halfstep::store::Options().rewrite_share,
+           "rewrite_share"_a = halfstep::store::Options().rewrite_share, "dram_blocks"_a = 0,
            "Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that "
-           "needs. Raises StoreError.")
+           "needs. Memory for at most dram_blocks of them; 0: for what is under way. Raises StoreError.")
       .def("sizing", &Store::sizing, nb::sig("def sizing(self) -> dict[str, int]"),
-           "capacity_blocks, segments, blocks_per_segment, and the bytes of a segment, of a block and of the device.")
+           "capacity_blocks, segments, blocks_per_segment, dram_blocks, and the bytes of a segment, of a block and of the "
+           "device.")
       .def("match", &Store::match, "keys"_a,
            nb::sig("def match(self, keys: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, bytes]"),
            "How many of the first ones are there, and a byte for each: 1 if it is.")
@@ -200,4 +222,24 @@ NB_MODULE(_store, m) {
       .def("engine", &Store::engine, "memory, uring or pread.")
       .def("device_write_bytes", &Store::device_write_bytes, "By the engine's count.")
       .def("close", &Store::close, "Idempotent.");
+
+  nb::class_<HotBlocks>(m, "HotBlocks", "The policy of the store's memory alone, over blocks of one size: numbers from 0 on.")
+      .def(nb::init<uint64_t, uint32_t>(), nb::kw_only(), "capacity_blocks"_a, "unique_blocks"_a)
+      .def(
+          "request",
+          [](HotBlocks& hot, const Numbers& blocks) {
+            return hot.request({blocks.data(), blocks.shape(0)});
+          },
+          "blocks"_a, nb::sig("def request(self, blocks: numpy.typing.NDArray[numpy.int32]) -> int"),
+          "Use or take in all of a request's blocks, from the leaf, which is the last, to the root: how many of the first ones "
+          "had been there.")
+      .def(
+          "present",
+          [](const HotBlocks& hot) {
+            const std::vector<uint8_t> present = hot.present();
+            return nb::bytes(present.data(), present.size());
+          },
+          "A byte for each block: 1 if it is there.")
+      .def_prop_ro("inserted", &HotBlocks::inserted, "How often a block came in.")
+      .def_prop_ro("evicted", &HotBlocks::evicted, "How often one gave way.");
 }

@@ -69,7 +69,25 @@ Fault size_store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_by
                            static_cast<uint32_t>(store::block_bytes_max_of(segment_bytes()))};
   geometry.device_bytes = round_up(geometry.device_bytes + store::format::kHeaderReserveBytes * 2, MiB);
   while (!store::places_of(geometry).valid()) geometry.device_bytes += MiB;
-  *out = {geometry, static_cast<uint32_t>(block_pages * kPageBytes), static_cast<uint32_t>(each)};
+  *out = {geometry, static_cast<uint32_t>(block_pages * kPageBytes), static_cast<uint32_t>(each), 0};
+  return {};
+}
+
+Fault size_dram(uint64_t dram_blocks, Sizing* sizing) {
+  const uint64_t block_bytes = SlotPool::held_bytes(sizing->block_bytes);
+  const double write_share = store::Options().write_share;
+  const auto needed_bytes = static_cast<uint64_t>(static_cast<double>(sizing->gather_blocks() * block_bytes) / write_share);
+  const uint64_t needed_blocks = round_up(needed_bytes, kPieceBytesMax) / block_bytes;
+  if (dram_blocks < needed_blocks) {
+    return {Code::Invalid, "dram of " + std::to_string(dram_blocks) + " blocks: must hold at least " +
+                               std::to_string(needed_blocks) + ", because a half of it is the write buffer, which gathers " +
+                               std::to_string(sizing->gather_blocks()) + "; give more, or less capacity"};
+  }
+  if (dram_blocks > kSizingDramBytesMax / block_bytes) {
+    return {Code::TooLarge, "dram of " + std::to_string(dram_blocks) + " blocks of " + std::to_string(sizing->block_bytes) +
+                                " scaled bytes: more than " + std::to_string(kSizingDramBytesMax) + " in all; give less"};
+  }
+  sizing->dram_bytes = round_down(dram_blocks * block_bytes, kPieceBytesMax);
   return {};
 }
 

@@ -12,19 +12,22 @@ def policies() -> tuple[str, ...]:
 
 CAPACITY_BLOCKS_MIN: int = 32
 
+def size(*, capacity_blocks: int, segments: int, device_bytes: int, dram_blocks: int = 0) -> dict[str, int]:
+    """What a Store would be sized to, without making it. Raises StoreError."""
+
 class Store:
     """
     A new store over memory, or over a file that is gone when it is closed. One thread at a time.
     """
 
-    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str = '', manual_clock: bool = True, seed: int = 1, policy: str = 'seg-adapt10', rewrite_share: float = 0.1) -> None:
+    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str = '', manual_clock: bool = True, seed: int = 1, policy: str = 'seg-adapt10', rewrite_share: float = 0.1, dram_blocks: int = 0) -> None:
         """
-        Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that needs. Raises StoreError.
+        Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that needs. Memory for at most dram_blocks of them; 0: for what is under way. Raises StoreError.
         """
 
     def sizing(self) -> dict[str, int]:
         """
-        capacity_blocks, segments, blocks_per_segment, and the bytes of a segment, of a block and of the device.
+        capacity_blocks, segments, blocks_per_segment, dram_blocks, and the bytes of a segment, of a block and of the device.
         """
 
     def match(self, keys: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, bytes]:
@@ -60,3 +63,26 @@ class Store:
 
     def close(self) -> None:
         """Idempotent."""
+
+class HotBlocks:
+    """
+    The policy of the store's memory alone, over blocks of one size: numbers from 0 on.
+    """
+
+    def __init__(self, *, capacity_blocks: int, unique_blocks: int) -> None: ...
+
+    def request(self, blocks: numpy.typing.NDArray[numpy.int32]) -> int:
+        """
+        Use or take in all of a request's blocks, from the leaf, which is the last, to the root: how many of the first ones had been there.
+        """
+
+    def present(self) -> bytes:
+        """A byte for each block: 1 if it is there."""
+
+    @property
+    def inserted(self) -> int:
+        """How often a block came in."""
+
+    @property
+    def evicted(self) -> int:
+        """How often one gave way."""

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.chat_trace import write_chat_trace
 
 from halfstep import _store
 from halfstep.tools.cli import main
+from halfstep.tools.replay.dram import DRAM_POLICY, DramCache
 from halfstep.tools.replay.flash import STORE_POLICIES, FlashCache
 from halfstep.tools.replay.reference import REFERENCES
 from halfstep.tools.replay.trace import Trace, load
@@ -171,6 +173,57 @@ def test_keys_of_another_shape_are_refused() -> None:
     assert store.read(np.zeros((2, 16), np.uint8)) == (0, 2, 0)
 
 
+# ---- memory ----
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.10, 0.25, 0.50])
+def test_the_policy_of_memory_hits_what_the_three_class_model_hits(tmp_path: Path, share: float) -> None:
+    trace = load(write_chat_trace(tmp_path / "chat.jsonl", requests=4000))
+    capacity = int(trace.unique_blocks * share)
+    caches = (DramCache(trace, capacity), REFERENCES["hazard"](trace, capacity))
+    hits, model_hits = (sum(cache.request(index) for index in range(trace.requests)) for cache in caches)
+    assert hits >= 0.98 * model_hits
+    assert int(np.count_nonzero(caches[0].present())) == capacity
+    tally = caches[0].tally()
+    assert tally.blocks_written - tally.evicted["evicted"] == capacity
+
+
+def test_memory_of_everything_keeps_everything(path: Path) -> None:
+    trace = load(path)
+    cache = DramCache(trace, trace.unique_blocks)
+    hits = sum(cache.request(index) for index in range(trace.requests))
+    assert hits == len(trace.blocks) - trace.unique_blocks
+    assert cache.tally().evicted == {"evicted": 0}
+    assert cache.present().all()
+
+
+def test_numbers_that_no_block_has_are_refused() -> None:
+    hot = _store.HotBlocks(capacity_blocks=4, unique_blocks=8)
+    for blocks in ([8], [0, -1]):
+        with pytest.raises(IndexError, match=f"block {blocks[-1]}: must be 0 to 8 - 1"):
+            hot.request(np.array(blocks, np.int32))
+    assert hot.inserted == 0
+
+
+def test_memory_before_flash_takes_hits_over_and_never_more_than_it_holds(path: Path) -> None:
+    trace = load(path)
+    from_dram = []
+    for dram_blocks in (0, 64, 128, 1024):
+        cache = FlashCache(trace, 1000, segments=16, dram_blocks=dram_blocks)
+        hits = sum(cache.request(index) for index in range(trace.requests))
+        tally = cache.tally()
+        cache.close()
+        assert 0.9 * dram_blocks < tally.sizing["dram_blocks"] <= dram_blocks or dram_blocks == 0
+        assert tally.blocks_wrong == 0
+        from_dram.append(tally.blocks_hit_dram)
+        assert tally.blocks_hit_dram <= hits
+    assert from_dram[0] == 0
+    assert from_dram == sorted(from_dram)
+    assert from_dram[1] > 0
+    # All that is on flash fits into memory, too.
+    assert from_dram[3] > 0.95 * hits
+
+
 # ---- the command ----
 
 
@@ -193,6 +246,22 @@ def test_json_has_a_result_for_every_policy_and_capacity(replay: Replay) -> None
     assert store["bytes"]["user"] == store["blocks_written"] * (64 << 20)
     assert store["bytes_on_scaled_device"]["user"] == store["blocks_written"] * store["scaled_device"]["block_bytes"]
     assert store["evictions"]["age"] > 0
+    assert (store["hit_ratio_dram"], store["hit_ratio_flash"]) == (0, store["hit_ratio"])
+
+
+def test_hits_of_memory_are_told_apart_from_those_of_flash(replay: Replay, tmp_path: Path) -> None:
+    arguments = ("--policy", "seg-fifo,dram", "--capacity", "30%", "--segments", "16", "--dram", "10GiB")
+    store, memory = results_of(replay(*arguments, "--json"))
+    assert store["hit_ratio_dram"] > 0
+    assert store["hit_ratio_flash"] > 0
+    assert store["hit_ratio_dram"] + store["hit_ratio_flash"] == pytest.approx(store["hit_ratio"])
+    assert store["scaled_device"]["dram_blocks"] <= 160
+    assert memory["hit_ratio_flash"] is None
+    picture = tmp_path / "hits.svg"
+    done = replay(*arguments, *(("--plot", picture) if find_spec("matplotlib") else ()))
+    assert done.returncode == 0, done.stderr
+    for text in ("from dram", "from flash", " blocks in memory"):
+        assert text in done.stdout, text
 
 
 def test_the_same_trace_and_seed_give_the_same_numbers(replay: Replay) -> None:
@@ -265,7 +334,7 @@ def test_ctrl_c_prints_what_is_complete(path: Path, monkeypatch: pytest.MonkeyPa
 def test_an_unknown_policy_lists_the_known(replay: Replay) -> None:
     text = error_of(replay("--policy", "seg-fifo,clairvoyance"))
     assert "policy='clairvoyance': unknown" in text
-    assert all(name in text for name in (*STORE_POLICIES, *REFERENCES))
+    assert all(name in text for name in (*STORE_POLICIES, DRAM_POLICY, *REFERENCES))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +344,9 @@ def test_an_unknown_policy_lists_the_known(replay: Replay) -> None:
         (("--capacity", "10blocks"), "a store needs room for at least"),
         (("--segments", "2"), "segments=2: must be 8"),
         (("--block-bytes", "1GiB"), "block_bytes=1073741824: must be"),
-        (("--dram", "1GiB"), "dram=1GiB: the store has no DRAM tier"),
+        (("--dram", "128MiB"), "dram of 2 blocks: must hold at least"),
+        (("--dram", "1MiB"), "dram=1 MiB: less than one block, 64 MiB"),
+        (("--dram", "64GiB", "--policy", "lru,dram"), "dram=64 GiB: stands before flash, and none of these policies has any"),
         (("--plot", "hits.pdf"), "plot=hits.pdf: must end in .png or .svg"),
         (("--speed", "0"), "speed=0.0: must be above 0"),
         (("--store", "/proc/no/such/store"), "/proc/no/such/store"),

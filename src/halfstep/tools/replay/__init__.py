@@ -1,7 +1,8 @@
 """`halfstep replay`: what a store of so many bytes would have made of this traffic.
 
-trace.py reads the requests, plan.py says what is to be replayed, run.py replays them: over the real store (flash.py) and over
-yardsticks of one block's grain (reference.py, reuse.py); report.py and plot.py say what came out.
+trace.py reads the requests, plan.py says what is to be replayed, run.py replays them: over the real store (flash.py), over
+the policy of its memory alone (dram.py) and over yardsticks of one block's grain (reference.py, reuse.py); report.py and
+plot.py say what came out.
 """
 
 from halfstep.tools.replay.command import replay

@@ -15,13 +15,15 @@ class Tally:
     """What a cache did, in blocks and in bytes that reached its device.
 
     batches: requests that wrote anything. side_bytes: of the record log and the touch maps, which go by segments and by blocks,
-    not by their size. sizing and device_bytes are empty for yardsticks, which have no device.
+    not by their size. sizing and device_bytes are empty for what has no device. blocks_hit_dram: of the hits, those that came
+    from the memory before the device, where there was one.
     """
 
     blocks_written: int = 0
     blocks_rewritten: int = 0
     blocks_refused: int = 0
     blocks_missed: int = 0
+    blocks_hit_dram: int = 0
     blocks_wrong: int = 0
     blocks_peak: int = 0
     batches: int = 0

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfstep.errors import ConfigError
 from halfstep.tools.options import json_option, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ EXIT_INTERRUPTED = 130
     "--capacity", default="5%,10%,25%,50%", show_default=True, help="Of the trace's unique blocks; or 2000blocks, or 64GiB."
 )
 @click.option("--block-bytes", default="64MiB", show_default=True, help="True size of the trace's blocks.")
-@click.option("--dram", default="0", show_default=True, help="Bytes of a DRAM tier before flash; the store has none: 0.")
+@click.option("--dram", default="0", show_default=True, help="Bytes of memory before each store's flash.")
 @click.option("--segments", default=128, show_default=True, help="Of each store, at least.")
 @click.option(
     "--rewrite-share", default=0.1, show_default=True, help="Of what requests write, what seg-adapt10 may write again."
@@ -79,6 +78,7 @@ def replay(
     The store's own       seg-adapt10  keeps what was touched of late, as far as --rewrite-share goes: what `serve` does
                           seg-low      keeps what was touched, whatever it costs
                           seg-fifo     the oldest segment goes, with all that is in it
+    Its memory alone      dram         the policy of the memory before flash, as if there were nothing behind it
     Yardsticks, which evict single blocks in place
                           leaf-lru     a radix tree's: only leaves go, the one whose request is longest ago first
                           lru, fifo    blocks on their own, root first
@@ -86,6 +86,7 @@ def replay(
                           min          knows the future: the bound
     \b
     How good is it here?     halfstep replay conversation.jsonl.zst --plot hits.svg
+    What memory adds         halfstep replay trace.jsonl --dram 512GiB
     Against the bound        halfstep replay trace.jsonl --policy seg-adapt10,leaf-lru,min --capacity 1%,5%,10%
     For a program            halfstep replay trace.jsonl --json | jq '.results[] | {policy, capacity, hit_ratio}'
 
@@ -99,15 +100,12 @@ def replay(
     from halfstep.tools.replay.run import run
     from halfstep.tools.replay.trace import load
 
-    if parse_bytes(dram, "dram") != 0:
-        raise ConfigError(
-            f"dram={dram}: the store has no DRAM tier that keeps blocks of its own, so nothing true could be said; give 0"
-        )
     plan = Plan(
         trace=trace,
         policies=tuple(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip())),
         capacities=tuple(dict.fromkeys(Capacity.parse(text) for text in capacity.split(",") if text.strip())),
         block_bytes=parse_bytes(block_bytes, "block_bytes"),
+        dram_bytes=parse_bytes(dram, "dram"),
         segments=segments,
         rewrite_share=rewrite_share,
         store=None if store == "memory" else Path(store),

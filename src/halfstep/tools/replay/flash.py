@@ -32,12 +32,13 @@ class FlashCache:
         policy: str = STORE_POLICIES[0],
         rewrite_share: float = 0.1,
         segments: int,
+        dram_blocks: int = 0,
         path: str = "",
         tell_parents: bool = True,
         speed: float = 0.0,
         seed: int = 1,
     ) -> None:
-        """`speed`: of the machine's clock against the trace's; 0 for a simulated clock."""
+        """`speed`: of the machine's clock against the trace's; 0: simulated. `dram_blocks`: of the tier of memory; 0: none."""
         self._trace = trace
         self._tell_parents = tell_parents
         self._speed = speed
@@ -47,6 +48,7 @@ class FlashCache:
             self._store = _store.Store(
                 capacity_blocks=capacity_blocks,
                 segments=segments,
+                dram_blocks=dram_blocks,
                 device_bytes=DEVICE_BYTES,
                 path=path,
                 manual_clock=not speed,
@@ -90,6 +92,8 @@ class FlashCache:
             blocks_rewritten=counters["blocks_rewritten"],
             blocks_refused=self._refused,
             blocks_missed=self._missed,
+            # Memory for what is under way is no tier.
+            blocks_hit_dram=counters["hits_memory"] if sizing["dram_blocks"] else 0,
             blocks_wrong=self._wrong,
             blocks_peak=self._peak,
             batches=self._batches,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from halfstep.daemon.config import format_bytes, parse_bytes
 from halfstep.errors import ConfigError
+from halfstep.tools.replay.dram import DRAM_POLICY
 from halfstep.tools.replay.flash import STORE_POLICIES
 from halfstep.tools.replay.reference import REFERENCES
 
@@ -54,15 +55,16 @@ class Capacity:
 class Plan:
     """Everything a replay is told.
 
-    block_bytes: true size of every block of the trace. segments: at least so many in each store. store: path of the stores'
-    file, one after the other; None for memory. rewrite_share: of what requests write, what the store may write again.
-    speed: how many times faster than the trace `real_clock` goes.
+    block_bytes: true size of every block of the trace. dram_bytes: of true blocks, before each store's flash. segments: at
+    least so many in each store. store: path of the stores' file, one after the other; None for memory. rewrite_share: of what
+    requests write, what the store may write again. speed: how many times faster than the trace `real_clock` goes.
     """
 
     trace: Path
     policies: tuple[str, ...]
     capacities: tuple[Capacity, ...]
     block_bytes: int = 64 << 20
+    dram_bytes: int = 0
     segments: int = 128
     store: Path | None = None
     real_clock: bool = False
@@ -74,12 +76,12 @@ class Plan:
 
     def validated(self) -> Plan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
-        known = (*STORE_POLICIES, *REFERENCES)
+        known = (*STORE_POLICIES, DRAM_POLICY, *REFERENCES)
         for name in self.policies:
             if name not in known:
                 raise ConfigError(
-                    f"policy={name!r}: unknown; the store knows {', '.join(STORE_POLICIES)}; "
-                    f"yardsticks are {', '.join(REFERENCES)}"
+                    f"policy={name!r}: unknown; the store knows {', '.join(STORE_POLICIES)}, and {DRAM_POLICY} for its memory "
+                    f"alone; yardsticks are {', '.join(REFERENCES)}"
                 )
         if not self.policies:
             raise ConfigError(f"policy: none given; choose from {', '.join(known)}")
@@ -89,6 +91,13 @@ class Plan:
             raise ConfigError(
                 f"block_bytes={self.block_bytes}: must be {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}, as a block is"
             )
+        if self.dram_bytes and not any(name in STORE_POLICIES for name in self.policies):
+            raise ConfigError(
+                f"dram={format_bytes(self.dram_bytes)}: stands before flash, and none of these policies has any; name one of "
+                f"{', '.join(STORE_POLICIES)}, or give {DRAM_POLICY} a capacity"
+            )
+        if 0 < self.dram_bytes < self.block_bytes:
+            raise ConfigError(f"dram={format_bytes(self.dram_bytes)}: less than one block, {format_bytes(self.block_bytes)}")
         if not SEGMENTS_MIN <= self.segments <= SEGMENTS_MAX:
             raise ConfigError(f"segments={self.segments}: must be {SEGMENTS_MIN} to {SEGMENTS_MAX}")
         if not 0 <= self.rewrite_share <= 1:

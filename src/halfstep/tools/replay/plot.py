@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from halfstep.daemon.config import format_bytes
 from halfstep.tools.picture import save_picture
 from halfstep.tools.replay.report import Report
 
 
 def plot(report: Report, path: Path) -> None:
-    """One line a policy; yardsticks dashed."""
+    """One line a policy; yardsticks dashed; what of a store's hits came from memory dotted."""
     # Without pyplot: no display, no state of the process.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()
+    unique = report.trace.unique_blocks
     for policy in dict.fromkeys(result.policy for result in report.results):
         results = [result for result in report.results if result.policy == policy]
-        points = sorted((100 * result.capacity_blocks / report.trace.unique_blocks, result.hit_ratio) for result in results)
+        points = sorted((100 * result.capacity_blocks / unique, result.hit_ratio) for result in results)
         style = "o-" if results[0].is_store else "x--"
-        axes.plot([share for share, _ in points], [ratio for _, ratio in points], style, label=policy)
+        [line] = axes.plot([share for share, _ in points], [ratio for _, ratio in points], style, label=policy)
+        if report.plan.dram_bytes and results[0].is_store:
+            in_dram = sorted((100 * result.capacity_blocks / unique, result.hit_ratio_dram) for result in results)
+            label = f"{policy}, from {format_bytes(report.plan.dram_bytes)} of dram"
+            axes.plot([x for x, _ in in_dram], [y for _, y in in_dram], "o:", color=line.get_color(), label=label)
     axes.axhline(report.trace.hit_ratio_max, color="grey", linewidth=0.8, linestyle=":", label="without eviction")
     axes.set_xscale("log")
     axes.set_xlabel("capacity, % of the trace's unique blocks")
     axes.set_ylabel("prefix hit ratio")
     axes.set_ylim(bottom=0)
     axes.set_title(report.trace.name)
-    shares = sorted({100 * result.capacity_blocks_asked / report.trace.unique_blocks for result in report.results})
+    shares = sorted({100 * result.capacity_blocks_asked / unique for result in report.results})
     axes.set_xticks(shares, [f"{share:.3g}" for share in shares])
     axes.minorticks_off()
     axes.grid(visible=True, alpha=0.3)

@@ -56,7 +56,7 @@ class Report:
                 "clock": "real" if plan.real_clock else "simulated",
                 "parents": "given" if plan.tell_parents else "withheld",
                 "store": str(plan.store) if plan.store else "memory",
-                "dram_bytes": 0,
+                "dram_bytes": plan.dram_bytes,
                 "rewrite_share": plan.rewrite_share,
                 "seed": plan.seed,
             },
@@ -75,6 +75,8 @@ class Report:
             "capacity_blocks_asked": result.capacity_blocks_asked,
             "capacity_blocks": result.capacity_blocks,
             "hit_ratio": result.hit_ratio,
+            "hit_ratio_dram": result.hit_ratio_dram,
+            "hit_ratio_flash": result.hit_ratio_flash if result.is_store else None,
             "hit_ratio_to_leaf_lru": self.to_yardstick(result),
             "orphan_share": result.orphan_share,
             "write_amplification": amplification(by_cause),
@@ -102,7 +104,8 @@ class Report:
 
     def columns(self) -> Columns:
         """Of the table of hits."""
-        numbers = ("blocks", "hit ratio", f"to {YARDSTICK}", "orphans", "(user+rewrite)/user", "evicted", "seconds")
+        tiers = ("from dram", "from flash") if self.plan.dram_bytes else ()
+        numbers = ("blocks", "hit ratio", *tiers, f"to {YARDSTICK}", "orphans", "(user+rewrite)/user", "evicted", "seconds")
         return ["policy", ("capacity", "right"), *((title, "right") for title in numbers)]
 
     def rows(self) -> Iterator[list[str]]:
@@ -110,12 +113,14 @@ class Report:
         for result in self.results:
             ratio = self.to_yardstick(result)
             rewrite = amplification(self._by_cause(result), ("user", "rewrite"))
+            tiers = [f"{result.hit_ratio_dram:.4f}", f"{result.hit_ratio_flash:.4f}"] if result.is_store else ["-", "-"]
             evicted = ", ".join(f"{count:,} {reason}" for reason, count in result.tally.evicted.items() if count)
             yield [
                 result.policy,
                 result.capacity.text,
                 f"{result.capacity_blocks:,}",
                 f"{result.hit_ratio:.4f}",
+                *(tiers if self.plan.dram_bytes else ()),
                 "-" if ratio is None else f"{ratio:.3f}",
                 f"{result.orphan_share:.3f}",
                 f"{rewrite:.3f}" if result.is_store else "-",
@@ -157,6 +162,7 @@ class Report:
                     f"{result.policy} {result.capacity.text}: {sizing['segments']} segments of {sizing['blocks_per_segment']} "
                     f"blocks; a block of {format_bytes(plan.block_bytes)} stands as {format_bytes(sizing['block_bytes'])}; at "
                     f"most {result.tally.blocks_peak:,} blocks at once"
+                    + (f"; {sizing['dram_blocks']:,} blocks in memory" if sizing["dram_blocks"] else "")
                 )
         if any(result.is_store for result in self.results):
             yield "bytes are those of the true blocks; the scaled device's are in --json, and weigh metadata too much"

@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from halfstep import _store
+from halfstep.daemon.refusals import error_of
 from halfstep.errors import ConfigError
 from halfstep.tools.replay.cache import Cache, Tally
-from halfstep.tools.replay.flash import STORE_POLICIES, FlashCache
+from halfstep.tools.replay.dram import DRAM_POLICY, DramCache
+from halfstep.tools.replay.flash import DEVICE_BYTES, STORE_POLICIES, FlashCache
 from halfstep.tools.replay.plan import Capacity, Plan
 from halfstep.tools.replay.reference import REFERENCES
 from halfstep.tools.replay.trace import Trace
@@ -52,6 +54,16 @@ class Result:
         """Blocks in the longest present prefix of each request, of the blocks requested."""
         return self.blocks_hit / self.blocks_requested
 
+    @property
+    def hit_ratio_dram(self) -> float:
+        """Of the blocks requested, the hits that came from the memory before flash."""
+        return self.tally.blocks_hit_dram / self.blocks_requested
+
+    @property
+    def hit_ratio_flash(self) -> float:
+        """The other hits."""
+        return self.hit_ratio - self.hit_ratio_dram
+
 
 def run(plan: Plan, trace: Trace, tell: Callable[[int], None] = lambda _requests: None) -> Iterator[Result]:
     """One result after the other. `tell` hears of requests that are done.
@@ -79,9 +91,21 @@ def _check_capacity(plan: Plan, trace: Trace, capacity: Capacity) -> None:
             f"capacity={capacity.text}: {asked} of the trace's {trace.unique_blocks} blocks; a store needs room for at least "
             f"{_store.CAPACITY_BLOCKS_MIN}: give more, a longer trace, or yardsticks alone"
         )
+    if stores:
+        try:
+            _store.size(
+                capacity_blocks=asked,
+                segments=plan.segments,
+                device_bytes=DEVICE_BYTES,
+                dram_blocks=plan.dram_bytes // plan.block_bytes,
+            )
+        except _store.StoreError as error:
+            raise error_of(error) from None
 
 
 def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache:
+    if policy == DRAM_POLICY:
+        return DramCache(trace, capacity_blocks)
     if policy not in STORE_POLICIES:
         return REFERENCES[policy](trace, capacity_blocks)
     if plan.store is not None and plan.store.exists():
@@ -92,6 +116,7 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache
         policy=policy,
         rewrite_share=plan.rewrite_share,
         segments=plan.segments,
+        dram_blocks=plan.dram_bytes // plan.block_bytes,
         path=str(plan.store) if plan.store else "",
         tell_parents=plan.tell_parents,
         speed=plan.speed if plan.real_clock else 0.0,
