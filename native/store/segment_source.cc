@@ -1,6 +1,7 @@
 #include "store/segment_source.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "store/mutant.h"
 #include "store/rewriter.h"
@@ -13,6 +14,7 @@ constexpr uint32_t kWriteErrorsMax = 3;  // then the segment is logged bad
 constexpr uint64_t kRetryUs = 100'000;   // after the log refused, or copies failed
 constexpr uint64_t kLookAgainUs = 1000;  // after nothing was found: everything is held or being read
 constexpr uint32_t kPassesMax = 3;       // over one victim, while blocks of it become held or copies fail
+constexpr size_t kYoungShare = 4;        // of the segments, those written last: no victim while there is another
 
 }  // namespace
 
@@ -96,9 +98,15 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
   if (candidates_.empty()) return nullptr;
   const Candidate* chosen = &candidates_[policy_.pick(candidates_, core_.catalog.clock().now())];
   if (copy_room(streams) == 0 && pages_worth(*chosen) > 0) {
-    // After a crash in the middle of a reclaim there may be no room for a single copy: then as little as can be is lost.
+    // After a crash in the middle of a reclaim there may be no room for a single copy: then as little as can be is lost, but
+    // nothing of what was written last, which nobody had the time to touch.
+    const size_t young = by_age_.size() / kYoungShare;
+    const uint64_t young_from = young > 0 ? by_age_[by_age_.size() - young]->newest_frame : UINT64_MAX;
     chosen = &*std::min_element(candidates_.begin(), candidates_.end(), [&](const Candidate& a, const Candidate& b) {
-      return std::pair(pages_worth(a), a.live_pages) < std::pair(pages_worth(b), b.live_pages);
+      const auto loss = [&](const Candidate& c) {
+        return std::tuple(core_.catalog.segment(c.segment).newest_frame >= young_from, pages_worth(c), c.live_pages);
+      };
+      return loss(a) < loss(b);
     });
   }
   return &core_.catalog.segment(chosen->segment);

@@ -25,7 +25,7 @@ EVICTION_AGE_MIN = 0.4
 # When no segment is empty and there is no room for copies, as after a crash, the one with the least worth keeping goes,
 # whatever its age (native/store/segment_source.cc, pick); what was just written has no touch yet, and counts for nothing. So
 # much of that is excused between two looks.
-YOUNG_SEGMENTS_MAX = 2
+YOUNG_SEGMENTS_MAX = 0
 # What a crash costs: the segments that were open are closed as they are (native/store/streams.h: four), and one was ready.
 SEGMENTS_PER_CRASH = 5
 NEVER = math.inf
