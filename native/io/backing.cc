@@ -29,6 +29,7 @@ namespace halfstep::io {
 namespace {
 
 constexpr auto kLockLingers = std::chrono::seconds(2);
+constexpr auto kUnseenLockLingers = std::chrono::seconds(15);
 constexpr auto kLockRetryEvery = std::chrono::milliseconds(20);
 
 // One fallocate call per step: small enough that Ctrl-C is answered, large enough that extents stay
@@ -194,9 +195,9 @@ std::string describe_process(const std::string& pid) {
 }
 
 // F_OFD_GETLK says pid -1 for an OFD lock, because several processes can share one. So: whose
-// descriptor of this very file carries a lock? Descriptors of other users are out of sight without
-// privilege, hence the last answer.
-std::string lock_holder(int descriptor, const std::string& path) {
+// descriptor of this very file carries a lock? Empty when nobody's does: descriptors of other users are out of sight without
+// privilege, and those that a ring has registered belong to nobody any more when its process is gone.
+std::string lock_holder(int descriptor) {
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
@@ -212,9 +213,7 @@ std::string lock_holder(int descriptor, const std::string& path) {
     if (!is_number(pid)) continue;
     if (holds_lock_on(pid, file)) return describe_process(pid);
   }
-  return "a process that cannot be seen from here (another user's or another container's; as root, "
-         "`lsof " +
-         path + "` names it)";
+  return "";
 }
 
 struct AlignedFree {
@@ -355,8 +354,12 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
     return {Code::Unsupported, path + ": not a regular file; give the path of a store file"};
   }
   if (const int error = lock_whole_file(descriptor, options.read_only); error == EAGAIN) {
-    return {{Code::Present, -EAGAIN},
-            path + ": locked by " + lock_holder(descriptor, path) +
+    const std::string holder = lock_holder(descriptor);
+    const std::string unseen =
+        "a process that cannot be seen from here (another user's or another container's; as root, `lsof " + path +
+        "` names it)";
+    return {{Code::Present, holder.empty() ? -ESRCH : -EAGAIN},
+            path + ": locked by " + (holder.empty() ? unseen : holder) +
                 "; one store serves one daemon: stop that one or use another path"};
   } else if (error != 0) {
     return failed("locking " + path, error,
@@ -382,10 +385,13 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
 }
 
 Fault Backing::open_patiently(const Options& options, std::unique_ptr<Backing>* out) {
-  const auto until = std::chrono::steady_clock::now() + kLockLingers;
+  const auto began = std::chrono::steady_clock::now();
   for (;;) {
     Fault fault = open(options, out);
-    if (fault.status != Code::Present || std::chrono::steady_clock::now() >= until) return fault;
+    if (fault.status != Code::Present) return fault;
+    // A busy machine takes its time to take a ring apart; a holder that is there will not go away.
+    const auto lingers = fault.status.detail() == -ESRCH ? kUnseenLockLingers : kLockLingers;
+    if (std::chrono::steady_clock::now() >= began + lingers) return fault;
     std::this_thread::sleep_for(kLockRetryEvery);
   }
 }

@@ -33,7 +33,8 @@ class Backing {
   // Refuses to touch a file that exists (Present), and to start where it will not fit (NoSpace). On any failure, Ctrl-C by the
   // callback's false included, the file is removed.
   static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context);
-  // Opens and locks. A lock held elsewhere (Present) is named: which process, where to look. No such file: NotFound.
+  // Opens and locks. A lock held elsewhere (Present) is named: which process, where to look; its detail is -ESRCH if nobody
+  // that can be seen holds it. No such file: NotFound.
   static Fault open(const Options& options, std::unique_ptr<Backing>* out);
   // The same, but a lock that another holds is taken for another daemon's only when it lasts: a ring keeps its registered
   // files, and with them the lock, until the kernel has taken it apart, a moment after its process is gone.
