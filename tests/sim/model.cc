@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "store/expiry_marks.h"
+
 namespace halfstep::sim {
 
 void StoreTime::sample(const Clock& clock) noexcept {
   wall_s_ = clock.wall_s();
+  first_s_ = std::min(first_s_, wall_s_);
   const uint64_t now_us = clock.now_us();
   if (wall_s_ >= high_s_) {
     high_s_ = wall_s_;
@@ -103,7 +106,9 @@ ExpiryChange Model::expiry_begun(Key& key, bool found, uint64_t for_s) {
   ExpiryChange change;
   change.found = found;
   if (!found) return change;
-  change.low_s = for_s == 0 ? 0 : time_.low_s() + for_s;
+  // An end counts from when its block was written, with steps of a 128th (store/expiry_marks.h): it may come early.
+  const uint64_t early_s = (time_.high_s() + for_s - time_.first_s() + store::ExpiryMarks::kStepS) / 128 + 1;
+  change.low_s = for_s == 0 ? 0 : std::max(time_.low_s() + for_s, early_s + 1) - early_s;
   change.high_s = for_s == 0 ? 0 : time_.high_s() + for_s;
   for (size_t at = key.dead_below; at < key.puts.size(); ++at) {
     Put& put = key.puts[at];

@@ -19,14 +19,16 @@
 namespace halfstep::sim {
 
 // Bounds of what the store's clock says: it is at least the wall clock, and at most what the same rule makes of every value
-// that the wall clock ever had.
+// that the wall clock ever had. first: the lowest that it had.
 class StoreTime {
  public:
   void sample(const Clock& clock) noexcept;
   uint64_t low_s() const noexcept { return wall_s_; }
   uint64_t high_s() const noexcept { return high_s_; }
+  uint64_t first_s() const noexcept { return first_s_; }
 
  private:
+  uint64_t first_s_ = UINT64_MAX;
   uint64_t wall_s_ = 0;
   uint64_t high_s_ = 0;
   uint64_t base_us_ = 0;

@@ -324,7 +324,7 @@ void World::remove_answered(RemoveInFlight& flight) {
 void World::expire(const Op& op) {
   Key& key = model_.keys()[op.key];
   if (!usable(key)) return;
-  const store::Found before = process_->store->find(key.index_key);
+  const store::Found before = process_->store->find(key.sought());
   model_.looked(key, before, evidence());
   ExpireInFlight& flight = *process_->expires.emplace_back(std::make_unique<ExpireInFlight>());
   flight.world = this;
