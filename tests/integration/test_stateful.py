@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.integration.conftest import Daemon
 from tests.torture.content import bytes_of, noise_of
-from tests.torture.load import EVICTED
 from tests.torture.oracle import Block, Broken, Hold, Log, Oracle, Rule
 
 import halfstep
@@ -89,7 +88,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.spaces: dict[str, int] = {"default": 0}  # name -> quota
         self.clients = {"default": self._connect("default")}
         self.clients["default"].limit_namespace("default", pin_budget_bytes=PIN_BUDGET_BYTES)
-        self.fills = self.evicted_before = 0
+        self.fills = 0
         self.waited = False
 
     def teardown(self) -> None:
@@ -157,7 +156,6 @@ class StoreMachine(RuleBasedStateMachine):
         self._fair("get", got)
         for item, (block, target) in enumerate(zip(blocks, targets, strict=True)):
             self.oracle.read(block, target if got.ok[item] else None)
-        self.oracle.judge_young(self.evicted_before + self._evicted())
         if LAYOUTS[layout].groups == (PARTED,):
             self._look_at_parts(client, layout, [number for number in everything if got.ok[number]], targets)
 
@@ -296,7 +294,6 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(cleanly=st.booleans())
     def restart(self, cleanly: bool) -> None:
-        self.evicted_before = self._evicted()
         if cleanly:
             for block in self.blocks.values():
                 self.oracle.stopped_cleanly(block)
@@ -340,9 +337,6 @@ class StoreMachine(RuleBasedStateMachine):
         """What a target for a block that is not there has to have: a layout's blocks may all be of one length."""
         group = LAYOUTS[layout].groups[0]
         return group.block_bytes if group.part_count else block.bytes_last
-
-    def _evicted(self) -> int:
-        return int(self._client("default").stat()[EVICTED])
 
     def _retire(self, space: str, of: Sequence[int]) -> None:
         for place, block in self.blocks.items():

@@ -35,7 +35,6 @@ PIN_BUDGET_BYTES = 8 << 20
 LAYOUT = halfstep.Layout.opaque("torture")
 # Every so many starts is one after a clean stop.
 CLEAN_STOP_EVERY = 8
-EVICTED = 'halfstep_store_blocks_evicted_total{reason="age"}'
 # Misses that are honest without a fault of the device: absent, expired (docs/wire-protocol.md).
 HONEST_MISSES = (16, 21)
 
@@ -74,7 +73,6 @@ class Tally:
     clean_stops: int = 0
     verified: int = 0
     gone_by_eviction: int = 0
-    gone_young: int = 0
     segments_reclaimed: int = 0
     answers: Counter[str] = field(default_factory=Counter)  # "put ok", "delete ok", "hold throttled (budget)", ...
     broken: str = ""  # the rule that was broken, and how
@@ -83,8 +81,8 @@ class Tally:
         done = ", ".join(f"{count} {what}" for what, count in sorted(self.answers.items()))
         return (
             f"{self.rounds} rounds, {self.clean_stops} clean stops, {self.verified} blocks verified, "
-            f"{self.segments_reclaimed} segments reclaimed, {self.gone_by_eviction} looked-for blocks evicted, "
-            f"{self.gone_young} of them young; {done}" + (f"; BROKEN {self.broken}" if self.broken else "")
+            f"{self.segments_reclaimed} segments reclaimed, {self.gone_by_eviction} looked-for blocks evicted; "
+            f"{done}" + (f"; BROKEN {self.broken}" if self.broken else "")
         )
 
 
@@ -301,9 +299,9 @@ def run_rounds(rig: Rig, rounds: int, seed: int, *, load_s: tuple[float, float],
         with halfstep.connect(rig.url, layout=LAYOUT, required=True, deadline_ms=DEADLINE_MS) as client:
             client.limit_namespace("default", pin_budget_bytes=PIN_BUDGET_BYTES)
         for number in range(1, rounds + 1):
-            evicted = _load_and_cut(rig, workers, rng.uniform(*load_s), tally)
+            _load_and_cut(rig, workers, rng.uniform(*load_s), tally)
             oracle.log.crashed()
-            oracle.judge_young(evicted + _start(rig, workers, tally))
+            _start(rig, workers, tally)
             if number % CLEAN_STOP_EVERY == 0:
                 for worker in workers:
                     for block in worker.blocks.values():
@@ -311,11 +309,11 @@ def run_rounds(rig: Rig, rounds: int, seed: int, *, load_s: tuple[float, float],
                 rig.stop()
                 oracle.log.crashed()  # what was open is sealed as it is
                 tally.clean_stops += 1
-                oracle.judge_young(_start(rig, workers, tally))
+                _start(rig, workers, tally)
             for worker in workers:
                 worker.forget()
             tally.rounds = number
-            tally.gone_by_eviction, tally.gone_young = oracle.evicted + oracle.evicted_young, oracle.evicted_young
+            tally.gone_by_eviction = oracle.evicted
             if verbose:
                 print(
                     f"{number} of {rounds}: {tally.verified} verified, {tally.segments_reclaimed} segments reclaimed",
@@ -327,8 +325,7 @@ def run_rounds(rig: Rig, rounds: int, seed: int, *, load_s: tuple[float, float],
     return tally
 
 
-def _load_and_cut(rig: Rig, workers: list[Worker], load_s: float, tally: Tally) -> int:
-    """How many blocks were evicted for their age until right before the cut."""
+def _load_and_cut(rig: Rig, workers: list[Worker], load_s: float, tally: Tally) -> None:
     cut = threading.Event()
     threads = [threading.Thread(target=worker.work, args=(rig.url, cut)) for worker in workers]
     with halfstep.connect(rig.url, layout=LAYOUT, required=True, deadline_ms=DEADLINE_MS) as watcher:
@@ -344,11 +341,10 @@ def _load_and_cut(rig: Rig, workers: list[Worker], load_s: float, tally: Tally) 
     for worker in workers:
         if worker.broken is not None:
             raise worker.broken
-    return int(counters[EVICTED])
 
 
-def _start(rig: Rig, workers: list[Worker], tally: Tally) -> int:
-    """Looks at everything; how many blocks were evicted for their age meanwhile."""
+def _start(rig: Rig, workers: list[Worker], tally: Tally) -> None:
+    """And looks at everything."""
     try:
         rig.start()
     except halfstep.Unavailable as error:
@@ -357,7 +353,6 @@ def _start(rig: Rig, workers: list[Worker], tally: Tally) -> int:
         worker.began()
     with halfstep.connect(rig.url, layout=LAYOUT, required=True, deadline_ms=DEADLINE_MS) as client:
         tally.verified += sum(worker.verify(client) for worker in workers)
-        return int(client.stat()[EVICTED])
 
 
 def report(tally: Tally, seed: int) -> int:

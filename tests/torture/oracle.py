@@ -20,12 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 # A block may leave by eviction only after this share of the store was written since: the victim is among the oldest quarter of
-# the segments, so nothing younger than about three quarters should go; copies and half-empty segments take the rest.
-EVICTION_AGE_MIN = 0.4
-# When no segment is empty and there is no room for copies, as after a crash, the one with the least worth keeping goes,
-# whatever its age (native/store/segment_source.cc, pick); what was just written has no touch yet, and counts for nothing. So
-# much of that is excused between two looks.
-YOUNG_SEGMENTS_MAX = 0
+# the segments, and never among the youngest one; copies and half-empty segments take the rest.
+EVICTION_AGE_MIN = 0.2
 # What a crash costs: the segments that were open are closed as they are (native/store/streams.h: four), and one was ready.
 SEGMENTS_PER_CRASH = 5
 NEVER = math.inf
@@ -156,8 +152,6 @@ class Oracle:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.evicted = 0  # losses that an eviction had to excuse
-        self.evicted_young = 0  # of younger blocks: see judge_young()
-        self._young: list[tuple[Broken, int]] = []  # not judged yet, with their bytes
 
     # ---- put ----
 
@@ -291,18 +285,6 @@ class Oracle:
         block.view, block.must_from, block.retired = View.NONE, None, True
         block.holds.clear()
 
-    def judge_young(self, evicted: int) -> None:
-        """Excuses young blocks that are gone, if the store says that it evicted so many, and they fit the segments allowed.
-
-        evicted: for their age, by the process that serves and the one before it.
-        """
-        young, self._young = self._young, []
-        gone_bytes = sum(block_bytes for _, block_bytes in young)
-        if len(young) > evicted or gone_bytes > YOUNG_SEGMENTS_MAX * self.log.segment_bytes:
-            broken = young[0][0]
-            raise Broken(broken.rule, f"{broken.what}; {len(young)} such blocks of {gone_bytes} bytes, {evicted} were evicted")
-        self.evicted_young += len(young)
-
     # ---- within ----
 
     def _absent(self, block: Block) -> None:
@@ -327,7 +309,7 @@ class Oracle:
             rule = Rule.LOST_IN_SERVICE
         else:
             rule = Rule.RESTART_FORGOT if block.clean_must else Rule.PERSIST_LOST
-        self._young.append((Broken(rule, f"{block.name}: put {first} is gone, {age:.2f} capacities old"), puts[0].block_bytes))
+        raise Broken(rule, f"{block.name}: put {first} is gone, {age:.2f} capacities old")
 
     @staticmethod
     def _has_expired(put: Put) -> bool:
