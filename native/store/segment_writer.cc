@@ -132,6 +132,7 @@ void SegmentWriter::drop_pending(Extent& extent) {
   extent.write = nullptr;
   core_.memory.unlist(extent);
   core_.memory.set_state(extent, ExtentState::Clean);
+  core_.round_expiry(extent);
   core_.memory.settle(extent);
 }
 
@@ -489,7 +490,9 @@ void SegmentWriter::flush_done(Status status) {
   notice_flush_failure();
   if (!status.ok()) return;
   for (const Unflushed& u : unflushed_) {
-    if (u.segment->generation == u.generation) u.segment->durable_page = std::max(u.segment->durable_page, u.covered_page);
+    // One that was reclaimed meanwhile keeps its generation until the next one is logged, and has no pages any more.
+    if (u.segment->generation != u.generation || !u.segment->holds_frames()) continue;
+    u.segment->durable_page = std::max(u.segment->durable_page, u.covered_page);
   }
   std::erase_if(persists_, [&](const Persist& p) {
     const Segment& segment = core_.catalog.segment(p.segment);
