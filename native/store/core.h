@@ -228,6 +228,11 @@ struct Core {
     const Segment& segment = catalog.segment(block.location.segment);
     return segment.marks.code(block.location.page, expiry_s) == block.expiry_code ? expiry_s : block.expiry_s;
   }
+  // Memory and index say of a block that is on flash that it ends at the same time: the index rounds it down.
+  void round_expiry(Extent& extent) const noexcept {
+    const Block block = catalog.find(extent.key);
+    if (block && block.location == extent.location) extent.entry.expiry_s = block.expiry_s;
+  }
   // What memory has of the key, unless its block has left the index since it was read or written.
   Extent* resident(const IndexKey& key) noexcept {
     Extent* extent = memory.find(key);

@@ -263,6 +263,7 @@ void Rewriter::publish() {
     Extent* resident = core_.memory.find(move.key);
     if (resident != nullptr && resident->state == ExtentState::Clean && resident->location == move.original) {
       resident->location = core_.catalog.location_of(segment, move.copy);
+      core_.round_expiry(*resident);
     }
     return true;
   });

@@ -80,12 +80,13 @@ void StoreImpl::expire(Change& change) {
   if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
   const uint64_t until_s = core_.store_time_s() + change.for_s;
   const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
+  core_.catalog.set_expiry(change.key, expiry_s);
   // What is in memory answers gets, whether it is on flash already or not; what is being filled is a successor.
   Extent* extent = core_.memory.find(change.key);
   if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(HotKeepsExpiry)) {
     extent->entry.expiry_s = expiry_s;
+    core_.round_expiry(*extent);
   }
-  core_.catalog.set_expiry(change.key, expiry_s);
   sweeper_.note_expiry(expiry_s);
   if (HALFSTEP_MUTANT(ExpiryNotLogged)) return answer(change, {});
   format::Record record;
