@@ -76,7 +76,8 @@ bool Places::valid() const noexcept {
 Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out) {
   device_bytes = round_down(device_bytes, kPageBytes);
   if (device_bytes > kDeviceBytesMax) {
-    return {Code::TooLarge, "size=" + std::to_string(device_bytes) + ": the index of a shard reaches 64 TiB; give a smaller size"};
+    return {Code::TooLarge,
+            "size=" + std::to_string(device_bytes) + ": the index of a shard reaches 64 TiB; give a smaller size"};
   }
   uint64_t segment_bytes = segment_bytes_or_0;
   if (segment_bytes != 0) {
