@@ -76,9 +76,14 @@ OpKind pick(const Mix& mix, Prng& prng) {
 
 double small_chance(Prng& prng) { return 0.002 * static_cast<double>(1 + prng.below(15)); }
 
+constexpr uint32_t kLargeGroups = 0x11;
+constexpr uint32_t kKeysOfPressure = 80;
+constexpr size_t kRoundsOfPressure = 3;
+constexpr uint32_t kSegmentsMin = 4;
+
 Profile make_profile(Prng& prng, const HistoryOptions& options) {
   Profile p;
-  p.segments = static_cast<uint32_t>(4 + (prng.chance(0.5) ? 0 : prng.below(9)));
+  p.segments = static_cast<uint32_t>(kSegmentsMin + (prng.chance(0.5) ? 0 : prng.below(9)));
   p.arena_bytes = (prng.chance(0.5) ? 4 : 6) * MiB;
   p.volatile_cache = prng.chance(0.8);
   p.keys = static_cast<uint32_t>(6 + prng.below(34));
@@ -87,7 +92,7 @@ Profile make_profile(Prng& prng, const HistoryOptions& options) {
   p.holds_max = prng.chance(0.2) ? 4 : 64;
   p.lease_ms_max = prng.chance(0.3) ? 1'000 : 20'000;
   // A third of the runs writes large blocks alone, and goes through its segments many times.
-  p.groups = prng.chance(0.33) ? 0x11 : prng.chance(0.3) ? 0x0E : 0x1F;
+  p.groups = prng.chance(0.33) ? kLargeGroups : prng.chance(0.3) ? 0x0E : 0x1F;
   // A sixth without a fault of any kind, a half without those that media suffer from: there the rules are at their strictest.
   const uint32_t calm = prng.chance(0.17) ? ~0U : prng.chance(0.6) ? kMediaFaults : 0;
   for (size_t kind = 0; kind < kFaultKinds; ++kind) {
@@ -115,6 +120,14 @@ Profile make_profile(Prng& prng, const HistoryOptions& options) {
   return p;
 }
 
+Op make_expire(Prng& prng, const Profile& profile) {
+  Op expire;
+  expire.kind = OpKind::Expire;
+  expire.key = static_cast<uint32_t>(prng.below(profile.keys));
+  expire.amount = prng.chance(0.3) ? 0 : 1 + prng.below(60);
+  return expire;
+}
+
 bool wanted(const Op& op, const Profile& profile) {
   const auto on = [&](FaultKind fault) { return (profile.faults & bit_of(fault)) != 0; };
   switch (op.kind) {
@@ -132,14 +145,23 @@ std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_c
 
 History make_history(uint64_t seed, const HistoryOptions& options) {
   Prng prng(seed);
-  Prng expiries(~seed);
+  Prng extras(~seed);  // so that one kind of operation more leaves the rest of a history as it is
   History history;
   history.seed = seed;
   history.profile = make_profile(prng, options);
-  const Mix mix = mix_of(prng);
+  Mix mix = mix_of(prng);
+  // More keys than the store has room for, holds among them, and several rounds through it: what is alive has to give way.
+  size_t steps = options.steps;
+  if (history.profile.groups == kLargeGroups && extras.chance(0.4)) {
+    history.profile.segments = kSegmentsMin;
+    history.profile.keys += kKeysOfPressure;
+    steps *= kRoundsOfPressure;
+    mix = {{OpKind::Put, 60},   {OpKind::Hold, 6},   {OpKind::Get, 4},
+           {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, 1}};
+  }
   const bool ttls = prng.chance(0.4);
   const double persist_share = prng.chance(0.3) ? 0.9 : 0.4;
-  while (history.ops.size() < options.steps) {
+  while (history.ops.size() < steps) {
     Op op;
     op.kind = pick(mix, prng);
     op.salt = prng.next();
@@ -166,13 +188,9 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
       default: break;
     }
     if (wanted(op, history.profile)) history.ops.push_back(op);
+    const bool full = history.ops.size() == steps;
     // What may have expired excuses much: only where blocks do anyway.
-    if (!ttls || !expiries.chance(0.06)) continue;
-    Op expire;
-    expire.kind = OpKind::Expire;
-    expire.key = static_cast<uint32_t>(expiries.below(history.profile.keys));
-    expire.amount = expiries.chance(0.3) ? 0 : 1 + expiries.below(60);
-    history.ops.push_back(expire);
+    if (!full && ttls && extras.chance(0.06)) history.ops.push_back(make_expire(extras, history.profile));
   }
   return history;
 }
