@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "store/extent_layout.h"
 #include "store/page.h"
 #include "store/segment_scan.h"
 
