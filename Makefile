@@ -39,11 +39,14 @@ test: build $(VENV)/.models ## all native and Python tests
 	$(PYTHON) -m pytest $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
-check: build ## format, lint, types, stubs, layering and unit tests, in under two minutes
+.PHONY: lint
+lint: build ## format, lint and types
 	clang-format --dry-run -Werror $(CXX_FILES)
 	ruff format --check
 	ruff check
 	mypy
+
+check: lint ## what lint looks at, stubs, layering and unit tests, in under two minutes
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
 	$(PYTHON) -m pytest -m "not slow" tests/unit
 
