@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "index/entry.h"
 #include "store/extent_layout.h"
 
 namespace halfstep::store {
@@ -34,7 +35,9 @@ bool entry_is_sane(const format::Entry& e, uint32_t segment_pages) noexcept {
     return false;
   if (e.pages_back == 0 || e.pages_back > format::kPagesBackMax || e.pages_back > e.page || e.page >= segment_pages)
     return false;
-  return shape_of(e).extent_bytes() <= uint64_t{segment_pages - e.page} * kPageBytes;
+  // No longer than the index can say, were the segment that large.
+  const uint64_t pages_max = std::min(segment_pages - e.page, index::kExtentPagesMax);
+  return shape_of(e).extent_bytes() <= pages_max * kPageBytes;
 }
 
 SegmentScan::SegmentScan(const Places& places, const HashKey& secret, uint32_t shard)
