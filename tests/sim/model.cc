@@ -236,7 +236,10 @@ void Model::gone(Key& key, const Evidence& evidence) {
   if (!persisted && evidence.flush_errors > 0) return;
   ++lost_;
   if (persisted) ++lost_persisted_;
-  if (lost_ <= counters.blocks_evicted + counters.writes_failed && lost_persisted_ <= counters.blocks_evicted) return;
+  // A put of what recovery could not flush replaces it: when that fails as well, two flushes have failed for this block.
+  const uint64_t replaced = evidence.open_flush_failed ? counters.writes_failed : 0;
+  if (lost_ <= counters.blocks_evicted + counters.writes_failed && lost_persisted_ <= counters.blocks_evicted + replaced)
+    return;
   const Rule rule = key.view == Key::View::Known || key.seen ? Rule::LostInService
                     : persisted                              ? Rule::PersistLost
                                                              : Rule::RestartForgot;

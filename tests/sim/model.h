@@ -93,9 +93,9 @@ struct Expectation {
 // What excuses the store, as far as it says so itself.
 struct Evidence {
   store::Counters counters;
-  uint64_t flush_errors = 0;  // in this process
-  bool write_faults = false;  // in this process: writes failed, or there was no space
-  bool log_crowded = false;   // it may be
+  uint64_t flush_errors = 0;       // in this process
+  bool open_flush_failed = false;  // recovery's: what it found is uncertain, and whoever puts it again writes it again
+  bool log_crowded = false;        // it may be
 };
 
 class Model {

@@ -78,8 +78,9 @@ struct Process {
   std::deque<std::unique_ptr<ExpireInFlight>> expires;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits
   uint64_t tombstones = 0;             // at most so many are in the log
-  bool scopes_died = false;            // blocks of a deleted namespace may still be in the gauges
-  bool gave_up = false;                // close() had no segment for a block
+  bool open_flush_failed = false;
+  bool scopes_died = false;  // blocks of a deleted namespace may still be in the gauges
+  bool gave_up = false;      // close() had no segment for a block
   std::unique_ptr<store::Store> store;
 };
 

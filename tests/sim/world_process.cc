@@ -120,6 +120,7 @@ void World::open(uint64_t salt) {
       return bury_process();
     }
     process_->tombstones = process_->store->recovery().tombstones;
+    process_->open_flush_failed = process_->memory.fault_counters().flush_errors > 0;
     if (placements_.log_lost()) model_.log_was_lost();
     placements_.opened();
     model_.process_began();
@@ -159,6 +160,7 @@ Evidence World::evidence() const {
   Evidence evidence;
   evidence.counters = process_->store->counters();
   evidence.flush_errors = process_->memory.fault_counters().flush_errors;
+  evidence.open_flush_failed = process_->open_flush_failed;
   evidence.log_crowded =
       process_->tombstones + evidence.counters.misses_corrupt + evidence.counters.misses_io > kTombstonesOfCrowdedLog ||
       evidence.flush_errors > 4;
