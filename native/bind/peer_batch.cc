@@ -319,13 +319,15 @@ void Batch::set_list(uint64_t cursor, uint32_t limit) {
   batch_.limit = limit;
 }
 
-void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s) {
+void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s,
+                          bool sliding_ttl) {
   check_open();
   text_ = std::move(name);
   batch_.text = text_.c_str();
   batch_.value = quota_bytes;
   batch_.pin_budget_bytes = pin_budget_bytes;
   batch_.default_ttl_s = default_ttl_s;
+  batch_.sliding_ttl = sliding_ttl ? 1 : 0;
 }
 
 void Batch::set_life(uint64_t value, bool persistent) {

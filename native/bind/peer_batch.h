@@ -63,7 +63,8 @@ class Batch {
   void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
   void set_hold(uint64_t owner, uint32_t ms);
   void set_list(uint64_t cursor, uint32_t limit);
-  void set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s);
+  void set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s,
+                     bool sliding_ttl);
   // hold, renew: ms (0 = without end); expire: seconds (0 = never).
   void set_life(uint64_t value, bool persistent);
   void set_layout_id(nb::bytes id);

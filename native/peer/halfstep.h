@@ -227,6 +227,7 @@ typedef struct hs_batch {
   uint64_t value;
   uint64_t pin_budget_bytes;
   uint32_t default_ttl_s; /* 0 = none */
+  uint32_t sliding_ttl;   /* 1 = default_ttl_s counts from a block's last use */
   uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
   const uint8_t* layout_id;
   hs_text_sink sink;

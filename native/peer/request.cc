@@ -85,6 +85,7 @@ void Request::encode_namespace(wire::FrameWriter& frame) const {
                                                              : wire::NamespaceVerb::Delete;
   action.quota_bytes = ticket->value;
   action.default_ttl_s = ticket->default_ttl_s;
+  action.flags = ticket->sliding_ttl ? wire::kNamespaceSlidingTtl : 0;
   frame.tlv(wire::Tlv::NamespaceAction, action);
   frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));
   if (action.verb == wire::NamespaceVerb::Delete) return;

@@ -259,6 +259,7 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
   ticket.value = batch.value;
   ticket.pin_budget_bytes = batch.pin_budget_bytes;
   ticket.default_ttl_s = batch.default_ttl_s;
+  ticket.sliding_ttl = batch.sliding_ttl != 0;
   ticket.persistent = batch.persistent != 0;
   if (batch.layout_id != nullptr) std::memcpy(ticket.layout_id.data(), batch.layout_id, ticket.layout_id.size());
   ticket.sink = batch.sink;

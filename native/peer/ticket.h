@@ -106,6 +106,7 @@ class Ticket {
   uint64_t value = 0;
   uint64_t pin_budget_bytes = 0;
   uint32_t default_ttl_s = 0;
+  bool sliding_ttl = false;
   bool persistent = false;
   wire::LayoutId layout_id{};  // clear
   hs_text_sink sink = nullptr;

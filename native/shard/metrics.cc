@@ -169,6 +169,7 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     add_bytes("pinned", n.pinned_bytes);
     out->gauges.push_back(
         {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
+    out->gauges.push_back({"halfstep_namespace_ttl_slides", {{"namespace", n.name}}, n.sliding_ttl ? 1.0 : 0.0});
   }
 }
 

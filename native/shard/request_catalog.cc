@@ -225,7 +225,8 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   call->start(connection, Opcode::Namespace, id);
   const auto done = [call](Status status) { call->done(status); };
   if (record.verb == wire::NamespaceVerb::Delete) return store.delete_namespace(name, done);
-  store::NamespaceInfo info{std::string(name), record.quota_bytes, record.default_ttl_s, pins.bytes};
+  store::NamespaceInfo info{std::string(name), record.quota_bytes, record.default_ttl_s, pins.bytes,
+                            (record.flags & wire::kNamespaceSlidingTtl) != 0};
   if (record.verb == wire::NamespaceVerb::Create) return store.create_namespace(info, done);
   for (const store::NamespaceInfo& known : store.namespaces()) {
     if (known.name == name && !slots[2].there) info.pin_budget_bytes = known.pin_budget_bytes;

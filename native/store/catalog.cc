@@ -53,6 +53,7 @@ Block Catalog::decode(const index::Entry& entry) const noexcept {
   block.touch_class = entry.touch_class();
   block.trailer = entry.trailer();
   block.held = entry.held();
+  block.sliding = entry.sliding();
   return block;
 }
 
@@ -83,7 +84,7 @@ index::Entry Catalog::encode(const Segment& segment, const format::Entry& entry,
   to.set_touch(touch.stamp, touch.touch_class);
   to.set_hint(entry.hint <= index::kHintMax ? entry.hint : 0);
   to.set_scope_slot(slots_.take(entry.scope));
-  to.set_expiry(segment.marks.code(entry.page, entry.expiry_s), false);
+  to.set_expiry(segment.marks.code(entry.page, entry.expiry_s), (entry.flags & format::kEntrySliding) != 0);
   return to;
 }
 
@@ -113,6 +114,7 @@ bool Catalog::move(const IndexKey& key, const Location& original, const format::
   if (!found || !(found.entry.location() == place_of(original))) return false;
   index::Entry moved = encode(to, copy, {found.entry.touch_stamp(), touched_since ? kTouchedOnce : kUntouched});
   moved.set_held(found.entry.held());
+  moved.set_expiry(moved.expiry_code(), found.entry.sliding());  // it may have been given another end meanwhile
   leave(found.entry);
   replace(found, moved);
   enter(moved);
@@ -181,13 +183,32 @@ void Catalog::set_expiry(const IndexKey& key, uint32_t expiry_s) noexcept {
   Segment& segment = segments_[segment_of(found.entry)];
   index::Entry changed = found.entry;
   changed.set_expiry(segment.marks.code(static_cast<uint32_t>(changed.location().page % segment_pages_), expiry_s), false);
+  if (HALFSTEP_MUTANT(ChangedStillSlides)) changed.set_expiry(changed.expiry_code(), found.entry.sliding());
   replace(found, changed);
   segment.expires_s = std::max(segment.expires_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
 }
 
-bool Catalog::touch(const IndexKey& key) noexcept {
+uint32_t Catalog::slide(const IndexKey& key, uint64_t now_s) noexcept {
   const index::Found found = look(key);
-  if (!found) return false;
+  if (!found || !found.entry.sliding() || HALFSTEP_MUTANT(UseDoesNotSlide)) return 0;
+  Segment& segment = segments_[segment_of(found.entry)];
+  const auto page = static_cast<uint32_t>(found.entry.location().page % segment_pages_);
+  const uint32_t ttl_s = names_.sliding_ttl_s(slots_.scope(found.entry.scope_slot()));
+  const auto end_s = static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
+  const uint16_t code = segment.marks.code(page, end_s);
+  if (ttl_s == 0 || code <= found.entry.expiry_code()) return segment.marks.expiry_s(page, found.entry.expiry_code());
+  index::Entry moved = found.entry;
+  moved.set_expiry(code, true);
+  mark_touched(moved);
+  replace(found, moved);
+  segment.expires_s = std::max(segment.expires_s, end_s);
+  return segment.marks.expiry_s(page, code);
+}
+
+Used Catalog::touch(const IndexKey& key) noexcept {
+  const index::Found found = look(key);
+  if (!found) return Used::Absent;
+  const Used used = found.entry.sliding() ? Used::Slides : Used::There;
   const uint64_t now = clock_.now();
   const auto stamp = static_cast<uint16_t>(now);
   Segment& segment = segments_[segment_of(found.entry)];
@@ -195,14 +216,14 @@ bool Catalog::touch(const IndexKey& key) noexcept {
   if (touched.touch_class() == kUntouched) {
     touched.set_touch(stamp, kTouchedOnce);
   } else {
-    if (touched.touch_stamp() == stamp) return true;
+    if (touched.touch_stamp() == stamp) return used;
     segment.touched.remove(clock_.when(touched.touch_stamp()), touched.pages());
     touched.set_touch(stamp, kTouchedMore);
   }
   segment.touched.add(now, touched.pages());
   mark_touched(touched);
   replace(found, touched);
-  return true;
+  return used;
 }
 
 void Catalog::mark_touched(const index::Entry& entry) noexcept {

@@ -47,6 +47,7 @@ struct Block {
   uint8_t touch_class = kUntouched;
   bool trailer = false;
   bool held = false;
+  bool sliding = false;  // its end moves on with every use
 
   explicit operator bool() const noexcept { return location.valid(); }
   uint64_t extent_bytes() const noexcept { return uint64_t{pages} * kPageBytes; }
@@ -56,7 +57,10 @@ struct Block {
 struct Touch {
   uint16_t stamp = 0;
   uint8_t touch_class = kUntouched;
+  uint8_t life_left = 0;  // on flash: of a block whose end slides, what was left of its life, in 63rds; 0: as its frame says
 };
+
+enum class Used : uint8_t { Absent, There, Slides };
 
 class Catalog {
  public:
@@ -104,10 +108,12 @@ class Catalog {
   // Out of the index, if it is there at this place.
   bool drop(const IndexKey& key, const Location& location) noexcept;
   void set_held(const IndexKey& key, bool held) noexcept;
-  // Its end is another than its frame says: its segment may not be free of living blocks before that.
+  // Its end is another than its frame says, and moves no more: its segment may not be free of living blocks before that.
   void set_expiry(const IndexKey& key, uint32_t expiry_s) noexcept;
-  // The block is used now. All touches of one moment count once. False: it is not there.
-  bool touch(const IndexKey& key) noexcept;
+  // The block is used now. All touches of one moment count once; an end that slides is slide()'s.
+  Used touch(const IndexKey& key) noexcept;
+  // Used now: if its end slides, it moves on, never back. What that is then; 0: it is not there, or does not slide.
+  uint32_t slide(const IndexKey& key, uint64_t now_s) noexcept;
   // None of its blocks is live any more.
   void void_segment(Segment& segment) noexcept;
   // Forgets the rest of a segment without a live block.

@@ -190,8 +190,21 @@ struct Core {
   void touch(const IndexKey& key) {
     Extent* extent = memory.find(key);
     if (extent != nullptr) memory.touch(*extent);
-    if (catalog.touch(key)) return;
-    if (extent != nullptr && extent->state == ExtentState::Dirty) extent->touched = true;
+    const Used used = catalog.touch(key);
+    if (used == Used::There || (used == Used::Absent && (extent == nullptr || extent->state != ExtentState::Dirty))) return;
+    if (used == Used::Slides) {
+      const uint32_t end_s = catalog.slide(key, store_time_s());
+      if (extent != nullptr && extent->state != ExtentState::Filling) extent->entry.expiry_s = end_s;
+      return;
+    }
+    extent->touched = true;
+    if ((extent->entry.flags & format::kEntrySliding) != 0) slide_unwritten(extent->entry);
+  }
+  // No frame says it yet: its frame will.
+  void slide_unwritten(format::Entry& entry) noexcept {
+    const uint64_t ttl_s = names.sliding_ttl_s(entry.scope);
+    const uint64_t end_s = std::min<uint64_t>(store_time_s() + ttl_s, UINT32_MAX);
+    if (ttl_s != 0) entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(end_s));
   }
   // A key's last hold is gone.
   void unhold(const IndexKey& key) noexcept { catalog.set_held(key, false); }

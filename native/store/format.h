@@ -99,8 +99,9 @@ inline constexpr uint32_t kPageBodyBytes = kPageBytes - sizeof(PageHeader);
 inline constexpr uint8_t kEntryTrailer = 1;      // the extent ends with a trailer
 inline constexpr uint8_t kEntryParentShift = 1;  // two bits: unknown, root, known
 inline constexpr uint8_t kEntryParentMask = 3U << kEntryParentShift;
-inline constexpr uint8_t kEntryVoid = 8;  // footers: the block was gone when the segment was sealed
-inline constexpr uint8_t kEntryFlags = kEntryTrailer | kEntryParentMask | kEntryVoid;
+inline constexpr uint8_t kEntryVoid = 8;      // footers: the block was gone when the segment was sealed
+inline constexpr uint8_t kEntrySliding = 16;  // its end moves on with every use, by its namespace's default TTL
+inline constexpr uint8_t kEntryFlags = kEntryTrailer | kEntryParentMask | kEntryVoid | kEntrySliding;
 
 inline constexpr uint32_t kEngineKeyBytesMax = 255;
 inline constexpr uint32_t kEngineKeyInline = 32;
@@ -244,6 +245,8 @@ inline constexpr uint32_t kRecordBatchPagesMax = 64;
 
 // By ordinal: stamp 16 bits, class 2 bits, 6 reserved. A stamp counts 1/1024 of the capacity, written to the log.
 inline constexpr uint32_t kTouchBytes = 3;
+inline constexpr unsigned kTouchLifeShift = 2;  // the third byte: class, then what is left of a sliding life
+inline constexpr uint32_t kTouchLifeMax = 63;
 inline constexpr uint32_t kTouchesPerPage = kPageBodyBytes / kTouchBytes;
 
 // ---- Store header ----------------------------------------------------------------------------------------------------------
@@ -312,6 +315,7 @@ inline constexpr uint32_t kNamespaceLayoutsMax = 256;
 inline constexpr uint32_t kNamespaceLayoutBytesMax = 256 * KiB;
 static_assert(kNamespaceLayoutBytesMax + kNamespaceLayoutsMax * 64 < kHeaderReserveBytes / 2);
 inline constexpr uint32_t kNamespaceNameBytesMax = 255;  // as on the wire
+inline constexpr uint32_t kNamespaceSliding = 1;         // the default TTL counts from a block's last use
 struct NamespaceRecord {                                 // then the name
   uint64_t quota_bytes = 0;
   uint64_t pin_budget_bytes = 0;
@@ -319,7 +323,7 @@ struct NamespaceRecord {                                 // then the name
   uint32_t number = 0;  // never used again
   uint16_t name_bytes = 0;
   uint16_t durability = 0;  // class; 0 = as the put asks
-  uint32_t reserved = 0;
+  uint32_t flags = 0;
 };
 static_assert(sizeof(NamespaceRecord) == 32);
 

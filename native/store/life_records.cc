@@ -37,11 +37,15 @@ format::Record LifeRecords::record(size_t number) const noexcept {
   return record;
 }
 
-uint32_t LifeRecords::expiry_s(const format::Entry& entry) const noexcept {
-  if (entries_.empty()) return entry.expiry_s;
+const LifeRecords::Entry* LifeRecords::expiry_record(const format::Entry& entry) const noexcept {
+  if (entries_.empty()) return nullptr;
   const uint64_t number = places_.find(place_of(format::RecordKind::Expiry, {entry.key_low, entry.key_high}, 0));
-  if (number == index::Table::kNone || entry.birth >= entries_[number].sequence) return entry.expiry_s;
-  return static_cast<uint32_t>(std::min<uint64_t>(entries_[number].value, UINT32_MAX));
+  return number == index::Table::kNone || entry.birth >= entries_[number].sequence ? nullptr : &entries_[number];
+}
+
+uint32_t LifeRecords::expiry_s(const format::Entry& entry) const noexcept {
+  const Entry* record = expiry_record(entry);
+  return record == nullptr ? entry.expiry_s : static_cast<uint32_t>(std::min<uint64_t>(record->value, UINT32_MAX));
 }
 
 void LifeRecords::put(const Entry& entry) {

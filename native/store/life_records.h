@@ -33,6 +33,7 @@ class LifeRecords {
   format::Record record(size_t number) const noexcept;
   // When a block ends whose frame says so: as it says, unless that was changed.
   uint32_t expiry_s(const format::Entry& entry) const noexcept;
+  bool changes_expiry(const format::Entry& entry) const noexcept { return expiry_record(entry) != nullptr; }
   // Keeps those of which keep(const Entry&) says yes.
   template <typename Keep>
   void forget_unless(Keep&& keep) {
@@ -42,6 +43,7 @@ class LifeRecords {
 
  private:
   Hash128 place_of(format::RecordKind kind, const IndexKey& key, uint64_t owner) const noexcept;
+  const Entry* expiry_record(const format::Entry& entry) const noexcept;
   void put(const Entry& entry);
   void erase(const Hash128& place);
   void index_again();

@@ -30,6 +30,7 @@ bool Names::refresh(const HeaderState& header) {
     space.quota_bytes = n.record.quota_bytes;
     space.pin_budget_bytes = n.record.pin_budget_bytes;
     space.default_ttl_s = n.record.default_ttl_s;
+    space.sliding = (n.record.flags & format::kNamespaceSliding) != 0;
     // A quota that was lowered, or that a restart finds broken, is swept for; one under way goes on.
     if (space.quota_bytes != 0) space.sweep_to_bytes = space.quota_bytes;
     if (n.record.number < before.size()) {
@@ -50,6 +51,11 @@ bool Names::refresh(const HeaderState& header) {
 uint32_t Names::default_ttl_s(uint32_t scope) const noexcept {
   const Space* space = space_of(scope);
   return space != nullptr ? space->default_ttl_s : 0;
+}
+
+uint32_t Names::sliding_ttl_s(uint32_t scope) const noexcept {
+  const Space* space = space_of(scope);
+  return space != nullptr && space->sliding ? space->default_ttl_s : 0;
 }
 
 uint64_t Names::quota_bytes(uint32_t scope) const noexcept {

@@ -30,6 +30,8 @@ class Names {
   }
   uint32_t namespace_of(uint32_t scope) const noexcept { return alive(scope) ? scopes_[scope].namespace_number : 0; }
   uint32_t default_ttl_s(uint32_t scope) const noexcept;
+  // The default TTL counts from the last use. 0: it does not, or there is none.
+  uint32_t sliding_ttl_s(uint32_t scope) const noexcept;
 
   // ---- Quota: live and unwritten bytes together
   uint64_t quota_bytes(uint32_t scope) const noexcept;  // 0 = none
@@ -70,6 +72,7 @@ class Names {
     uint64_t quota_bytes = 0;
     uint64_t pin_budget_bytes = 0;
     uint32_t default_ttl_s = 0;
+    bool sliding = false;
     uint64_t sweep_to_bytes = UINT64_MAX;
     bool sweeping = false;
     Account account;

@@ -29,7 +29,8 @@ class Recovery {
   void note_pins();
   void take_pins();
   void load_segment(uint32_t number);
-  void publish(Segment& segment, const FoundEntry& found, const Touch& touch);
+  void publish(Segment& segment, const FoundEntry& found, size_t ordinal);
+  void find_end(format::Entry& entry, size_t ordinal);
   bool superseded(const format::Entry& entry, const Block& known);
   bool superseded_by_roll(const format::Entry& entry, const Block& known);
   bool verify(const Segment& segment, const format::Entry& entry);
@@ -51,7 +52,7 @@ class Recovery {
   index::Table pinned_;               // keys that the log pins -> birth of the block that was published
   PageBuffer frame_header_{format::kFrameHeaderPagesMax};
   ScannedSegment scanned_;  // of one segment after the other
-  std::vector<Touch> touches_;
+  ReadTouches touches_;
   uint64_t sequence_max_ = 0;
   uint64_t touch_time_ = 0;
   uint64_t now_s_ = 0;  // when the segment is loaded
@@ -194,8 +195,8 @@ void Recovery::load_segment(uint32_t number) {
   segment.durable_page = std::min(scanned.watermark, scanned.next_page);
   now_s_ = core_.store_time_s();
   core_.catalog.begin(segment, now_s_);
-  touches_.assign(scanned.entries.size(), {});
-  touch_time_ = std::max(touch_time_, read_touches(core_, io_, segment, &touches_));
+  read_touches(core_, io_, segment, scanned.entries.size(), &touches_);
+  touch_time_ = std::max(touch_time_, touches_.newest);
   for (size_t ordinal = 0; ordinal < scanned.entries.size(); ++ordinal) {
     if (ordinal + kAhead < scanned.entries.size()) {
       const format::Entry& ahead = scanned.entries[ordinal + kAhead].entry;
@@ -203,7 +204,7 @@ void Recovery::load_segment(uint32_t number) {
     }
     const FoundEntry& found = scanned.entries[ordinal];
     segment.records_missing = segment.records_missing || !found.present;
-    publish(segment, found, touches_[ordinal]);
+    publish(segment, found, ordinal);
   }
   segment.lengths.shrink();
   if (scanned.by_footer) return;
@@ -212,11 +213,20 @@ void Recovery::load_segment(uint32_t number) {
   segment.roll = std::make_unique<Roll>(std::move(scanned));
 }
 
-void Recovery::publish(Segment& segment, const FoundEntry& found, const Touch& touch) {
+// When the block ends, and whether that moves on: whoever changed it said the last word.
+void Recovery::find_end(format::Entry& entry, size_t ordinal) {
+  if (log_.life.changes_expiry(entry)) entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
+  entry.expiry_s = log_.life.expiry_s(entry);
+  if ((entry.flags & format::kEntrySliding) == 0) return;
+  const uint64_t end_s = touches_.end_s(ordinal, core_.names.sliding_ttl_s(entry.scope));
+  entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(std::min<uint64_t>(end_s, UINT32_MAX)));
+}
+
+void Recovery::publish(Segment& segment, const FoundEntry& found, size_t ordinal) {
   if (!found.present || found.gone) return;
   format::Entry entry = found.entry;
   const IndexKey key{entry.key_low, entry.key_high};
-  entry.expiry_s = log_.life.expiry_s(entry);
+  find_end(entry, ordinal);
   if (!core_.names.alive(entry.scope)) {
     ++report_.blocks_dropped_dead_scope;
     return;
@@ -239,7 +249,7 @@ void Recovery::publish(Segment& segment, const FoundEntry& found, const Touch& t
     return;
   }
   core_.catalog.note(segment, entry, now_s_);
-  if (!core_.catalog.add(segment, entry, touch, false).ok()) {
+  if (!core_.catalog.add(segment, entry, touches_.touches[ordinal], false).ok()) {
     ++core_.counters.index_full;
     ++report_.blocks_dropped_index_full;
     segment.may_return = true;

@@ -183,6 +183,7 @@ bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
   const uint32_t checksum = block.checksum(copy.key);
   if (engine_key.size() != copy.entry.engine_key_bytes || checksum != copy.entry.checksum) return false;
   copy.entry.expiry_s = core_.exact_expiry_s(found.entry, block);  // it may have been changed since
+  if (!block.sliding) copy.entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
   copy.shape = shape_of(copy.entry);
   copy.set_block_bytes(copy.entry.raw_bytes);
   std::memcpy(copy.engine_key.data(), engine_key.data(), engine_key.size());

@@ -170,6 +170,7 @@ void StoreImpl::commit_write(Write& write) {
   const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
+  if (write.ttl_s == 0 && core_.names.sliding_ttl_s(entry.scope) != 0) entry.flags |= format::kEntrySliding;
   // An expired or uncertain block may still be in the index under this key.
   if (const Block before = core_.catalog.find(extent.key); before) (void)core_.catalog.drop(extent.key, before.location);
   sweeper_.note_expiry(entry.expiry_s);

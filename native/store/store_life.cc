@@ -85,6 +85,7 @@ void StoreImpl::expire(Change& change) {
   Extent* extent = core_.memory.find(change.key);
   if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(HotKeepsExpiry)) {
     extent->entry.expiry_s = expiry_s;
+    extent->entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);  // whoever says when has the last word
     core_.round_expiry(*extent);
   }
   sweeper_.note_expiry(expiry_s);

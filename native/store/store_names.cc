@@ -24,6 +24,7 @@ void set_limits(format::NamespaceRecord& record, const NamespaceInfo& info) noex
   record.quota_bytes = info.quota_bytes;
   record.default_ttl_s = info.default_ttl_s;
   record.pin_budget_bytes = info.pin_budget_bytes;
+  record.flags = info.sliding_ttl ? format::kNamespaceSliding : 0;
 }
 
 }  // namespace
@@ -35,7 +36,8 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
   for (const StoredNamespace& n : core_.header.namespaces) {
     const uint32_t number = n.record.number;
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
-                   core_.names.used_bytes(number), core_.names.pinned_bytes(number)});
+                   (n.record.flags & format::kNamespaceSliding) != 0, core_.names.used_bytes(number),
+                   core_.names.pinned_bytes(number)});
   }
   return out;
 }

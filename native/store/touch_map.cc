@@ -72,6 +72,7 @@ void TouchMap::take_roll(const Roll& roll) {
   const uint64_t regions = std::exchange(segment.touched_regions, 0);
   const size_t entries = std::min<size_t>(roll.entries.size(), size_t{core_.places.touch_pages} * format::kTouchesPerPage);
   generation_ = segment.generation;
+  touched_s_ = core_.store_time_s();
   page_ = 0;
   touches_.assign(entries, {});
   changed_.assign(div_up(entries, format::kTouchesPerPage), false);
@@ -82,9 +83,17 @@ void TouchMap::take_roll(const Roll& roll) {
     if ((regions >> region & 1) != 0) changed_[ordinal / format::kTouchesPerPage] = true;
     const Block block = core_.catalog.find({found.entry.key_low, found.entry.key_high});
     if (block.location == core_.catalog.location_of(segment, found.entry)) {
-      touches_[ordinal] = {block.touch_stamp, block.touch_class};
+      touches_[ordinal] = {block.touch_stamp, block.touch_class, life_left(block)};
     }
   }
+}
+
+uint8_t TouchMap::life_left(const Block& block) noexcept {
+  const uint64_t ttl_s = core_.names.sliding_ttl_s(block.scope);
+  const uint64_t now_s = core_.store_time_s();
+  if (!block.sliding || block.touch_class == kUntouched || ttl_s == 0 || block.expiry_s <= now_s) return 0;
+  return static_cast<uint8_t>(
+      std::min<uint64_t>((block.expiry_s - now_s) * format::kTouchLifeMax / ttl_s, format::kTouchLifeMax));
 }
 
 void TouchMap::turn() {
@@ -128,6 +137,7 @@ void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   header.kind = static_cast<uint8_t>(format::PageKind::TouchMap);
   header.generation = segment.generation;
   header.sequence = core_.sequence;
+  header.created_s = touched_s_;
   header.segment = segment.number;
   header.place = header.page = page;
   header.page_count = core_.places.touch_pages;
@@ -139,18 +149,20 @@ void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   for (uint32_t i = 0; i < header.entries; ++i, at += format::kTouchBytes) {
     const Touch& touch = touches_[header.first_entry + i];
     store_le(at, touch.stamp);
-    at[2] = static_cast<std::byte>(touch.touch_class);
+    at[2] = static_cast<std::byte>(touch.touch_class | touch.life_left << format::kTouchLifeShift);
   }
   seal_page(core_.page_secret, header, out);
 }
 
-uint64_t read_touches(const Core& core, BlockingIo& io, const Segment& segment, std::vector<Touch>* touches) {
+void read_touches(const Core& core, BlockingIo& io, const Segment& segment, size_t entries, ReadTouches* out) {
   constexpr uint32_t kChunkPages = 64;
-  constexpr uint8_t kTouchClassMask = 3;
+  constexpr uint8_t kTouchClassMask = (1U << format::kTouchLifeShift) - 1;
   const auto pages =
-      static_cast<uint32_t>(std::min<uint64_t>(div_up(touches->size(), format::kTouchesPerPage), core.places.touch_pages));
+      static_cast<uint32_t>(std::min<uint64_t>(div_up(entries, format::kTouchesPerPage), core.places.touch_pages));
+  out->touches.assign(entries, {});
+  out->written_s.assign(pages, 0);
+  out->newest = 0;
   PageBuffer buffer(std::min(std::max(pages, 1U), kChunkPages));
-  uint64_t newest = 0;
   for (uint32_t first = 0; first < pages; first += buffer.pages()) {
     const uint32_t count = std::min(buffer.pages(), pages - first);
     const uint64_t place = core.places.touch_map(segment.number) + uint64_t{first} * kPageBytes;
@@ -160,16 +172,17 @@ uint64_t read_touches(const Core& core, BlockingIo& io, const Segment& segment, 
       const ConstBytes page = buffer.page(p);
       const PageAddress address = address_of(segment, first + p);
       if (!open_page(core.page_secret, page, format::PageKind::TouchMap, address, &header).ok()) continue;
-      newest = std::max<uint64_t>(newest, header.frame);
+      out->newest = std::max<uint64_t>(out->newest, header.frame);
+      out->written_s[first + p] = header.created_s;
       const std::byte* at = page_body(page).data();
       const uint32_t first_entry = (first + p) * format::kTouchesPerPage;
-      for (uint32_t i = 0; i < header.entries && first_entry + i < touches->size(); ++i, at += format::kTouchBytes) {
-        (*touches)[first_entry + i] = {load_le<uint16_t>(at),
-                                       static_cast<uint8_t>(static_cast<uint8_t>(at[2]) & kTouchClassMask)};
+      for (uint32_t i = 0; i < header.entries && first_entry + i < entries; ++i, at += format::kTouchBytes) {
+        const auto marks = static_cast<uint8_t>(at[2]);
+        out->touches[first_entry + i] = {load_le<uint16_t>(at), static_cast<uint8_t>(marks & kTouchClassMask),
+                                         static_cast<uint8_t>(marks >> format::kTouchLifeShift)};
       }
     }
   }
-  return newest;
 }
 
 }  // namespace halfstep::store

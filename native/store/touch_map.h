@@ -33,6 +33,7 @@ class TouchMap {
   void take_roll(const Roll& roll);
   // The next run of the segment's pages that changed; false when there is none left.
   bool write_run();
+  uint8_t life_left(const Block& block) noexcept;
   void build(const Segment& segment, uint32_t page, Bytes out) const;
 
   static constexpr uint32_t kRunPages = 16;
@@ -53,12 +54,26 @@ class TouchMap {
   // Of the segment whose pages are being written, by ordinal.
   uint64_t generation_ = 0;  // 0: none is
   std::vector<Touch> touches_;
+  uint64_t touched_s_ = 0;     // when they were looked at
   std::vector<bool> changed_;  // by page
   uint32_t page_ = 0;
 };
 
-// Blocking: what the segment's pages say of so many entries, by ordinal. Returns the newest time that any of them knows, 0 when
-// none can be used.
-uint64_t read_touches(const Core& core, BlockingIo& io, const Segment& segment, std::vector<Touch>* touches);
+// What a restart finds of one segment's touches.
+struct ReadTouches {
+  std::vector<Touch> touches;       // by ordinal, of so many entries as were asked for
+  std::vector<uint64_t> written_s;  // by page of the map
+  uint64_t newest = 0;              // LogClock's time, the newest that any page knows; 0 when none can be used
+
+  // When a block ends whose end slides: its use may have moved it beyond what its frame says.
+  uint64_t end_s(size_t ordinal, uint64_t ttl_s) const noexcept {
+    return touches[ordinal].life_left == 0
+               ? 0
+               : written_s[ordinal / format::kTouchesPerPage] + touches[ordinal].life_left * ttl_s / format::kTouchLifeMax;
+  }
+};
+
+// Blocking.
+void read_touches(const Core& core, BlockingIo& io, const Segment& segment, size_t entries, ReadTouches* out);
 
 }  // namespace halfstep::store

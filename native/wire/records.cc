@@ -98,6 +98,7 @@ Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept {
 
 Status parse_namespace_action(ConstBytes value, NamespaceRecord* out) noexcept {
   if (!load_exact(value, out) || !all_zero(object_bytes(out->reserved))) return Code::Invalid;
+  if ((out->flags & ~kNamespaceSlidingTtl) != 0) return Code::Invalid;
   return out->verb >= NamespaceVerb::Create && out->verb <= NamespaceVerb::Delete ? Status() : Status(Code::Invalid);
 }
 

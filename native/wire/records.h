@@ -211,9 +211,11 @@ struct CancelRecord {
 static_assert(sizeof(CancelRecord) == 8);
 
 enum class NamespaceVerb : uint8_t { Create = 1, Limit = 2, Delete = 3 };
+inline constexpr uint8_t kNamespaceSlidingTtl = 1;  // default_ttl_s counts from a block's last use
 struct NamespaceRecord {  // with a NamespaceName TLV: the one acted upon; needs the connection's admin right
   NamespaceVerb verb = NamespaceVerb::Create;
-  uint8_t reserved[3] = {0, 0, 0};
+  uint8_t flags = 0;
+  uint8_t reserved[2] = {0, 0};
   uint32_t default_ttl_s = 0;
   uint64_t quota_bytes = 0;  // 0 = no limit but the store's
 };

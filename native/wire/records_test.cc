@@ -140,7 +140,7 @@ TEST(Records, DoNotBelieveTheirCounts) {
 TEST(Records, RefuseReservedBytes) {
   const std::pair<const char*, std::vector<size_t>> kReserved[] = {{"batch", {20, 23}},
                                                                    {"owner", {12}},
-                                                                   {"namespace_action", {1, 3}},
+                                                                   {"namespace_action", {2, 3}},
                                                                    {"layout_handle", {2, 4, 7}},
                                                                    {"cursor", {12}},
                                                                    {"grant", {12, 18}},

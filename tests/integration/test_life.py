@@ -243,6 +243,20 @@ def test_a_default_ttl_ends_blocks_that_name_none(daemon: Any, client: halfstep.
         client.delete_namespace("short")
 
 
+def test_a_sliding_ttl_counts_from_the_last_use(daemon: Any, client: halfstep.Client, blocks: Blocks) -> None:
+    client.create_namespace("sliding", default_ttl_s=3, sliding_ttl=True)
+    try:
+        assert account(client, "sliding").sliding_ttl
+        with halfstep.connect(daemon.url + "/sliding", required=True, deadline_ms=30_000) as tenant:
+            assert tenant.put(names(2), blocks(2, BLOCK_BYTES)).ok.all()
+            until(lambda: tenant.touch(names(1)).ok.all() and account(client, "sliding").used_bytes == BLOCK_BYTES)
+            assert tenant.match(names(2), deadline_ms=30_000).present.tolist() == [True, False]
+            tenant.expire(names(1), 1)
+            until(lambda: not tenant.touch(names(1)).ok.any())
+    finally:
+        client.delete_namespace("sliding")
+
+
 # ---- the command line ----
 
 
@@ -264,6 +278,11 @@ def test_namespaces_on_the_command_line(daemon: Any) -> None:
     assert run("namespace", "limit", "cli", "--url", daemon.url).returncode == 2
     limited = run("namespace", "limit", "cli", "--ttl", "60", "--url", daemon.url)
     assert limited.returncode == 0, limited.stderr
+    sliding = run("namespace", "limit", "cli", "--sliding", "--url", daemon.url)
+    assert "default ttl 60 s from the last use" in sliding.stdout, sliding.stderr
+    fixed = run("namespace", "create", "cli", "--fixed", "--url", daemon.url)
+    assert fixed.returncode == 3
+    assert "halfstep namespace limit cli --fixed" in fixed.stderr
     listed = json.loads(run("namespace", "ls", "--url", daemon.url, "--json").stdout)
     space = next(space for space in listed if space["name"] == "cli")
     assert (space["quota_bytes"], space["pin_budget_bytes"], space["default_ttl_s"]) == (10 << 20, 1 << 20, 60)

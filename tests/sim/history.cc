@@ -160,6 +160,8 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
            {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, 1}};
   }
   const bool ttls = prng.chance(0.4);
+  Prng sliding(seed ^ 0x534C494445);  // the same
+  if (ttls && sliding.chance(0.8)) history.profile.sliding_ttl_s = static_cast<uint32_t>(5 + sliding.below(50));
   const double persist_share = prng.chance(0.3) ? 0.9 : 0.4;
   while (history.ops.size() < steps) {
     Op op;
@@ -198,10 +200,11 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
 std::string text_of(const Profile& p) {
   std::string text = std::to_string(p.segments) + " segments, arena " + std::to_string(p.arena_bytes / MiB) + " MiB, " +
                      std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " +
-                     std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache") +
-                     "; faults:";
+                     std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache");
+  if (p.sliding_ttl_s != 0) text.append(", ends slide by ").append(std::to_string(p.sliding_ttl_s)).append(" s");
+  text += "; faults:";
   for (size_t kind = 0; kind < kFaultKinds; ++kind) {
-    if ((p.faults & (1U << kind)) != 0) text += " " + std::string(kFaultNames[kind]);
+    if ((p.faults & (1U << kind)) != 0) text.append(" ").append(kFaultNames[kind]);
   }
   return p.faults == 0 ? text + " none" : text;
 }

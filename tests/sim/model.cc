@@ -67,12 +67,15 @@ void Model::set_scope(Key& key, uint32_t scope, const store::IndexKey& index_key
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
-size_t Model::committed(Key& key, Version version, uint32_t ttl_s) {
+size_t Model::committed(Key& key, Version version, uint32_t ttl_s, bool sliding) {
   Put& put = key.puts.emplace_back();
   put.version = std::move(version);
   if (ttl_s != 0) {
     put.expiry_low_s = time_.low_s() + ttl_s;
     put.expiry_high_s = time_.high_s() + ttl_s;
+    put.expiry_kept_s = put.expiry_low_s;
+    put.sliding_ttl_s = sliding ? ttl_s : 0;
+    put.slides_surely = sliding;
   }
   key.view = Key::View::Known;
   key.current = key.puts.size() - 1;
@@ -101,20 +104,37 @@ size_t Model::remove_begun(Key& key) {
 
 void Model::remove_answered(Key& key, size_t puts_then) { key.dead_below = std::max(key.dead_below, puts_then); }
 
+// An end counts from when its block was written, with steps of a 128th (store/expiry_marks.h): it may come so much early.
+uint64_t Model::low_end_s(uint64_t for_s) const noexcept {
+  const uint64_t early_s = (time_.high_s() + for_s - time_.first_s() + store::ExpiryMarks::kStepS) / 128 + 1;
+  return std::max(time_.low_s() + for_s, early_s + 1) - early_s;
+}
+
+void Model::used(Key& key) {
+  const Expectation there = expect(key, true);
+  for (size_t at = there.low; at < there.high; ++at) {
+    Put& put = key.puts[at];
+    if (put.sliding_ttl_s == 0) continue;
+    if (put.expiry_high_s != 0) put.expiry_high_s = std::max(put.expiry_high_s, time_.high_s() + put.sliding_ttl_s);
+    const bool surely = put.slides_surely && put.expiry_low_s != 0 && key.view == Key::View::Known;
+    if (surely) put.expiry_low_s = std::max(put.expiry_low_s, low_end_s(put.sliding_ttl_s));
+  }
+}
+
 // A change applies to whatever was born before it: to the current put's forerunners as well, if a restart finds them.
 ExpiryChange Model::expiry_begun(Key& key, bool found, uint64_t for_s) {
   ExpiryChange change;
   change.found = found;
   if (!found) return change;
-  // An end counts from when its block was written, with steps of a 128th (store/expiry_marks.h): it may come early.
-  const uint64_t early_s = (time_.high_s() + for_s - time_.first_s() + store::ExpiryMarks::kStepS) / 128 + 1;
-  change.low_s = for_s == 0 ? 0 : std::max(time_.low_s() + for_s, early_s + 1) - early_s;
+  change.low_s = for_s == 0 ? 0 : low_end_s(for_s);
   change.high_s = for_s == 0 ? 0 : time_.high_s() + for_s;
   for (size_t at = key.dead_below; at < key.puts.size(); ++at) {
     Put& put = key.puts[at];
     ++put.expiry_changes;
     put.expiry_low_s = std::min(put.expiry_low_s - 1, change.low_s - 1) + 1;  // 0 is the latest
     put.expiry_high_s = std::max(put.expiry_high_s - 1, change.high_s - 1) + 1;
+    put.expiry_kept_s = std::min(put.expiry_kept_s - 1, change.low_s - 1) + 1;
+    put.slides_surely = false;
   }
   change.known = key.view == Key::View::Known;
   change.put = key.current;
@@ -127,6 +147,8 @@ void Model::expiry_answered(Key& key, const ExpiryChange& change) {
   if (!change.known || put.expiry_changes != change.number) return;
   put.expiry_low_s = change.low_s;
   put.expiry_high_s = change.high_s;
+  put.expiry_kept_s = change.low_s;
+  put.sliding_ttl_s = 0;
 }
 
 Expectation Model::expect(const Key& key, bool found) const noexcept {
@@ -223,6 +245,8 @@ void Model::looked(Key& key, const store::Found& found, const Evidence& evidence
   }
   if (!fits) return fail(Rule::WrongBytes, text_of(key) + ": found with " + std::to_string(found.block_bytes) + " bytes");
   if (!fresh) return fail(Rule::ExpiredReturned, text_of(key) + ": found");
+  // The newest was hit, and what hit it is forgotten when its segment is reused: an older one may be what is left for good.
+  if (key.view == Key::View::Unsure && key.must && placements_.excuses(key.index_key)) key.must_from = key.dead_below;
   key.seen = true;
 }
 
@@ -262,6 +286,7 @@ void Model::process_died() {
     key.filling = 0;
     key.holds.clear();
     ++key.changes;
+    for (Put& put : key.puts) put.expiry_low_s = put.expiry_kept_s;
   }
 }
 
@@ -281,7 +306,7 @@ void Model::log_was_lost() noexcept {
     key.view = key.puts.empty() ? Key::View::None : Key::View::Unsure;
     for (Put& put : key.puts) {
       if (put.expiry_changes == 0) continue;
-      put.expiry_low_s = 1;  // whatever it was
+      put.expiry_low_s = put.expiry_kept_s = 1;  // whatever it was
       put.expiry_high_s = 0;
     }
   }

@@ -38,7 +38,10 @@ struct Put {
   Version version;
   uint64_t expiry_low_s = 0;  // 0: never
   uint64_t expiry_high_s = 0;
+  uint64_t expiry_kept_s = 0;   // the low one, as a restart may find it: uses since may be forgotten
   uint64_t expiry_changes = 0;  // begun
+  uint32_t sliding_ttl_s = 0;   // 0: its end does not slide
+  bool slides_surely = false;   // nobody has begun to give it another end
   bool removed = false;         // a remove was begun since
 };
 
@@ -111,7 +114,9 @@ class Model {
   // Names
   void set_scope(Key& key, uint32_t scope, const store::IndexKey& index_key);
   // Blocks
-  size_t committed(Key& key, Version version, uint32_t ttl_s);
+  size_t committed(Key& key, Version version, uint32_t ttl_s, bool sliding);
+  // Somebody has just used what is there: an end that slides has moved on.
+  void used(Key& key);
   void persisted(Key& key, size_t put);
   void persisted_whatever_is_there(Key& key);
   // Returns what remove_answered() wants to be told.
@@ -137,6 +142,7 @@ class Model {
   bool exact(const Key& key) const noexcept;
 
  private:
+  uint64_t low_end_s(uint64_t for_s) const noexcept;
   bool may_have_expired(const Key& key) const noexcept;
   bool held(const Key& key) const noexcept;
   void gone(Key& key, const Evidence& evidence);

@@ -21,6 +21,7 @@ struct WriteInFlight {
   uint64_t life = 0;
   Version version;
   uint32_t ttl_s = 0;
+  bool sliding = false;
   size_t put = 0;
   bool committed = false;
   uint32_t answers = 0;

@@ -125,7 +125,8 @@ void World::put(const Op& op, bool commit_now) {
   flight.world = this;
   flight.key = &key;
   flight.life = key.life;
-  flight.ttl_s = op.ttl_s;
+  flight.sliding = op.ttl_s == 0 && sliding_ttl_s(key.name_space) != 0;
+  flight.ttl_s = flight.sliding ? sliding_ttl_s(key.name_space) : op.ttl_s;
   flight.version = make_version(key.group, op.coded, op.salt, places_.geometry.block_bytes_max);
   store::Write& write = flight.write;
   write.name = {key.scope, key.component(), as_bytes(key.name)};
@@ -147,6 +148,7 @@ void World::put(const Op& op, bool commit_now) {
   if (status == Code::Present) {
     if (!before.present) model_.fail(Rule::WrongAnswer, "a put says present, find() says no");
     if (write.persist) model_.persisted_whatever_is_there(key);
+    model_.used(key);
     return;
   }
   if (status == Code::Throttled) return;
@@ -179,7 +181,7 @@ void World::commit(WriteInFlight& flight) {
   if (flight.life == key.life) {
     --key.filling;
     model_.looked(key, process_->store->find(key.sought()), evidence());
-    flight.put = model_.committed(key, flight.version, flight.ttl_s);
+    flight.put = model_.committed(key, flight.version, flight.ttl_s, flight.sliding);
   }
   process_->store->commit_write(flight.write);
 }
@@ -237,7 +239,10 @@ void World::get(uint32_t first, uint32_t count, uint32_t turns_pinned) {
     }
     return;
   }
-  for (auto& flight : flights) process_->reads.push_back(std::move(flight));
+  for (auto& flight : flights) {
+    if (flight->expected.found && !flight->expected.filling) model_.used(*flight->key);
+    process_->reads.push_back(std::move(flight));
+  }
   if (count % 4 == 0) get_as_stranger(keys[first % keys.size()], first);
 }
 

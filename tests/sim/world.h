@@ -45,6 +45,9 @@ class World {
     uint32_t scopes[kLayoutsMax] = {};
   };
 
+  // Of a namespace: 0 is the default one, whose blocks end as their puts say.
+  uint32_t sliding_ttl_s(uint32_t number) const noexcept { return number == 0 ? 0 : history_.profile.sliding_ttl_s; }
+
   // Blocks
   void put(const Op& op, bool commit_now);
   void commit(WriteInFlight& write);

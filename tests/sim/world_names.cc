@@ -11,17 +11,18 @@ void World::create_namespace(uint32_t number) {
   if (space.there == Known::Yes || space.creating || space.deleting || process_->store->has_namespace(space.name)) return;
   space.there = Known::Maybe;
   space.creating = true;
-  process_->store->create_namespace({space.name, 0, 0}, [this, number](Status status) {
-    if (dead()) return;
-    note(static_cast<uint64_t>(status.code()));
-    spaces_[number].creating = false;
-    if (status.ok()) {
-      spaces_[number].there = Known::Yes;
-      register_layouts(number, false);
-    } else if (!failures_possible()) {
-      model_.fail(Rule::WrongAnswer, "create namespace: " + std::string(code_name(status.code())));
-    }
-  });
+  process_->store->create_namespace(
+      {.name = space.name, .default_ttl_s = sliding_ttl_s(number), .sliding_ttl = true}, [this, number](Status status) {
+        if (dead()) return;
+        note(static_cast<uint64_t>(status.code()));
+        spaces_[number].creating = false;
+        if (status.ok()) {
+          spaces_[number].there = Known::Yes;
+          register_layouts(number, false);
+        } else if (!failures_possible()) {
+          model_.fail(Rule::WrongAnswer, "create namespace: " + std::string(code_name(status.code())));
+        }
+      });
 }
 
 void World::delete_namespace(uint32_t number) {

@@ -274,12 +274,21 @@ class Client:
         """
         return tuple(namespaces_of(self.stat()))
 
-    def create_namespace(self, name: str, quota_bytes: int = 0, *, pin_budget_bytes: int = 0, default_ttl_s: int = 0) -> None:
+    def create_namespace(
+        self,
+        name: str,
+        quota_bytes: int = 0,
+        *,
+        pin_budget_bytes: int = 0,
+        default_ttl_s: int = 0,
+        sliding_ttl: bool = False,
+    ) -> None:
         """Make a namespace. quota_bytes 0: no limit but the store's. pin_budget_bytes 0: no persistent holds.
 
-        default_ttl_s: of puts that name none, 0 = never. Errors: Unavailable, ConfigError (refused, is there already).
+        default_ttl_s: of puts that name none, 0 = never; with sliding_ttl it counts from a block's last use (get, touch, or a
+        put that finds it there). Errors: Unavailable, ConfigError (refused, is there already).
         """
-        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes, pin_budget_bytes, default_ttl_s)
+        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes, pin_budget_bytes, default_ttl_s, sliding_ttl)
 
     def limit_namespace(
         self,
@@ -288,6 +297,7 @@ class Client:
         quota_bytes: int | None = None,
         pin_budget_bytes: int | None = None,
         default_ttl_s: int | None = None,
+        sliding_ttl: bool | None = None,
     ) -> None:
         """Change a namespace's limits; None = as it is. Over a new quota it loses its oldest blocks, soon.
 
@@ -304,11 +314,12 @@ class Client:
             known[0].quota_bytes if quota_bytes is None else quota_bytes,
             known[0].pin_budget_bytes if pin_budget_bytes is None else pin_budget_bytes,
             known[0].default_ttl_s if default_ttl_s is None else default_ttl_s,
+            known[0].sliding_ttl if sliding_ttl is None else sliding_ttl,
         )
 
     def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its blocks. Errors: Unavailable, ConfigError (refused, unknown)."""
-        self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0)
+        self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0, sliding_ttl=False)
 
     # ---- about itself ----
 
@@ -422,7 +433,9 @@ class Client:
         error = self.facts().last_error
         raise Unavailable(f"{why}: {error}" if error else why)
 
-    def _namespace(self, operation: int, name: str, quota_bytes: int, pin_budget_bytes: int, default_ttl_s: int) -> None:
+    def _namespace(
+        self, operation: int, name: str, quota_bytes: int, pin_budget_bytes: int, default_ttl_s: int, sliding_ttl: bool
+    ) -> None:
         if problem := namespace_fault(name):
             raise ConfigError(f"namespace {name!r} {problem}")
         batch = _peer.Batch(operation)
@@ -431,6 +444,7 @@ class Client:
             unsigned("quota_bytes", quota_bytes, 64),
             unsigned("pin_budget_bytes", pin_budget_bytes, 64),
             unsigned("default_ttl_s", default_ttl_s, 32),
+            sliding_ttl,
         )
         verb = {OP_NAMESPACE_CREATE: "create", OP_NAMESPACE_LIMIT: "limit", OP_NAMESPACE_DELETE: "delete"}[operation]
         self._operate(f"{verb} namespace {name!r}", batch)

@@ -28,6 +28,7 @@ class Entry(NamedTuple):
 class Namespace(NamedTuple):
     """A tenant's limits, and what it uses. quota_bytes 0: no limit but the store's; default_ttl_s 0: none.
 
+    sliding_ttl: the default TTL counts from a block's last use, else from its put.
     used_bytes: what the quota counts, blocks that are being written too. pinned_bytes: of blocks with persistent holds.
     """
 
@@ -37,6 +38,7 @@ class Namespace(NamedTuple):
     pin_budget_bytes: int
     pinned_bytes: int
     default_ttl_s: int
+    sliding_ttl: bool
 
 
 def entry_of(record: bytes, key: bytes) -> Entry:
@@ -75,6 +77,7 @@ def namespaces_of(counters: dict[str, float]) -> list[Namespace]:
                 account["pin_budget"],
                 account["pinned"],
                 int(counters[f'halfstep_namespace_default_ttl_seconds{{namespace="{name}"}}']),
+                bool(counters[f'halfstep_namespace_ttl_slides{{namespace="{name}"}}']),
             )
             for name, account in sorted(accounts.items())
         ]

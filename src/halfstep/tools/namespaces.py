@@ -33,6 +33,9 @@ _pins = click.option(
     "--pin-budget", metavar="SIZE", callback=_bytes, help="Bytes of blocks that may be pinned across restarts; 0 = none."
 )
 _ttl = click.option("--ttl", "ttl_s", type=click.IntRange(min=0), help="Seconds of blocks that name no time; 0 = for ever.")
+_sliding = click.option(
+    "--sliding/--fixed", default=None, help="Whether --ttl counts from a block's last use, or from its put (the default)."
+)
 _name = click.argument("name")
 
 
@@ -60,7 +63,7 @@ def list_namespaces(url: str, as_json: bool) -> None:
                 f"{space.quota_bytes:,}" if space.quota_bytes else "none",
                 f"{space.pinned_bytes:,}",
                 f"{space.pin_budget_bytes:,}",
-                f"{space.default_ttl_s} s" if space.default_ttl_s else "none",
+                _ttl_text(space),
             )
             for space in spaces
         ],
@@ -72,13 +75,18 @@ def list_namespaces(url: str, as_json: bool) -> None:
 @_quota
 @_pins
 @_ttl
+@_sliding
 @url_option
 @json_option
-def create(name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, url: str, as_json: bool) -> None:
+def create(
+    name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, sliding: bool | None, url: str, as_json: bool
+) -> None:
     """Make the namespace NAME. One that is there stays as it is: to ask for other limits is an error."""
     with connected(url) as client:
-        client.create_namespace(name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0)
-        _refuse_other_limits(client.namespaces(), name, quota, pin_budget, ttl_s)
+        client.create_namespace(
+            name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0, sliding_ttl=bool(sliding)
+        )
+        _refuse_other_limits(client.namespaces(), name, quota, pin_budget, ttl_s, sliding)
         _tell(client.namespaces(), name, as_json=as_json)
 
 
@@ -87,17 +95,20 @@ def create(name: str, quota: int | None, pin_budget: int | None, ttl_s: int | No
 @_quota
 @_pins
 @_ttl
+@_sliding
 @url_option
 @json_option
-def limit(name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, url: str, as_json: bool) -> None:
+def limit(
+    name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, sliding: bool | None, url: str, as_json: bool
+) -> None:
     """Change the limits of the namespace NAME; those that are not named stay.
 
     Over its new quota it loses its oldest blocks, soon. Over its new pin budget it keeps its pins and takes no more.
     """
-    if (quota, pin_budget, ttl_s) == (None, None, None):
-        raise click.UsageError("nothing to change: give --quota, --pin-budget or --ttl")
+    if (quota, pin_budget, ttl_s, sliding) == (None, None, None, None):
+        raise click.UsageError("nothing to change: give --quota, --pin-budget, --ttl, --sliding or --fixed")
     with connected(url) as client:
-        client.limit_namespace(name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s)
+        client.limit_namespace(name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s, sliding_ttl=sliding)
         _tell(client.namespaces(), name, as_json=as_json)
 
 
@@ -119,7 +130,12 @@ def delete(name: str, yes: bool, url: str, as_json: bool) -> None:
 
 
 def _refuse_other_limits(
-    spaces: Iterable[Namespace], name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None
+    spaces: Iterable[Namespace],
+    name: str,
+    quota: int | None,
+    pin_budget: int | None,
+    ttl_s: int | None,
+    sliding: bool | None,
 ) -> None:
     for space in spaces:
         if space.name != name:
@@ -135,6 +151,18 @@ def _refuse_other_limits(
                     f"{option}={asked}: namespace {name!r} was there already with {there}, and keeps it; "
                     f"change it with `halfstep namespace limit {name} --{option} {asked}`"
                 )
+        if sliding is not None and sliding != space.sliding_ttl:
+            asked_word, there_word = ("sliding", "fixed") if sliding else ("fixed", "sliding")
+            raise ConfigError(
+                f"{asked_word}: namespace {name!r} was there already with a {there_word} ttl, and keeps it; "
+                f"change it with `halfstep namespace limit {name} --{asked_word}`"
+            )
+
+
+def _ttl_text(space: Namespace) -> str:
+    if not space.default_ttl_s:
+        return "none"
+    return f"{space.default_ttl_s} s{' from the last use' if space.sliding_ttl else ''}"
 
 
 def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:
@@ -145,8 +173,7 @@ def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:
             print_json(space._asdict())
         else:
             quota = f"{space.quota_bytes:,} bytes" if space.quota_bytes else "none"
-            ttl = f"{space.default_ttl_s} s" if space.default_ttl_s else "none"
-            click.echo(f"{name}: quota {quota}, pin budget {space.pin_budget_bytes:,} bytes, default ttl {ttl}")
+            click.echo(f"{name}: quota {quota}, pin budget {space.pin_budget_bytes:,} bytes, default ttl {_ttl_text(space)}")
 
 
 @click.command()
