@@ -236,7 +236,9 @@ std::optional<bool> first_page_is_cached(int descriptor) noexcept {
 // Returns the reason against it, empty when in force.
 std::string go_direct(int descriptor, uint32_t* align_bytes) {
   struct statfs fs {};
-  if (fstatfs(descriptor, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)) {
+  struct stat file {};
+  const bool regular = fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode);  // devices have their names in memory
+  if (regular && fstatfs(descriptor, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)) {
     return "the file lies on tmpfs, which is memory: nothing survives a reboot and every byte "
            "counts twice";
   }
@@ -267,6 +269,11 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
   }
   if (!reason.empty()) (void)fcntl(descriptor, F_SETFL, flags);
   return reason;
+}
+
+bool is_block_device(const std::string& path) noexcept {
+  struct stat about {};
+  return stat(path.c_str(), &about) == 0 && S_ISBLK(about.st_mode);
 }
 
 }  // namespace
@@ -340,18 +347,26 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
   std::unique_ptr<Backing> backing(new Backing);
   backing->facts_.path = path;
-  backing->descriptor_ = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+  // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
+  const int claim = is_block_device(path) ? O_EXCL : 0;
+  backing->descriptor_ = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | claim);
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {
     const int error = errno;
     if (error == ENOENT) return {{Code::NotFound, -ENOENT}, path + ": no such file"};
+    if (error == EBUSY && claim != 0) {
+      return {{Code::Present, -ESRCH},
+              path + ": in use; it is mounted, part of an array or served by another daemon (`lsblk` and `lsof " + path +
+                  "` tell): stop that one or use another device"};
+    }
     return failed("opening " + path, error,
                   error == EACCES ? "run as the user that made it, or give this user read and write access" : "");
   }
   struct stat about {};
   if (fstat(descriptor, &about) != 0) return failed("opening " + path, errno);
-  if (!S_ISREG(about.st_mode)) {
-    return {Code::Unsupported, path + ": not a regular file; give the path of a store file"};
+  const bool device = claim != 0 && S_ISBLK(about.st_mode);
+  if (!device && !S_ISREG(about.st_mode)) {
+    return {Code::Unsupported, path + ": neither a regular file nor a block device; give the path of a store"};
   }
   if (const int error = lock_whole_file(descriptor, options.read_only); error == EAGAIN) {
     const std::string holder = lock_holder(descriptor);
@@ -366,6 +381,12 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
                   "without a lock two daemons could write one store; use a file system with OFD locks");
   }
   backing->facts_.bytes = static_cast<uint64_t>(about.st_size);
+  if (device) {
+    backing->facts_.block_device = true;
+    backing->facts_.discard = read_discard_limits(about.st_rdev);
+    if (ioctl(descriptor, BLKGETSIZE64, &backing->facts_.bytes) != 0) return failed("asking for the size of " + path, errno);
+    backing->facts_.bytes = round_down(backing->facts_.bytes, kPageBytes);
+  }
   if (backing->facts_.bytes == 0 || backing->facts_.bytes % kPageBytes != 0) {
     return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) + " bytes is not a positive multiple of " +
                                std::to_string(kPageBytes) + ", so it was not made here or was cut; restore or remove it"};

@@ -1,6 +1,7 @@
-// backing.h — where a store's bytes live: a preallocated file (or, later, a block device), opened for O_DIRECT and locked.
-// Invariants: the size never changes after create(); a file is allocated whole and never punched; the OFD lock is held from
-// open() to destruction, so that two daemons never write one store.
+// backing.h — where a store's bytes live: a preallocated file or a block device, opened for O_DIRECT and locked.
+// Invariants: the size never changes after create(); a file is allocated whole and never punched; the lock (OFD on a file,
+// O_EXCL on a device, which also keeps mounts away) is held from open() to destruction, so that two daemons never write one
+// store.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "io/discard.h"
 
 namespace halfstep::io {
 
@@ -18,6 +20,8 @@ struct BackingFacts {
   std::string why_not_direct;       // not empty when it is not: cause and what it costs
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
   bool nocow = false;               // copy-on-write was switched off (btrfs)
+  bool block_device = false;
+  DiscardLimits discard;  // what the block device takes; a file takes none
 };
 
 class Backing {

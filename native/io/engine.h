@@ -5,6 +5,10 @@
 // shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
 // a completed request moved all of its bytes or failed. An address outside the device, or off the page, comes back as
 // -EINVAL; a transfer that cannot go on (a file that was cut) as -EIO.
+// Discard tells a block device that a range holds nothing any more. From submit() on, also when it fails, and for as long as
+// nobody writes there, a read of the range gives anything: what was there, zeroes, something else at every read, an error. A
+// write of the range that is submitted after its completion is safe from it; one before is not. It flushes nothing and is no
+// part of a flush. Devices that take none (all files; discard_limits()) answer -EOPNOTSUPP.
 // Thread: one, not always the one that called open_engine(): the first that submits and flushes; a ring belongs to it.
 // It destroys the engine too, or has ended before. Destruction waits for what the kernel has in hand and then drops every
 // request, completed or not, without calling complete(): the kernel touches no memory of theirs any more.
@@ -19,21 +23,22 @@
 #include "base/arena.h"
 #include "base/bytes.h"
 #include "base/status.h"
+#include "io/discard.h"
 
 namespace halfstep::io {
 
 class Backing;
 
-enum class Op : uint8_t { Read, Write, Flush };
+enum class Op : uint8_t { Read, Write, Flush, Discard };
 
 // Intrusive: lives in its owner's pooled object, so that nothing is allocated per request.
 struct Request {
   Op op = Op::Read;
   uint8_t device = 0;         // index of the backing given to the engine
   uint8_t placement = 0;      // stream of the data; engines that can use it do (FDP), others ignore it
-  uint32_t bytes = 0;         // a multiple of the page for Read and Write; 0 for Flush
+  uint32_t bytes = 0;         // a multiple of the page; 0 for Flush
   uint64_t offset = 0;        // page-aligned
-  std::byte* data = nullptr;  // page-aligned, in the arena or in memory that outlives the request
+  std::byte* data = nullptr;  // Read and Write: page-aligned, in the arena or in memory that outlives the request
 
   int32_t error = 0;                             // after completion: 0 or negative errno
   void (*complete)(Request& request) = nullptr;  // may submit further requests
@@ -54,10 +59,13 @@ struct EngineFacts {
   std::string why_unregistered;  // not empty when a ring had to go on without one of the two: cause and remedy
   std::string ring_features;     // "single_issuer defer_taskrun ..." or empty
   uint32_t queue_depth = 0;
+  std::string discard;         // how ranges are discarded: "ring command", "ioctl", or "none"
+  std::string why_no_discard;  // not empty when a device would take discards and gets none: cause and remedy
 };
 
 struct EngineCounters {
   uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, flushes = 0, errors = 0;
+  uint64_t discards = 0, discard_bytes = 0;
 };
 
 class Engine {
@@ -75,6 +83,8 @@ class Engine {
   // An eventfd that is readable when poll() has work; -1 for an engine that is only polled (memory).
   virtual int wake_descriptor() const noexcept = 0;
   virtual uint32_t in_flight() const noexcept = 0;
+  // What may be asked of this device by Op::Discard; taken() is false where nothing may.
+  virtual DiscardLimits discard_limits(uint8_t device) const noexcept = 0;
   virtual const EngineFacts& facts() const noexcept = 0;
   virtual const EngineCounters& counters() const noexcept = 0;
 };

@@ -275,6 +275,22 @@ TEST_P(EngineContract, RefusesAddressesThatAreNotTheDevices) {
   EXPECT_EQ(run(good), 0);
 }
 
+TEST_P(EngineContract, DiscardsNothingOfADeviceThatTakesNone) {
+  Prng prng(3);
+  prng.fill({at(0), 64 * KiB});
+  Tracked tracked;
+  tracked.set(Op::Write, 0, at(0), 64 * KiB);
+  ASSERT_EQ(run(tracked), 0);
+  EXPECT_FALSE(engine_->discard_limits(0).taken());
+  EXPECT_EQ(engine_->facts().discard, "none");
+  EXPECT_EQ(engine_->facts().why_no_discard, "") << "a file is no device that should take some";
+  tracked.set(Op::Discard, 0, nullptr, 64 * KiB);
+  EXPECT_EQ(run(tracked), -EOPNOTSUPP);
+  tracked.set(Op::Read, 0, at(MiB), 64 * KiB);
+  ASSERT_EQ(run(tracked), 0);
+  EXPECT_TRUE(std::equal(at(0), at(64 * KiB), at(MiB)));
+}
+
 TEST_P(EngineContract, FlushSucceedsAmongWrites) {
   std::vector<Tracked> requests(30);
   for (size_t i = 0; i < requests.size(); ++i) {

@@ -9,6 +9,8 @@
 namespace halfstep::io {
 namespace {
 
+constexpr double kNoiseShare = 0.25;  // of the pages that are discarded; the others are zeroes
+
 struct Fate {
   uint64_t pages = 0;
   uint64_t kept = 0;
@@ -48,6 +50,13 @@ SparsePages::Page& SparsePages::at(uint64_t page) {
     ++size_;
   }
   return *there;
+}
+
+void SparsePages::drop(uint64_t page) noexcept {
+  Stretch* stretch = stretches_[page / kStretch].get();
+  if (stretch == nullptr || (*stretch)[page % kStretch] == nullptr) return;
+  (*stretch)[page % kStretch] = nullptr;
+  --size_;
 }
 
 MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache)
@@ -98,6 +107,21 @@ uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
     std::memcpy(version.bytes.data(), from.data() + done, kPageBytes);
   }
   return kept;
+}
+
+template <typename Keep>
+uint64_t MemoryDevice::discard(uint64_t offset, uint64_t bytes, Prng& prng, Keep&& keep) {
+  assert(offset % kPageBytes == 0 && bytes % kPageBytes == 0 && offset + bytes <= bytes_);
+  uint64_t gone = 0;
+  for (uint64_t page = offset / kPageBytes; page < (offset + bytes) / kPageBytes; ++page) {
+    if (keep(page)) continue;
+    ++gone;
+    cache_.erase(page);
+    media_.drop(page);
+    // Noise costs more to make than zeroes, and shows no more than they do where there is much of it.
+    if (prng.chance(kNoiseShare)) prng.fill(media_.at(page));
+  }
+  return gone;
 }
 
 void MemoryDevice::flush(uint64_t through) {
@@ -152,6 +176,10 @@ MemoryEngine::MemoryEngine(const MemoryConfig& config, std::vector<MemoryDevice*
     : devices_(std::move(devices)), faults_(config.faults), prng_(config.seed) {
   assert(config.queue_depth > 0 && config.queue_depth <= kQueueDepthMax);
   facts_.name = "memory";
+  facts_.discard = name_of(DiscardMethod::None);
+  for (const MemoryDevice* device : devices_) {
+    if (device->takes_discards()) facts_.discard = "memory";
+  }
   facts_.queue_depth = config.queue_depth;
   active_.reserve(config.queue_depth);
   due_.reserve(config.queue_depth);
@@ -161,7 +189,11 @@ void MemoryEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device]->bytes()) : -EINVAL;
+  request.error = -EINVAL;
+  if (request.device < devices_.size()) {
+    const MemoryDevice& device = *devices_[request.device];
+    request.error = refusal(request, device.bytes(), device.takes_discards());
+  }
   if (crashed_) request.error = -ENODEV;
   (request.error == 0 ? waiting_ : done_).push_back(request);
 }
@@ -226,6 +258,7 @@ void MemoryEngine::execute(const Active& active) {
     case Op::Read: return read(request, device);
     case Op::Write: return write(request, device);
     case Op::Flush: return flush(request, device, active.flush_through);
+    case Op::Discard: return discard(request, device);
   }
 }
 
@@ -299,6 +332,13 @@ void MemoryEngine::flush(Request& request, MemoryDevice& device, uint64_t throug
   device.flush(through);
 }
 
+void MemoryEngine::discard(Request& request, MemoryDevice& device) {
+  if (request.error == 0 && prng_.chance(faults_.discard_error_chance)) request.error = -EIO;
+  if (request.error != 0) ++fault_counters_.discard_errors;
+  fault_counters_.discarded_pages +=
+      device.discard(request.offset, request.bytes, prng_, [this](uint64_t) { return prng_.chance(0.5); });
+}
+
 size_t MemoryEngine::poll() noexcept {
   turn();
   RequestQueue done;
@@ -333,8 +373,12 @@ void MemoryEngine::crash(Crash how) {
   assert(!crashed_);
   for (const Active& active : active_) {
     const Request& request = *active.request;
-    if (request.op != Op::Write) continue;
     MemoryDevice& device = *devices_[request.device];
+    if (request.op == Op::Discard) {
+      fault_counters_.discarded_pages +=
+          device.discard(request.offset, request.bytes, prng_, [this](uint64_t) { return prng_.chance(0.5); });
+    }
+    if (request.op != Op::Write) continue;
     // At a power cut of a device with a cache, it is the cache that tears: cut_power() goes on from
     // here.
     const bool settled = how == Crash::Killed || !device.volatile_cache();

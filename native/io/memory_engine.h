@@ -23,6 +23,10 @@
 // - Misdirected read (misdirected_read_chance): a read returns another place's bytes.
 // - Misdirected write (misdirected_write_chance): a write says that it was done, and lies at another place of the device.
 // - No space (no_space_chance): ENOSPC of the host; nothing of the write is done.
+// - Discard (of a device that takes_discards()): each page keeps what it has, is zeroes or is noise, by coin, in the cache and
+// on
+//   media at once. With an error (discard_error_chance) some pages have been discarded all the same. At a crash those in the
+//   queue are done in any part.
 //
 // Not modelled: writes acknowledged and never done, tears inside a page, time. Every fault that fires is counted; a test that
 // asks for one must see its counter. on_fault() also says where those of reads, writes and flushes did.
@@ -58,6 +62,7 @@ struct MemoryFaults {
   double misdirected_read_chance = 0;
   double misdirected_write_chance = 0;
   double no_space_chance = 0;
+  double discard_error_chance = 0;
   double cut_survival_chance = 0;
   bool torn_writes = false;
 };
@@ -73,6 +78,8 @@ struct MemoryFaultCounters {
   uint64_t misdirected_reads = 0;
   uint64_t misdirected_writes = 0;
   uint64_t no_space_errors = 0;
+  uint64_t discarded_pages = 0;  // that lost what they had
+  uint64_t discard_errors = 0;
   uint64_t rotted_bits = 0;
   uint64_t lost_writes = 0;       // by crashes: nothing of it is left
   uint64_t torn_writes = 0;       // by crashes: some of its pages are left
@@ -107,6 +114,7 @@ class SparsePages {
   bool empty_stretch(uint64_t page) const noexcept { return stretches_[page / kStretch] == nullptr; }
   // Made of zeros when there is none.
   Page& at(uint64_t page);
+  void drop(uint64_t page) noexcept;
   uint64_t size() const noexcept { return size_; }
 
  private:
@@ -131,6 +139,11 @@ class MemoryDevice {
   // One write; `keep(page)` says whether each of its pages arrives. Returns how many did.
   template <typename Keep>
   uint64_t write(uint64_t offset, ConstBytes from, Keep&& keep);
+  bool takes_discards() const noexcept { return takes_discards_; }
+  void take_discards() noexcept { takes_discards_ = true; }
+  // Page-aligned. `keep` says of each page whether it stays as it is. Returns how many did not.
+  template <typename Keep>
+  uint64_t discard(uint64_t offset, uint64_t bytes, Prng& prng, Keep&& keep);
   // Everything up to write `through` goes to media.
   void flush(uint64_t through);
   uint64_t last_write() const noexcept { return last_write_; }
@@ -150,6 +163,7 @@ class MemoryDevice {
 
   uint64_t bytes_;
   bool volatile_cache_;
+  bool takes_discards_ = false;
   uint64_t last_write_ = 0;
   SparsePages media_;
   std::map<uint64_t, std::vector<Version>> cache_;  // by page number, oldest version first
@@ -184,6 +198,9 @@ class MemoryEngine final : public Engine {
   void wait() noexcept override;
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return in_flight_; }
+  DiscardLimits discard_limits(uint8_t device) const noexcept override {
+    return device < devices_.size() && devices_[device]->takes_discards() ? DiscardLimits{kPageBytes, GiB} : DiscardLimits();
+  }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
 
@@ -210,6 +227,7 @@ class MemoryEngine final : public Engine {
   void read(Request& request, MemoryDevice& device);
   void write(Request& request, MemoryDevice& device);
   void flush(Request& request, MemoryDevice& device, uint64_t through);
+  void discard(Request& request, MemoryDevice& device);
   int32_t ruled_error(const Request& request) noexcept;
   // Another place of the device for so many bytes; counted when it differs from `offset`.
   uint64_t elsewhere(uint64_t offset, uint64_t bytes, const MemoryDevice& device, uint64_t& counter);

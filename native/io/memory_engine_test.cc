@@ -51,7 +51,8 @@ class Harness {
     pending->request.op = op;
     pending->request.offset = page * kPageBytes;
     pending->request.bytes = pages * kPageBytes;
-    pending->request.data = op == Op::Flush ? nullptr : memory() + page * kPageBytes;
+    const bool moves = op == Op::Read || op == Op::Write;
+    pending->request.data = moves ? memory() + page * kPageBytes : nullptr;
     pending->request.complete = [](Request& request) {
       auto& self = *static_cast<Pending*>(request.owner);
       self.owner->order_.push_back(self.tag);
@@ -322,6 +323,95 @@ TEST(MemoryEngine, AWriteWithoutSpaceLeavesNothingOfItself) {
   EXPECT_EQ(h.write(8, 4, 1), -ENOSPC);
   EXPECT_EQ(h.engine().fault_counters().no_space_errors, 1U);
   for (uint64_t page = 8; page < 12; ++page) EXPECT_EQ(h.version_on_device(page), 0U);
+}
+
+// What the pages of a range are after a discard of it: as they were, zeroes, something else.
+struct Leftovers {
+  uint32_t kept = 0, zeroes = 0, noise = 0;
+};
+Leftovers leftovers(const Harness& harness, uint64_t page, uint32_t pages, uint64_t version) {
+  Leftovers left;
+  for (uint64_t i = page; i < page + pages; ++i) {
+    const uint64_t there = harness.version_on_device(i);
+    ++(there == version ? left.kept : there == 0 ? left.zeroes : left.noise);
+  }
+  return left;
+}
+
+TEST(MemoryEngine, ADiscardLeavesOldPagesZeroesAndNoiseAndTouchesNothingBesideIt) {
+  MemoryDevice device(kDeviceBytes);
+  device.take_discards();
+  Harness harness(none(), 1, &device);
+  EXPECT_TRUE(harness.engine().discard_limits(0).taken());
+  ASSERT_EQ(harness.write(0, 200, 1), 0);
+  ASSERT_EQ(harness.run(Op::Discard, 50, 100), 0);
+  const Leftovers left = leftovers(harness, 50, 100, 1);
+  EXPECT_GT(left.kept, 0U);
+  EXPECT_GT(left.zeroes, 0U);
+  EXPECT_GT(left.noise, 0U);
+  EXPECT_EQ(leftovers(harness, 0, 50, 1).kept, 50U);
+  EXPECT_EQ(leftovers(harness, 150, 50, 1).kept, 50U);
+  EXPECT_EQ(harness.engine().fault_counters().discarded_pages, left.zeroes + left.noise);
+  EXPECT_EQ(harness.engine().counters().discard_bytes, 100 * kPageBytes);
+}
+
+TEST(MemoryEngine, NoFlushAndNoPowerCutBringsBackWhatWasDiscarded) {
+  MemoryDevice device(kDeviceBytes);
+  device.take_discards();
+  Harness harness(none(), 1, &device);
+  ASSERT_EQ(harness.write(0, 100, 1), 0);
+  ASSERT_EQ(harness.flush(), 0);
+  ASSERT_EQ(harness.write(0, 100, 2), 0);
+  ASSERT_EQ(harness.run(Op::Discard, 0, 100), 0);
+  const uint32_t kept = leftovers(harness, 0, 100, 2).kept;
+  harness.engine().crash(MemoryEngine::Crash::PowerCut);
+  const Leftovers left = leftovers(harness, 0, 100, 1);
+  EXPECT_EQ(left.kept, kept) << "those alone were left in the cache, and are lost with it";
+  EXPECT_GT(left.zeroes + left.noise, 0U);
+}
+
+TEST(MemoryEngine, AWriteAfterADiscardIsSafeFromItAndOneBesideItIsNot) {
+  MemoryDevice device(kDeviceBytes);
+  device.take_discards();
+  Harness after(none(), 1, &device);
+  ASSERT_EQ(after.run(Op::Discard, 0, 100), 0);
+  ASSERT_EQ(after.write(0, 100, 1), 0);
+  EXPECT_EQ(leftovers(after, 0, 100, 1).kept, 100U);
+  bool hit = false;
+  for (uint64_t seed = 0; seed < 20 && !hit; ++seed) {
+    MemoryFaults faults = none();
+    faults.shuffle = true;
+    Harness beside(faults, seed, &device);
+    beside.start(1, Op::Discard, 0, 100);
+    ASSERT_EQ(beside.write(0, 100, 2), 0);
+    hit = leftovers(beside, 0, 100, 2).kept < 100;
+  }
+  EXPECT_TRUE(hit);
+}
+
+TEST(MemoryEngine, AFailedDiscardHasDoneAnyPartOfItself) {
+  MemoryDevice device(kDeviceBytes);
+  device.take_discards();
+  MemoryFaults faults = none();
+  faults.discard_error_chance = 1;
+  Harness harness(faults, 1, &device);
+  ASSERT_EQ(harness.write(0, 100, 1), 0);
+  EXPECT_EQ(harness.run(Op::Discard, 0, 100), -EIO);
+  EXPECT_LT(leftovers(harness, 0, 100, 1).kept, 100U);
+  EXPECT_EQ(harness.engine().fault_counters().discard_errors, 1U);
+  EXPECT_EQ(harness.engine().counters().discards, 0U);
+}
+
+TEST(MemoryEngine, ADiscardInTheQueueAtACrashIsDoneInAnyPart) {
+  MemoryDevice device(kDeviceBytes);
+  device.take_discards();
+  Harness harness(none(), 1, &device);
+  ASSERT_EQ(harness.write(0, 100, 1), 0);
+  ASSERT_EQ(harness.flush(), 0);
+  harness.start(1, Op::Discard, 0, 100);
+  harness.engine().crash(MemoryEngine::Crash::PowerCut);
+  EXPECT_GT(leftovers(harness, 0, 100, 1).kept, 0U);
+  EXPECT_LT(leftovers(harness, 0, 100, 1).kept, 100U);
 }
 
 TEST(MemoryEngine, PowerCutLosesWhatWasNotFlushedAndKeepsWhatWas) {

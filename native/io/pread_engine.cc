@@ -11,12 +11,19 @@
 
 namespace halfstep::io {
 
-Fault PreadEngine::open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out) {
+Fault PreadEngine::open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out,
+                        const DiscardProbe& probe) {
   std::unique_ptr<PreadEngine> engine(new PreadEngine);
-  for (const Backing* backing : backings) {
-    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
-  }
   engine->facts_.name = "pread";
+  engine->facts_.discard = name_of(DiscardMethod::None);
+  for (const Backing* backing : backings) {
+    const BackingFacts& facts = backing->facts();
+    const DiscardChoice choice = choose_discard(facts.discard, backing->descriptor(), probe);
+    const bool discards = choice.method != DiscardMethod::None;
+    engine->devices_.push_back({backing->descriptor(), facts.bytes, discards ? facts.discard : DiscardLimits()});
+    if (discards) engine->facts_.discard = name_of(choice.method);
+    engine->facts_.why_no_discard += choice.why_none;
+  }
   engine->facts_.queue_depth = config.pread_threads;  // what the device can really be made to do at once
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (engine->event_ < 0) return {{Code::IoError, -errno}, "eventfd for the pread engine: " + errno_name(errno)};
@@ -91,8 +98,9 @@ void PreadEngine::transfer(Request& request) const noexcept {
       case Op::Read: result = pread(descriptor, data, bytes, offset); break;
       case Op::Write: result = pwrite(descriptor, data, bytes, offset); break;
       case Op::Flush: result = fdatasync(descriptor); break;
+      case Op::Discard: result = discard_now(descriptor, request.offset, request.bytes); break;
     }
-    if (result < 0) result = -errno;
+    if (result < 0 && request.op != Op::Discard) result = -errno;
   } while (advance(request, result) == Step::Again);
 }
 
@@ -100,7 +108,11 @@ void PreadEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
+  request.error = -EINVAL;
+  if (request.device < devices_.size()) {
+    const Device& device = devices_[request.device];
+    request.error = refusal(request, device.bytes, device.discard.taken());
+  }
   (request.error == 0 ? submitted_ : refused_).push_back(request);
 }
 

@@ -1,5 +1,5 @@
-// pread_engine.h — requests on a few threads that call pread, pwrite and fdatasync: where io_uring
-// is refused. Invariants: `queued_`, `done_` and `signalled_` change under `mutex_` alone; a worker
+// pread_engine.h — requests on a few threads that call pread, pwrite, fdatasync and ioctl(BLKDISCARD):
+// where io_uring is refused. Invariants: `queued_`, `done_` and `signalled_` change under `mutex_` alone; a worker
 // touches a Request from taking it off `queued_` to putting it on `done_`, the shard's thread at
 // all other times; the eventfd is readable exactly while `signalled_`. Thread: the shard's, and its
 // own workers, which no signal reaches.
@@ -19,7 +19,8 @@ namespace halfstep::io {
 
 class PreadEngine final : public Engine {
  public:
-  static Fault open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out);
+  static Fault open(const EngineConfig& config, const std::vector<Backing*>& backings, std::unique_ptr<Engine>* out,
+                    const DiscardProbe& probe = plain_discard_probe());
   ~PreadEngine() override;
   PreadEngine(const PreadEngine&) = delete;
   PreadEngine& operator=(const PreadEngine&) = delete;
@@ -30,6 +31,9 @@ class PreadEngine final : public Engine {
   void wait() noexcept override;
   int wake_descriptor() const noexcept override { return event_; }
   uint32_t in_flight() const noexcept override { return in_flight_; }
+  DiscardLimits discard_limits(uint8_t device) const noexcept override {
+    return device < devices_.size() ? devices_[device].discard : DiscardLimits();
+  }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
   // For open_engine(), which knows what this engine stands in for.
@@ -39,6 +43,7 @@ class PreadEngine final : public Engine {
   struct Device {
     int descriptor = -1;
     uint64_t bytes = 0;
+    DiscardLimits discard;  // none without a method
   };
 
   PreadEngine() = default;

@@ -18,18 +18,19 @@ inline constexpr uint8_t kRetriesMax = 64;
 
 // 0 or a negative errno. An address comes, through the index, from flash: it is refused here, never
 // asserted, and never lets a write grow the file.
-inline int32_t refusal(const Request& request, uint64_t device_bytes) noexcept {
+inline int32_t refusal(const Request& request, uint64_t device_bytes, bool takes_discards) noexcept {
   if (request.op == Op::Flush) return request.bytes == 0 ? 0 : -EINVAL;
   if (request.bytes == 0 || request.bytes % kPageBytes != 0 || request.offset % kPageBytes != 0) return -EINVAL;
-  if (request.data == nullptr || reinterpret_cast<uintptr_t>(request.data) % kPageBytes != 0) return -EINVAL;
+  const bool moves = request.op != Op::Discard;
+  if (moves && (request.data == nullptr || reinterpret_cast<uintptr_t>(request.data) % kPageBytes != 0)) return -EINVAL;
   if (request.bytes > device_bytes || request.offset > device_bytes - request.bytes) return -EINVAL;
-  return 0;
+  return moves || takes_discards ? 0 : -EOPNOTSUPP;
 }
 
 // What goes on with a request after one transfer of it.
 enum class Step : uint8_t { Finished, Again };
 
-// `result` is what the kernel answered: bytes moved or a negative errno. Sets request.error when it
+// `result` is what the kernel answered: bytes moved, 0 for what moves none, or a negative errno. Sets request.error when it
 // is finished.
 inline Step advance(Request& request, int64_t result) noexcept {
   if (result == -EINTR || result == -EAGAIN) {
@@ -39,7 +40,7 @@ inline Step advance(Request& request, int64_t result) noexcept {
     request.error = static_cast<int32_t>(result);
     return Step::Finished;
   }
-  if (request.op == Op::Flush) return Step::Finished;
+  if (request.op == Op::Flush || request.op == Op::Discard) return Step::Finished;
   const auto moved = static_cast<uint32_t>(result);
   assert(moved <= request.bytes - request.engine_done_bytes);
   if (moved == request.bytes - request.engine_done_bytes) {
@@ -72,6 +73,10 @@ inline void count(EngineCounters& counters, const Request& request) noexcept {
       counters.write_bytes += request.bytes;
       return;
     case Op::Flush: ++counters.flushes; return;
+    case Op::Discard:
+      ++counters.discards;
+      counters.discard_bytes += request.bytes;
+      return;
   }
 }
 

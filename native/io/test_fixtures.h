@@ -9,8 +9,11 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <string>
@@ -35,6 +38,33 @@ class TemporaryDirectory {
   const std::string& path() const noexcept { return path_; }
 
  private:
+  std::string path_;
+};
+
+// A block device over a file of its own: only where loop devices can be made, which takes root and a kernel that has them.
+class LoopDevice {
+ public:
+  explicit LoopDevice(const std::string& directory, uint64_t bytes) : image_(directory + "/image") {
+    std::ofstream(image_).close();
+    std::error_code ignored;
+    std::filesystem::resize_file(image_, bytes, ignored);
+    if (FILE* said = popen(("losetup --find --show " + image_ + " 2>/dev/null").c_str(), "r"); said != nullptr) {
+      std::array<char, 64> name{};
+      if (fgets(name.data(), name.size(), said) != nullptr) path_ = std::string(name.data(), strcspn(name.data(), "\n"));
+      pclose(said);
+    }
+  }
+  LoopDevice(const LoopDevice&) = delete;
+  LoopDevice& operator=(const LoopDevice&) = delete;
+  ~LoopDevice() {
+    if (!path_.empty()) (void)!std::system(("losetup --detach " + path_).c_str());
+  }
+  // Empty where there is none.
+  const std::string& path() const noexcept { return path_; }
+  const std::string& image() const noexcept { return image_; }
+
+ private:
+  std::string image_;
   std::string path_;
 };
 

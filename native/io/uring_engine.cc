@@ -97,10 +97,10 @@ std::string memlock_limit() {
 }  // namespace
 
 Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
-                        std::unique_ptr<Engine>* out, Features features) {
+                        std::unique_ptr<Engine>* out, Features features, const DiscardProbe& probe) {
   std::unique_ptr<UringEngine> engine(new UringEngine(arena));
   for (const Backing* backing : backings) {
-    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes});
+    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes, {}, DiscardMethod::None});
   }
   engine->facts_.name = "uring";
   engine->facts_.queue_depth = config.queue_depth;
@@ -114,6 +114,7 @@ Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vec
     return {{Code::Unsupported, error}, "registering the ring's eventfd: " + errno_name(error)};
   }
   engine->register_resources();
+  engine->set_up_discard(backings, probe);
   *out = std::move(engine);
   return {};
 }
@@ -160,7 +161,30 @@ void UringEngine::register_resources() {
   }
 }
 
+// A ring without the command needs a thread: no other request of it discards, for its fallocate writes zeroes.
+void UringEngine::set_up_discard(const std::vector<Backing*>& backings, const DiscardProbe& probe) {
+  std::vector<int> descriptors;
+  for (const Device& device : devices_) descriptors.push_back(device.descriptor);
+  DiscardMethod in_use = DiscardMethod::None;
+  for (size_t i = 0; i < backings.size(); ++i) {
+    Device& device = devices_[i];
+    const DiscardLimits& limits = backings[i]->facts().discard;
+    DiscardChoice choice = choose_discard(limits, device.descriptor, probe);
+    if (choice.method == DiscardMethod::Ioctl && discard_worker_ == nullptr) {
+      if (Fault fault = DiscardWorker::start(descriptors, event_, &discard_worker_); !fault.ok()) {
+        choice = {DiscardMethod::None, std::move(fault.what)};
+      }
+    }
+    facts_.why_no_discard += choice.why_none;
+    if (choice.method == DiscardMethod::None) continue;
+    device.discard = limits;
+    device.discard_method = in_use = choice.method;
+  }
+  facts_.discard = name_of(in_use);
+}
+
 UringEngine::~UringEngine() {
+  discard_worker_ = nullptr;  // writes to the eventfd
   if (ring_open_) {
     // What the kernel has not taken goes down with the ring; what it has, it may still write
     // through: wait for it.
@@ -195,11 +219,18 @@ void UringEngine::submit(Request& request) noexcept {
   request.engine_done_bytes = 0;
   request.engine_retries = 0;
   ++in_flight_;
-  request.error = request.device < devices_.size() ? refusal(request, devices_[request.device].bytes) : -EINVAL;
+  request.error = -EINVAL;
+  if (request.device < devices_.size()) {
+    const Device& device = devices_[request.device];
+    request.error = refusal(request, device.bytes, device.discard.taken());
+  }
   if (request.error != 0) {
     finish(request);
     wake();
     return;
+  }
+  if (request.op == Op::Discard && devices_[request.device].discard_method == DiscardMethod::Ioctl) {
+    return discard_worker_->submit(request);
   }
   waiting_.push_back(request);
 }
@@ -244,6 +275,12 @@ void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
       }
       break;
     case Op::Flush: io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC); break;
+    case Op::Discard:
+      io_uring_prep_rw(IORING_OP_URING_CMD, &sqe, file, nullptr, 0, 0);
+      sqe.cmd_op = kRingCommandDiscard;
+      sqe.addr = request.offset;
+      sqe.addr3 = request.bytes;
+      break;
   }
   if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data(&sqe, &request);
@@ -294,6 +331,7 @@ void UringEngine::flush_submissions() noexcept {
 }
 
 void UringEngine::reap() noexcept {
+  if (discard_worker_ != nullptr) discard_worker_->take_done(done_);
   if (active_ == 0) return;
   // Relaxed is enough: a flag seen late is seen at the next turn, and its eventfd is readable until
   // then.
@@ -342,6 +380,11 @@ void UringEngine::wait() noexcept {
   reap();
   while (done_.empty() && in_flight_ > 0) {
     fill_ring();
+    if (active_ == 0) {  // all that is under way is the worker's
+      discard_worker_->wait();
+      reap();
+      continue;
+    }
     const int result = io_uring_submit_and_wait(&ring_, 1);
     if (result < 0) submitted(result);
     reap();

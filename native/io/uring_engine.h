@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "io/discard_worker.h"
 #include "io/engine.h"
 #include "io/request.h"
 
@@ -26,7 +27,8 @@ class UringEngine final : public Engine {
 
   // Fails, with cause and remedy, only where no ring is to be had at all.
   static Fault open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
-                    std::unique_ptr<Engine>* out, Features features = Features::All);
+                    std::unique_ptr<Engine>* out, Features features = Features::All,
+                    const DiscardProbe& probe = ring_discard_probe());
   ~UringEngine() override;
   UringEngine(const UringEngine&) = delete;
   UringEngine& operator=(const UringEngine&) = delete;
@@ -37,6 +39,9 @@ class UringEngine final : public Engine {
   void wait() noexcept override;
   int wake_descriptor() const noexcept override { return event_; }
   uint32_t in_flight() const noexcept override { return in_flight_; }
+  DiscardLimits discard_limits(uint8_t device) const noexcept override {
+    return device < devices_.size() ? devices_[device].discard : DiscardLimits();
+  }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
 
@@ -44,11 +49,14 @@ class UringEngine final : public Engine {
   struct Device {
     int descriptor = -1;
     uint64_t bytes = 0;
+    DiscardLimits discard;  // none without a method
+    DiscardMethod discard_method = DiscardMethod::None;
   };
 
   explicit UringEngine(Arena& arena) : arena_(arena) {}
   int set_up_ring(uint32_t entries, Features features);
   void register_resources();
+  void set_up_discard(const std::vector<Backing*>& backings, const DiscardProbe& probe);
   bool enable() noexcept;
   void fill_ring() noexcept;
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
@@ -67,7 +75,8 @@ class UringEngine final : public Engine {
   uint32_t active_ = 0;  // SQEs filled and not reaped
   uint32_t in_flight_ = 0;
   RequestQueue waiting_;
-  RequestQueue done_;  // finished, complete() not called
+  std::unique_ptr<DiscardWorker> discard_worker_;  // null unless a device needs it
+  RequestQueue done_;                              // finished, complete() not called
   EngineFacts facts_;
   EngineCounters counters_;
 };
