@@ -85,6 +85,7 @@ void add_config(nb::module_& m) {
   add_field<&Config::store, &halfstep::store::Options::policy>(type, "policy");
   add_field<&Config::store, &halfstep::store::Options::rewrite_share>(type, "rewrite_share");
   add_field<&Config::store, &halfstep::store::Options::rewrite_bytes_per_day>(type, "rewrite_bytes_per_day");
+  add_field<&Config::store, &halfstep::store::Options::discard_bytes_per_s>(type, "discard_bytes_per_s");
 }
 
 template <size_t N>
@@ -100,6 +101,8 @@ nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
   dict["why_not_direct"] = facts.why_not_direct;
   dict["direct_align_bytes"] = facts.direct_align_bytes;
   dict["nocow"] = facts.nocow;
+  dict["block_device"] = facts.block_device;
+  dict["discard_granularity_bytes"] = facts.discard.granularity_bytes;
   return dict;
 }
 
@@ -112,6 +115,8 @@ nb::dict engine_of(const halfstep::io::EngineFacts& facts) {
   dict["why_unregistered"] = facts.why_unregistered;
   dict["ring_features"] = facts.ring_features;
   dict["queue_depth"] = facts.queue_depth;
+  dict["discard"] = facts.discard;
+  dict["why_no_discard"] = facts.why_no_discard;
   return dict;
 }
 
@@ -158,6 +163,7 @@ nb::dict eviction_of(const halfstep::store::Options& options) {
   dict["policy"] = options.policy;
   dict["rewrite_share"] = options.rewrite_share;
   dict["rewrite_bytes_per_day"] = options.rewrite_bytes_per_day;
+  dict["discard_bytes_per_s"] = options.discard_bytes_per_s;
   return dict;
 }
 

@@ -58,6 +58,10 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);
   add(counters, "halfstep_store_segments_sealed_total", c.segments_sealed);
   add(counters, "halfstep_store_segments_bad_total", c.segments_bad);
+  add(counters, "halfstep_store_discards_total", "outcome", "done", c.segments_discarded);
+  add(counters, "halfstep_store_discards_total", "outcome", "skipped", c.discards_skipped);
+  add(counters, "halfstep_store_discards_total", "outcome", "failed", c.discards_failed);
+  add(counters, "halfstep_store_discarded_bytes_total", c.bytes_discarded);
   add(counters, "halfstep_store_flushes_total", c.flushes);
   add(counters, "halfstep_store_record_pages_total", c.record_pages);
   add(counters, "halfstep_store_index_full_total", c.index_full);
@@ -72,6 +76,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_segments", "state", "sealed", g.segments_sealed);
   add(gauges, "halfstep_store_holds", "kind", "lease", g.holds - g.pins);
   add(gauges, "halfstep_store_holds", "kind", "pin", g.pins);
+  add(gauges, "halfstep_store_discards_on", g.discards ? 1 : 0);
   gauges.push_back({"halfstep_store_age_limit_capacities", {}, g.age_limit});
   add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
@@ -104,8 +109,10 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_requests_total", "op", "read", c.reads);
   add(counters, "halfstep_device_requests_total", "op", "write", c.writes);
   add(counters, "halfstep_device_requests_total", "op", "flush", c.flushes);
+  add(counters, "halfstep_device_requests_total", "op", "discard", c.discards);
   add(counters, "halfstep_device_bytes_total", "op", "read", c.read_bytes);
   add(counters, "halfstep_device_bytes_total", "op", "write", c.write_bytes);
+  add(counters, "halfstep_device_bytes_total", "op", "discard", c.discard_bytes);
   add(counters, "halfstep_device_errors_total", c.errors);
 }
 

@@ -25,6 +25,7 @@
   X(VoidedStaysLive, "a voided segment keeps the reuse count of its locations")                   \
   X(ReuseUnderRead, "a segment is reused while blocks are read from it")                          \
   X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
+  X(DiscardEarly, "a segment is discarded while its new generation is being logged")              \
   X(HoldIgnored, "reclaim does not look at holds")                                                \
   X(ExpiryIgnored, "blocks do not expire")                                                        \
   X(HotKeepsExpiry, "what memory keeps of a block does not hear of a changed expiry")             \

@@ -19,7 +19,7 @@ constexpr size_t kYoungShare = 4;        // of the segments, those written last:
 }  // namespace
 
 SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy)
-    : core_(core), policy_(policy), before_us_(core.clock.now_us()) {
+    : core_(core), policy_(policy), discarder_(core), before_us_(core.clock.now_us()) {
   ready_.reserve(kReadyMax);
   candidates_.reserve(core.catalog.segment_count());
   by_age_.reserve(core.catalog.segment_count());
@@ -28,8 +28,14 @@ SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy)
 Segment* SegmentSource::take(bool for_copies) noexcept {
   const bool leave_one = !for_copies && (reserve_ || (victim_ != nullptr && !victim_empty_));
   if (ready_.size() <= (leave_one ? 1U : 0U)) return nullptr;
-  Segment* segment = ready_.back();
-  ready_.pop_back();
+  // One that waits for its discard goes without, when there is no other; a part of it under way has to land first.
+  auto at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return !discarder_.has(*s); });
+  if (at == ready_.rend()) {
+    at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return discarder_.let_go(*s); });
+  }
+  if (at == ready_.rend()) return nullptr;
+  Segment* segment = *at;
+  ready_.erase(std::next(at).base());
   if (for_copies) reserve_ = false;
   segment->state = SegmentState::Open;
   return segment;
@@ -248,6 +254,7 @@ void SegmentSource::log_generation(Segment& segment) {
     self->core_.give_pending(done);
     self->logged(*self->logging_, generation, status);
   };
+  if (HALFSTEP_MUTANT(DiscardEarly)) discarder_.add(segment);
   HALFSTEP_MUTANT(ReuseBeforeLogged) ? pending.done(pending, {}) : core_.log.append(pending);
 }
 
@@ -270,6 +277,7 @@ void SegmentSource::logged(Segment& segment, uint64_t generation, Status status)
   } else {
     segment.state = SegmentState::Ready;
     ready_.push_back(&segment);
+    if (!hurried_) discarder_.add(segment);
   }
 }
 

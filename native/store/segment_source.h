@@ -1,6 +1,7 @@
 // segment_source.h — empty segments for the writers: reclaims what gives way, logs its new generation, keeps one ready in time.
 // Reclaim of a segment (V1 section 7): what is worth keeping is copied and flushed (rewriter.h); the rest leaves the index;
-// when nobody reads from it any more its new generation is logged and flushed; only then may the first byte be written. First
+// when nobody reads from it any more its new generation is logged and flushed; then a device that takes discards is told that
+// it is empty (discarder.h), unless a writer wants it sooner; only then may the first byte be written. First
 // go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
 // Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. Invariants:
 // a segment that is being read or waits for a flush is not emptied; a held block is copied or stays, unless the record log is
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "store/core.h"
+#include "store/discarder.h"
 #include "store/policy.h"
 
 namespace halfstep::store {
@@ -25,13 +27,19 @@ class SegmentSource {
   // A segment that is ready, now Open; null when there is none yet.
   Segment* take(bool for_copies) noexcept;
   void turn(Streams& streams, Rewriter& rewriter);
+  // After the writers, so that what one of them waits for goes there instead.
+  void discard_turn() { discarder_.turn(); }
   // There is none and nothing is under way: everything is held or being read.
   bool exhausted() const noexcept { return exhausted_; }
-  uint64_t next_turn_us() const noexcept { return core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX; }
-  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr; }
+  uint64_t next_turn_us() const noexcept {
+    return std::min(core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX, discarder_.next_turn_us());
+  }
+  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr || discarder_.busy(); }
+  bool discards() const noexcept { return discarder_.on(); }
   // The end is near: only what somebody waits for.
   void hurry() noexcept {
     hurried_ = true;
+    discarder_.give_up();
     retry_at_us_ = 0;
   }
 
@@ -55,8 +63,9 @@ class SegmentSource {
 
   Core& core_;
   ReclaimPolicy& policy_;
-  std::vector<Segment*> ready_;
-  Segment* victim_ = nullptr;  // what is worth keeping of it is being copied, or the last readers are awaited
+  Discarder discarder_;
+  std::vector<Segment*> ready_;  // some of them with the discarder
+  Segment* victim_ = nullptr;    // what is worth keeping of it is being copied, or the last readers are awaited
   bool victim_forced_ = false;
   bool victim_empty_ = false;
   bool paused_ = false;  // before a pass that follows failures

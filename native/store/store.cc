@@ -203,6 +203,7 @@ void StoreImpl::turn() {
     rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
     source_.turn(streams_, rewriter_);
     streams_.turn();
+    source_.discard_turn();
     sealer_.turn(streams_);
     touch_map_.turn();
     lister_.turn();
@@ -256,6 +257,7 @@ Gauges StoreImpl::gauges() const noexcept {
   g.memory_capacity_bytes = core_.memory.capacity_bytes();
   g.index_bytes = core_.catalog.index_bytes();
   g.catalog_bytes = core_.catalog.memory_bytes();
+  g.discards = source_.discards();
   g.age_limit = policy_->age_limit();
   return g;
 }

@@ -215,6 +215,8 @@ struct Counters {
            blocks_evicted_deleted = 0, blocks_evicted_unreadable = 0;
   uint64_t touches = 0, touch_pages = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
+  // On their way to being written again; skipped: wanted before all of it was discarded.
+  uint64_t segments_discarded = 0, bytes_discarded = 0, discards_skipped = 0, discards_failed = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
   uint64_t index_full = 0;  // blocks that were not taken in, or were evicted at once, because the index had no room
 };
@@ -222,6 +224,7 @@ struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
   uint64_t catalog_bytes = 0;  // the index and what the segments take beside it
+  bool discards = false;       // a device takes them, and they have not failed too often
   double age_limit = 0;        // of the policy: younger than so many capacities of writes is kept when it was touched
 };
 
@@ -237,6 +240,8 @@ struct Options {
   std::string policy = "seg-adapt10";
   double rewrite_share = 0.10;
   uint64_t rewrite_bytes_per_day = 0;
+  // A block device is told what is empty, at most so fast (0 = never): reads may be slower meanwhile.
+  uint64_t discard_bytes_per_s = uint64_t{1} << 30;
 };
 
 class Store {

@@ -69,6 +69,33 @@ TEST(Streams, ASegmentHoldsBlocksOfOneStreamAndEveryWriteSaysWhich) {
   EXPECT_GT(segments[kStreamDefault], 6);
 }
 
+// The store header, the record log and the touch maps are stream 0, which no segment is.
+TEST(Streams, WhatIsNoSegmentIsWrittenToStreamZero) {
+  StoreBed bed(5, 12);
+  std::map<std::string, std::set<uint8_t>> placements;
+  const Places places = places_of(bed.geometry);
+  const auto area_of = [&](uint64_t offset) -> std::string {
+    if (offset < places.log(0, 0, 0) || offset >= places.header(1)) return "header";
+    if (offset < places.touch_map(0) || offset >= places.log(1, 0, 0)) return "log";
+    return offset < places.segment(0) ? "touch map" : "segment";
+  };
+  bed.tap->tap = [&](io::Request& request) {
+    if (request.op == io::Op::Write) placements[area_of(request.offset)].insert(request.placement);
+    return TapEngine::Fate::Pass;
+  };
+  bed.open();
+  for (uint64_t i = 0; i < 400; ++i) {
+    ASSERT_EQ(bed.put(name_of(i), kGroupOpaque, 256 * KiB, false, i % 2 == 0 ? 0 : 300), Code::Ok);
+    (void)bed.get(name_of(i / 20 * 20), kGroupOpaque);  // some are used again: reclaim copies them
+  }
+  ASSERT_EQ(bed.remove(name_of(399), kGroupOpaque), Code::Ok);
+  ASSERT_TRUE(bed.store->close().ok());
+  EXPECT_GT(bed.store->counters().blocks_rewritten, 0U);
+  EXPECT_GT(bed.store->counters().touch_pages, 0U);
+  for (const char* area : {"header", "log", "touch map"}) EXPECT_EQ(placements[area], (std::set<uint8_t>{0})) << area;
+  EXPECT_EQ(placements["segment"], (std::set<uint8_t>{kStreamDefault, kStreamKept}));
+}
+
 TEST(Streams, ExpiredSegmentsAreFreeWithoutBeingRead) {
   StoreBed bed(2, 64, 16 * MiB);
   bed.open();

@@ -125,6 +125,12 @@ class Config:
     @rewrite_bytes_per_day.setter
     def rewrite_bytes_per_day(self, arg: int, /) -> None: ...
 
+    @property
+    def discard_bytes_per_s(self) -> int: ...
+
+    @discard_bytes_per_s.setter
+    def discard_bytes_per_s(self, arg: int, /) -> None: ...
+
 class Server:
     """A running server: one store, its shards' threads, their listeners."""
 

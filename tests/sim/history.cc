@@ -8,9 +8,9 @@ namespace halfstep::sim {
 namespace {
 
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {
-    "reorder",           "delay",      "stall",    "read-error", "write-error",
-    "flush-error",       "no-space",   "bit-flip", "bit-rot",    "misdirected-read",
-    "misdirected-write", "torn-write", "kill",     "power-cut",  "clock-jump",
+    "reorder",  "delay",     "stall",      "read-error",       "write-error",       "flush-error",
+    "no-space", "bit-flip",  "bit-rot",    "misdirected-read", "misdirected-write", "torn-write",
+    "kill",     "power-cut", "clock-jump", "discard",          "discard-error",
 };
 
 struct Weight {
@@ -95,7 +95,7 @@ Profile make_profile(Prng& prng, const HistoryOptions& options) {
   p.groups = prng.chance(0.33) ? kLargeGroups : prng.chance(0.3) ? 0x0E : 0x1F;
   // A sixth without a fault of any kind, a half without those that media suffer from: there the rules are at their strictest.
   const uint32_t calm = prng.chance(0.17) ? ~0U : prng.chance(0.6) ? kMediaFaults : 0;
-  for (size_t kind = 0; kind < kFaultKinds; ++kind) {
+  for (size_t kind = 0; kind <= static_cast<size_t>(FaultKind::ClockJump); ++kind) {
     const uint32_t bit = 1U << kind;
     const bool crash = (bit & (bit_of(FaultKind::Kill) | bit_of(FaultKind::PowerCut) | bit_of(FaultKind::Reorder))) != 0;
     if (prng.chance(crash ? 0.8 : 0.4) && (calm & bit) == 0) p.faults |= bit & options.faults;
@@ -118,6 +118,17 @@ Profile make_profile(Prng& prng, const HistoryOptions& options) {
   p.chances.cut_survival_chance = prng.chance(0.5) ? 0 : 0.5;
   p.chances.torn_writes = on(FaultKind::TornWrite);
   return p;
+}
+
+// With randomness of its own: what a device takes leaves the rest of a history as it is.
+void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
+  Prng prng(seed ^ 0xD15CA2D);
+  if (!prng.chance(0.5)) return;
+  p->faults |= bit_of(FaultKind::Discard) & options.faults;
+  const double chance = prng.chance(0.3) ? 0.5 : 0.02;
+  if ((p->faults & bit_of(FaultKind::Discard)) == 0 || !prng.chance(0.4)) return;
+  p->faults |= bit_of(FaultKind::DiscardError) & options.faults;
+  if ((p->faults & bit_of(FaultKind::DiscardError)) != 0) p->chances.discard_error_chance = chance;
 }
 
 Op make_expire(Prng& prng, const Profile& profile) {
@@ -149,6 +160,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   History history;
   history.seed = seed;
   history.profile = make_profile(prng, options);
+  add_discards(seed, options, &history.profile);
   Mix mix = mix_of(prng);
   // More keys than the store has room for, holds among them, and several rounds through it: what is alive has to give way.
   size_t steps = options.steps;

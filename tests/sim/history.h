@@ -32,8 +32,10 @@ enum class FaultKind : uint8_t {
   Kill,
   PowerCut,
   ClockJump,
+  Discard,  // the device takes discards, and forgets
+  DiscardError,
 };
-inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::ClockJump) + 1;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::DiscardError) + 1;
 std::string_view name_of(FaultKind fault) noexcept;
 inline constexpr uint32_t bit_of(FaultKind fault) noexcept { return 1U << static_cast<uint32_t>(fault); }
 inline constexpr uint32_t kAllFaults = (1U << kFaultKinds) - 1;

@@ -42,6 +42,7 @@ World::World(const History& history)
       model_(history, placements_, clock_),
       random_(history.seed ^ 0x52414E44),
       device_(std::make_unique<io::MemoryDevice>(places_.geometry.device_bytes, history.profile.volatile_cache)) {
+  if (on(FaultKind::Discard)) device_->take_discards();
   for (uint32_t number = 0; number < history.profile.namespaces; ++number) {
     spaces_.push_back({number == 0 ? "default" : "space " + std::to_string(number), Known::No, false, false, {}});
   }
@@ -234,6 +235,8 @@ void World::bury_process() {
   count(FaultKind::MisdirectedRead) += faults.misdirected_reads;
   count(FaultKind::MisdirectedWrite) += faults.misdirected_writes;
   count(FaultKind::TornWrite) += faults.torn_writes;
+  count(FaultKind::Discard) += faults.discarded_pages;
+  count(FaultKind::DiscardError) += faults.discard_errors;
   tally_.lost_writes += faults.lost_writes;
   ++tally_.restarts;
   note(process_->memory.counters().writes);
@@ -254,7 +257,7 @@ void World::fault_fired(const io::MemoryFault& fault) {
 }
 
 void World::seen(const io::Request& request) {
-  if (request.op != io::Op::Write) return;
+  if (request.op != io::Op::Write && request.op != io::Op::Discard) return;
   const uint64_t end = request.offset + request.bytes;
   const uint64_t segments_from = places_.segment(0);
   const uint64_t segments_to = places_.segment(places_.geometry.segments);
@@ -264,12 +267,13 @@ void World::seen(const io::Request& request) {
   if (inside && request.offset >= segments_from && request.offset < segments_to) {
     inside = (request.offset - segments_from) / segment_bytes == (end - 1 - segments_from) / segment_bytes;
   } else if (inside) {
-    inside = end <= segments_from || request.offset >= places_.log(1, 0, 0);
+    const bool outside = end <= segments_from || request.offset >= places_.log(1, 0, 0);
+    inside = outside && request.op == io::Op::Write;  // what is no segment is never empty
   }
   if (!inside) {
     return model_.fail(Rule::WroteOutside, std::to_string(request.bytes) + " bytes at " + std::to_string(request.offset));
   }
-  placements_.wrote(request.offset, {request.data, request.bytes});
+  if (request.op == io::Op::Write) placements_.wrote(request.offset, {request.data, request.bytes});
 }
 
 }  // namespace halfstep::sim

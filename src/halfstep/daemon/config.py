@@ -96,6 +96,7 @@ class ServeConfig:
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
+    discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
     """
 
     store: Path = Path()
@@ -113,6 +114,7 @@ class ServeConfig:
     eviction: str = "seg-adapt10"
     rewrite_share: float = 0.10
     daily_writes_bytes: int = 0
+    discard_rate_bytes: int = GIB
     metrics: str = ""
     stop_grace_ms: int = 5000
     connections_max: int = 4096

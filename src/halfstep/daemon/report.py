@@ -14,7 +14,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     geometry, recovery = facts["geometry"], facts["recovery"]
     yield _engine(engine)
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
-    yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}, {direct}"
+    kind = ", block device" if backing["block_device"] else ""
+    yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
     huge = arena["page_bytes"] >= 2 * MIB
     pages = "2 MiB huge pages" if huge else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
     yield f"memory     arena {format_bytes(arena['bytes'])} per shard on {pages}; index {format_bytes(facts['index_bytes'])}"
@@ -23,6 +24,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
     )
     yield _eviction(facts["eviction"])
+    if backing["block_device"]:
+        yield _discard(engine, backing, facts["eviction"]["discard_bytes_per_s"])
     yield _recovery(recovery, created=facts["created"])
     for note in recovery["notes"]:
         yield f"note       {note}"
@@ -45,6 +48,16 @@ def _eviction(eviction: Mapping[str, Any]) -> str:
     return f"eviction   {eviction['policy']}, {again}" + (
         f", or what users leave of {format_bytes(daily)} a day" if daily else ""
     )
+
+
+def _discard(engine: Mapping[str, Any], backing: Mapping[str, Any], rate_bytes: int) -> str:
+    if engine["discard"] == "none":
+        return f"discard    none: {engine['why_no_discard'] or 'the device takes none'}"
+    if rate_bytes == 0:
+        return "discard    none: --discard-rate is 0"
+    granule = format_bytes(backing["discard_granularity_bytes"])
+    rate = f"up to {format_bytes(rate_bytes)} a second"
+    return f"discard    of reclaimed segments by {engine['discard']}, granules of {granule}, {rate}"
 
 
 def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:

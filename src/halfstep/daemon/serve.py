@@ -55,6 +55,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.policy = config.eviction
     native.rewrite_share = config.rewrite_share
     native.rewrite_bytes_per_day = config.daily_writes_bytes
+    native.discard_bytes_per_s = config.discard_rate_bytes
     return native
 
 

@@ -63,6 +63,12 @@ from halfstep.tools.options import json_option
     help="What the drives may be written in a day, e.g. 1.9TB for one drive write a day of 1.9 TB: "
     "quiet days may then keep more than --rewrite-share allows.",
 )
+@click.option(
+    "--discard-rate",
+    default="1GiB",
+    show_default=True,
+    help="On a block device: how much reclaimed flash the drive is told in a second to be empty; 0 for none.",
+)
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
@@ -81,6 +87,7 @@ def serve(
     eviction: str,
     rewrite_share: float,
     daily_writes: str,
+    discard_rate: str,
     metrics: str,
     as_json: bool,
 ) -> None:
@@ -108,6 +115,7 @@ def serve(
         eviction=eviction,
         rewrite_share=rewrite_share,
         daily_writes_bytes=parse_bytes(daily_writes, "daily_writes") if daily_writes else 0,
+        discard_rate_bytes=parse_bytes(discard_rate, "discard_rate"),
         metrics=metrics,
     )
     raise SystemExit(run(config, as_json=as_json))
