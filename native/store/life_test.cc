@@ -27,6 +27,22 @@ TEST(Life, ThousandsOfLiveTombstonesMakeRoomByReclaimingTheOldestSegments) {
   for (uint64_t i = 0; i < 4000; ++i) ASSERT_FALSE(bed.store->find(bed.key(name_of(i), kGroupByte)).present) << i;
 }
 
+// The index may end a block early by its steps; the copy in memory does not know better.
+TEST(Life, MatchAndGetAgreeOnTheEndOfABlockThatIsInMemory) {
+  StoreBed bed;
+  bed.open();
+  for (uint64_t i = 0; i < 8; ++i)
+    ASSERT_EQ(bed.put(name_of(i), kGroupPlain, 16384, true, 2000 + static_cast<uint32_t>(i)), Code::Ok);
+  bed.clock.wall += 500;
+  for (uint64_t i = 0; i < 8; ++i) ASSERT_EQ(bed.expire(name_of(i), 30 + i), Code::Ok);
+  for (int second = 0; second < 45; ++second, ++bed.clock.wall) {
+    for (uint64_t i = 0; i < 8; ++i) {
+      const bool found = bed.store->find(bed.key(name_of(i))).present;
+      ASSERT_EQ(bed.get(name_of(i)), found ? Code::Ok : Code::NotFound) << i << " after " << second << " s";
+    }
+  }
+}
+
 TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
   StoreBed bed(2, 6);
   bed.open();
