@@ -345,6 +345,13 @@ void Batch::set_layout_id(nb::bytes id) {
   batch_.layout_id = layout_id_.data();
 }
 
+void Batch::set_question(nb::bytes question) {
+  check_open();
+  text_.assign(question.c_str(), question.size());
+  batch_.question = reinterpret_cast<const uint8_t*>(text_.data());
+  batch_.question_bytes = text_.size();
+}
+
 nb::bytes Batch::packed_keys() const { return nb::bytes(packed_keys_.data(), packed_keys_.size()); }
 
 hs_batch Batch::prepared(uint64_t user_data) {

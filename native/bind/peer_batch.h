@@ -67,6 +67,7 @@ class Batch {
                      bool sliding_ttl);
   // hold, renew: ms (0 = without end); expire: seconds (0 = never).
   void set_life(uint64_t value, bool persistent);
+  void set_question(nb::bytes question);
   void set_layout_id(nb::bytes id);
 
   uint32_t item_count() const noexcept { return section_.key_count * section_.component_count; }

@@ -108,6 +108,7 @@ void bind_batch(nb::module_& m) {
       .def("set_options", &Batch::set_options, "deadline_us"_a, "order"_a, "durability"_a, "priority"_a, "wants_progress"_a)
       .def("set_hold", &Batch::set_hold, "owner"_a, "ms"_a)
       .def("set_list", &Batch::set_list, "cursor"_a, "limit"_a)
+      .def("set_question", &Batch::set_question, "question"_a)
       .def("set_namespace", &Batch::set_namespace, "name"_a, "quota_bytes"_a, "pin_budget_bytes"_a, "default_ttl_s"_a,
            "sliding_ttl"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)

@@ -5,6 +5,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <bit>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -211,6 +213,40 @@ nb::dict metrics_of(const Metrics& metrics) {
   return dict;
 }
 
+// The border is crossed once for a page of events.
+nb::dict events_of(const halfstep::shard::PolledEvents& polled) {
+  nb::list events;
+  for (const auto& [event, engine_key, scope] : polled.events) {
+    nb::dict one;
+    one["number"] = event.number;
+    one["time_s"] = event.time_s;
+    one["kind"] = halfstep::store::event_kind_name(event.kind());
+    one["reason"] = halfstep::store::event_reason_name(event.reason);
+    one["namespace"] = scope.name_space;
+    one["layout_id"] = bytes_of(scope.layout);
+    if (event.kind() == halfstep::store::EventKind::Unnamed) {
+      one["blocks"] = event.blocks();
+    } else if (event.kind() != halfstep::store::EventKind::Cleared) {
+      one["component"] = event.component;
+      one["block_bytes"] = event.block_bytes;
+      one["key"] = engine_key.empty() ? nb::object(nb::none()) : nb::bytes(engine_key.data(), engine_key.size());
+      one["index_key"] = bytes_of(std::bit_cast<std::array<std::byte, 16>>(event.key));
+    }
+    if (event.kind() == halfstep::store::EventKind::Stored) {
+      const bool known = event.parent_kind == halfstep::store::Parent::Known;
+      one["parent"] = known ? nb::object(bytes_of(std::bit_cast<std::array<std::byte, 8>>(event.parent))) : nb::none();
+      one["root"] = event.parent_kind == halfstep::store::Parent::Root;
+    }
+    events.append(one);
+  }
+  nb::dict dict;
+  dict["events"] = events;
+  dict["last"] = polled.polled.last;
+  dict["lost"] = polled.polled.lost;
+  dict["foreign"] = polled.polled.foreign;
+  return dict;
+}
+
 nb::dict build_info() {
   nb::dict dict;
   dict["version"] = std::string(halfstep::kVersion);
@@ -250,6 +286,14 @@ class Core {
     }
     return metrics_of(metrics);
   }
+  nb::dict poll_events(uint64_t after, uint32_t limit) const {
+    halfstep::shard::PolledEvents polled;
+    {
+      const nb::gil_scoped_release unlocked;
+      polled = server_->poll_events(after, limit);
+    }
+    return events_of(polled);
+  }
   bool stop(uint32_t grace_ms) {
     const nb::gil_scoped_release unlocked;
     return server_->stop(grace_ms).ok();
@@ -284,6 +328,13 @@ NB_MODULE(_shard, m) {
            "What is really in force, as it was found at the start.")
       .def("metrics", &Core::metrics, nb::sig("def metrics(self) -> dict[str, typing.Any]"),
            "counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.")
+      .def("poll_events", &Core::poll_events, "after"_a, "limit"_a = 1000,
+           nb::sig("def poll_events(self, after: int, limit: int = 1000) -> dict[str, typing.Any]"),
+           "What came and went after event number `after` (0: from the oldest remembered on), at most `limit` events.\n\n"
+           "last: what to pass next time. lost: events in between that nobody can tell of any more. foreign: `after` is of\n"
+           "another start. events: number, time_s, kind, reason, namespace, layout_id; component, block_bytes, key (None:\n"
+           "forgotten), index_key; of stored ones parent (the last 8 bytes of its key, or None) and root; of unnamed ones "
+           "blocks.")
       .def("stop", &Core::stop, "grace_ms"_a,
            "End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.")
       .def("running", &Core::running)

@@ -109,6 +109,7 @@ class Store {
     config.seed = seed;
     config.options.policy = policy;
     config.options.rewrite_share = rewrite_share;
+    config.options.events_max = 0;  // nobody follows
     config.gather_blocks = config.sizing.gather_blocks();
     Fault fault;
     {

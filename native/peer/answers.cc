@@ -93,6 +93,7 @@ Status take_text(Request& request, const wire::TlvView& tlv) {
     return wire::for_counters(
         tlv.value, [&](std::string_view name, uint64_t value) { tell_sink(ticket, &value, sizeof(value), as_bytes(name)); });
   }
+  if (is(tlv, Tlv::Explanation) && request.opcode == wire::Opcode::Stat) tell_sink(ticket, "", 0, tlv.value);
   if (is(tlv, Tlv::Cursor) && request.opcode == wire::Opcode::List) {
     wire::CursorRecord cursor;
     if (Status s = wire::parse_cursor(tlv.value, &cursor); !s.ok()) return s;

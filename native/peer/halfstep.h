@@ -127,7 +127,8 @@ enum hs_operation {
   HS_OP_RENEW = 12,
   HS_OP_EXPIRE = 13,
   HS_OP_CLEAR = 14,
-  HS_OP_NAMESPACE_LIMIT = 15
+  HS_OP_NAMESPACE_LIMIT = 15,
+  HS_OP_EXPLAIN = 16
 };
 enum hs_order { HS_KEY_MAJOR = 0, HS_LAYER_MAJOR = 1 };
 enum hs_durability { HS_CACHE = 0, HS_PERSIST = 1 };
@@ -195,8 +196,9 @@ typedef struct hs_section {
 #define HS_PARENT_ROOT UINT64_MAX
 #define HS_PARENT_UNKNOWN (UINT64_MAX - 1)
 
-/* One entry of `list`, or one counter of `stat` (with several shards a name comes once per shard): called on the client's own
- * thread, before the terminal event; what it is shown dies with the call. It must not wait, nor call into this library. */
+/* One entry of `list`, one counter of `stat` (with several shards a name comes once per shard), or the answer to `explain`:
+ * called on the client's own thread, before the terminal event; what it is shown dies with the call. It must not wait, nor call
+ * into this library. */
 typedef void (*hs_text_sink)(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
 
 typedef struct hs_batch {
@@ -217,7 +219,8 @@ typedef struct hs_batch {
   /* list: cursor in (0 starts), next cursor out through `cursor_out` (0 = the end); the sink gets EntryRecord (40 bytes, see
    * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`,
    * and the two below it. hold, renew: milliseconds in `value`, 0 = without end, which is for persistent holds alone. expire:
-   * seconds in `value`, 0 = never. touch: leaf first, root last. clear: the layout's id in `layout_id`, 16 bytes.
+   * seconds in `value`, 0 = never. touch: leaf first, root last. clear: the layout's id in `layout_id`, 16 bytes. explain: the
+   * value of a KeyQuestion (see docs/wire-protocol.md) in `question`; the sink gets no record, and a JSON text as name.
    */
   uint64_t cursor;
   uint64_t* cursor_out;
@@ -230,9 +233,12 @@ typedef struct hs_batch {
   uint32_t sliding_ttl;   /* 1 = default_ttl_s counts from a block's last use */
   uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
   const uint8_t* layout_id;
+  const uint8_t* question;
+  uint64_t question_bytes;
   hs_text_sink sink;
   void* sink_context;
-  hs_answer* outcome; /* of the whole request where it has no items (list, stat, namespace, clear, renew, release all) */
+  hs_answer*
+      outcome; /* of the whole request where it has no items (list, stat, explain, namespace, clear, renew, release all) */
 } hs_batch;
 
 /* Always returns a ticket, whose terminal event comes whatever happens. 0 only for a batch that breaks a rule of this header

@@ -463,6 +463,7 @@ TEST(Halfstep, ABatchThatBreaksARuleIsRefusedWithASentence) {
          s.ranges = far;
          s.range_count = 1;
        }},
+      {"question: 0 bytes", [](hs_batch& b, hs_section&) { b.operation = HS_OP_EXPLAIN; }},
       {"parts, rows: null", [](hs_batch&, hs_section& s) { s.target_kind = HS_TARGET_ROWS; }},
   };
   for (const Refusal& refusal : kRefusals) {

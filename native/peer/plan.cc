@@ -1,6 +1,7 @@
 #include "peer/plan.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace halfstep::peer {
 namespace {
@@ -132,6 +133,11 @@ void plan(Ticket& ticket, const PlanLimits& limits, const std::function<Request&
     } else {
       ticket.say_whole({wire::Answer::Rejected, wire::Reason::Malformed});  // no cursor of ours
     }
+  } else if (ticket.operation == HS_OP_EXPLAIN) {
+    wire::KeyQuestionView question;
+    const Status parsed = wire::parse_key_question(ticket.question, &question);
+    assert(parsed.ok());  // or it would not have been submitted
+    add(parsed.ok() ? wire::route(question.engine_key, limits.shards) : 0);
   } else {
     add(0);
   }

@@ -24,7 +24,8 @@ wire::Opcode opcode_of(uint32_t operation) noexcept {
     case HS_OP_EXPIRE: return wire::Opcode::Expire;
     case HS_OP_CLEAR: return wire::Opcode::Clear;
     case HS_OP_LIST: return wire::Opcode::List;
-    case HS_OP_STAT: return wire::Opcode::Stat;
+    case HS_OP_STAT:
+    case HS_OP_EXPLAIN: return wire::Opcode::Stat;
     default: return wire::Opcode::Namespace;
   }
 }
@@ -59,7 +60,9 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       frame.tlv(wire::Tlv::Cursor,
                 wire::CursorRecord{.position = list_position(ticket->cursor, shards), .limit = ticket->limit});
       break;
-    case wire::Opcode::Stat: break;
+    case wire::Opcode::Stat:
+      if (!ticket->question.empty()) frame.tlv_bytes(wire::Tlv::KeyQuestion, ticket->question);
+      break;
     case wire::Opcode::Namespace: encode_namespace(frame); break;
     case wire::Opcode::Clear: frame.tlv(wire::Tlv::ClearedLayout, ticket->layout_id); break;
     default: {

@@ -199,7 +199,7 @@ Fault check_batch(const hs_batch& batch) {
   if (batch.struct_bytes != sizeof(hs_batch)) {
     return invalid("struct_bytes=" + number(batch.struct_bytes) + ": this library's hs_batch has " + number(sizeof(hs_batch)));
   }
-  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_NAMESPACE_LIMIT) {
+  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_EXPLAIN) {
     return invalid("operation=" + number(batch.operation) + ": no hs_operation");
   }
   if (batch.order > HS_LAYER_MAJOR) return invalid("order=" + number(batch.order) + ": no hs_order");
@@ -222,6 +222,13 @@ Fault check_batch(const hs_batch& batch) {
     return invalid("value=" + number(batch.value) + ": an expiry is at most 2^32 - 1 seconds away");
   }
   if (batch.operation == HS_OP_CLEAR && batch.layout_id == nullptr) return invalid("layout_id: null");
+  if (batch.operation == HS_OP_EXPLAIN) {
+    wire::KeyQuestionView question;
+    const auto* bytes = reinterpret_cast<const std::byte*>(batch.question);
+    if (batch.question == nullptr || !wire::parse_key_question({bytes, batch.question_bytes}, &question).ok()) {
+      return invalid("question: " + number(batch.question_bytes) + " bytes are no KeyQuestion");
+    }
+  }
   if (names_namespace(batch.operation)) {
     const size_t bytes = batch.text == nullptr ? 0 : std::strlen(batch.text);
     if (bytes == 0 || bytes > wire::kNamespaceBytesMax) {
@@ -262,6 +269,10 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
   ticket.sliding_ttl = batch.sliding_ttl != 0;
   ticket.persistent = batch.persistent != 0;
   if (batch.layout_id != nullptr) std::memcpy(ticket.layout_id.data(), batch.layout_id, ticket.layout_id.size());
+  if (batch.operation == HS_OP_EXPLAIN) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(batch.question);
+    ticket.question.assign(bytes, bytes + batch.question_bytes);
+  }
   ticket.sink = batch.sink;
   ticket.sink_context = batch.sink_context;
   ticket.outcome = batch.outcome;

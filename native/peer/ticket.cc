@@ -39,6 +39,7 @@ void Ticket::reset() {
   cursor_out = nullptr;
   limit = 0;
   text.clear();
+  question.clear();
   sink = nullptr;
   sink_context = nullptr;
   outcome = nullptr;

@@ -108,7 +108,8 @@ class Ticket {
   uint32_t default_ttl_s = 0;
   bool sliding_ttl = false;
   bool persistent = false;
-  wire::LayoutId layout_id{};  // clear
+  wire::LayoutId layout_id{};       // clear
+  std::vector<std::byte> question;  // explain
   hs_text_sink sink = nullptr;
   void* sink_context = nullptr;
   hs_answer* outcome = nullptr;
@@ -140,7 +141,7 @@ class Ticket {
 
   bool changes_store() const noexcept {
     return operation != HS_OP_GET && operation != HS_OP_MATCH && operation != HS_OP_LIST && operation != HS_OP_STAT &&
-           operation != HS_OP_TOUCH;
+           operation != HS_OP_EXPLAIN && operation != HS_OP_TOUCH;
   }
   bool is_get() const noexcept { return operation == HS_OP_GET; }
   bool is_put() const noexcept { return operation == HS_OP_PUT; }

@@ -13,6 +13,7 @@
 
 #include "base/crc.h"
 #include "base/hash.h"
+#include "store/explain.h"
 #include "store/store.h"
 
 namespace halfstep::shard {
@@ -251,6 +252,13 @@ class FakeStore final : public store::Store {
     finish_removes();
     return {};
   }
+  store::ScopeName name_of(uint32_t scope) const override { return {scopes_[scope - 1].name, scopes_[scope - 1].layout.id()}; }
+  const store::Events& events() const noexcept override { return events_; }
+  store::Explanation explain(const store::KeyQuestion& question) const override {
+    store::Explanation out;
+    out.lookups = static_cast<uint32_t>(question.components.size());
+    return out;
+  }
   const store::Counters& counters() const noexcept override { return counters_; }
   store::Gauges gauges() const noexcept override { return {}; }
 
@@ -322,6 +330,7 @@ class FakeStore final : public store::Store {
   }
 
   SlotPool& slots_;
+  store::Events events_{16};
   store::Geometry geometry_;
   store::RecoveryReport recovery_;
   store::Counters counters_;

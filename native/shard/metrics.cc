@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "store/events.h"
 #include "wire/names.h"
 
 namespace halfstep::shard {
@@ -163,6 +164,17 @@ void Counts::collect_requests(Metrics* out) const {
     const LatencyHistogram& latency = latencies_[at];
     out->latencies.push_back({name, {latency.counts().begin(), latency.counts().end()}, latency.sum_us()});
   }
+}
+
+void collect_events(const store::Events& events, Metrics* out) {
+  for (size_t number = 0; number < store::kEventReasons; ++number) {
+    const auto reason = static_cast<store::EventReason>(number);
+    out->counters.push_back(
+        {"halfstep_store_events_total",
+         {{"kind", store::event_kind_name(store::kind_of(reason))}, {"reason", store::event_reason_name(reason)}},
+         static_cast<double>(events.counted(reason))});
+  }
+  out->gauges.push_back({"halfstep_store_events_remembered", {}, static_cast<double>(events.newest() + 1 - events.oldest())});
 }
 
 void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out) {

@@ -79,6 +79,7 @@ class Counts {
   std::array<uint64_t, kProtocolErrors> protocol_errors_{};
 };
 
+void collect_events(const store::Events& events, Metrics* out);
 // What every namespace may have and has; their first label is its name.
 void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out);
 

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "shard/connection.h"
 #include "shard/reply.h"
+#include "shard/request_explain.h"
 #include "shard/shard.h"
 #include "shard/tlvs.h"
 #include "store/format.h"
@@ -252,7 +253,9 @@ void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
 }
 
 void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
-  if (!take_tlvs(connection, Opcode::Stat, id, body, {})) return;
+  TlvSlot slots[] = {{Tlv::KeyQuestion}};
+  if (!take_tlvs(connection, Opcode::Stat, id, body, slots)) return;
+  if (slots[0].there) return answer_explain(connection, id, slots[0].value);
   Shard& shard = connection.shard();
   Metrics metrics;
   shard.collect(&metrics);

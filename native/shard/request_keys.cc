@@ -33,18 +33,6 @@ void for_items(const wire::SectionView& section, Visit&& visit) {
   }
 }
 
-void answer_wrong_shard(Connection& connection, Opcode command, uint64_t id) {
-  constexpr AnswerReason kStatus{Answer::Rejected, Reason::WrongShard};
-  Shard& shard = connection.shard();
-  shard.counts().answer(command, kStatus);
-  Reply reply(connection, id);
-  reply.whole(kStatus, "a key of this request belongs to another shard; the map says where each is");
-  reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : shard.shard_map()) reply.frame().value().put(address);
-  reply.frame().close_tlv();
-  reply.send();
-}
-
 bool all_routed_here(const Shard& shard, const wire::RequestView& view) {
   const wire::HelloServer& hello = shard.hello();
   if (hello.shards == 1) return true;
@@ -159,6 +147,18 @@ void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, c
 }
 
 }  // namespace
+
+void answer_wrong_shard(Connection& connection, Opcode command, uint64_t id) {
+  constexpr AnswerReason kStatus{Answer::Rejected, Reason::WrongShard};
+  Shard& shard = connection.shard();
+  shard.counts().answer(command, kStatus);
+  Reply reply(connection, id);
+  reply.whole(kStatus, "a key of this request belongs to another shard; the map says where each is");
+  reply.frame().open_tlv(Tlv::ShardMap);
+  for (const wire::ShardAddress& address : shard.shard_map()) reply.frame().value().put(address);
+  reply.frame().close_tlv();
+  reply.send();
+}
 
 bool check_names(Connection& connection, Opcode command, uint64_t request_id, const wire::RequestView& view) {
   Shard& shard = connection.shard();
@@ -318,7 +318,10 @@ void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, Co
     for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
       store::Change& change = changes_[number++];
       change.key = shard().store().key_of({scope, component, key});
+      change.engine_key = key;
+      change.component = component;
       begin(change, view);
+      change.engine_key = {};  // the request's body does not live on
       return true;
     });
   }

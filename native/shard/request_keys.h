@@ -15,6 +15,7 @@ namespace halfstep::shard {
 // Every layout is one that this connection registered and whose scope is alive, and every key is this shard's. Otherwise the
 // request is answered as a whole (with the shard map where that is the remedy), and false comes back.
 bool check_names(Connection& connection, wire::Opcode command, uint64_t request_id, const wire::RequestView& view);
+void answer_wrong_shard(Connection& connection, wire::Opcode command, uint64_t id);
 
 void answer_match(Connection& connection, uint64_t id, ConstBytes body);
 void answer_touch(Connection& connection, uint64_t id, ConstBytes body);

@@ -236,6 +236,28 @@ TEST_F(KeysTest, RefusesTlvsThatDoNotBelongInARequestWithoutKeys) {
   }
 }
 
+TEST_F(KeysTest, AQuestionToStatIsAnsweredOrRefusedWithItsBound) {
+  auto client = open({});
+  uint64_t id = 100;
+  const auto ask = [&](wire::KeyQuestionHead head, wire::ComponentRange range) {
+    std::vector<std::byte> question;
+    Writer writer(question);
+    writer.put(head);
+    for (uint16_t i = 0; i < head.range_count; ++i) writer.put(range);
+    writer.put_bytes(as_bytes("key"));
+    return client->simple(Opcode::Stat, ++id, Tlv::KeyQuestion, question).whole;
+  };
+  EXPECT_EQ(ask({.range_count = 1, .key_bytes = 3}, {0, 4096}), (AnswerReason{Answer::Ok, Reason::None}));
+  EXPECT_EQ(ask({.range_count = 2, .key_bytes = 3}, {0, 4096}), (AnswerReason{Answer::Rejected, Reason::Limit}));
+  EXPECT_EQ(ask({.range_count = 9, .key_bytes = 3}, {0, 1}), (AnswerReason{Answer::Rejected, Reason::Limit}));
+  EXPECT_EQ(ask({.range_count = 1, .key_bytes = 4}, {0, 1}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  EXPECT_EQ(ask({.range_count = 1, .key_bytes = 3}, {0, 0}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  EXPECT_EQ(ask({.range_count = 1, .key_bytes = 3}, {0xFFFFFF, 2}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  EXPECT_EQ(ask({.flags = 1, .range_count = 1, .key_bytes = 3}, {1 << 24, 1}),
+            (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  EXPECT_EQ(ask({.flags = 2, .range_count = 0, .key_bytes = 3}, {}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
 TEST_F(KeysTest, RejectsACommandThatIsNotBuilt) {
   auto client = open({});
   EXPECT_EQ(client->simple(Opcode::Prefetch, 100, Tlv::Reason, {}).whole,

@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "net/socket.h"
+#include "shard/event_poll.h"
 #include "shard/shard.h"
 #include "shard/store_file.h"
 #include "wire/message.h"
@@ -107,6 +108,16 @@ class RunningServer final : public Server {
         promise.set_value(std::move(metrics));
       };
       if (shard_ == nullptr || !shard_->post(collect)) return last_metrics_;
+    }
+    return promise.get_future().get();
+  }
+
+  PolledEvents poll_events(uint64_t after, uint32_t limit) const override {
+    std::promise<PolledEvents> promise;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto poll = [&] { promise.set_value(shard::poll_events(shard_->store(), after, limit)); };
+      if (shard_ == nullptr || !shard_->post(poll)) return {.polled = {.last = after}, .events = {}};
     }
     return promise.get_future().get();
   }

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "io/backing.h"
 #include "io/engine.h"
+#include "store/events.h"
 #include "store/store.h"
 
 namespace halfstep::shard {
@@ -70,6 +71,17 @@ struct Metrics {
   std::vector<Histogram> latencies;
 };
 
+// Events of the store, copied for another thread.
+struct PolledEvent {
+  store::Event event;
+  std::string engine_key;  // empty: not remembered
+  store::ScopeName scope;
+};
+struct PolledEvents {
+  store::Events::Polled polled;
+  std::vector<PolledEvent> events;
+};
+
 class Server {
  public:
   // Opens or makes the store, recovers, listens, starts the shard threads. On a Fault nothing is left running or half made.
@@ -79,6 +91,8 @@ class Server {
   virtual const Facts& facts() const noexcept = 0;
   // A consistent copy, taken on the shard's thread; any thread may ask.
   virtual Metrics metrics() const = 0;
+  // Up to `limit` events after number `after`, taken on the shard's thread; none when it has ended. Any thread.
+  virtual PolledEvents poll_events(uint64_t after, uint32_t limit) const = 0;
   // No new requests, what is running gets `grace_ms`, then everything is sealed and flushed. Idempotent.
   virtual Status stop(uint32_t grace_ms) = 0;
   // False when a shard stopped by itself (another daemon took the store, the engine died): `why` says it.

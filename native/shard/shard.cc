@@ -185,6 +185,7 @@ void Shard::collect(Metrics* out) {
   }
   now.connections_open = connections_.size();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
+  collect_events(store_->events(), out);
   collect_namespaces(store_->namespaces(), out);
 }
 

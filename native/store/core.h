@@ -8,6 +8,7 @@
 #include <deque>
 
 #include "store/catalog.h"
+#include "store/events.h"
 #include "store/flusher.h"
 #include "store/geometry.h"
 #include "store/header.h"
@@ -44,7 +45,8 @@ inline uint64_t own_memory_bytes(uint32_t segments, uint64_t pool_bytes) noexcep
 inline constexpr uint64_t kMomentUs = 1'000'000;
 
 // Why a block left the index without anybody asking for it.
-enum class Eviction : uint8_t { Age, Expired, DeadScope, Quota, Unreadable };
+// Unreadable: its bytes failed their check; Failed: the device did.
+enum class Eviction : uint8_t { Age, Expired, DeadScope, Quota, Unreadable, Failed };
 
 // A moment of store time on the monotonic clock.
 inline uint64_t until_us_of(uint64_t until_s, uint64_t now_s, uint64_t now_us) noexcept {
@@ -66,6 +68,7 @@ struct Core {
         page_secret(header.page_secret()),
         rewrite_bytes(rewrite_buffer_bytes(places.geometry.segments, slots.capacity_bytes())),
         catalog({places.geometry.segments, places.geometry.segment_bytes, std::move(index)}, names),
+        events(options.events_max),
         flusher(engine, counters.flushes),
         log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
         memory(slots, own_memory_bytes(places.geometry.segments, slots.capacity_bytes()), options.write_share),
@@ -94,6 +97,7 @@ struct Core {
   Counters counters;
   Names names;
   Catalog catalog;
+  Events events;
   Flusher flusher;
   RecordLog log;
   Memory memory;
@@ -209,23 +213,45 @@ struct Core {
   // A key's last hold is gone.
   void unhold(const IndexKey& key) noexcept { catalog.set_held(key, false); }
   // Out of the index for this reason, or for a better one; what memory keeps of it goes, too.
-  void evict(const IndexKey& key, const Block& block, Eviction why) noexcept {
-    count_eviction(block, why);
-    forget(key, block.location);
+  void evict(const EventOf& name, const Block& block, Eviction why) {
+    note_removed(name, event_of(count_eviction(block, why)));
+    forget(name.key, block.location);
   }
   // The same for what the sweep takes out of the index, where no key is known: what memory keeps of it is stale (resident()).
-  void count_eviction(const Block& block, Eviction why) noexcept {
+  // Returns what it counted as.
+  Eviction count_eviction(const Block& block, Eviction why) noexcept {
     if (expired(block.expiry_s)) why = Eviction::Expired;
     if (!names.alive(block.scope)) why = Eviction::DeadScope;
     count_evictions(catalog.segment(block.location.segment), why, 1);
+    return why;
   }
   // All that is alive in the segment, without a look at its blocks.
-  void evict_all(Segment& segment) noexcept {
+  void evict_all(Segment& segment) {
     const Eviction why = segment.all_expired(store_time_s()) ? Eviction::Expired : Eviction::Age;
+    uint64_t unnamed = 0;
     for (const Share& share : segment.shares) {
-      count_evictions(segment, names.alive(catalog.scope_of(share)) ? why : Eviction::DeadScope, share.blocks);
+      const bool alive = names.alive(catalog.scope_of(share));
+      count_evictions(segment, alive ? why : Eviction::DeadScope, share.blocks);
+      unnamed += alive ? share.blocks : 0;
     }
+    if (unnamed > 0) events.note_unnamed(unnamed, store_time_s());
     catalog.void_segment(segment);
+  }
+  // For who follows. Blocks of a retired scope went with its Cleared.
+  void note_stored(const Extent& extent) {
+    EventOf of = about(extent.entry, extent.engine_key_bytes());
+    of.parent_kind = static_cast<Parent>((extent.entry.flags & format::kEntryParentMask) >> format::kEntryParentShift);
+    of.parent = of.parent_kind == Parent::Known ? extent.entry.parent : 0;
+    events.note(EventReason::Put, of, store_time_s());
+  }
+  void note_removed(const Extent& extent, EventReason why) {
+    note_removed(about(extent.entry, extent.engine_key_bytes()), why);
+  }
+  void note_removed(const EventOf& name, EventReason why) {
+    if (names.alive(name.scope)) events.note(why, name, store_time_s());
+  }
+  static EventOf about(const format::Entry& entry, ConstBytes engine_key) noexcept {
+    return {{entry.key_low, entry.key_high}, entry.scope, entry.component, entry.raw_bytes, engine_key};
   }
   // Out of index and memory.
   void forget(const IndexKey& key, const Location& location) noexcept {
@@ -258,14 +284,25 @@ struct Core {
  private:
   void count_evictions(Segment& segment, Eviction why, uint64_t blocks) noexcept {
     // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
-    if (why != Eviction::DeadScope && why != Eviction::Unreadable) segment.may_return = true;
+    const bool bad = why == Eviction::Unreadable || why == Eviction::Failed;
+    if (why != Eviction::DeadScope && !bad) segment.may_return = true;
     counters.blocks_evicted += blocks;
     switch (why) {
       case Eviction::Age: counters.blocks_evicted_age += blocks; break;
       case Eviction::Expired: counters.blocks_evicted_expired += blocks; break;
       case Eviction::DeadScope: counters.blocks_evicted_dead_scope += blocks; break;
       case Eviction::Quota: counters.blocks_evicted_quota += blocks; break;
-      case Eviction::Unreadable: counters.blocks_evicted_unreadable += blocks; break;
+      case Eviction::Unreadable:
+      case Eviction::Failed: counters.blocks_evicted_unreadable += blocks; break;
+    }
+  }
+  static EventReason event_of(Eviction why) noexcept {
+    switch (why) {
+      case Eviction::Expired: return EventReason::Expired;
+      case Eviction::Quota: return EventReason::Quota;
+      case Eviction::Unreadable: return EventReason::Corrupt;
+      case Eviction::Failed: return EventReason::Io;
+      default: return EventReason::Evicted;
     }
   }
   // For the log: whether there is a block that a record of this sequence applies to. Of one in frames nothing in memory says

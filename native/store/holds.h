@@ -93,6 +93,13 @@ class Holds {
       }
     }
   }
+  // visit(persistent, until_us) for each hold of the key, in no order; until_us kNoEnd: without end.
+  template <typename Visit>
+  void for_each_of(const IndexKey& key, Visit&& visit) const {
+    for (uint32_t node = head(by_key_, {key.low, key.high}); node != kNone; node = nodes_[node].same_key.next) {
+      visit(nodes_[node].persistent, nodes_[node].until_us);
+    }
+  }
   // When expire() could next have something to do; UINT64_MAX = never.
   uint64_t next_due_us() const noexcept { return due_ == 0 ? UINT64_MAX : (tick_ + 1) * tick_us_; }
 

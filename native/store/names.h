@@ -28,6 +28,7 @@ class Names {
     const wire::Layout* found = layout(scope);
     return found != nullptr && component.group() < found->groups().size() ? &found->groups()[component.group()] : nullptr;
   }
+  uint32_t scopes_end() const noexcept { return static_cast<uint32_t>(scopes_.size()); }  // above every scope's number
   uint32_t namespace_of(uint32_t scope) const noexcept { return alive(scope) ? scopes_[scope].namespace_number : 0; }
   uint32_t default_ttl_s(uint32_t scope) const noexcept;
   // The default TTL counts from the last use. 0: it does not, or there is none.

@@ -48,6 +48,7 @@ Extent* BlockReader::resolve(Read& read) {
   extent->entry.scope = block.scope;
   extent->entry.component = read.component.value;
   extent->entry.expiry_s = block.expiry_s;
+  extent->entry.created_s = 0;  // not known
   core_.memory.list(*extent);
   core_.memory.pin(*extent);
   fresh_.push_back(extent);
@@ -226,13 +227,20 @@ void BlockReader::checked() {
   const Segment& segment = core_.catalog.segment(extent.block.location.segment);
   const Block& block = extent.block;
   bool collision = false;
+  const wire::Component component{extent.entry.component};
+  EventOf name{extent.key, block.scope, component.value, core_.catalog.block_bytes(block, component), {}};
+  format::Entry named;  // as the frame's header says it, if that can be read
   for (uint32_t p = 0; check_.error == 0 && p < check_.bytes / kPageBytes; ++p) {
     format::PageHeader header;
     const PageAddress address{0, 0, segment.number, frame_page_of(block) + p, segment.generation};
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry entry = entry_at(frame_header_.page(p), i);
-      if (entry.page == block.location.page) collision = !(IndexKey{entry.key_low, entry.key_high} == extent.key);
+      if (entry.page != block.location.page) continue;
+      collision = !(IndexKey{entry.key_low, entry.key_high} == extent.key);
+      named = entry;
+      const bool whole = entry.engine_key_bytes <= format::kEngineKeyInline;
+      name = Core::about(named, ConstBytes(named.engine_key).first(whole ? entry.engine_key_bytes : 0));
     }
   }
   --core_.catalog.segment(extent.block.location.segment).reads_in_flight;
@@ -244,7 +252,7 @@ void BlockReader::checked() {
     const bool unreadable = extent.error != 0 && extent.error != -EBADMSG;
     ++(unreadable ? core_.counters.misses_io : core_.counters.misses_corrupt);
     if (core_.catalog.live(extent.key, block.location)) {
-      core_.evict(extent.key, block, Eviction::Unreadable);
+      core_.evict(name, block, unreadable ? Eviction::Failed : Eviction::Unreadable);
       core_.bury(extent.key);
     }
     finish(extent, unreadable ? Status(Code::IoError, extent.error) : Status(Code::Corrupt));

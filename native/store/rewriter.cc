@@ -44,7 +44,7 @@ void Rewriter::turn() {
   if (next_ordinal_ < request_.scanned.entries.size() && !gave_up_) return;
   if (moves_.empty()) {
     victim_ = nullptr;
-    request_.scanned = {};
+    if (!core_.events.enabled()) request_.scanned = {};
   } else if (!flush_asked_) {
     flush_asked_ = true;
     streams_.copies().want_flush();
@@ -212,7 +212,7 @@ void Rewriter::drop_unreadable(const Item& item, const Block& block) {
   ++failures_;
   if (!last_word_ || read_failed_) return;  // a device that answers with errors now may answer later
   const IndexKey key{item.found->entry.key_low, item.found->entry.key_high};
-  core_.evict(key, block, Eviction::Unreadable);
+  core_.evict(Core::about(item.found->entry, request_.scanned.key_of(*item.found)), block, Eviction::Unreadable);
   core_.bury(key);
 }
 

@@ -38,6 +38,8 @@ class Rewriter {
   // Of the last pass.
   bool gave_up() const noexcept { return gave_up_; }
   bool copies_failed() const noexcept { return failures_ > 0; }
+  // Empty when nobody remembers events, or it was taken.
+  ScannedSegment take_roll() noexcept { return std::exchange(request_.scanned, {}); }
 
   // From the writer: the frame has landed, or the copy will never be in one.
   void landed(Extent& copy, uint32_t end_page);

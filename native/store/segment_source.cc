@@ -6,6 +6,7 @@
 #include "store/mutant.h"
 #include "store/rewriter.h"
 #include "store/streams.h"
+#include "store/teller.h"
 
 namespace halfstep::store {
 namespace {
@@ -18,15 +19,15 @@ constexpr size_t kYoungShare = 4;        // of the segments, those written last:
 
 }  // namespace
 
-SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy)
-    : core_(core), policy_(policy), discarder_(core), before_us_(core.clock.now_us()) {
+SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy, Teller& teller)
+    : core_(core), policy_(policy), teller_(teller), discarder_(core), before_us_(core.clock.now_us()) {
   ready_.reserve(kReadyMax);
   candidates_.reserve(core.catalog.segment_count());
   by_age_.reserve(core.catalog.segment_count());
 }
 
 Segment* SegmentSource::take(bool for_copies) noexcept {
-  const bool leave_one = !for_copies && (reserve_ || (victim_ != nullptr && !victim_empty_));
+  const bool leave_one = !for_copies && (reserve_ || (victim_ != nullptr && stage_ == Stage::Copying));
   if (ready_.size() <= (leave_one ? 1U : 0U)) return nullptr;
   // One that waits for its discard goes without, when there is no other; a part of it under way has to land first.
   auto at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return !discarder_.has(*s); });
@@ -150,7 +151,7 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   if (core_.log.crowded() && (!needy || !ready_.empty())) {
     if (Segment* segment = relieve_log(streams); segment != nullptr) {
       victim_forced_ = true;
-      reclaim(*segment, rewriter);
+      reclaim(*segment, streams, rewriter);
     }
     return;
   }
@@ -171,18 +172,24 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   if (segment == nullptr) return;
   exhausted_ = false;
   victim_forced_ = core_.log.crowded();
-  reclaim(*segment, rewriter);
+  reclaim(*segment, streams, rewriter);
 }
 
-void SegmentSource::reclaim(Segment& segment, Rewriter& rewriter) {
+void SegmentSource::reclaim(Segment& segment, Streams& streams, Rewriter& rewriter) {
   const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched};
   const bool expired = segment.all_expired(core_.store_time_s());
-  if (segment.state == SegmentState::Free || expired || pages_worth(candidate) == 0 || !rewriter.enabled()) {
+  if (segment.state == SegmentState::Free) {
     evict_all(segment);
     return log_generation(segment);
   }
   victim_ = &segment;
-  victim_empty_ = paused_ = false;
+  paused_ = false;
+  if (expired || pages_worth(candidate) == 0 || !rewriter.enabled()) {
+    passes_ = 0;
+    empty_victim({});
+    return go_on(streams, rewriter);
+  }
+  stage_ = Stage::Copying;
   passes_ = 1;
   rewriter.start(segment, false);
 }
@@ -194,7 +201,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
     if (streams.copies().starved() && ready_.empty()) rewriter.give_up();
     return;
   }
-  if (!victim_empty_) {
+  if (stage_ == Stage::Copying) {
     const bool again = passes_ < kPassesMax && (victim.held_blocks > 0 || rewriter.copies_failed()) && !rewriter.gave_up();
     if (again) {
       paused_ = !paused_ && !hurried_ && rewriter.copies_failed();
@@ -207,20 +214,43 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
     }
     if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
       victim_ = nullptr;
+      (void)rewriter.take_roll();
+      retry_at_us_ = core_.clock.now_us() + kRetryUs;
+      return;
+    }
+    empty_victim(rewriter.take_roll());
+  }
+  if (stage_ == Stage::Naming) {
+    if (teller_.emptying()) return;
+    // Meanwhile somebody may have taken a hold.
+    const bool stays = victim.held_blocks > 0 && !victim_forced_ && !victim.all_expired(core_.store_time_s());
+    if (stays && rewriter.enabled() && passes_ < kPassesMax) {
+      stage_ = Stage::Copying;
+      ++passes_;
+      return rewriter.start(victim, passes_ == kPassesMax);
+    }
+    if (stays) {
+      victim_ = nullptr;
       retry_at_us_ = core_.clock.now_us() + kRetryUs;
       return;
     }
     evict_all(victim);
-    victim_empty_ = true;
+    stage_ = Stage::Voided;
   }
   if (!at_rest(victim, streams)) return;
   victim_ = nullptr;
   log_generation(victim);
 }
 
+void SegmentSource::empty_victim(ScannedSegment roll) {
+  stage_ = Stage::Naming;
+  teller_.empty(*victim_, std::move(roll), victim_forced_);
+}
+
 void SegmentSource::evict_all(Segment& segment) {
   segment.records_missing = true;  // until its new generation is on media, a restart may find them again
   core_.evict_all(segment);
+  teller_.voided(segment);
 }
 
 // Nothing of it is alive any more.
@@ -250,15 +280,15 @@ void SegmentSource::log_generation(Segment& segment) {
   pending.owner = this;
   pending.done = [](RecordLog::Pending& done, Status status) {
     auto* self = static_cast<SegmentSource*>(done.owner);
-    const uint64_t generation = done.record.sequence;
+    const format::Record record = done.record;
     self->core_.give_pending(done);
-    self->logged(*self->logging_, generation, status);
+    self->logged(*self->logging_, record, status);
   };
   if (HALFSTEP_MUTANT(DiscardEarly)) discarder_.add(segment);
   HALFSTEP_MUTANT(ReuseBeforeLogged) ? pending.done(pending, {}) : core_.log.append(pending);
 }
 
-void SegmentSource::logged(Segment& segment, uint64_t generation, Status status) {
+void SegmentSource::logged(Segment& segment, const format::Record& record, Status status) {
   logging_ = nullptr;
   if (!status.ok()) {
     // Whether the record is on media is unknown. If not, the old frames are still there for a restart to find, so that the
@@ -267,9 +297,9 @@ void SegmentSource::logged(Segment& segment, uint64_t generation, Status status)
     retry_at_us_ = core_.clock.now_us() + kRetryUs;
     return;
   }
-  segment.generation = generation;
+  segment.generation = record.sequence;
   segment.records_missing = false;
-  if (segment.write_errors >= kWriteErrorsMax) {
+  if (record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)) {
     segment.state = SegmentState::Bad;
     ++core_.counters.segments_bad;
   } else if (ready_.size() >= kReadyMax) {

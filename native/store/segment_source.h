@@ -14,15 +14,17 @@
 #include "store/core.h"
 #include "store/discarder.h"
 #include "store/policy.h"
+#include "store/segment_scan.h"
 
 namespace halfstep::store {
 
 class Rewriter;
 class Streams;
+class Teller;
 
 class SegmentSource {
  public:
-  SegmentSource(Core& core, ReclaimPolicy& policy);
+  SegmentSource(Core& core, ReclaimPolicy& policy, Teller& teller);
 
   // A segment that is ready, now Open; null when there is none yet.
   Segment* take(bool for_copies) noexcept;
@@ -54,20 +56,24 @@ class SegmentSource {
   uint64_t pages_worth(const Candidate& candidate) const noexcept;
   Segment* relieve_log(Streams& streams);
   void go_on(Streams& streams, Rewriter& rewriter);
-  void reclaim(Segment& segment, Rewriter& rewriter);
+  void reclaim(Segment& segment, Streams& streams, Rewriter& rewriter);
+  void empty_victim(ScannedSegment roll);
   void evict_all(Segment& segment);
   void log_generation(Segment& segment);
-  void logged(Segment& segment, uint64_t generation, Status status);
+  void logged(Segment& segment, const format::Record& record, Status status);
 
+  // Of the victim: what is worth keeping is being copied; the rest is being named (teller.h); the last readers are awaited.
+  enum class Stage : uint8_t { Copying, Naming, Voided };
   static constexpr size_t kReadyMax = 4;  // as many as writers
 
   Core& core_;
   ReclaimPolicy& policy_;
+  Teller& teller_;
   Discarder discarder_;
   std::vector<Segment*> ready_;  // some of them with the discarder
-  Segment* victim_ = nullptr;    // what is worth keeping of it is being copied, or the last readers are awaited
+  Segment* victim_ = nullptr;    // being reclaimed
+  Stage stage_ = Stage::Copying;
   bool victim_forced_ = false;
-  bool victim_empty_ = false;
   bool paused_ = false;  // before a pass that follows failures
   uint32_t passes_ = 0;
   Segment* logging_ = nullptr;

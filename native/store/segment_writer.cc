@@ -129,6 +129,7 @@ void SegmentWriter::drop_pending(Extent& extent) {
   if (extent.is_copy()) return extent.rewriter->failed(extent);
   core_.names.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
   if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
+  if (extent.listed) core_.note_removed(extent, EventReason::Expired);
   extent.write = nullptr;
   core_.memory.unlist(extent);
   core_.memory.set_state(extent, ExtentState::Clean);
@@ -431,7 +432,10 @@ void SegmentWriter::retry(Extent& extent) {
   ++core_.counters.writes_failed;
   if (extent.write != nullptr) answer(*extent.write, there ? Status(Code::IoError) : Status());
   extent.write = nullptr;
-  if (there) core_.bury(extent.key);
+  if (there) {
+    core_.note_removed(extent, EventReason::Io);
+    core_.bury(extent.key);
+  }
   core_.memory.unlist(extent);
   core_.memory.set_state(extent, ExtentState::Clean);
   core_.memory.settle(extent);
@@ -531,6 +535,7 @@ void SegmentWriter::flush_failed(Segment& segment) {
     const IndexKey key{found.entry.key_low, found.entry.key_high};
     const Location location = core_.catalog.location_of(segment, found.entry);
     if (!core_.catalog.live(key, location)) continue;
+    core_.note_removed(Core::about(found.entry, segment.roll->key_of(found)), EventReason::Io);
     core_.forget(key, location);
     core_.bury(key);
   }

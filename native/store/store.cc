@@ -176,6 +176,7 @@ void StoreImpl::commit_write(Write& write) {
   sweeper_.note_expiry(entry.expiry_s);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
+  core_.note_stored(extent);
   streams_.commit(extent);
 }
 
@@ -201,6 +202,7 @@ void StoreImpl::turn() {
     pruner_.turn();
     sweeper_.turn();
     rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
+    teller_.turn();
     source_.turn(streams_, rewriter_);
     streams_.turn();
     source_.discard_turn();
@@ -231,7 +233,8 @@ void StoreImpl::count_metadata() noexcept {
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
-                   core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us()});
+                   core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us(),
+                   teller_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {

@@ -128,8 +128,10 @@ struct Change {
   void* store_own = nullptr;
   bool store_fresh_pin = false;
 
-  uint64_t holder = 0;  // hold, release: whose
-  uint64_t for_s = 0;   // hold, expire: from now on; 0 = without end
+  ConstBytes engine_key;      // remove: for its event, read inside the call; empty: nobody knows it
+  wire::Component component;  // remove: for its event
+  uint64_t holder = 0;        // hold, release: whose
+  uint64_t for_s = 0;         // hold, expire: from now on; 0 = without end
 };
 using Remove = Change;
 
@@ -194,6 +196,16 @@ struct NamespaceInfo {
   uint64_t pinned_bytes = 0;
 };
 
+// What a scope stands for, or stood for as far as that is remembered (events.h): else nothing.
+struct ScopeName {
+  std::string name_space;
+  wire::LayoutId layout{};
+};
+
+class Events;
+struct Explanation;
+struct KeyQuestion;
+
 struct RecoveryReport {
   uint64_t blocks = 0, bytes = 0, micros = 0;
   uint64_t segments_by_footer = 0, segments_by_frames = 0, segments_empty = 0, segments_bad = 0;
@@ -242,6 +254,7 @@ struct Options {
   uint64_t rewrite_bytes_per_day = 0;
   // A block device is told what is empty, at most so fast (0 = never): reads may be slower meanwhile.
   uint64_t discard_bytes_per_s = uint64_t{1} << 30;
+  uint32_t events_max = 65'536;  // that are remembered (events.h), about 112 bytes each
 };
 
 class Store {
@@ -279,6 +292,7 @@ class Store {
   virtual uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept = 0;
   // Null for a scope that is not alive.
   virtual const wire::Layout* layout_of(uint32_t scope) const noexcept = 0;
+  virtual ScopeName name_of(uint32_t scope) const = 0;
   virtual IndexKey key_of(const BlockName& name) const noexcept = 0;
 
   // Blocks -----------------------------------------------------------------------------------------------------------------
@@ -328,6 +342,10 @@ class Store {
 
   virtual const Counters& counters() const noexcept = 0;
   virtual Gauges gauges() const noexcept = 0;
+  // What came and went since the start, as far as memory reaches.
+  virtual const Events& events() const noexcept = 0;
+  // What is known of an engine key (explain.h): of its blocks that are there, and of those that went.
+  virtual Explanation explain(const KeyQuestion& question) const = 0;
 };
 
 // Detail of Throttled from begin_write() and of changes.

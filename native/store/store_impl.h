@@ -2,6 +2,7 @@
 //   store.cc        blocks: find, put, and what drives it all once per turn
 //   store_life.cc   remove, touch, expire, holds
 //   store_names.cc  namespaces, layouts, clear
+//   store_explain.cc  what is known of one key
 //   store_open.cc   format, open, close
 // Thread: the shard's.
 #pragma once
@@ -9,6 +10,7 @@
 #include <deque>
 
 #include "store/core.h"
+#include "store/explain.h"
 #include "store/header_io.h"
 #include "store/lister.h"
 #include "store/pruner.h"
@@ -32,16 +34,20 @@ class StoreImpl final : public Store {
         header_writer_(engine, core_.flusher, core_.header),
         reader_(core_),
         rolls_(core_),
-        source_(core_, *policy_),
+        teller_(core_, rolls_),
+        source_(core_, *policy_, teller_),
         streams_(core_, source_),
         rewriter_(core_, streams_, rolls_, *policy_),
         sealer_(core_),
         touch_map_(core_, rolls_),
-        sweeper_(core_, rolls_),
+        sweeper_(core_, rolls_, teller_),
         pruner_(core_, rolls_),
         lister_(core_, rolls_) {}
 
-  Status recover_now() { return recover(core_, &report_); }
+  Status recover_now() {
+    known_namespaces_ = core_.header.namespaces;
+    return recover(core_, &report_);
+  }
   RecoveryReport& report() noexcept { return report_; }
 
   const Geometry& geometry() const noexcept override { return core_.places.geometry; }
@@ -58,6 +64,7 @@ class StoreImpl final : public Store {
                        std::function<void(Status, uint32_t scope)> done) override;
   uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept override;
   const wire::Layout* layout_of(uint32_t scope) const noexcept override { return core_.names.layout(scope); }
+  ScopeName name_of(uint32_t scope) const override;
   IndexKey key_of(const BlockName& name) const noexcept override;
 
   Found find(const Sought& sought) noexcept override;
@@ -85,17 +92,22 @@ class StoreImpl final : public Store {
 
   const Counters& counters() const noexcept override { return core_.counters; }
   Gauges gauges() const noexcept override;
+  const Events& events() const noexcept override { return core_.events; }
+  Explanation explain(const KeyQuestion& question) const override;
 
  private:
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
   bool present(const IndexKey& key) noexcept;
   bool present(const Block& block) noexcept;
   bool present(const Extent& dirty) noexcept;
+  std::vector<RetiredScope> living_scopes() const;
+  void note_cleared(std::span<const RetiredScope> before);
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   bool absent_remove_due() const noexcept {
     return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
   }
   void answer_absent_removes();
+  void note_removed(const Change& change, bool there);
   bool log_takes_life();
   bool find_dead_pins(const Holds::Pinned& wanted);
   // Logs the record for the change's key; `change` is answered when it is on media.
@@ -108,6 +120,7 @@ class StoreImpl final : public Store {
   HeaderWriter header_writer_;
   BlockReader reader_;
   RollReader rolls_;
+  Teller teller_;
   SegmentSource source_;
   Streams streams_;
   Rewriter rewriter_;
@@ -118,6 +131,8 @@ class StoreImpl final : public Store {
   Lister lister_;
   uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
+  // As `names` has them: those that a change has deleted, too, until it is told.
+  std::vector<StoredNamespace> known_namespaces_;
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.

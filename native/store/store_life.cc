@@ -22,6 +22,7 @@ void StoreImpl::remove(Change& change) {
   const bool there = present(change.key);
   // An expired block counts as absent, but needs its tombstone: the clock may go back.
   bool stored = there;
+  note_removed(change, there);
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
   Extent* extent = core_.memory.find(change.key);
   if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(DeletedStaysHot)) {
@@ -56,6 +57,17 @@ void StoreImpl::remove(Change& change) {
         done->done(*done);
       },
       &change);
+}
+
+// What goes by this remove, or went before it by its own time and was not swept yet.
+void StoreImpl::note_removed(const Change& change, bool there) {
+  const EventReason why = there ? EventReason::Deleted : EventReason::Expired;
+  const Extent* extent = core_.memory.find(change.key);
+  if (extent != nullptr && extent->state == ExtentState::Dirty && extent->listed) return core_.note_removed(*extent, why);
+  const Block block = core_.catalog.find(change.key);
+  if (!block) return;
+  const uint32_t bytes = core_.catalog.block_bytes(block, change.component);
+  core_.note_removed({change.key, block.scope, change.component.value, bytes, change.engine_key}, why);
 }
 
 void StoreImpl::answer_absent_removes() {

@@ -49,9 +49,47 @@ void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::f
         return change(state);
       },
       [this, done = std::move(done)](Status status) {
-        if (core_.names.refresh(core_.header)) sweeper_.want_pass();
+        const std::vector<RetiredScope> before = living_scopes();
+        if (core_.names.refresh(core_.header)) {
+          note_cleared(before);
+          sweeper_.want_pass();
+        }
+        known_namespaces_ = core_.header.namespaces;
         done(status);
       });
+}
+
+ScopeName StoreImpl::name_of(uint32_t scope) const {
+  if (core_.names.alive(scope)) {
+    for (const StoredNamespace& n : known_namespaces_) {
+      if (n.record.number == core_.names.namespace_of(scope)) return {n.name, core_.names.layout(scope)->id()};
+    }
+  }
+  for (const RetiredScope& retired : core_.events.retired()) {
+    if (retired.scope == scope) return retired.name;
+  }
+  return {};
+}
+
+std::vector<RetiredScope> StoreImpl::living_scopes() const {
+  std::vector<RetiredScope> scopes;
+  for (uint32_t scope = 1; scope < core_.names.scopes_end(); ++scope) {
+    if (!core_.names.alive(scope)) continue;
+    scopes.push_back({0, 0, scope, core_.names.namespace_of(scope), name_of(scope), {}});
+  }
+  return scopes;
+}
+
+void StoreImpl::note_cleared(std::span<const RetiredScope> before) {
+  const auto& spaces = core_.header.namespaces;
+  for (RetiredScope scope : before) {
+    if (core_.names.alive(scope.scope)) continue;
+    const auto same = [&](const StoredNamespace& n) { return n.record.number == scope.namespace_number; };
+    const bool kept = std::any_of(spaces.begin(), spaces.end(), same);
+    scope.reason = kept ? EventReason::LayoutCleared : EventReason::NamespaceDeleted;
+    scope.time_s = core_.store_time_s();
+    core_.events.note_cleared(scope);
+  }
 }
 
 void StoreImpl::create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) {

@@ -105,6 +105,7 @@ Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const
 
 Status StoreImpl::close() {
   closing_ = true;
+  teller_.stop();
   streams_.hurry();
   source_.hurry();
   streams_.close_open_segments();

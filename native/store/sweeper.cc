@@ -2,7 +2,7 @@
 
 namespace halfstep::store {
 
-Sweeper::Sweeper(Core& core, RollReader& rolls) : core_(core), rolls_(rolls) {
+Sweeper::Sweeper(Core& core, RollReader& rolls, Teller& teller) : core_(core), rolls_(rolls), teller_(teller) {
   request_.owner = this;
   request_.done = [](RollRequest& request) { static_cast<Sweeper*>(request.owner)->rolled_ = true; };
 }
@@ -44,6 +44,7 @@ void Sweeper::go_on_with_lap() {
       return false;
     }
     core_.count_eviction(block, Eviction::Expired);
+    teller_.dropped(block);
     return lap_dropped_ = true;
   });
   if (!ended) return;
@@ -104,7 +105,7 @@ void Sweeper::go_on_with_quota() {
     const IndexKey key{found.entry.key_low, found.entry.key_high};
     const Block block = core_.catalog.find(key);
     if (!(block.location == core_.catalog.location_of(segment, found.entry)) || block.held) continue;
-    core_.evict(key, block, Eviction::Quota);
+    core_.evict(Core::about(found.entry, roll->key_of(found)), block, Eviction::Quota);
     core_.holds.unpin_all(key, [](const IndexKey&) {});
   }
 }

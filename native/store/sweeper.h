@@ -11,12 +11,13 @@
 #include <vector>
 
 #include "store/roll_reader.h"
+#include "store/teller.h"
 
 namespace halfstep::store {
 
 class Sweeper {
  public:
-  Sweeper(Core& core, RollReader& rolls);
+  Sweeper(Core& core, RollReader& rolls, Teller& teller);
 
   void turn();
   // Scopes were retired.
@@ -48,6 +49,7 @@ class Sweeper {
 
   Core& core_;
   RollReader& rolls_;
+  Teller& teller_;
   bool wanted_ = true;  // the first lap learns when blocks expire
   uint32_t next_expiry_s_ = UINT32_MAX;
   uint64_t lap_not_before_us_ = 0;

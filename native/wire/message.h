@@ -108,10 +108,13 @@ enum class Tlv : uint16_t {
   Expiry = 26,
   ClearedLayout = 27,
   PinBudget = 28,
+  Explanation = 30,
+  KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
-  return kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget);
+  return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
+         kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::KeyQuestion);
 }
 
 struct TlvView {

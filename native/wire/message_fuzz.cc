@@ -76,6 +76,13 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::Batch: return record<Batch>(tlv.value, parse_batch);
     case Tlv::Owner: return record<OwnerRecord>(tlv.value, parse_owner);
     case Tlv::Until: return record<UntilRecord>(tlv.value, parse_until);
+    case Tlv::KeyQuestion: {
+      KeyQuestionView question;
+      if (!parse_key_question(tlv.value, &question).ok()) return;
+      if (question.engine_key.empty() || question.ranges.size() > kQuestionRangesMax) std::abort();
+      touch(question.engine_key);
+      return touch_all(question.ranges);
+    }
     case Tlv::Expiry: return record<ExpiryRecord>(tlv.value, parse_expiry);
     case Tlv::ClearedLayout: return record<LayoutId>(tlv.value, parse_layout_id);
     case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);

@@ -115,6 +115,27 @@ Status parse_cursor(ConstBytes value, CursorRecord* out) noexcept {
   return load_exact(value, out) && out->reserved == 0 ? Status() : Status(Code::Invalid);
 }
 
+Status parse_key_question(ConstBytes value, KeyQuestionView* out) noexcept {
+  Reader reader(value);
+  out->head = reader.take<KeyQuestionHead>();
+  if (reader.failed() || out->head.reserved != 0 || (out->head.flags & ~kQuestionEveryGroup) != 0) return Code::Invalid;
+  if (out->head.range_count > kQuestionRangesMax) return Code::TooLarge;
+  if (out->head.key_bytes == 0) return Code::Invalid;
+  out->ranges = PackedArray<ComponentRange>(reader.take_bytes(out->head.range_count * sizeof(ComponentRange)));
+  out->engine_key = reader.take_bytes(out->head.key_bytes);
+  if (reader.failed() || reader.left() > 0) return Code::Invalid;
+  const bool every_group = (out->head.flags & kQuestionEveryGroup) != 0;
+  uint64_t components = 0;
+  for (uint32_t r = 0; r < out->ranges.size(); ++r) {
+    const ComponentRange range = out->ranges[r];
+    const uint64_t last = uint64_t{range.first} + range.count - 1;
+    if (range.count == 0 || last >> 24 != range.first >> 24) return Code::Invalid;
+    if (every_group && Component{range.first}.group() != 0) return Code::Invalid;
+    components += range.count;
+  }
+  return components > kQuestionComponentsMax ? Status(Code::TooLarge) : Status();
+}
+
 Status parse_namespace_name(ConstBytes value, std::string_view* out) noexcept {
   if (value.empty() || value.size() > kNamespaceBytesMax || !valid_utf8(value)) {
     return Code::Invalid;

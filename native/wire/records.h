@@ -225,6 +225,23 @@ struct PinBudgetRecord {  // with an action; where it is absent: create 0, limit
 };
 static_assert(sizeof(PinBudgetRecord) == 8);
 
+// KeyQuestion = KeyQuestionHead, ComponentRange[range_count], engine key: what does the server know of it?
+struct KeyQuestionHead {
+  uint32_t flags = 0;  // kQuestionEveryGroup
+  uint16_t range_count = 0;
+  uint8_t key_bytes = 0;
+  uint8_t reserved = 0;
+};
+static_assert(sizeof(KeyQuestionHead) == 8);
+struct ComponentRange {
+  uint32_t first = 0;
+  uint32_t count = 0;  // consecutive components, all of one group
+};
+static_assert(sizeof(ComponentRange) == 8);
+inline constexpr uint32_t kQuestionEveryGroup = 1;  // the ranges are of group 0 and mean every group of each layout
+inline constexpr uint32_t kQuestionRangesMax = 8;
+inline constexpr uint32_t kQuestionComponentsMax = 4096;  // all ranges together
+
 // ---- Within a request ----------------------------------------------------------------------------------------------------
 
 inline constexpr uint16_t kRunAborted = 1;  // the bytes of this run are void (zero-filled): the sender had to stop
@@ -342,6 +359,14 @@ class PackedArray {
  private:
   ConstBytes bytes_;
 };
+
+struct KeyQuestionView {
+  KeyQuestionHead head;
+  PackedArray<ComponentRange> ranges;
+  ConstBytes engine_key;
+};
+// TooLarge: more ranges or components than a question may have.
+Status parse_key_question(ConstBytes value, KeyQuestionView* out) noexcept;
 
 Status parse_shard_map(ConstBytes value, PackedArray<ShardAddress>* out) noexcept;
 

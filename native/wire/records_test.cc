@@ -57,6 +57,12 @@ std::vector<Parser> parsers() {
       fixed("hello_client", HelloClient{}, parse_hello_client),
       fixed("hello_server", good_hello_server(), parse_hello_server),
       fixed("batch", Batch{}, parse_batch),
+      {"key_question",
+       packed(KeyQuestionHead{.range_count = 1, .key_bytes = 3}, ComponentRange{.first = 7, .count = 2}) + text("key"),
+       [](ConstBytes value) {
+         KeyQuestionView out;
+         return parse_key_question(value, &out);
+       }},
       fixed("owner", OwnerRecord{.owner = 1}, parse_owner),
       fixed("cancel", CancelRecord{}, parse_cancel),
       fixed("namespace_action", NamespaceRecord{}, parse_namespace_action),

@@ -149,6 +149,15 @@ class Server:
         counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.
         """
 
+    def poll_events(self, after: int, limit: int = 1000) -> dict[str, Any]:
+        """
+        What came and went after event number `after` (0: from the oldest remembered on), at most `limit` events.
+
+        last: what to pass next time. lost: events in between that nobody can tell of any more. foreign: `after` is of
+        another start. events: number, time_s, kind, reason, namespace, layout_id; component, block_bytes, key (None:
+        forgotten), index_key; of stored ones parent (the last 8 bytes of its key, or None) and root; of unnamed ones blocks.
+        """
+
     def stop(self, grace_ms: int) -> bool:
         """
         End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.

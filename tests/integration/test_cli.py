@@ -366,3 +366,86 @@ def test_an_unknown_namespace_is_refused_by_name(run: Run, daemon: Any) -> None:
 
 def test_an_option_goes_before_the_environment(run: Run, daemon: Any, nobody: str, key: str) -> None:
     assert run("put", "-", "--key", key, "--url", daemon.url, stdin=b"x", url=nobody).returncode == 0
+
+
+# ---- explain
+
+
+def explain(run: Run, *arguments: str) -> dict[str, Any]:
+    done = run("explain", *arguments, "--json")
+    assert done.stderr == b""
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (0 if told["verdict"] == "there" else 1)
+    return told
+
+
+def test_explain_says_where_a_block_is_and_what_keeps_it(run: Run, key: str, files: halfstep.Client) -> None:
+    assert run("put", "-", "--key", key, "--ttl", "1000", stdin=content(5000)).returncode == 0
+    files.hold([key.encode()], owner=7, seconds=30, first_component=LAST_CELL)
+    told = explain(run, key)
+    (block,) = told["blocks"]
+    assert told["verdict"] == "there"
+    assert block["component"] == LAST_CELL
+    assert block["block_bytes"] == 5000
+    assert block["where"]["flash"]
+    assert block["where"]["on_media"]
+    assert block["expiry_s"] == block["created_s"] + 1000
+    assert [hold["persistent"] for hold in block["holds"]] == [False]
+    assert [event["kind"] for event in block["events"]] == ["stored"]
+    text = run("explain", key).stdout.decode()
+    assert f"{key}: there, 1 block(s)" in text
+    assert "lease, " in text
+    assert "segment " in text
+
+
+def test_explain_says_when_and_why_a_block_went(run: Run, key: str) -> None:
+    assert run("put", "-", "--key", key, stdin=content(5000)).returncode == 0
+    assert run("rm", key).returncode == 0
+    told = explain(run, key)
+    (block,) = told["blocks"]
+    assert told["verdict"] == "gone"
+    assert [event["reason"] for event in block["events"]] == ["put", "deleted"]
+    done = run("explain", key)
+    assert done.returncode == 1
+    assert "a client deleted it" in done.stdout.decode()
+
+
+def test_explain_says_that_a_layout_was_cleared(run: Run, key: str, daemon: Any) -> None:
+    layout = halfstep.Layout.opaque("explain", process=os.getpid())
+    with halfstep.connect(daemon.url, layout=layout, required=True) as client:
+        client.put([key.encode()], [content(100)])
+        client.clear()
+    told = explain(run, key)
+    (block,) = told["blocks"]
+    assert told["verdict"] == "gone"
+    assert block["layout"] == layout.id.hex()
+    assert block["layout_cleared"]
+    assert "its layout was cleared" in run("explain", key).stdout.decode()
+
+
+def test_explain_says_how_far_its_memory_reaches(run: Run, key: str) -> None:
+    told = explain(run, key)
+    assert told["verdict"] == "never_seen"
+    assert told["blocks"] == []
+    assert told["whole"]
+    assert f"{key}: never seen, as far as memory reaches" in run("explain", key).stdout.decode()
+
+
+def test_explain_finds_a_component_that_nobody_would_guess(run: Run, key: str, files: halfstep.Client) -> None:
+    component = 12_345
+    files.put([key.encode()], [content(100)], first_component=component)
+    assert [block["component"] for block in explain(run, key)["blocks"]] == [component]
+    assert [block["component"] for block in explain(run, key, "--component", str(component))["blocks"]] == [component]
+    assert explain(run, key, "--layout", "f" * 32)["verdict"] == "never_seen"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("hex:zz",), "pairs of hexadecimal digits"),
+        (("k", "--layout", "xyz"), "up to 32 hexadecimal digits"),
+        (("x" * 256,), "1 to 255"),
+    ],
+)
+def test_explain_names_what_is_wrong(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    assert told in error_of(run("explain", *arguments))

@@ -10,19 +10,21 @@ from __future__ import annotations
 import atexit
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
 from halfstep.client.entries import Entry, Namespace, counters_of, entry_of, namespaces_of
+from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
 from halfstep.client.queue import Queue
 from halfstep.client.region import Region
 from halfstep.client.request import (
     OP_CLEAR,
+    OP_EXPLAIN,
     OP_LIST,
     OP_NAMESPACE_CREATE,
     OP_NAMESPACE_DELETE,
@@ -254,6 +256,17 @@ class Client:
         batch = _peer.Batch(OP_STAT)
         self._operate("stat", batch)
         return counters_of(batch.records)
+
+    def explain(self, key: bytes, components: Sequence[range] = (range(1),), *, every_group: bool = True) -> dict[str, Any]:
+        """What the daemon knows of a key in this namespace, in all of its layouts: docs/wire-protocol.md, Explanation.
+
+        components: which to look up; with every_group cells of group 0, which stand for those of every group. Components that
+        a remembered event tells of are found besides. Errors: Unavailable, ConfigError (a bound, or a daemon without it).
+        """
+        batch = _peer.Batch(OP_EXPLAIN)
+        batch.set_question(question_of(key, components, every_group=every_group))
+        self._operate("explain", batch)
+        return explanation_of(batch.records)
 
     def clear(self, layout: Layout | bytes | None = None) -> None:
         """Drop all blocks of a layout in this namespace, at once and for good; clients that use it go on with an empty one.

@@ -11,7 +11,6 @@ never a short file; pieces of an interrupted value are removed before another on
 from __future__ import annotations
 
 import sys
-import time
 from collections import deque
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -30,6 +29,7 @@ from halfstep.tools.options import (
     print_table,
     progress_bar,
     refusal,
+    time_text,
     url_option,
 )
 
@@ -286,8 +286,8 @@ def ls(limit: int, url: str, as_json: bool) -> None:
                 f"{entry.component:#x}",
                 entry.block_bytes,
                 entry.parts,
-                _time(entry.created_s),
-                _time(entry.expiry_s) if entry.expiry_s else "never",
+                time_text(entry.created_s),
+                time_text(entry.expiry_s) if entry.expiry_s else "never",
                 key_text(entry.key),
             )
             for entry in entries
@@ -300,7 +300,3 @@ def ls(limit: int, url: str, as_json: bool) -> None:
 def _more(shown: int, limit: int) -> Iterator[str]:
     if shown == limit:
         yield f"{limit} shown; there may be more: --limit"
-
-
-def _time(seconds: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -20,6 +20,7 @@ COMMANDS = {
     "fsck": ("halfstep.tools.fsck", "fsck"),
     "stat": ("halfstep.tools.stat", "stat"),
     "ls": ("halfstep.tools.blocks", "ls"),
+    "explain": ("halfstep.tools.explain", "explain"),
     "put": ("halfstep.tools.blocks", "put"),
     "get": ("halfstep.tools.blocks", "get"),
     "rm": ("halfstep.tools.blocks", "rm"),
@@ -84,6 +85,7 @@ def main() -> None:
     On a flash node:     halfstep serve
     Is it all right?     halfstep check; of a stopped store: halfstep fsck
     What is in it?       halfstep stat, halfstep ls
+    Why is it (not)?     halfstep explain
     Who has how much?    halfstep namespace ls
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay

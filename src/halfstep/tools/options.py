@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,6 +76,11 @@ def key_of(text: str) -> bytes:
     if not 1 <= len(key) <= 255:
         raise ConfigError(f"key {text[:40]!r}: has {len(key)} bytes; an engine key has 1 to 255")
     return key
+
+
+def time_text(seconds: int) -> str:
+    """A moment of the wall clock, in local time."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def key_text(key: bytes) -> str:
