@@ -88,6 +88,7 @@ void add_config(nb::module_& m) {
   add_field<&Config::store, &halfstep::store::Options::rewrite_share>(type, "rewrite_share");
   add_field<&Config::store, &halfstep::store::Options::rewrite_bytes_per_day>(type, "rewrite_bytes_per_day");
   add_field<&Config::store, &halfstep::store::Options::discard_bytes_per_s>(type, "discard_bytes_per_s");
+  add_field<&Config::store, &halfstep::store::Options::scrub_bytes_per_s>(type, "scrub_bytes_per_s");
 }
 
 template <size_t N>
@@ -180,6 +181,7 @@ nb::dict facts_of(const Facts& facts) {
   dict["eviction"] = eviction_of(facts.store);
   dict["congestion_control"] = facts.congestion_control;
   dict["index_bytes"] = facts.index_bytes;
+  dict["scrub_bytes_per_s"] = facts.scrub_bytes_per_s;
   dict["store_uuid"] = bytes_of(facts.store_uuid);
   dict["boot_id"] = bytes_of(facts.boot_id);
   dict["created"] = facts.created;
@@ -320,6 +322,7 @@ NB_MODULE(_shard, m) {
                                         "A server that could not start: (name of the code, sentence).");
 
   add_config(m);
+  m.attr("SCRUB_AUTO") = halfstep::store::kScrubAuto;
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")
       .def(nb::init<Config, const nb::object&>(), "config"_a, "progress"_a = nb::none(),
            "Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.\n\n"

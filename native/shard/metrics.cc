@@ -63,6 +63,13 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_discards_total", "outcome", "skipped", c.discards_skipped);
   add(counters, "halfstep_store_discards_total", "outcome", "failed", c.discards_failed);
   add(counters, "halfstep_store_discarded_bytes_total", c.bytes_discarded);
+  add(counters, "halfstep_store_segments_retired_total", c.segments_retired);
+  add(counters, "halfstep_store_scrub_bytes_total", c.scrub_bytes);
+  add(counters, "halfstep_store_scrub_blocks_total", "outcome", "good", c.scrub_blocks);
+  add(counters, "halfstep_store_scrub_blocks_total", "outcome", "dropped_corrupt", c.scrub_dropped_corrupt);
+  add(counters, "halfstep_store_scrub_blocks_total", "outcome", "dropped_io", c.scrub_dropped_io);
+  add(counters, "halfstep_store_scrub_pages_bad_total", c.scrub_pages_bad);
+  add(counters, "halfstep_store_scrub_passes_total", c.scrub_passes);
   add(counters, "halfstep_store_flushes_total", c.flushes);
   add(counters, "halfstep_store_record_pages_total", c.record_pages);
   add(counters, "halfstep_store_index_full_total", c.index_full);
@@ -78,6 +85,8 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_holds", "kind", "lease", g.holds - g.pins);
   add(gauges, "halfstep_store_holds", "kind", "pin", g.pins);
   add(gauges, "halfstep_store_discards_on", g.discards ? 1 : 0);
+  add(gauges, "halfstep_store_scrub_bytes_per_second", g.scrub_bytes_per_s);
+  add(gauges, "halfstep_store_scrub_age_seconds", g.scrub_age_s);
   gauges.push_back({"halfstep_store_age_limit_capacities", {}, g.age_limit});
   add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);

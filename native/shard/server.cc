@@ -202,6 +202,7 @@ class RunningServer final : public Server {
     facts_.store = config_.store;
     facts_.recovery = shard.store().recovery();
     facts_.index_bytes = shard.store().gauges().index_bytes;
+    facts_.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
     facts_.store_uuid = shard.store().uuid();
     {
       const std::lock_guard lock(mutex_);

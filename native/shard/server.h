@@ -47,6 +47,7 @@ struct Facts {
   store::Options store;
   std::string congestion_control;
   uint64_t index_bytes = 0;  // right after recovery
+  uint64_t scrub_bytes_per_s = 0;
   std::array<std::byte, 16> store_uuid{};
   std::array<std::byte, 16> boot_id{};
   bool created = false;

@@ -286,6 +286,7 @@ struct Core {
     // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
     const bool bad = why == Eviction::Unreadable || why == Eviction::Failed;
     if (why != Eviction::DeadScope && !bad) segment.may_return = true;
+    if (bad) segment.note_media_error();
     counters.blocks_evicted += blocks;
     switch (why) {
       case Eviction::Age: counters.blocks_evicted_age += blocks; break;

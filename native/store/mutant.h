@@ -39,7 +39,9 @@
   X(BirthIgnored, "a tombstone buries what was put after it")                                     \
   X(TailNotVerified, "what lies past the watermark is published unread")                          \
   X(OlderHeaderTaken, "the older copy of the store header is taken")                              \
-  X(ScopeReused, "the scope of a deleted namespace is given out again")
+  X(ScopeReused, "the scope of a deleted namespace is given out again")                           \
+  X(ScrubKeepsBad, "what a scrub finds bad stays")                                                \
+  X(ScrubForgetsTombstone, "what a scrub drops gets no tombstone")
 
 namespace halfstep {
 

@@ -58,6 +58,7 @@ struct Segment {
   uint32_t number = 0;
   SegmentState state = SegmentState::Free;
   uint8_t write_errors = 0;
+  uint8_t media_errors = 0;  // blocks and pages of it that could not be read, or not as they were written
   uint8_t stream = 0;
   uint8_t ttl_class = 0;
   uint8_t lane = 0;           // which writer it belongs to (streams.h)
@@ -90,6 +91,9 @@ struct Segment {
   static constexpr uint32_t kNeverExpires = UINT32_MAX;
   static constexpr uint64_t kRegions = 64;
   bool holds_frames() const noexcept { return state >= SegmentState::Open && state <= SegmentState::Ended; }
+  void note_media_error() noexcept {
+    if (media_errors < UINT8_MAX) ++media_errors;
+  }
   bool all_expired(uint64_t now_s) const noexcept { return expires_s != 0 && expires_s != kNeverExpires && expires_s <= now_s; }
   // Nothing of it is in flight any more, and no flush to come can change what is known of it.
   bool settled() const noexcept { return frames_in_flight == 0 && durable_page == written_page; }

@@ -11,11 +11,15 @@
 namespace halfstep::store {
 namespace {
 
-constexpr uint32_t kWriteErrorsMax = 3;  // then the segment is logged bad
-constexpr uint64_t kRetryUs = 100'000;   // after the log refused, or copies failed
-constexpr uint64_t kLookAgainUs = 1000;  // after nothing was found: everything is held or being read
-constexpr uint32_t kPassesMax = 3;       // over one victim, while blocks of it become held or copies fail
-constexpr size_t kYoungShare = 4;        // of the segments, those written last: no victim while there is another
+constexpr uint32_t kWriteErrorsMax = 3;          // then the segment is logged bad
+constexpr uint64_t kRetryUs = 100'000;           // after the log refused, or copies failed
+constexpr uint64_t kLookAgainUs = 1000;          // after nothing was found: everything is held or being read
+constexpr uint64_t kLookForWornUs = 1'000'000;   // once something was unreadable: every look walks the segments
+constexpr uint64_t kRetireAgainUs = 60'000'000;  // after what is held could not be copied off a worn segment
+constexpr uint32_t kMediaErrorsMax = 3;          // then the segment is emptied and logged bad,
+constexpr uint32_t kSegmentsKept = 8;            // as long as so many are left, and three quarters of all
+constexpr uint32_t kPassesMax = 3;               // over one victim, while blocks of it become held or copies fail
+constexpr size_t kYoungShare = 4;                // of the segments, those written last: no victim while there is another
 
 }  // namespace
 
@@ -125,6 +129,29 @@ uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
   return candidate.pages_worth(now - std::min(now, age_limit));
 }
 
+// Its media forget. A store that loses segment after segment is to say so and to go on: those beyond the bound stay in use,
+// and every read of them is verified.
+bool SegmentSource::worn(const Segment& segment) const noexcept {
+  if (segment.write_errors >= kWriteErrorsMax) return true;
+  const auto& all = core_.catalog.segments();
+  const auto bad = std::count_if(all.begin(), all.end(), [](const Segment& s) { return s.state == SegmentState::Bad; });
+  const auto left = static_cast<uint64_t>(static_cast<ptrdiff_t>(all.size()) - bad);
+  return segment.media_errors >= kMediaErrorsMax && left > kSegmentsKept && left * 4 > all.size() * 3;
+}
+
+Segment* SegmentSource::pick_worn(Streams& streams) noexcept {
+  const bool any = core_.counters.blocks_evicted_unreadable + core_.counters.scrub_pages_bad > 0;
+  if (!any || core_.clock.now_us() < retire_at_us_ || hurried_) return nullptr;
+  retire_at_us_ = core_.clock.now_us() + kLookForWornUs;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.media_errors < kMediaErrorsMax || !worn(segment) || !at_rest(segment, streams)) continue;
+    const bool room =
+        copy_room(streams) > 0 || pages_worth({segment.number, segment.live_pages, segment.held_pages, &segment.touched}) == 0;
+    if (room) return &segment;
+  }
+  return nullptr;
+}
+
 // Tombstones die with the segments that hold what they bury: first those that hold nothing else, then the oldest, were it an
 // open one.
 Segment* SegmentSource::relieve_log(Streams& streams) {
@@ -154,6 +181,10 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
       reclaim(*segment, streams, rewriter);
     }
     return;
+  }
+  if (Segment* segment = pick_worn(streams); segment != nullptr) {
+    victim_forced_ = core_.log.crowded();
+    return reclaim(*segment, streams, rewriter);
   }
   // What is free all the same costs nothing to have ready, but every look costs a walk over the segments.
   if (!needy && (!ready_.empty() || now_us < look_at_us_)) return;
@@ -216,6 +247,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
       victim_ = nullptr;
       (void)rewriter.take_roll();
       retry_at_us_ = core_.clock.now_us() + kRetryUs;
+      if (worn(victim)) retire_at_us_ = core_.clock.now_us() + kRetireAgainUs;
       return;
     }
     empty_victim(rewriter.take_roll());
@@ -273,7 +305,7 @@ void SegmentSource::log_generation(Segment& segment) {
   segment.state = SegmentState::Logging;
   core_.catalog.release(segment);
   RecordLog::Pending& pending = core_.take_pending();
-  const bool bad = segment.write_errors >= kWriteErrorsMax;
+  const bool bad = worn(segment);
   pending.record.kind = static_cast<uint8_t>(bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
   pending.record.segment = segment.number;
   pending.record.sequence = HALFSTEP_MUTANT(NoReuseCount) && segment.records_missing ? segment.generation : core_.draw();
@@ -300,6 +332,7 @@ void SegmentSource::logged(Segment& segment, const format::Record& record, Statu
   segment.generation = record.sequence;
   segment.records_missing = false;
   if (record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)) {
+    if (segment.write_errors < kWriteErrorsMax) ++core_.counters.segments_retired;
     segment.state = SegmentState::Bad;
     ++core_.counters.segments_bad;
   } else if (ready_.size() >= kReadyMax) {

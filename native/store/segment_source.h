@@ -3,6 +3,7 @@
 // when nobody reads from it any more its new generation is logged and flushed; then a device that takes discards is told that
 // it is empty (discarder.h), unless a writer wants it sooner; only then may the first byte be written. First
 // go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
+// A segment whose media forget is emptied the same way, and then logged bad instead.
 // Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. Invariants:
 // a segment that is being read or waits for a flush is not emptied; a held block is copied or stays, unless the record log is
 // crowded, because deletes must not fail; nothing is written to a segment whose generation is not on media; new blocks leave
@@ -51,6 +52,8 @@ class SegmentSource {
   // Pages that copies could take now.
   uint64_t copy_room(const Streams& streams) const noexcept;
   uint32_t wanted(const Streams& streams) noexcept;
+  bool worn(const Segment& segment) const noexcept;
+  Segment* pick_worn(Streams& streams) noexcept;
   Segment* pick_worthless(Streams& streams) noexcept;
   Segment* pick(uint64_t held_pages_max, Streams& streams) noexcept;
   uint64_t pages_worth(const Candidate& candidate) const noexcept;
@@ -84,6 +87,7 @@ class SegmentSource {
   bool flush_asked_ = false;  // so that a segment comes to rest
   uint64_t retry_at_us_ = 0;
   uint64_t look_at_us_ = 0;    // for what is free all the same
+  uint64_t retire_at_us_ = 0;  // no segment before that
   uint64_t copied_pages_ = 0;  // of the reclaims before: what the next one may need
   std::vector<Candidate> candidates_;
   std::vector<Segment*> by_age_;

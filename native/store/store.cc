@@ -210,6 +210,7 @@ void StoreImpl::turn() {
     touch_map_.turn();
     lister_.turn();
     rolls_.turn();
+    scrubber_.turn(reader_.in_flight() > 0 || rewriter_.active() || !streams_.idle() || !rolls_.idle());
     if (core_.log.busy()) {
       core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
     }
@@ -234,7 +235,7 @@ uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
                    core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us(),
-                   teller_.next_turn_us()});
+                   scrubber_.next_turn_us(), teller_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
@@ -262,6 +263,8 @@ Gauges StoreImpl::gauges() const noexcept {
   g.catalog_bytes = core_.catalog.memory_bytes();
   g.discards = source_.discards();
   g.age_limit = policy_->age_limit();
+  g.scrub_bytes_per_s = scrubber_.rate_bytes_per_s();
+  g.scrub_age_s = g.scrub_bytes_per_s == 0 ? 0 : (core_.clock.now_us() - scrubber_.verified_since_us()) / 1'000'000;
   return g;
 }
 

@@ -231,14 +231,20 @@ struct Counters {
   uint64_t segments_discarded = 0, bytes_discarded = 0, discards_skipped = 0, discards_failed = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
   uint64_t index_full = 0;  // blocks that were not taken in, or were evicted at once, because the index had no room
+  // What the scrub read, found good, dropped for its bytes or for the device's errors; pages of footers that were not good.
+  uint64_t scrub_bytes = 0, scrub_blocks = 0, scrub_dropped_corrupt = 0, scrub_dropped_io = 0, scrub_pages_bad = 0;
+  uint64_t scrub_passes = 0, segments_retired = 0;
 };
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
-  uint64_t catalog_bytes = 0;  // the index and what the segments take beside it
-  bool discards = false;       // a device takes them, and they have not failed too often
-  double age_limit = 0;        // of the policy: younger than so many capacities of writes is kept when it was touched
+  uint64_t scrub_bytes_per_s = 0, scrub_age_s = 0;  // older than this is nothing that the scrub has still to look at
+  uint64_t catalog_bytes = 0;                       // the index and what the segments take beside it
+  bool discards = false;                            // a device takes them, and they have not failed too often
+  double age_limit = 0;  // of the policy: younger than so many capacities of writes is kept when it was touched
 };
+
+inline constexpr uint64_t kScrubAuto = UINT64_MAX;
 
 struct Options {
   uint64_t lease_ms_max = 60'000;
@@ -254,6 +260,8 @@ struct Options {
   uint64_t rewrite_bytes_per_day = 0;
   // A block device is told what is empty, at most so fast (0 = never): reads may be slower meanwhile.
   uint64_t discard_bytes_per_s = uint64_t{1} << 30;
+  // Background verification (scrubber.h): what it may read. 0 = none; kScrubAuto: so that a pass takes two weeks at most.
+  uint64_t scrub_bytes_per_s = 0;
   uint32_t events_max = 65'536;  // that are remembered (events.h), about 112 bytes each
 };
 

@@ -17,6 +17,7 @@
 #include "store/reader.h"
 #include "store/recovery.h"
 #include "store/rewriter.h"
+#include "store/scrubber.h"
 #include "store/sealer.h"
 #include "store/segment_source.h"
 #include "store/streams.h"
@@ -42,7 +43,8 @@ class StoreImpl final : public Store {
         touch_map_(core_, rolls_),
         sweeper_(core_, rolls_, teller_),
         pruner_(core_, rolls_),
-        lister_(core_, rolls_) {}
+        lister_(core_, rolls_),
+        scrubber_(core_) {}
 
   Status recover_now() {
     known_namespaces_ = core_.header.namespaces;
@@ -129,6 +131,7 @@ class StoreImpl final : public Store {
   Sweeper sweeper_;
   Pruner pruner_;
   Lister lister_;
+  Scrubber scrubber_;
   uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
   // As `names` has them: those that a change has deleted, too, until it is told.

@@ -105,6 +105,7 @@ Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const
 
 Status StoreImpl::close() {
   closing_ = true;
+  scrubber_.stop();
   teller_.stop();
   streams_.hurry();
   source_.hurry();
@@ -130,7 +131,8 @@ Status StoreImpl::close() {
     }
     if (streams_.idle()) streams_.close_open_segments();
     const bool busy = !streams_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
-                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy() || !rolls_.idle();
+                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy() ||
+                      !rolls_.idle() || scrubber_.reading();
     if (!busy && touches_asked) break;
     if (!busy) {
       touches_asked = true;

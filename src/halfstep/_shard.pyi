@@ -131,6 +131,14 @@ class Config:
     @discard_bytes_per_s.setter
     def discard_bytes_per_s(self, arg: int, /) -> None: ...
 
+    @property
+    def scrub_bytes_per_s(self) -> int: ...
+
+    @scrub_bytes_per_s.setter
+    def scrub_bytes_per_s(self, arg: int, /) -> None: ...
+
+SCRUB_AUTO: int = 18446744073709551615
+
 class Server:
     """A running server: one store, its shards' threads, their listeners."""
 

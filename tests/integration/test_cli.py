@@ -321,6 +321,8 @@ def test_stat_shows_counters(run: Run, daemon: Any) -> None:
     assert len(bytes.fromhex(told["store_uuid"])) == 16
     text = run("stat", daemon.url).stdout.decode()
     assert "path   tcp" in text
+    assert "scrub  " in text
+    assert "0 errors found" in text
     assert 'requests_total{command="hello"}' in text
     assert len(run("stat", "--all").stdout) > len(text)
 

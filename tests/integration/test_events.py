@@ -26,6 +26,7 @@ def server(tmp_path: Path) -> Iterator[_shard.Server]:
     config.arena_bytes = 64 << 20
     config.huge_pages = False
     config.listen = ["127.0.0.1:0"]
+    config.scrub_bytes_per_s = _shard.SCRUB_AUTO
     started = _shard.Server(config)
     yield started
     started.stop(0)
@@ -75,9 +76,11 @@ def test_a_follower_goes_on_where_it_was(server: _shard.Server, client: halfstep
     assert server.poll_events(10**6)["foreign"]
 
 
-def test_the_metrics_count_events(server: _shard.Server, client: halfstep.Client) -> None:
+def test_the_metrics_count_events_and_the_scrub(server: _shard.Server, client: halfstep.Client) -> None:
     put(client, b"a")
     metrics = server.metrics()
     counted = {labels["reason"]: value for name, labels, value in metrics["counters"] if name == "halfstep_store_events_total"}
     assert counted["put"] == 1
     assert counted["deleted"] == 0
+    gauges = {name: value for name, _, value in metrics["gauges"]}
+    assert gauges["halfstep_store_scrub_bytes_per_second"] == server.facts()["scrub_bytes_per_s"] == 256 << 10

@@ -150,6 +150,18 @@ bool wanted(const Op& op, const Profile& profile) {
   }
 }
 
+// Of a randomness of its own: the runs without a scrub stay those that they were before there was one.
+void add_scrubs(History& history) {
+  Prng prng(history.seed ^ 0x5C2B);
+  if (history.ops.empty() || !prng.chance(0.4)) return;
+  history.profile.scrub_bytes_per_s = prng.chance(0.5) ? 16 * MiB : GiB;
+  for (uint64_t left = 1 + prng.below(4); left > 0; --left) {
+    Op& op = history.ops[prng.below(history.ops.size())];
+    op = {};
+    op.kind = OpKind::Scrub;
+  }
+}
+
 }  // namespace
 
 std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_cast<size_t>(fault)]; }
@@ -206,6 +218,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     // What may have expired excuses much: only where blocks do anyway.
     if (!full && ttls && extras.chance(0.06)) history.ops.push_back(make_expire(extras, history.profile));
   }
+  add_scrubs(history);
   return history;
 }
 
@@ -214,6 +227,7 @@ std::string text_of(const Profile& p) {
                      std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " +
                      std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache");
   if (p.sliding_ttl_s != 0) text.append(", ends slide by ").append(std::to_string(p.sliding_ttl_s)).append(" s");
+  if (p.scrub_bytes_per_s != 0) text += ", scrubbed";
   text += "; faults:";
   for (size_t kind = 0; kind < kFaultKinds; ++kind) {
     if ((p.faults & (1U << kind)) != 0) text.append(" ").append(kFaultNames[kind]);
@@ -249,6 +263,7 @@ std::string text_of(const Op& op) {
     case OpKind::Rot: return "bit rot";
     case OpKind::FailNext: return "one request will fail";
     case OpKind::Restart: return "close and open";
+    case OpKind::Scrub: return "two passes of the scrub";
     case OpKind::Crash: return std::string(op.flag ? "kill" : "power cut") + " after " + amount + " engine events, open";
   }
   return "?";

@@ -64,6 +64,7 @@ enum class OpKind : uint8_t {
   Rot,              // a bit of media, somewhere that `salt` says
   FailNext,         // the next request of a kind and an area that `salt` says
   Restart,          // close and open, perhaps with crashes on the way
+  Scrub,            // two passes of the scrub while nothing fails; then nothing that it should have found is left
   Crash,            // after `amount` more engine events; killed if `flag`, else a power cut; then open as above
 };
 
@@ -92,6 +93,7 @@ struct Profile {
   uint32_t sliding_ttl_s = 0;  // of all namespaces but the first; 0: none
   uint64_t holds_max = 64;
   uint64_t lease_ms_max = 20'000;
+  uint64_t scrub_bytes_per_s = 0;
   uint32_t groups = 0x1F;    // bit i: keys of group i
   uint32_t faults = 0;       // bits of FaultKind
   io::MemoryFaults chances;  // of those that fire by chance

@@ -104,6 +104,8 @@ size_t Model::remove_begun(Key& key) {
 
 void Model::remove_answered(Key& key, size_t puts_then) { key.dead_below = std::max(key.dead_below, puts_then); }
 
+void Model::buried(Key& key) { remove_answered(key, remove_begun(key)); }
+
 // An end counts from when its block was written, with steps of a 128th (store/expiry_marks.h): it may come so much early.
 uint64_t Model::low_end_s(uint64_t for_s) const noexcept {
   const uint64_t early_s = (time_.high_s() + for_s - time_.first_s() + store::ExpiryMarks::kStepS) / 128 + 1;

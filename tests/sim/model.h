@@ -125,6 +125,8 @@ class Model {
   // In force from here on, for good when it is answered; until then a restart may find either.
   ExpiryChange expiry_begun(Key& key, bool found, uint64_t for_s);
   void expiry_answered(Key& key, const ExpiryChange& change);
+  // The store says that its bytes were lost, and that this is on media: no restart brings it back.
+  void buried(Key& key);
   Expectation expect(const Key& key, bool found) const noexcept;
   void read_answered(Key& key, const Expectation& expected, const store::Resident& resident);
   void read_missed(Key& key, const Expectation& expected, Status status);

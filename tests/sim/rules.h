@@ -29,6 +29,7 @@ namespace halfstep::sim {
   X(OpenRefused, "open-refused", "open() does not refuse for bad media, one header copy being whole (V1 8)")                  \
   X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (V1 5)")            \
   X(DeadScope, "dead-scope", "nothing of a deleted namespace is found, and its scope is not used again (V1 1)")               \
+  X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (ENGINE 4.6)") \
   X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (ENGINE 4.8 rule 6)")                       \
   X(RecoveryReport, "recovery-report", "the numbers of the recovery report add up (V1 8)")                                    \
   X(Ended, "ended", "no run ends its process, by an assertion or by a signal")                                                \

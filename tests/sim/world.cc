@@ -61,6 +61,7 @@ void World::act(const Op& op, uint32_t step) {
       break;
     case OpKind::Rot: rot(op); break;
     case OpKind::FailNext: fail_next(op); break;
+    case OpKind::Scrub: scrub(); break;
     case OpKind::Restart:
       close(op.salt);
       if (!over()) open(op.salt);

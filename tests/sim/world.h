@@ -1,5 +1,6 @@
 // world.h — what a run acts on: device, clock, one store process after the other, and what is expected of it.
-// world.cc acts upon blocks, world_names.cc upon namespaces and layouts, world_process.cc begins and ends processes.
+// world.cc acts upon blocks, world_names.cc upon namespaces and layouts, world_process.cc begins and ends processes,
+// world_scrub.cc waits for the scrub.
 // Invariants: what a process answers after its crash is not heard.
 // Thread: one.
 #pragma once
@@ -12,6 +13,7 @@
 
 #include "sim/process.h"
 #include "sim/run.h"
+#include "store/explain.h"
 
 namespace halfstep::sim {
 
@@ -76,6 +78,9 @@ class World {
   void listed(uint32_t name_space, const store::Listed& block, std::set<uint32_t>* numbers);
   void rot(const Op& op);
   void fail_next(const Op& op);
+  void scrub();
+  store::Explanation explain(const Key& key) const;
+  bool rotted(const Key& key, const store::ExplainedBlock& block) const;
 
   // Names
   void create_namespace(uint32_t number);

@@ -30,6 +30,7 @@ store::Options options_of(const Profile& profile) {
   store::Options options;
   options.lease_ms_max = profile.lease_ms_max;
   options.holds_max = profile.holds_max;
+  options.scrub_bytes_per_s = profile.scrub_bytes_per_s;
   options.events_max = 512;
   return options;
 }

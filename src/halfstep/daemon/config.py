@@ -27,6 +27,10 @@ ARENA_BYTES_MIN = 32 * MIB
 ARENA_BYTES_MAX = 8 * GIB
 INDEX_BYTES_MIN = 1 << 20  # per shard; a block takes 29 bytes
 
+# Slower, a pass over anything takes years; faster, it is no background work any more.
+SCRUB_RATE_MIN = 4 * KIB
+SCRUB_RATE_MAX = 16 * GIB
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
 
 
@@ -40,6 +44,25 @@ def parse_bytes(text: str, name: str = "size") -> int:
         raise ConfigError(f"{name}={text!r}: not a size; write for example 512MiB, 64GiB or 1.5TiB")
     unit = _UNITS[(match[2] or "").lower()]
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def parse_scrub(text: str) -> int | None:
+    """Bytes per second of "8MiB/s", "8MiB"; 0 for "off"; None, the store's own choice, for "auto". Errors: ConfigError."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    if word == "off":
+        return 0
+    try:
+        rate = parse_bytes(word.removesuffix("/s"), "scrub")
+    except ConfigError:
+        rate = -1
+    if rate != 0 and not SCRUB_RATE_MIN <= rate <= SCRUB_RATE_MAX:
+        raise ConfigError(
+            f"scrub={text!r}: must be auto, off, or a rate of {format_bytes(SCRUB_RATE_MIN)}/s to "
+            f"{format_bytes(SCRUB_RATE_MAX)}/s, for example 8MiB/s"
+        )
+    return rate
 
 
 def format_bytes(count: float) -> str:
@@ -97,6 +120,7 @@ class ServeConfig:
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
+    scrub_bytes_per_s: what background verification may read; 0 = none, None = all within two weeks.
     """
 
     store: Path = Path()
@@ -116,6 +140,7 @@ class ServeConfig:
     daily_writes_bytes: int = 0
     discard_rate_bytes: int = GIB
     metrics: str = ""
+    scrub_bytes_per_s: int | None = None
     stop_grace_ms: int = 5000
     connections_max: int = 4096
 

@@ -26,6 +26,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield _eviction(facts["eviction"])
     if backing["block_device"]:
         yield _discard(engine, backing, facts["eviction"]["discard_bytes_per_s"])
+    rate = facts["scrub_bytes_per_s"]
+    yield "scrub      " + (f"{format_bytes(rate)}/s" if rate else "off: what rots is found when it is read")
     yield _recovery(recovery, created=facts["created"])
     for note in recovery["notes"]:
         yield f"note       {note}"

@@ -56,6 +56,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.rewrite_share = config.rewrite_share
     native.rewrite_bytes_per_day = config.daily_writes_bytes
     native.discard_bytes_per_s = config.discard_rate_bytes
+    native.scrub_bytes_per_s = _shard.SCRUB_AUTO if config.scrub_bytes_per_s is None else config.scrub_bytes_per_s
     return native
 
 

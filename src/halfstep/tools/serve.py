@@ -69,6 +69,13 @@ from halfstep.tools.options import json_option
     show_default=True,
     help="On a block device: how much reclaimed flash the drive is told in a second to be empty; 0 for none.",
 )
+@click.option(
+    "--scrub",
+    default="auto",
+    show_default=True,
+    metavar="RATE",
+    help='Verify stored blocks in the background, so many bytes a second, e.g. 8MiB/s; "auto": all within two weeks; "off".',
+)
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
@@ -88,6 +95,7 @@ def serve(
     rewrite_share: float,
     daily_writes: str,
     discard_rate: str,
+    scrub: str,
     metrics: str,
     as_json: bool,
 ) -> None:
@@ -96,7 +104,7 @@ def serve(
     Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
     lines say what is really in force. With --json they are one JSON object on one line.
     """
-    from halfstep.daemon.config import ServeConfig, parse_bytes
+    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_scrub
     from halfstep.daemon.serve import run
 
     config = ServeConfig(
@@ -116,6 +124,7 @@ def serve(
         rewrite_share=rewrite_share,
         daily_writes_bytes=parse_bytes(daily_writes, "daily_writes") if daily_writes else 0,
         discard_rate_bytes=parse_bytes(discard_rate, "discard_rate"),
+        scrub_bytes_per_s=parse_scrub(scrub),
         metrics=metrics,
     )
     raise SystemExit(run(config, as_json=as_json))
