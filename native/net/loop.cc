@@ -1,5 +1,6 @@
 #include "net/loop.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -133,6 +134,11 @@ void Loop::wake() noexcept {
   const uint64_t one = 1;
   (void)!::write(wake_, &one, sizeof(one));
   errno = saved;
+}
+
+bool Loop::await_wake(uint64_t wait_us) noexcept {
+  pollfd wanted{.fd = wake_, .events = POLLIN, .revents = 0};
+  return ::poll(&wanted, 1, static_cast<int>((std::min(wait_us, kWaitUsMax) + 999) / 1000)) > 0;
 }
 
 // arm() makes no timer due before `fired_at_us_`, so that all that is armed from here on stands behind what was armed before.

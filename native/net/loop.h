@@ -1,9 +1,9 @@
 // loop.h — one thread's event loop: epoll, timers, and a wake-up from other threads.
 // Everything that can become ready is a descriptor here: sockets, an engine's eventfd, a peer's queue (DESIGN section 2).
-// Invariants: handlers run on the thread that calls turn(); a Watch may remove itself or any other watch while it runs, and a
-// removed watch is never called again, even if it was ready in the same turn. A timer that is armed while timers fire waits for
-// the next turn, so that no handler can keep a turn from ending. turn() does not nest.
-// Must never: allocate per event, or call a handler after remove().
+// Invariants: handlers run on the thread that calls turn() or fire_due(), one at a time; a Watch may remove itself or any other
+// watch while it runs, and a removed watch is never called again, even if it was ready in the same turn. A timer that is armed
+// while timers fire waits for the next turn, so that no handler can keep a turn from ending. turn() does not nest. Must never:
+// allocate per event, or call a handler after remove().
 #pragma once
 
 #include <sys/epoll.h>
@@ -69,6 +69,10 @@ class Loop {
   void turn(uint64_t wait_us_max);
   // Makes a turn() under way, or the next one, return at once. Any thread, async-signal-safe.
   void wake() noexcept;
+  // Waits for a wake() that no turn() has seen, while another thread may be in turn(). False after `wait_us`.
+  bool await_wake(uint64_t wait_us) noexcept;
+  // The part of a turn() that comes after waiting: what is due, such as bytes that were queued since.
+  void fire_due();
 
   uint64_t now_us() const noexcept { return clock_.now_us(); }
   const Clock& clock() const noexcept { return clock_; }
@@ -83,7 +87,6 @@ class Loop {
 
   Entry* entry_of(int descriptor) noexcept;
   void dispatch(const epoll_event& event);
-  void fire_due();
   void wait(epoll_event* events, int events_max, uint64_t wait_us, int* ready) noexcept;
   static bool sooner(const Timer* a, const Timer* b) noexcept;
   void place(Timer* timer, size_t at) noexcept;

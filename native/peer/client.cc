@@ -1,11 +1,12 @@
 #include "peer/client.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cassert>
 #include <system_error>
+
+#include "peer/signals.h"
 
 namespace halfstep::peer {
 namespace {
@@ -18,6 +19,9 @@ using wire::Reason;
 constexpr uint64_t kFenceUs = 10'000;
 constexpr uint64_t kIdleUs = 3'600'000'000;
 constexpr size_t kIdleTicketsMax = 256;
+// How long the client's thread leaves the loop to a caller who was here and may come back. In that time nobody hears of what a
+// connection brings: for a batch that was submitted by somebody who then does something else it is a delay.
+constexpr uint64_t kCallerUs = 1000;
 
 }  // namespace
 
@@ -45,39 +49,65 @@ Fault Client::start() {
     return {s, "epoll: " + errno_name(s.detail()) + "; raise the limit on open files (ulimit -n)"};
   }
   open_seed();
-  // Signals are the application's: this thread takes none.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Fault fault;
+  for (auto& connection : links_[0].connections) connection->start();
   try {
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error& error) {
-    fault = {{Code::IoError, -error.code().value()}, std::string("the client's thread: ") + error.what()};
+    return {{Code::IoError, -error.code().value()}, std::string("the client's thread: ") + error.what()};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!fault.ok()) return fault;
   pthread_setname_np(thread_.native_handle(), "halfstep");
   remember_for_exit(*this);
   return {};
 }
 
 void Client::run() {
-  for (Link& link : links_) {
-    for (auto& connection : link.connections) connection->start();
+  for (bool woken = true; !stopping_.load(std::memory_order_acquire); woken = loop_.await_wake(kCallerUs)) {
+    std::unique_lock baton(baton_, std::defer_lock);
+    if (woken) {
+      baton.lock();
+    } else if (!baton.try_lock() || loop_.now_us() < called_at_us_ + kCallerUs) {
+      continue;
+    }
+    do {
+      turn(kIdleUs);
+    } while (!stopping_.load(std::memory_order_acquire) &&
+             (running_ != nullptr || loop_.now_us() >= called_at_us_ + kCallerUs));
   }
-  while (!stopping_.load(std::memory_order_acquire)) {
-    take_inbox();
-    sweep_retired();
-    loop_.turn(kIdleUs);
-  }
+}
+
+void Client::turn(uint64_t wait_us_max) {
+  loop_.turn(wait_us_max);
+  take_inbox();  // after the turn: it has swallowed the wake-up
+  sweep_retired();
+}
+
+bool Client::turn_for(Queue& queue, uint64_t until_us) {
+  if (queue.watched()) return false;
+  std::unique_lock baton(baton_, std::try_to_lock);
+  if (!baton.owns_lock()) return false;
+  uint64_t now = loop_.now_us();
+  do {
+    if (stopping_.load(std::memory_order_acquire)) return false;
+    turn(until_us - std::min(now, until_us));
+    now = loop_.now_us();
+  } while (now < until_us && !queue.has_events());
+  leave(std::move(baton), queue);
+  return true;
+}
+
+// What others have under way is not left to a caller who may not come back.
+void Client::leave(std::unique_lock<std::mutex> baton, Queue& queue) {
+  called_at_us_ = loop_.now_us();
+  baton.unlock();
+  if (open_tickets_.load(std::memory_order_relaxed) > queue.open()) loop_.wake();
 }
 
 void Client::stop_for_exit() noexcept {
   stopping_.store(true, std::memory_order_release);
   loop_.wake();
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+  const std::lock_guard last_caller(baton_);
 }
 
 void Client::close() {
@@ -88,7 +118,8 @@ void Client::close() {
   }
   forget_for_exit(*this);
   stop_for_exit();
-  // From here on this is the client's thread.
+  // From here on this is the client's thread: who finds `stopping_` set gives the baton back.
+  const std::lock_guard baton(baton_);
   take_inbox();
   end_all({Answer::Cancelled, Reason::Closed});
   while (running_ != nullptr) loop_.turn(kFenceUs);
@@ -204,22 +235,51 @@ void Client::submit(Ticket& ticket) {
   if (open_tickets_.fetch_add(1, std::memory_order_relaxed) >= options_.tickets_max) {
     refusal = {Answer::Throttled, Reason::QueueFull};
   }
-  bool wake = false;
+  Queue& queue = *ticket.queue;
+  bool first = false;
   if (refusal.answer == Answer::Pending) {
     const std::lock_guard lock(mutex_);
     if (closed_) {
       refusal = {Answer::Cancelled, Reason::Closed};
     } else {
-      wake = inbox_.empty();
+      first = inbox_.empty();
       inbox_.submitted.push_back(&ticket);
     }
   }
-  if (wake) loop_.wake();
-  if (refusal.answer == Answer::Pending) return;
+  if (first) return send_off(queue);
+  if (refusal.answer == Answer::Pending) return;  // whoever came first sees to it
   ticket.end = refusal;
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   ticket.queue->post_done(ticket);
+}
+
+// What is in the inbox leaves at once, by this thread if nobody else turns.
+void Client::send_off(Queue& queue) {
+  std::unique_lock baton(baton_, std::defer_lock);
+  if (queue.watched() || !baton.try_lock()) return loop_.wake();
+  take_inbox();
+  loop_.fire_due();
+  leave(std::move(baton), queue);
+}
+
+size_t Client::poll(Queue& queue, hs_event* events, size_t max) {
+  const size_t count = queue.poll(events, max);
+  return count == 0 && turn_for(queue, 0) ? queue.poll(events, max) : count;
+}
+
+size_t Client::wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us) {
+  if (const size_t count = queue.poll(events, max); count > 0) return count;
+  const uint64_t began_us = loop_.now_us();
+  const uint64_t until_us = timeout_us > UINT64_MAX - began_us ? UINT64_MAX : began_us + timeout_us;
+  (void)turn_for(queue, until_us);
+  return queue.wait(events, max, until_us == UINT64_MAX ? UINT64_MAX : until_us - std::min(until_us, loop_.now_us()));
+}
+
+int Client::watch(Queue& queue) {
+  const int descriptor = queue.descriptor();
+  loop_.wake();
+  return descriptor;
 }
 
 void Client::cancel(hs_ticket id) {
@@ -328,6 +388,7 @@ void Client::on_payload_released(Ticket& ticket) {
 
 void Client::finish(Ticket& ticket) {
   loop_.disarm(ticket.timer);
+  if (!ticket.queue->watched()) called_at_us_ = loop_.now_us();
   (ticket.previous != nullptr ? ticket.previous->next : running_) = ticket.next;
   (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
   ticket.finish();

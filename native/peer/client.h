@@ -1,10 +1,13 @@
-// client.h — the client core: one thread with its loop, the connections to every shard, and the tickets under way.
-// Submitters fill a ticket from the pool and leave it in the inbox; the thread does everything else.
+// client.h — the client core: its loop, the connections to every shard, and the tickets under way.
+// Submitters fill a ticket from the pool and leave it in the inbox; whoever turns the loop does everything else. That is a
+// caller who waits, if nobody else has anything under way: a call then costs no switch of threads and its bytes arrive in the
+// cache of who wants them. Else it is the client's own thread, which also takes over from callers that have gone away.
 // A ticket waits until every shard has been reached once, or until its deadline; after that a shard without a connection is
 // answered at once.
 // Invariants: a ticket is finished exactly once, and only when no connection can touch its memory any more (the fence);
 // between its start and that it is in the list `running_`.
-// Thread: functions say whose they are. mutex_ covers inbox and pool, state_mutex_ what other threads may ask about.
+// Thread: functions say whose they are; the client's thread is whoever holds baton_. mutex_ covers inbox and pool,
+// state_mutex_ what other threads may ask about. Locks are taken in this order: baton_, then any one other.
 #pragma once
 
 #include <atomic>
@@ -56,6 +59,10 @@ class Client final : public Exiting {
   Ticket* acquire(Queue& queue);
   void recycle(Ticket& ticket);
   void submit(Ticket& ticket);
+  size_t poll(Queue& queue, hs_event* events, size_t max);
+  size_t wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us);
+  // From here on its events come without anybody waiting for them.
+  int watch(Queue& queue);
   void cancel(hs_ticket id);
   // Its tickets end; the caller waits for them.
   void close_queue(Queue& queue);
@@ -110,6 +117,11 @@ class Client final : public Exiting {
   explicit Client(Options options);
   Fault start();
   void run();
+  // A caller turns until `queue` has an event or the time has come, once at least. False: it is not for callers to do so now.
+  bool turn_for(Queue& queue, uint64_t until_us);
+  void turn(uint64_t wait_us_max);
+  void send_off(Queue& queue);
+  void leave(std::unique_lock<std::mutex> baton, Queue& queue);
   void post(void (*fill)(Inbox& inbox, void* what), void* what);
   void take_inbox();
   void take_layouts();
@@ -151,7 +163,10 @@ class Client final : public Exiting {
   std::vector<std::shared_ptr<const wire::Layout>> all_layouts_;
   std::atomic<uint32_t> open_tickets_{0};
 
-  // The thread's own.
+  std::mutex baton_;  // whoever turns the loop
+
+  // The client's thread's.
+  uint64_t called_at_us_ = 0;  // when a caller last turned, or could have
   Inbox taken_;
   Ticket* running_ = nullptr;  // in the order of submission
   Ticket* running_last_ = nullptr;

@@ -137,14 +137,14 @@ void hs_queue_close(hs_queue* queue) {
   delete queue;
 }
 
-int hs_queue_descriptor(hs_queue* queue) { return forked(queue) ? -1 : queue->queue.descriptor(); }
+int hs_queue_descriptor(hs_queue* queue) { return forked(queue) ? -1 : queue->core->watch(queue->queue); }
 
 size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max) {
-  return forked(queue) ? 0 : queue->queue.poll(events, max);
+  return forked(queue) ? 0 : queue->core->poll(queue->queue, events, max);
 }
 
 size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us) {
-  return forked(queue) ? 0 : queue->queue.wait(events, max, timeout_us);
+  return forked(queue) ? 0 : queue->core->wait(queue->queue, events, max, timeout_us);
 }
 
 hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes) {

@@ -109,7 +109,9 @@ typedef struct hs_event {
 } hs_event;
 /* Never waits: up to `max` events; progress is coalesced, one per ticket. */
 size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max);
-/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). */
+/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). While it waits this thread may do the client's work:
+ * what it waits for is then received and checked here. A queue whose descriptor was asked for leaves that to the client's own
+ * thread. */
 size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us);
 
 enum hs_operation {
@@ -197,8 +199,8 @@ typedef struct hs_section {
 #define HS_PARENT_UNKNOWN (UINT64_MAX - 1)
 
 /* One entry of `list`, one counter of `stat` (with several shards a name comes once per shard), or the answer to `explain`:
- * called on the client's own thread, before the terminal event; what it is shown dies with the call. It must not wait, nor call
- * into this library. */
+ * called on the thread that receives, the client's own or one that waits, before the terminal event; what it is shown dies with
+ * the call. It must not wait, nor call into this library. */
 typedef void (*hs_text_sink)(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
 
 typedef struct hs_batch {

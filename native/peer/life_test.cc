@@ -524,6 +524,41 @@ TEST(Life, EightThreadsShareOneClient) {
   EXPECT_EQ(right.load(), 160U);
 }
 
+TEST(Life, WhatACallerLeavesBehindEndsWithoutIt) {
+  FakeDaemon daemon;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  std::vector<Octets> block{random_octets(1 << 20, 1)};
+  TrySection put(layout, names(1));
+  ASSERT_EQ(client.put(put.into(block)).items_ok, 1U);  // waited: from here on the loop is this caller's, for a while
+  const uint64_t received = client.facts().bytes_received;
+  std::vector<Octets> back{Octets(1 << 20)};
+  TrySection get(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_GET);
+  get.into(back);
+  ASSERT_NE(client.submit(batch, get), 0U);
+  for (int i = 0; i < 10'000 && client.facts().bytes_received < received + (1 << 20); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(client.facts().bytes_received, received + (1 << 20));
+  EXPECT_EQ(client.wait().kind, HS_EVENT_DONE);
+  EXPECT_EQ(back, block);
+}
+
+TEST(Life, ACallerWhoOnlyPollsIsServed) {
+  FakeDaemon daemon;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  for (int round = 0; round < 20; ++round) {
+    TrySection match(layout, names(3));
+    hs_batch batch = TryClient::batch(HS_OP_MATCH);
+    ASSERT_NE(client.submit(batch, match), 0U);
+    hs_event event{};
+    while (hs_queue_poll(client.queue, &event, 1) == 0) std::this_thread::yield();
+    EXPECT_TRUE(match.all("miss(absent)"));
+  }
+}
+
 // ---- Processes -----------------------------------------------------------------------------------------------------------
 
 int status_of(pid_t child) {

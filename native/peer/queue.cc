@@ -22,6 +22,21 @@ int Queue::descriptor() {
   return descriptor_;
 }
 
+bool Queue::watched() noexcept {
+  const std::lock_guard lock(mutex_);
+  return descriptor_ >= 0;
+}
+
+bool Queue::has_events() noexcept {
+  const std::lock_guard lock(mutex_);
+  return first_ != nullptr;
+}
+
+uint64_t Queue::open() noexcept {
+  const std::lock_guard lock(mutex_);
+  return open_;
+}
+
 void Queue::signal_descriptor(bool readable) noexcept {
   if (descriptor_ < 0) return;
   uint64_t count = 1;

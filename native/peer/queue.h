@@ -27,11 +27,15 @@ class Queue {
   // The ticket is the queue's from here on.
   void post_done(Ticket& ticket);
 
+  // Somebody hears of events by the descriptor, and need not be in a call meanwhile.
+  bool watched() noexcept;
+  bool has_events() noexcept;
   size_t poll(hs_event* events, size_t max);
   size_t wait(hs_event* events, size_t max, uint64_t timeout_us);
 
   // Tickets submitted and not yet posted as done.
   void count_submitted();
+  uint64_t open() noexcept;
   void wait_none_open();
   // Gives back what nobody took.
   void drop_events();

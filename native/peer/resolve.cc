@@ -8,6 +8,8 @@
 #include <system_error>
 #include <thread>
 
+#include "peer/signals.h"
+
 namespace halfstep::peer {
 
 bool Resolution::needed(const net::Address& address) {
@@ -20,6 +22,7 @@ bool Resolution::needed(const net::Address& address) {
 std::shared_ptr<Resolution> Resolution::start(const net::Address& address) {
   auto resolution = std::make_shared<Resolution>();
   try {
+    const SignalsBlocked blocked;  // it may be a caller's thread that asks
     std::thread([resolution, host = address.host] { resolution->ask(host); }).detach();
   } catch (const std::system_error& error) {
     resolution->error_ = address.host + ": no thread to resolve it: " + error.what();
