@@ -275,27 +275,16 @@ void Batch::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uin
   section_.hint = hint;
 }
 
-void Batch::set_outputs(nb::handle answers, nb::handle lengths) {
+void Batch::set_outputs(bool lengths) {
   check_open();
-  if (!answers.is_none()) {
-    held_.push_back(Memory::of(answers, true, "answers"));
-    uint64_t wanted = item_count();
-    if (!ranges_.empty()) {
-      uint64_t selected = 0;
-      for (const auto& range : ranges_) selected += range.count;
-      wanted *= selected;
-    }
-    if (held_.back().bytes() != wanted * sizeof(hs_answer)) throw Refused("answers: must have 4 bytes per answer");
-    section_.answers = reinterpret_cast<hs_answer*>(held_.back().data());
-  }
-  if (!lengths.is_none()) {
-    held_.push_back(Memory::of(lengths, true, "lengths"));
-    if (held_.back().bytes() != uint64_t{item_count()} * sizeof(uint32_t)) {
-      throw Refused("lengths: must have one uint32 per item");
-    }
-    section_.lengths = reinterpret_cast<uint32_t*>(held_.back().data());
-    batch_.wants_lengths = batch_.operation == HS_OP_MATCH ? 1 : 0;
-  }
+  uint64_t selected = 0;
+  for (const auto& range : ranges_) selected += range.count;
+  answers_.resize(item_count() * (ranges_.empty() ? 1 : selected));
+  section_.answers = answers_.data();
+  if (!lengths) return;
+  lengths_.resize(item_count());
+  section_.lengths = lengths_.data();
+  batch_.wants_lengths = batch_.operation == HS_OP_MATCH ? 1 : 0;
 }
 
 void Batch::set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress) {
@@ -420,16 +409,8 @@ void Batch::finish_forked() {
   constexpr uint16_t kForked = 83;  // wire::Reason::Forked
   constexpr hs_answer forked{.answer = HS_CANCELLED, .zero = 0, .reason = kForked};
   if (outcome_.answer == HS_PENDING) outcome_ = forked;
-  if (section_.answers != nullptr) {
-    uint64_t count = item_count();
-    if (!ranges_.empty()) {
-      uint64_t selected = 0;
-      for (const auto& range : ranges_) selected += range.count;
-      count *= selected;
-    }
-    for (uint64_t i = 0; i < count; ++i) {
-      if (section_.answers[i].answer == HS_PENDING) section_.answers[i] = forked;
-    }
+  for (hs_answer& answer : answers_) {
+    if (answer.answer == HS_PENDING) answer = forked;
   }
   finish(0);
 }

@@ -1,7 +1,8 @@
 // peer_batch.h — one batch from the Python side: what is sent, where bytes go, and all memory that must stay until it is over.
 // Invariants: setters only before submit; from submit to finish() the batch's memory is neither released nor moved, whatever
-// Python drops; the core writes `answers`, `lengths`, the cursor, the outcome and the records only in that time.
-// Thread: with the GIL held; append_record runs on the core's thread, before the terminal event, and touches no Python object.
+// Python drops; the core writes answers, lengths, the cursor, the outcome and the records only in that time.
+// Thread: with the GIL held; append_record runs on the thread that receives, before the terminal event, and touches no Python
+// object.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -58,8 +59,8 @@ class Batch {
   // `rows`: int64 array, one per item. For a put, as a source.
   void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
   void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
-  // Arrays that the core fills in: 4 bytes (hs_answer) per answer, uint32 per length; None where not wanted.
-  void set_outputs(nb::handle answers, nb::handle lengths);
+  // After keys and ranges: room for what the core answers, and for lengths where they are wanted.
+  void set_outputs(bool lengths);
   void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
   void set_hold(uint64_t owner, uint32_t ms);
   void set_list(uint64_t cursor, uint32_t limit);
@@ -99,6 +100,9 @@ class Batch {
   uint32_t items_ok() const noexcept { return items_ok_; }
   const hs_answer& outcome() const noexcept { return outcome_; }
   uint64_t cursor() const noexcept { return cursor_; }
+  // Once it is done: an hs_answer per item, or per item and selected part; a uint32 per item.
+  nb::bytes answers() const { return nb::bytes(answers_.data(), answers_.size() * sizeof(hs_answer)); }
+  nb::bytes lengths() const { return nb::bytes(lengths_.data(), lengths_.size() * sizeof(uint32_t)); }
   // (record, name) as they came.
   nb::list records() const;
 
@@ -127,6 +131,8 @@ class Batch {
   std::vector<uint16_t> depths_;
   std::string text_;
   std::array<uint8_t, 16> layout_id_{};
+  std::vector<hs_answer> answers_;
+  std::vector<uint32_t> lengths_;
 
   std::vector<Memory> held_;
   nb::object template_;

@@ -18,7 +18,7 @@ namespace halfstep::bind {
 
 namespace nb = nanobind;
 
-// A wrong argument, in a sentence. halfstep._peer.Refused; the Python layer raises it again as ConfigError.
+// A wrong argument, in a sentence: halfstep.ConfigError for Python.
 class Refused : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

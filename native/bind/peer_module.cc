@@ -104,7 +104,7 @@ void bind_batch(nb::module_& m) {
           },
           "template"_a, "rows"_a, "is_source"_a, "block_bytes"_a.none())
       .def("set_offer", &Batch::set_offer, "parents"_a.none(), "depths"_a.none(), "ttl_s"_a, "hint"_a)
-      .def("set_outputs", &Batch::set_outputs, "answers"_a.none(), "lengths"_a.none())
+      .def("set_outputs", &Batch::set_outputs, "lengths"_a)
       .def("set_options", &Batch::set_options, "deadline_us"_a, "order"_a, "durability"_a, "priority"_a, "wants_progress"_a)
       .def("set_hold", &Batch::set_hold, "owner"_a, "ms"_a)
       .def("set_list", &Batch::set_list, "cursor"_a, "limit"_a)
@@ -113,6 +113,8 @@ void bind_batch(nb::module_& m) {
            "sliding_ttl"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)
+      .def_prop_ro("answers", &Batch::answers)
+      .def_prop_ro("lengths", &Batch::lengths)
       .def_prop_ro("packed_keys", &Batch::packed_keys)
       .def_prop_ro("item_count", &Batch::item_count)
       .def_prop_ro("submitted", &Batch::submitted)
@@ -177,13 +179,28 @@ void bind_core(nb::module_& m) {
       .def("abandon", &Queue::abandon, nb::sig("def abandon(self) -> list[typing.Any]"));
 }
 
+// A wrong argument is the error that callers know, wherever it is found.
+void raise_refusals() {
+  // Never released: the translator may run until the interpreter has ended.
+  PyObject* type = nb::object(nb::module_::import_("halfstep.errors").attr("ConfigError")).release().ptr();
+  nb::register_exception_translator(
+      [](const std::exception_ptr& raised, void* of) {
+        try {
+          std::rethrow_exception(raised);
+        } catch (const Refused& refused) {
+          PyErr_SetString(static_cast<PyObject*>(of), refused.what());
+        }
+      },
+      type);
+}
+
 }  // namespace
 
 NB_MODULE(_peer, m) {
   m.doc() = "The client core of Halfstep. Use halfstep.connect().";
   // A process that ends without close() has not leaked anything that its end does not release.
   nb::set_leak_warnings(false);
-  nb::exception<Refused>(m, "Refused", PyExc_ValueError);
+  raise_refusals();
   bind_memory(m);
   bind_batch(m);
   bind_core(m);

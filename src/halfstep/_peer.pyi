@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 
-class Refused(ValueError):
-    pass
-
 class Region:
     """Memory that is kept for many batches."""
 
@@ -58,7 +55,7 @@ class Batch:
 
     def set_offer(self, parents: object | None, depths: object | None, ttl_s: int, hint: int) -> None: ...
 
-    def set_outputs(self, answers: object | None, lengths: object | None) -> None: ...
+    def set_outputs(self, lengths: bool) -> None: ...
 
     def set_options(self, deadline_us: int, order: int, durability: int, priority: int, wants_progress: bool) -> None: ...
 
@@ -73,6 +70,12 @@ class Batch:
     def set_life(self, value: int, persistent: bool) -> None: ...
 
     def set_layout_id(self, id: bytes) -> None: ...
+
+    @property
+    def answers(self) -> bytes: ...
+
+    @property
+    def lengths(self) -> bytes: ...
 
     @property
     def packed_keys(self) -> bytes: ...

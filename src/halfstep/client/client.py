@@ -37,9 +37,9 @@ from halfstep.client.request import (
     MatchOptions,
     Mode,
     PutOptions,
-    Refusals,
     Request,
     Requests,
+    deadline_us_of,
     request_of,
 )
 from halfstep.client.results import (
@@ -88,7 +88,8 @@ class Client:
         self._options = options
         self._endpoint = Endpoint.parse(options.url)
         self._links = Links(self._endpoint, options.mode, options.connections)
-        self._requests = Requests(_Terms(options, self._links))
+        self._terms = _Terms(options, self._links)
+        self._requests = Requests(self._terms)
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         # Queues of synchronous calls that are not in one now; append and pop are atomic.
         self._idle: list[Queue] = []
@@ -276,8 +277,7 @@ class Client:
         """
         layout_id = layout if isinstance(layout, bytes) else (layout or self.layout).id
         batch = _peer.Batch(OP_CLEAR)
-        with Refusals():
-            batch.set_layout_id(layout_id)
+        batch.set_layout_id(layout_id)
         self._operate(f"clear layout {layout_id.hex()} of namespace {self.namespace!r}", batch)
 
     def namespaces(self) -> tuple[Namespace, ...]:
@@ -375,8 +375,7 @@ class Client:
 
     def wait_ready(self, timeout_ms: float) -> None:
         """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
-        with Refusals():
-            ready, why = self._links.core().wait_ready(real_number("timeout_ms", timeout_ms) / 1000)
+        ready, why = self._links.core().wait_ready(real_number("timeout_ms", timeout_ms) / 1000)
         if ready < 0:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
@@ -436,7 +435,7 @@ class Client:
     def _operate(self, what: str, batch: _peer.Batch) -> None:
         if self.mode == "off":
             raise Unavailable(f'{what}: the client is off (mode="off", or HALFSTEP_MODE); connect with mode="on"')
-        self._call(request_of(batch, self._options.deadline_ms))
+        self._call(request_of(batch, self._terms.deadline_us))
         answer, reason = batch.outcome
         if answer == Answer.OK:
             return
@@ -469,8 +468,8 @@ class _Terms:
     def __init__(self, options: ClientOptions, links: Links) -> None:
         self.mode = options.mode
         self.layout = options.layout
-        self.deadline_ms = options.deadline_ms
-        self.match_deadline_ms = options.match_deadline_ms
+        self.deadline_us = deadline_us_of(options.deadline_ms)
+        self.match_deadline_us = deadline_us_of(options.match_deadline_ms)
         self.layout_handle = links.layout_handle
 
 

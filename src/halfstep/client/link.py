@@ -54,10 +54,7 @@ class Links:
                 if self._closed:
                     raise ConfigError("client is closed; connect again")
                 if self._core is None:
-                    try:
-                        self._core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
-                    except _peer.Refused as error:
-                        raise ConfigError(str(error)) from None
+                    self._core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
                 core = self._core
         return core
 
@@ -76,7 +73,7 @@ class Links:
         if handle is None:
             try:
                 handle = core.register_layout(layout.canonical)
-            except _peer.Refused as error:
+            except ConfigError as error:
                 raise ConfigError(f"{layout!r}: {error}") from None
             self._handles[layout] = handle
         return handle

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from halfstep import _peer
@@ -24,7 +23,6 @@ from halfstep.client.request import (
     Keys,
     MatchOptions,
     PutOptions,
-    Refusals,
     Request,
     Requests,
 )
@@ -119,7 +117,7 @@ class Queue:
                     self._native.nudge()
             ticket.finish()
             return ticket
-        with self._changed, Refusals():
+        with self._changed:
             self._ready().submit(request.batch, ticket)
         return ticket
 
@@ -133,8 +131,13 @@ class Queue:
         # A Region that is closed meanwhile has to find the batch.
         ticket = Ticket(self, request) if request.regions else None
         try:
-            with self._leading(), Refusals():
-                self._ready().run(request.batch)
+            with self._changed:
+                native = self._ready()
+                self._leader = True
+            try:
+                native.run(request.batch)
+            finally:
+                self._end_lead()
         except ConfigError:
             if not self._links.ending:
                 raise
@@ -269,20 +272,9 @@ class Queue:
         self._check_open()
         core = self._links.core()
         if self._native is None or self._core is not core:
-            with Refusals():
-                self._native = _peer.Queue(core)
+            self._native = _peer.Queue(core)
             self._core = core
         return self._native
-
-    @contextmanager
-    def _leading(self) -> Iterator[None]:
-        with self._changed:
-            self._check_open()
-            self._leader = True
-        try:
-            yield
-        finally:
-            self._end_lead()
 
     def _end_lead(self) -> None:
         with self._changed:

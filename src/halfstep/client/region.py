@@ -56,7 +56,7 @@ class Template:
             stride = part.inner_bytes if part.inner_stride is None else part.inner_stride
             try:
                 self.native.add(owner.native, part.offset, part.row_stride, part.inner_count, part.inner_bytes, stride)
-            except _peer.Refused as error:
+            except ConfigError as error:
                 raise ConfigError(f"part {number}: {error}") from None
             if owner not in self.regions:
                 self.regions.append(owner)
@@ -86,12 +86,9 @@ class Region:
     def __init__(self, buffer: object) -> None:
         try:
             self.native, self.writable = _peer.Region(buffer, True), True
-        except _peer.Refused:
+        except ConfigError:
             # Not writable, or not usable at all: then this says why.
-            try:
-                self.native, self.writable = _peer.Region(buffer, False), False
-            except _peer.Refused as error:
-                raise ConfigError(str(error)) from None
+            self.native, self.writable = _peer.Region(buffer, False), False
         self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
 
     @property

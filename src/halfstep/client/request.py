@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
 from halfstep.client.region import Region, Rows, Template
 from halfstep.client.results import (
+    ANSWER_DTYPE,
     REASON_CLOSED,
     REASON_SKIPPED,
     Answer,
@@ -103,8 +104,8 @@ class Terms(Protocol):
 
     mode: Mode
     layout: Layout
-    deadline_ms: float
-    match_deadline_ms: float
+    deadline_us: int
+    match_deadline_us: int
 
     def layout_handle(self, layout: Layout) -> int:
         """The core's handle of a layout."""
@@ -115,18 +116,24 @@ class Terms(Protocol):
 class Request(Generic[R_co]):
     """A batch that is ready to be submitted.
 
-    answers: the memory that the core fills in. result: reads it, once the batch is over. online: False is answered here.
+    online: False is answered here. instead: what is answered here, in place of the core.
     """
 
     batch: _peer.Batch
-    answers: Answers
-    result: Callable[[], R_co]
-    regions: list[Region] = field(default_factory=list)
+    read: Callable[[Answers], R_co]
+    regions: Sequence[Region] = ()
     online: bool = True
+    instead: Answers | None = None
+
+    def result(self) -> R_co:
+        """What came of it, once the batch is over."""
+        told = self.instead
+        return self.read(np.frombuffer(self.batch.answers, ANSWER_DTYPE) if told is None else told)
 
     def end(self) -> None:
         """Answer it here, because the process ends."""
-        self.answers[...] = (Answer.UNAVAILABLE, 0, REASON_CLOSED)
+        # One for a batch without items.
+        self.instead = new_answers(_answer_count(self.batch) or 1, Answer.UNAVAILABLE, REASON_CLOSED)
 
 
 class Requests:
@@ -151,16 +158,14 @@ class Requests:
         """Which keys are there."""
         if (whole_number("hold_ms", hold_ms) > 0) != (whole_number("owner", owner) != 0):
             raise ConfigError(f"hold_ms={hold_ms}, owner={owner}: a hold needs both, a time over 0 and an owner (not 0)")
-        with Refusals():
-            batch, count = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
-            answers = new_answers(count * components)
-            sizes = np.zeros(count * components, np.uint32) if lengths else None
-            batch.set_outputs(answers, sizes)
-            batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
-            default_ms = self._terms.match_deadline_ms
-            batch.set_options(_deadline_us(deadline_ms, default_ms), 0, 0, 0, wants_progress=False)
+        batch, _ = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
+        batch.set_outputs(lengths)
+        batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
+        deadline_us = self._terms.match_deadline_us if deadline_ms is None else deadline_us_of(deadline_ms)
+        batch.set_options(deadline_us, 0, 0, 0, wants_progress=False)
 
-        def result() -> MatchResult:
+        def read(answers: Answers) -> MatchResult:
+            sizes = np.frombuffer(batch.lengths, np.uint32) if lengths else None
             found = MatchResult(answers, components, sizes)
             if self._terms.mode != "shadow":
                 return found
@@ -168,7 +173,7 @@ class Requests:
             seen.shadow = found
             return seen
 
-        return self._request(batch, answers, result)
+        return self._request(batch, read)
 
     def get(
         self,
@@ -186,27 +191,25 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[GetResult]:
         """Bytes of blocks, into `target`."""
-        ranges = _ranges(parts)
-        with Refusals():
-            batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
-            items = count * components
-            selected = sum(n for _, n, _ in ranges)
-            answers = new_answers(items * selected if ranges else items)
-            lengths = np.zeros(items, np.uint32)
-            if ranges:
-                batch.set_ranges(ranges)
-            regions = _place(batch, target, is_source=False, block_bytes=None)
-            batch.set_outputs(answers, lengths)
-            batch.set_options(
-                _deadline_us(deadline_ms, self._terms.deadline_ms),
-                _choice("order", order, _ORDERS),
-                0,
-                unsigned("priority", priority, 8),
-                wants_progress=order == "layer" if progress is None else progress,
-            )
-        shaped = answers.reshape(items, selected) if ranges else answers
+        ranges = [] if parts is None else _ranges(parts)
+        batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
+        items = count * components
+        selected = sum(n for _, n, _ in ranges)
+        if ranges:
+            batch.set_ranges(ranges)
+        regions = _place(batch, target, is_source=False, block_bytes=None)
+        batch.set_outputs(lengths=True)
+        batch.set_options(
+            self._deadline_us(deadline_ms),
+            _choice("order", order, _ORDERS),
+            0,
+            unsigned("priority", priority, 8),
+            wants_progress=order == "layer" if progress is None else progress,
+        )
 
-        def result() -> GetResult:
+        def read(answers: Answers) -> GetResult:
+            shaped = answers.reshape(items, selected) if ranges else answers
+            lengths = np.frombuffer(batch.lengths, np.uint32)
             found = GetResult(shaped, count, components, lengths)
             if self._terms.mode != "shadow":
                 return found
@@ -214,7 +217,7 @@ class Requests:
             seen.shadow = found
             return seen
 
-        return self._request(batch, answers, result, regions)
+        return self._request(batch, read, regions)
 
     def put(
         self,
@@ -234,24 +237,22 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[PutResult]:
         """Blocks, from `source`."""
-        with Refusals():
-            batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
-            items = count * components
-            answers = new_answers(items)
-            sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
-            regions = _place(batch, source, is_source=True, block_bytes=sizes)
-            ordinals = None if parents is None else _ordinals(parents, count, items)
-            levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
-            batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
-            batch.set_outputs(answers, None)
-            batch.set_options(
-                _deadline_us(deadline_ms, self._terms.deadline_ms),
-                0,
-                _choice("durability", durability, _DURABILITIES),
-                unsigned("priority", priority, 8),
-                wants_progress=False,
-            )
-        return self._request(batch, answers, lambda: PutResult(answers, count, components), regions)
+        batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
+        items = count * components
+        sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
+        regions = _place(batch, source, is_source=True, block_bytes=sizes)
+        ordinals = None if parents is None else _ordinals(parents, count, items)
+        levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
+        batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
+        batch.set_outputs(lengths=False)
+        batch.set_options(
+            self._deadline_us(deadline_ms),
+            0,
+            _choice("durability", durability, _DURABILITIES),
+            unsigned("priority", priority, 8),
+            wants_progress=False,
+        )
+        return self._request(batch, lambda answers: PutResult(answers, count, components), regions)
 
     def delete(
         self,
@@ -263,9 +264,8 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[DeleteResult]:
         """Remove blocks, for good."""
-        with Refusals():
-            batch, count = self._batch(OP_DELETE, keys, layout, first_component, components)
-            return self._of_keys(batch, count, components, DeleteResult, deadline_ms)
+        batch, count = self._batch(OP_DELETE, keys, layout, first_component, components)
+        return self._of_keys(batch, count, components, DeleteResult, deadline_ms)
 
     def release(
         self,
@@ -278,12 +278,11 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[ReleaseResult]:
         """End holds of `owner`: on `keys`, or all of them."""
-        with Refusals():
-            if keys is None:
-                return self._of_owner(_peer.Batch(OP_RELEASE), owner, ReleaseResult, deadline_ms)
-            batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
-            batch.set_hold(_owner(owner), 0)
-            return self._of_keys(batch, count, components, ReleaseResult, deadline_ms)
+        if keys is None:
+            return self._of_owner(_peer.Batch(OP_RELEASE), owner, ReleaseResult, deadline_ms)
+        batch, count = self._batch(OP_RELEASE, keys, layout, first_component, components)
+        batch.set_hold(_owner(owner), 0)
+        return self._of_keys(batch, count, components, ReleaseResult, deadline_ms)
 
     def touch(
         self,
@@ -295,9 +294,8 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[ChangeResult]:
         """Say that blocks are in use."""
-        with Refusals():
-            batch, count = self._batch(OP_TOUCH, keys, layout, first_component, components)
-            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+        batch, count = self._batch(OP_TOUCH, keys, layout, first_component, components)
+        return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
 
     def hold(
         self,
@@ -314,18 +312,16 @@ class Requests:
         """Keep blocks for an owner."""
         if seconds is None and not persistent:
             raise ConfigError("seconds=None: only a persistent hold has no end; pass a time, or persistent=True")
-        with Refusals():
-            batch, count = self._batch(OP_HOLD, keys, layout, first_component, components)
-            batch.set_hold(_owner(owner), 0)
-            batch.set_life(0 if seconds is None else _hold_ms(seconds), bool(persistent))
-            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+        batch, count = self._batch(OP_HOLD, keys, layout, first_component, components)
+        batch.set_hold(_owner(owner), 0)
+        batch.set_life(0 if seconds is None else _hold_ms(seconds), bool(persistent))
+        return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
 
     def renew(self, owner: int, seconds: float, *, deadline_ms: float | None = None) -> Request[ChangeResult]:
         """Move the end of an owner's leases."""
-        with Refusals():
-            batch = _peer.Batch(OP_RENEW)
-            batch.set_life(_hold_ms(seconds), persistent=False)
-            return self._of_owner(batch, owner, ChangeResult, deadline_ms)
+        batch = _peer.Batch(OP_RENEW)
+        batch.set_life(_hold_ms(seconds), persistent=False)
+        return self._of_owner(batch, owner, ChangeResult, deadline_ms)
 
     def expire(
         self,
@@ -338,35 +334,32 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[ChangeResult]:
         """Say anew when blocks end."""
-        with Refusals():
-            batch, count = self._batch(OP_EXPIRE, keys, layout, first_component, components)
-            batch.set_life(unsigned("ttl_s", ttl_s, 32), persistent=False)
-            return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
+        batch, count = self._batch(OP_EXPIRE, keys, layout, first_component, components)
+        batch.set_life(unsigned("ttl_s", ttl_s, 32), persistent=False)
+        return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
 
     def _of_keys(
         self, batch: _peer.Batch, keys: int, components: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
     ) -> Request[R]:
         """A batch with one answer per item and nothing else."""
-        answers = new_answers(keys * components)
-        batch.set_outputs(answers, None)
-        batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
-        return self._request(batch, answers, lambda: make(answers, keys, components))
+        batch.set_outputs(lengths=False)
+        batch.set_options(self._deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
+        return self._request(batch, lambda answers: make(answers, keys, components))
 
     def _of_owner(
         self, batch: _peer.Batch, owner: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
     ) -> Request[R]:
         """A batch without keys: one answer, about all that an owner has."""
-        answers = new_answers(1)
         batch.set_hold(_owner(owner), 0)
-        batch.set_options(_deadline_us(deadline_ms, self._terms.deadline_ms), 0, 0, 0, wants_progress=False)
+        batch.set_options(self._deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
 
-        def result() -> R:
-            if batch.done:
-                answer, reason = batch.outcome
-                answers[0] = (answer, 0, reason)
-            return make(answers, 1, 1)
+        def read(answers: Answers) -> R:
+            return make(answers if len(answers) else new_answers(1, *batch.outcome), 1, 1)
 
-        return self._request(batch, answers, result, itemless=True)
+        return self._request(batch, read, itemless=True)
+
+    def _deadline_us(self, given_ms: float | None) -> int:
+        return self._terms.deadline_us if given_ms is None else deadline_us_of(given_ms)
 
     def _batch(
         self,
@@ -388,34 +381,23 @@ class Requests:
     def _request(
         self,
         batch: _peer.Batch,
-        answers: Answers,
-        result: Callable[[], R_co],
-        regions: list[Region] | None = None,
+        read: Callable[[Answers], R_co],
+        regions: Sequence[Region] = (),
         *,
         itemless: bool = False,
     ) -> Request[R_co]:
         # Nothing to ask, or nobody: answered here.
         online = self._terms.mode != "off" and (itemless or batch.item_count > 0)
-        if not online:
-            answers[...] = (Answer.MISS, 0, REASON_SKIPPED)
-        return Request(batch, answers, result, regions or [], online)
+        if online:
+            return Request(batch, read, regions)
+        count = 1 if itemless else _answer_count(batch)
+        return Request(batch, read, regions, online=False, instead=new_answers(count, Answer.MISS, REASON_SKIPPED))
 
 
-class Refusals:
-    """`with Refusals():` what the core's binding refuses is raised as the error that callers know, ConfigError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, _peer.Refused):
-            raise ConfigError(str(error)) from None
-
-
-def request_of(batch: _peer.Batch, deadline_ms: float) -> Request[None]:
+def request_of(batch: _peer.Batch, deadline_us: int) -> Request[None]:
     """A request without items (list, stat, namespaces): its outcome is in the batch."""
-    batch.set_options(_deadline_us(None, deadline_ms), 0, 0, 0, wants_progress=False)
-    return Request(batch, new_answers(0), lambda: None)
+    batch.set_options(deadline_us, 0, 0, 0, wants_progress=False)
+    return Request(batch, lambda _answers: None)
 
 
 def _owner(owner: int) -> int:
@@ -431,13 +413,17 @@ def _hold_ms(seconds: float) -> int:
     return max(1, math.ceil(number * 1000))
 
 
+def _answer_count(batch: _peer.Batch) -> int:
+    return len(batch.answers) // ANSWER_DTYPE.itemsize
+
+
 def _all_skipped(answers: Answers) -> Answers:
     skipped = np.empty_like(answers)
     skipped[...] = (Answer.MISS, 0, REASON_SKIPPED)
     return skipped
 
 
-def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> list[Region]:
+def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
     if isinstance(where, Rows):
         if not isinstance(where.template, Template):
             raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
@@ -448,12 +434,10 @@ def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: n
         batch.set_source(where, block_bytes)
     else:
         batch.set_target(where)
-    return []
+    return ()
 
 
-def _ranges(parts: Parts | None) -> list[tuple[int, int, int]]:
-    if parts is None:
-        return []
+def _ranges(parts: Parts) -> list[tuple[int, int, int]]:
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
         raise ConfigError(f"parts={parts!r}: must be a list of ranges and numbers, such as [range(0, 8), 12]")
     ranges = []
@@ -516,8 +500,9 @@ def _choice(name: str, value: object, choices: dict[str, int]) -> int:
     return choices[value]
 
 
-def _deadline_us(given_ms: float | None, default_ms: float) -> int:
-    return max(1, round(checked_ms("deadline_ms", default_ms if given_ms is None else given_ms) * 1000))
+def deadline_us_of(ms: float) -> int:
+    """As the core wants it. Errors: ConfigError."""
+    return max(1, round(checked_ms("deadline_ms", ms) * 1000))
 
 
 def checked_ms(name: str, value: object) -> float:

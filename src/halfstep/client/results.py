@@ -44,9 +44,9 @@ def describe(answer: int, reason: int) -> str:
     return f"{name} ({_peer.reason_name(reason)})" if reason else name
 
 
-def new_answers(count: int) -> Answers:
-    """Memory for `count` answers, all pending."""
-    return np.zeros(count, ANSWER_DTYPE)
+def new_answers(count: int, answer: int = Answer.PENDING, reason: int = 0) -> Answers:
+    """So many answers, all the same."""
+    return np.full(count, np.array((answer, 0, reason), ANSWER_DTYPE))
 
 
 class Result:
