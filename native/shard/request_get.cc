@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint64_t kStepBytesMax = 4 * MiB;
 constexpr size_t kStepItemsMax = 1024;
+constexpr size_t kLookAheadItems = 64;  // memory is asked for these side by side
 // Statuses are told per selected part: this many of a request, or answering it would hold up the others.
 constexpr uint64_t kSelectedPartsMax = uint64_t{1} << 20;
 
@@ -74,6 +75,8 @@ bool GetRequest::plan_sections() {
     return false;
   }
   outcomes_.assign(items, {});
+  found_.clear();
+  found_at_ = 0;
   section_ = key_ = cell_ = 0;
   keys_ = wire::KeyCursor(view_.sections[0].keys);
   planned_all_ = false;
@@ -115,7 +118,9 @@ bool GetRequest::plan_step() {
       continue;
     }
     if (cell_ == 0 && key_bytes_.empty() && !keys_.next(&key_bytes_)) break;  // parse_request found them whole
+    if (found_at_ == found_.size()) look_ahead();
     if (!plan_item(key_bytes_, step_bytes_max)) return true;
+    ++found_at_;
     if (++cell_ == section.head.component_count) {
       cell_ = 0;
       ++key_;
@@ -124,6 +129,24 @@ bool GetRequest::plan_step() {
   }
   planned_all_ = true;
   return !step_.empty();
+}
+
+// What is found now may be gone, or another, when it is read: then the read says so.
+void GetRequest::look_ahead() {
+  const wire::SectionHead& head = view_.sections[section_].head;
+  sought_.clear();
+  found_at_ = 0;
+  wire::KeyCursor keys = keys_;
+  ConstBytes key = key_bytes_;
+  for (uint32_t k = key_, cell = cell_; sought_.size() < kLookAheadItems;) {
+    const wire::Component component{head.first_component + cell};
+    sought_.push_back({shard().store().key_of({plans_[section_].scope, component, key}), component});
+    if (++cell < head.component_count) continue;
+    cell = 0;
+    if (++k == head.key_count || !keys.next(&key)) break;
+  }
+  found_.resize(sought_.size());
+  shard().store().find_many(sought_, found_);
 }
 
 // False: the step is full, and the item stays for the next.
@@ -136,8 +159,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
     return true;
   }
   const wire::Component component{head.first_component + cell_};
-  const store::IndexKey index_key = shard().store().key_of({plan.scope, component, key});
-  const store::Found found = shard().store().find({index_key, component});
+  const store::Found& found = found_[found_at_];
   if (!found.present) {
     miss(section_, index, {Answer::Miss, Reason::Absent});
     return true;
@@ -147,7 +169,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   if (!step_.empty() && (step_bytes_ + bytes > step_bytes_max || step_.size() == items_max)) return false;
   GetItem* item = shard().get_items().take();
   *item = {};
-  item->read.key = index_key;
+  item->read.key = sought_[found_at_].key;
   item->read.component = component;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;

@@ -71,6 +71,7 @@ class GetRequest final : public Request {
   // Reading.
   void advance();
   bool plan_step();
+  void look_ahead();
   bool plan_item(ConstBytes key, uint64_t step_bytes_max);
   bool begin_reads();
   static void on_read(store::Read& read);
@@ -103,6 +104,10 @@ class GetRequest final : public Request {
   uint32_t cell_ = 0;
   wire::KeyCursor keys_{ConstBytes()};
   ConstBytes key_bytes_;
+  // That item and those after it in its section, looked up together.
+  std::vector<store::Sought> sought_;
+  std::vector<store::Found> found_;
+  size_t found_at_ = 0;  // the item's place among them
   bool planned_all_ = true;
 
   std::vector<GetItem*> step_;  // planned; from step_at_ on not yet being read

@@ -32,6 +32,8 @@ class HotPolicy {
   // its past, no more. Returns the record by which the block is known until it leaves.
   uint32_t insert(uint64_t tag, uint32_t pages, uint32_t owner) noexcept;
   void use(uint32_t record) noexcept;
+  // It soon will be.
+  [[gnu::always_inline]] void prefetch(uint32_t record) const noexcept { __builtin_prefetch(&records_[record], kToWrite); }
   void set_busy(uint32_t record, bool busy) noexcept;
   // It leaves, and is remembered as a ghost.
   void dismiss(uint32_t record) noexcept;
@@ -82,6 +84,7 @@ class HotPolicy {
   void unghost(uint32_t record) noexcept;
   void forget_ghost() noexcept;
 
+  static constexpr int kToWrite = 1;  // of __builtin_prefetch
   static constexpr uint64_t kUsesMask = (uint64_t{1} << 42) - 1;
 
   const uint64_t ghost_pages_max_;

@@ -17,6 +17,22 @@ Extent* Memory::find(const IndexKey& key) const noexcept {
   return value == index::Table::kNone ? nullptr : reinterpret_cast<Extent*>(static_cast<uintptr_t>(value));
 }
 
+// What finding, pinning and sending a resident extent looks at.
+void Memory::prefetch_extent(const IndexKey& key) const noexcept {
+  const Extent* extent = find(key);
+  if (extent == nullptr) return;
+  __builtin_prefetch(static_cast<const Resident*>(extent));
+  __builtin_prefetch(&extent->key);
+  __builtin_prefetch(&extent->entry.scope);
+  __builtin_prefetch(&extent->location);
+  __builtin_prefetch(&extent->record);
+}
+
+void Memory::prefetch_use(const Extent& extent) const noexcept {
+  __builtin_prefetch(extent.parts().data());
+  if (extent.record != HotPolicy::kNone) hot_.prefetch(extent.record);
+}
+
 Slot Memory::take(uint64_t bytes) noexcept {
   Slot slot = slots_.take(bytes);
   if (HALFSTEP_MUTANT(DirtyGivesWay) && slot.empty()) {

@@ -60,6 +60,11 @@ Status BlockReader::begin(std::span<Read* const> window) {
   fresh_.clear();
   core_.note_moment();
   const Counters before = core_.counters;
+  for (const Read* read : window) core_.memory.prefetch_place(read->key);
+  for (const Read* read : window) core_.memory.prefetch_extent(read->key);
+  for (const Read* read : window) {
+    if (const Extent* extent = core_.memory.find(read->key); extent != nullptr) core_.memory.prefetch_use(*extent);
+  }
   for (size_t i = 0; i < window.size(); ++i) {
     Extent* extent = resolve(*window[i]);
     window[i]->store_own = extent;

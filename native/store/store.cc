@@ -30,6 +30,7 @@ Found StoreImpl::find(const Sought& sought) noexcept {
 }
 
 void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) noexcept {
+  for (const Sought& one : sought) core_.memory.prefetch_place(one.key);
   core_.catalog.find_many(
       sought.size(), [&](size_t at) -> const IndexKey& { return sought[at].key; },
       [&](size_t at, const Block& block) {
