@@ -29,17 +29,17 @@ struct Machine {
     slots = std::make_unique<SlotPool>(*arena);
   }
 
-  std::unique_ptr<store::Store> open() {
+  std::unique_ptr<store::Store> open(const store::Options& options = {}) {
     std::unique_ptr<store::Store> opened;
-    store::Options options;
     check(store::Store::open(*engine, *slots, clock, options, &opened));
     return opened;
   }
-  // Submits what there is, and sleeps until some of it is done.
+  // Submits what there is, and sleeps until some of it is done, unless there is more to do.
   void turn(store::Store& opened) {
     opened.turn();
     engine->flush_submissions();
-    if (engine->in_flight() > 0) engine->wait();
+    const bool busy = opened.recovering() && opened.next_turn_us() == 0;
+    if (!busy && engine->in_flight() > 0) engine->wait();
     engine->poll();
   }
   // The scope of a layout in the default namespace.

@@ -1,20 +1,21 @@
 // recovery_bench.cc — what a start costs over a full store: time against the plain read of its footers, and memory a block.
-// Usage: halfstep_recovery_bench --phase make|open --path FILE [--segments N] [--blocks N] [--block-bytes N] [--seed N]
+// Usage: halfstep_recovery_bench --phase make|open|fill|serve --path FILE [--segments N] [--blocks N] [--block-bytes N]
+//                               [--seed N]
 //
 // make: a sparse file in which every segment of 1 GiB has its footer and no payload, as a store that was filled with blocks of
 // one size and stopped. open: reads all footers with one request in flight, as recovery does, then opens the store in the same
-// process; every block must be found. One JSON document on stdout; bench/recovery.py runs both, in processes of their own.
+// process; every block must be found. fill: a file with so many segments of 256 MiB and as many blocks put into it as --blocks
+// says, all in all, no clean stop. serve: opens that as a daemon does, gets the block that was put last, which must be right,
+// as soon as something is served, and lets recovery come to its end. One JSON document on stdout; bench/recovery.py runs each
+// in a process of its own.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <memory>
 
-#include "base/arena.h"
-#include "base/clock.h"
-#include "io/backing.h"
-#include "io/engine.h"
-#include "program.h"
+#include "base/crc.h"
+#include "machine.h"
 #include "store/blocking_io.h"
 #include "store/footer.h"
 #include "store/header_io.h"
@@ -39,13 +40,6 @@ constexpr uint64_t kArenaBytes = 64 * MiB;
 constexpr uint64_t kBlocksPerFrame = 15;
 constexpr uint32_t kScope = 1;
 
-void check(const Fault& fault) {
-  if (!fault.ok()) fail(fault.what);
-}
-void check(Status status, const char* what) {
-  if (!status.ok()) fail(std::string(what) + ": " + std::string(code_name(status.code())));
-}
-
 Geometry geometry_of(const Setup& setup) {
   const auto segments = static_cast<uint32_t>(setup.segments);
   Geometry geometry{segments * kSegmentBytes, kSegmentBytes, segments, 1,
@@ -66,42 +60,6 @@ wire::Layout layout_of(const Setup& setup) {
 IndexKey key_of(const Setup& setup, uint64_t block) {
   const Hash128 hash = keyed_hash({setup.seed, 0}, object_bytes(block));
   return {hash.low, hash.high};
-}
-
-struct Machine {
-  explicit Machine(const std::string& path) {
-    check(Arena::create(kArenaBytes, false, &arena));
-    check(io::Backing::open({.path = path}, &backing));
-    check(io::open_engine({}, *arena, {backing.get()}, &engine));
-    slots = std::make_unique<SlotPool>(*arena);
-  }
-  SystemClock clock;
-  std::unique_ptr<Arena> arena;
-  std::unique_ptr<io::Backing> backing;
-  std::unique_ptr<io::Engine> engine;
-  std::unique_ptr<SlotPool> slots;
-};
-
-std::unique_ptr<Store> open_store(Machine& machine) {
-  std::unique_ptr<Store> opened;
-  Options options;
-  check(Store::open(*machine.engine, *machine.slots, machine.clock, options, &opened));
-  return opened;
-}
-
-void register_layout(Machine& machine, Store& opened, const wire::Layout& layout) {
-  bool done = false;
-  opened.register_layout("default", layout, [&](Status status, uint32_t scope) {
-    check(status, "register_layout");
-    if (scope != kScope) fail("the first layout of a new store has scope " + std::to_string(scope));
-    done = true;
-  });
-  while (!done) {
-    opened.turn();
-    machine.engine->flush_submissions();
-    machine.engine->wait();
-    machine.engine->poll();
-  }
 }
 
 // ---- make ------------------------------------------------------------------------------------------------------------------
@@ -129,11 +87,11 @@ void make(const Setup& setup) {
   const int file = ::open(setup.path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (file < 0 || ::ftruncate(file, static_cast<off_t>(geometry.device_bytes)) != 0) fail_errno(setup.path);
   ::close(file);
-  Machine machine(setup.path);
+  Machine machine(setup.path, kArenaBytes);
   check(Store::format(*machine.engine, *machine.arena, machine.clock, geometry));
   {
-    const std::unique_ptr<Store> fresh = open_store(machine);
-    register_layout(machine, *fresh, layout_of(setup));
+    const std::unique_ptr<Store> fresh = machine.open();
+    if (machine.scope_of(*fresh, layout_of(setup)) != kScope) fail("the first layout of a new store has another scope");
     check(fresh->close(), "close");
   }
   LoadedHeader loaded;
@@ -220,7 +178,7 @@ void look_for_all(const Setup& setup, Store& opened) {
 }
 
 void open_and_measure(const Setup& setup) {
-  Machine machine(setup.path);
+  Machine machine(setup.path, kArenaBytes);
   LoadedHeader loaded;
   check(load_header(*machine.engine, &loaded));
   const Places places = loaded.state.places();
@@ -230,7 +188,7 @@ void open_and_measure(const Setup& setup) {
   const uint64_t resident_before = resident_bytes();
   const double cpu_before = own_cpu_seconds();
   const uint64_t open_before_us = machine.clock.now_us();
-  const std::unique_ptr<Store> opened = open_store(machine);
+  const std::unique_ptr<Store> opened = machine.open();
   const uint64_t open_us = machine.clock.now_us() - open_before_us;
   const double cpu_seconds = own_cpu_seconds() - cpu_before;
   const uint64_t resident_after = resident_bytes();
@@ -247,6 +205,119 @@ void open_and_measure(const Setup& setup) {
       gauges.catalog_bytes);
 }
 
+// ---- fill, serve -----------------------------------------------------------------------------------------------------------
+
+constexpr uint64_t kRealSegmentBytes = 256 * MiB;
+
+struct RealBlocks {
+  RealBlocks(const Setup& setup_in, Machine& machine_in, Store& store_in)
+      : setup(setup_in), machine(machine_in), opened(store_in), scope(machine.scope_of(opened, layout_of(setup))) {
+    content.resize(setup.block_bytes);
+    Prng prng(setup.seed);
+    for (size_t at = 0; at < content.size(); at += 8) store_le(content.data() + at, prng.next());
+  }
+  // `block` has to outlive it.
+  BlockName name(const uint64_t& block) const { return {scope, wire::Component::of(0, 0, 0), object_bytes(block)}; }
+
+  void put(const uint64_t& block, bool persist) {
+    Write write;
+    write.name = name(block);
+    write.key = opened.key_of(write.name);
+    write.block_bytes = static_cast<uint32_t>(setup.block_bytes);
+    write.persist = persist;
+    bool done = false;
+    write.owner = &done;
+    write.done = [](Write& w) { *static_cast<bool*>(w.owner) = true; };
+    Status status;
+    while ((status = opened.begin_write(write)) == Code::Throttled) machine.turn(opened);
+    check(status, "begin_write");
+    store_le(content.data(), block);
+    size_t at = 0;
+    write.slot->for_range(0, content.size(), [&](Bytes piece) {
+      std::memcpy(piece.data(), content.data() + at, piece.size());
+      at += piece.size();
+    });
+    write.parts[0].stored_crc = crc32c(content);
+    opened.commit_write(write);
+    while (!done) machine.turn(opened);
+    check(write.status, "put");
+  }
+
+  // Ok, or why not.
+  Status get(const uint64_t& block) {
+    Read read;
+    read.key = opened.key_of(name(block));
+    bool done = false;
+    read.owner = &done;
+    read.complete = [](Read& r) { *static_cast<bool*>(r.owner) = true; };
+    Read* window[] = {&read};
+    check(opened.begin_reads(window), "begin_reads");
+    while (!done) machine.turn(opened);
+    if (!read.status.ok()) return read.status;
+    store_le(content.data(), block);
+    size_t at = 0;
+    read.resident->slot().for_range(0, content.size(), [&](Bytes piece) {
+      if (std::memcmp(piece.data(), content.data() + at, piece.size()) != 0) fail("wrong bytes");
+      at += piece.size();
+    });
+    opened.unpin(read.resident);
+    return {};
+  }
+
+  const Setup& setup;
+  Machine& machine;
+  Store& opened;
+  const uint32_t scope;
+  std::vector<std::byte> content;
+};
+
+void fill(const Setup& setup) {
+  // A third more than the blocks take: nothing is reclaimed.
+  const auto segments = static_cast<uint32_t>(setup.blocks * (setup.block_bytes + kPageBytes) * 4 / 3 / kRealSegmentBytes + 8);
+  Geometry geometry{segments * kRealSegmentBytes, kRealSegmentBytes, segments, 1,
+                    static_cast<uint32_t>(block_bytes_max_of(kRealSegmentBytes))};
+  while (!places_of(geometry).valid()) geometry.device_bytes += 16 * MiB;
+  const int file = ::open(setup.path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
+  if (file < 0 || ::posix_fallocate(file, 0, static_cast<off_t>(geometry.device_bytes)) != 0) fail_errno(setup.path);
+  ::close(file);
+  Machine machine(setup.path, kArenaBytes);
+  check(Store::format(*machine.engine, *machine.arena, machine.clock, geometry));
+  const std::unique_ptr<Store> fresh = machine.open();
+  RealBlocks blocks(setup, machine, *fresh);
+  for (uint64_t block = 0; block < setup.blocks; ++block) blocks.put(block, block + 1 == setup.blocks);
+  while (machine.engine->in_flight() > 0) machine.turn(*fresh);
+  std::printf("{}\n");
+}
+
+void serve(const Setup& setup) {
+  Machine machine(setup.path, kArenaBytes);
+  const double cpu_before = own_cpu_seconds();
+  const uint64_t before_us = machine.clock.now_us();
+  const auto seconds = [&] { return static_cast<double>(machine.clock.now_us() - before_us) / 1e6; };
+  Options options;
+  options.recover_before_us = 0;
+  const std::unique_ptr<Store> opened = machine.open(options);
+  const double open_s = seconds();
+  RealBlocks blocks(setup, machine, *opened);
+  const uint64_t newest = setup.blocks - 1;
+  uint64_t misses = 0;
+  while (!blocks.get(newest).ok()) {
+    if (!opened->recovering()) fail("the block that was put last is lost");
+    ++misses;
+    machine.turn(*opened);
+  }
+  const double first_get_s = seconds();
+  while (opened->recovering()) machine.turn(*opened);
+  const double recovered_s = seconds();
+  const RecoveryReport& report = opened->recovery();
+  std::printf(
+      "{\"blocks\": %lu, \"bytes\": %lu, \"open_s\": %.3f, \"first_get_s\": %.3f, \"misses_before\": %lu, \"recovered_s\": "
+      "%.3f, \"cpu_s\": %.3f, \"footers\": %lu, \"walked\": %lu}\n",
+      report.blocks, report.bytes, open_s, first_get_s, misses, recovered_s, own_cpu_seconds() - cpu_before,
+      report.segments_by_footer, report.segments_by_frames);
+  check(opened->close(), "close");
+}
+
 }  // namespace
 }  // namespace halfstep::bench
 
@@ -259,7 +330,17 @@ int main(int count, char** arguments) {
                             {"--seed", &setup.seed}};
   const Text texts[] = {{"--phase", &setup.phase}, {"--path", &setup.path}};
   read_options(count, arguments, numbers, texts);
-  if (setup.path.empty() || (setup.phase != "make" && setup.phase != "open")) fail("give --phase make or open, and --path");
-  setup.phase == "make" ? make(setup) : open_and_measure(setup);
+  if (setup.path.empty()) fail("give --path");
+  if (setup.phase == "make") {
+    make(setup);
+  } else if (setup.phase == "open") {
+    open_and_measure(setup);
+  } else if (setup.phase == "fill") {
+    fill(setup);
+  } else if (setup.phase == "serve") {
+    serve(setup);
+  } else {
+    fail("--phase is one of make, open, fill, serve");
+  }
   return 0;
 }

@@ -146,6 +146,8 @@ nb::dict recovery_of(const halfstep::store::RecoveryReport& report) {
   dict["blocks"] = report.blocks;
   dict["bytes"] = report.bytes;
   dict["micros"] = report.micros;
+  dict["first_answer_micros"] = report.first_answer_micros;
+  dict["segments_left"] = report.segments_left;
   dict["segments_by_footer"] = report.segments_by_footer;
   dict["segments_by_frames"] = report.segments_by_frames;
   dict["segments_empty"] = report.segments_empty;

@@ -83,6 +83,7 @@ class FakeStore final : public store::Store {
   // store::Store ----------------------------------------------------------------------------------------------------------
   const store::Geometry& geometry() const noexcept override { return geometry_; }
   const store::RecoveryReport& recovery() const noexcept override { return recovery_; }
+  bool recovering() const noexcept override { return false; }
   std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
 
   bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }

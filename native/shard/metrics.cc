@@ -73,6 +73,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_flushes_total", c.flushes);
   add(counters, "halfstep_store_record_pages_total", c.record_pages);
   add(counters, "halfstep_store_index_full_total", c.index_full);
+  add(counters, "halfstep_store_throttled_recovering_total", c.throttled_recovering);
   add(counters, "halfstep_store_holds_total", "outcome", "taken", c.holds_taken);
   add(counters, "halfstep_store_holds_total", "outcome", "refused", c.holds_refused);
 
@@ -100,6 +101,8 @@ void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
   add(gauges, "halfstep_recovery_blocks", r.blocks);
   add(gauges, "halfstep_recovery_bytes", r.bytes);
   add(gauges, "halfstep_recovery_us", r.micros);
+  add(gauges, "halfstep_recovery_first_answer_us", r.first_answer_micros);
+  add(gauges, "halfstep_recovery_segments_left", r.segments_left);
   add(gauges, "halfstep_recovery_segments", "found", "footer", r.segments_by_footer);
   add(gauges, "halfstep_recovery_segments", "found", "frames", r.segments_by_frames);
   add(gauges, "halfstep_recovery_segments", "found", "empty", r.segments_empty);

@@ -57,7 +57,8 @@ AnswerReason answer_of(Status status) noexcept {
     case Code::NotFound: return {Answer::Miss, Reason::Absent};
     case Code::Throttled:
       if (status.detail() == store::kThrottledPins) return {Answer::Throttled, Reason::Budget};
-      if (status.detail() == store::kThrottledLog) return {Answer::Throttled, Reason::Load};
+      if (status.detail() == store::kThrottledLog || status.detail() == store::kThrottledRecovery)
+        return {Answer::Throttled, Reason::Load};
       return {Answer::Throttled, Reason::Full};
     default: return {Answer::Unavailable, Reason::Media};
   }

@@ -32,7 +32,8 @@ struct Config {
   bool insecure_listen = false;     // allow an address beyond loopback though nobody is authenticated
   uint32_t connections_max = 4096;
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
-  store::Options store;
+  // A small store is recovered before anything is answered, a large one serves meanwhile.
+  store::Options store{.recover_before_us = 200'000};
   // Making or recovering a large store takes time: called now and then with what is being done; false stops.
   std::function<bool(const char* step, uint64_t done, uint64_t total)> progress;
 };

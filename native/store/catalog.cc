@@ -89,24 +89,39 @@ index::Entry Catalog::encode(const Segment& segment, const format::Entry& entry,
 }
 
 Status Catalog::add(Segment& segment, const format::Entry& entry, const Touch& touch, bool held) {
-  index::Entry fresh = encode(segment, entry, touch);
+  const index::Entry fresh = encode(segment, entry, touch);
   if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
   const IndexKey key = key_of(entry);
-  const Status inserted = index_->insert(hash_of(key), fresh);
-  if (inserted == Code::Present) {
+  const Status placed = place(key, fresh);
+  if (placed == Code::Present) {
     const index::Found before = index_->find(hash_of(key));
-    if (stale(before.entry)) {
-      --stale_;
-    } else {
-      leave(before.entry);
-    }
+    leave(before.entry);
     replace(before, fresh);
-  } else if (!inserted.ok()) {
-    return inserted;
+    enter(fresh);
+  } else if (!placed.ok()) {
+    return placed;
   }
-  enter(fresh);
   if (held) set_held(key, true);
   return {};
+}
+
+Status Catalog::add_absent(Segment& segment, const format::Entry& entry, const Touch& touch) {
+  const index::Entry fresh = encode(segment, entry, touch);
+  if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
+  return place(key_of(entry), fresh);
+}
+
+Status Catalog::place(const IndexKey& key, const index::Entry& fresh) {
+  Status inserted = index_->insert(hash_of(key), fresh);
+  if (inserted == Code::Present) {
+    const index::Found before = index_->find(hash_of(key));
+    if (!stale(before.entry)) return inserted;
+    --stale_;
+    replace(before, fresh);
+    inserted = {};
+  }
+  if (inserted.ok()) enter(fresh);
+  return inserted;
 }
 
 bool Catalog::move(const IndexKey& key, const Location& original, const format::Entry& copy, Segment& to, bool touched_since) {
@@ -275,17 +290,6 @@ void Catalog::release(Segment& segment) {
   segment.expires_s = 0;
   segment.touched = {};
   segment.touched_regions = 0;
-}
-
-void Catalog::count_touches() {
-  for (Segment& segment : segments_) segment.touched = {};
-  const auto add = [this](const Block& block) {
-    if (block.touch_class != kUntouched) {
-      segments_[block.location.segment].touched.add(clock_.when(block.touch_stamp), block.pages);
-    }
-    return false;
-  };
-  (void)sweep(UINT64_MAX, add);
 }
 
 // ---- Facts -----------------------------------------------------------------------------------------------------------------

@@ -102,6 +102,8 @@ class Catalog {
   void note(Segment& segment, const format::Entry& entry, uint64_t now_s);
   // Names a noted entry in the index; what the index named before under this key is no longer live. NoSpace: the index is full.
   Status add(Segment& segment, const format::Entry& entry, const Touch& touch, bool held);
+  // The same, but Present, and nothing changed, when a live block is there under this key.
+  Status add_absent(Segment& segment, const format::Entry& entry, const Touch& touch);
   // The index names the copy, which was noted, instead of the original, if it still names that: else false, and the copy stays
   // nobody's. `touched_since`: somebody used the original while it was being copied.
   bool move(const IndexKey& key, const Location& original, const format::Entry& copy, Segment& to, bool touched_since);
@@ -135,9 +137,6 @@ class Catalog {
 
   LogClock& clock() noexcept { return clock_; }
   const LogClock& clock() const noexcept { return clock_; }
-  // After a restart, when the clock goes on: the touches that were recovered.
-  void count_touches();
-
   // The lowest generation of the segments that hold frames: tombstones below it are done with.
   uint64_t oldest_generation(uint64_t none) const noexcept;
   // Whether a restart could bring back a block that is not in the index now, because nothing on media says that it is gone.
@@ -173,6 +172,8 @@ class Catalog {
   void leave(const index::Entry& entry) noexcept { count(entry, -1); }
   void count(const index::Entry& entry, int sign) noexcept;
   void count_held(const index::Entry& entry, int sign) noexcept;
+  // In the index, under a key that has none, or a stale one. Present: a live one is there.
+  Status place(const IndexKey& key, const index::Entry& fresh);
   void mark_touched(const index::Entry& entry) noexcept;
   void replace(const index::Found& found, const index::Entry& entry) noexcept;
   void lap_ended() noexcept;

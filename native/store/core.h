@@ -7,6 +7,7 @@
 #include <cassert>
 #include <deque>
 
+#include "index/table.h"
 #include "store/catalog.h"
 #include "store/events.h"
 #include "store/flusher.h"
@@ -103,10 +104,14 @@ struct Core {
   Memory memory;
   Holds holds;
   TransferPool transfers;
+  // While blocks are being recovered: the keys that were deleted, with the sequence of their newest tombstone, so that a delete
+  // counts for what has not been found yet. Null: all that is on flash is known.
+  std::unique_ptr<index::Table> buried;
   uint64_t sequence = 0;
   uint64_t store_time_base_s = 0;
   uint64_t store_time_base_us = 0;  // by the monotonic clock, when the base was that
 
+  bool recovering() const noexcept { return buried != nullptr; }
   uint64_t draw() noexcept { return ++sequence; }
   uint64_t store_time_s() noexcept {
     const uint64_t wall_s = clock.wall_s();
@@ -144,6 +149,7 @@ struct Core {
     pending.record.sequence = draw();
     pending.record.key_low = key.low;
     pending.record.key_high = key.high;
+    if (recovering() && !HALFSTEP_MUTANT(RecoveredDespiteDelete)) buried->put(hash_of(key), pending.record.sequence);
     pending.done = done;
     pending.owner = owner;
     log.append(pending);
@@ -310,7 +316,7 @@ struct Core {
   // when it was born: then it may.
   static bool born_before(void* core, const IndexKey& key, uint64_t sequence) {
     const auto& self = *static_cast<const Core*>(core);
-    if (self.catalog.find(key)) return true;
+    if (self.recovering() || self.catalog.find(key)) return true;
     const Extent* extent = self.memory.find(key);
     return extent != nullptr && extent->state == ExtentState::Dirty && extent->entry.birth < sequence;
   }

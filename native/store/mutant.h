@@ -38,6 +38,8 @@
   X(TombstoneDropped, "tombstones are dropped at every compaction")                               \
   X(BirthIgnored, "a tombstone buries what was put after it")                                     \
   X(TailNotVerified, "what lies past the watermark is published unread")                          \
+  X(OlderCopyWins, "of two copies of a block, recovery takes the one that it finds later")        \
+  X(RecoveredDespiteDelete, "recovery goes on to find what is deleted meanwhile")                 \
   X(OlderHeaderTaken, "the older copy of the store header is taken")                              \
   X(ScopeReused, "the scope of a deleted namespace is given out again")                           \
   X(ScrubKeepsBad, "what a scrub finds bad stays")                                                \

@@ -104,6 +104,8 @@ class RecordLog {
   uint64_t tombstones_answered() const noexcept { return tombstones_answered_; }
   size_t tombstone_count() const noexcept { return tombstones_.size(); }
   const LifeRecords& life() const noexcept { return life_; }
+  // Holds and expiry changes that life() does not have yet.
+  uint64_t life_queued() const noexcept { return life_queued_; }
   // Room for one more hold or expiry change.
   bool takes_life() const noexcept;
   // Drops the holds and expiry changes that nothing needs any more, when there is no room and nothing is being written.

@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include "base/crc.h"
 #include "store/footer.h"
 #include "store/mutant.h"
-#include "store/segment_scan.h"
-#include "store/touch_map.h"
 
 namespace halfstep::store {
 namespace {
@@ -15,138 +12,43 @@ namespace {
 constexpr uint32_t kSequenceBitsPerStart = 40;
 
 // Entries for which the index asks for its memory in advance.
-constexpr size_t kAhead = 12;
+constexpr size_t kAhead = 16;
 
-class Recovery {
- public:
-  Recovery(Core& core, RecoveryReport* report)
-      : core_(core), report_(*report), io_(core.engine), scanner_(core.engine, core.places, core.page_secret, 0) {}
+// Last pages of footers that are read at once.
+constexpr size_t kTailsAtOnce = 64;
 
-  Status run();
+IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
 
- private:
-  void load_log();
-  void note_pins();
-  void take_pins();
-  void load_segment(uint32_t number);
-  void publish(Segment& segment, const FoundEntry& found, size_t ordinal);
-  void find_end(format::Entry& entry, size_t ordinal);
-  bool superseded(const format::Entry& entry, const Block& known);
-  bool superseded_by_roll(const format::Entry& entry, const Block& known);
-  bool verify(const Segment& segment, const format::Entry& entry);
-  bool read_and_check(const Segment& segment, const format::Entry& entry);
-  void seal(Segment& segment);
-  // After one that failed no later one tells what is on media.
-  bool flush() {
-    flush_failed_ = flush_failed_ || !io_.flush().ok();
-    return !flush_failed_;
-  }
-  void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
+}  // namespace
 
-  Core& core_;
-  RecoveryReport& report_;
-  BlockingIo io_;
-  SegmentScanner scanner_;
-  LogContents log_;
-  std::vector<IndexKey> unreadable_;  // failed their check
-  index::Table pinned_;               // keys that the log pins -> birth of the block that was published
-  PageBuffer frame_header_{format::kFrameHeaderPagesMax};
-  ScannedSegment scanned_;  // of one segment after the other
-  ReadTouches touches_;
-  uint64_t sequence_max_ = 0;
-  uint64_t touch_time_ = 0;
-  uint64_t now_s_ = 0;  // when the segment is loaded
-  bool flush_failed_ = false;
-};
+Recovery::Recovery(Core& core, RecoveryReport* report) : core_(core), report_(*report), io_(core.engine), check_(core.engine) {
+  frame_io_.op = io::Op::Read;
+  frame_io_.data = frame_header_.bytes().data();
+  frame_io_.owner = this;
+  frame_io_.complete = [](io::Request& request) { static_cast<Recovery*>(request.owner)->frame_reading_ = false; };
+}
 
-Status Recovery::run() {
-  const uint64_t began_us = core_.clock.now_us();
+// ---- Before the first answer -----------------------------------------------------------------------------------------------
+
+void Recovery::begin() {
+  began_us_ = core_.clock.now_us();
   load_log();
   note_pins();
-  std::vector<uint32_t> newest_first;
-  for (uint32_t number = 0; number < log_.segments.size(); ++number) {
-    const SegmentRecord& record = log_.segments[number];
-    Segment& segment = core_.catalog.segment(number);
-    segment.generation = record.generation;
-    if (record.bad) {
-      segment.state = SegmentState::Bad;
-      ++report_.segments_bad;
-    } else if (record.generation != 0) {
-      newest_first.push_back(number);
-    }
-  }
-  std::sort(newest_first.begin(), newest_first.end(),
-            [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
-  for (const uint32_t number : newest_first) load_segment(number);
-  core_.catalog.clock().resume(touch_time_);
-  core_.catalog.count_touches();
+  core_.buried = std::make_unique<index::Table>(std::move(log_.tombstones));
+  const std::vector<uint32_t> newest_first = segments_with_frames();
+  read_tails(newest_first);
+  std::vector<uint32_t> walked;
+  std::vector<uint32_t> sealed;
+  for (const uint32_t number : newest_first) (tails_[number].page_count == 0 ? walked : sealed).push_back(number);
+  for (const uint32_t number : sealed) expect_sealed(number);
+  load(walked);
+  while (!all_taken()) step();
 
   core_.sequence = std::max(sequence_max_ + 1, core_.header.fixed.start_number << kSequenceBitsPerStart);
-  for (const uint32_t number : newest_first) {
-    Segment& segment = core_.catalog.segment(number);
-    if (segment.state == SegmentState::Ended && segment.frames > 0) seal(segment);
-    // What is walked again at the next start may say more than it did now.
-    segment.records_missing = segment.records_missing || segment.state == SegmentState::Ended;
-    segment.roll.reset();
-  }
-  if (flush()) {
-    // Whatever was read is on media now.
-    for (const uint32_t number : newest_first) {
-      Segment& segment = core_.catalog.segment(number);
-      segment.durable_page = segment.written_page;
-    }
-  } else {
-    note("flush after recovery failed: segments sealed just now are walked again at the next start");
-    for (const uint32_t number : newest_first) core_.catalog.segment(number).records_missing = true;
-  }
-
-  std::vector<SegmentRecord> segments = log_.segments;
-  for (Segment& segment : core_.catalog.segments()) {
-    if (segment.state == SegmentState::Bad && !segments[segment.number].bad) {
-      segments[segment.number] = {core_.draw(), true};
-      note("segment " + std::to_string(segment.number) + ": no page of it could be read; not used again");
-    }
-  }
-  const uint64_t oldest = core_.catalog.oldest_generation(core_.sequence);
-  std::erase_if(log_.tombstone_list, [&](const Tombstone& t) { return t.sequence < oldest; });
-  if (!core_.log.restart(log_, log_.tombstone_list, std::move(segments), core_.draw()).ok()) {
-    note("record log: could not be written; deletes and new segments fail until it can");
-  }
-  take_pins();
-  // Their entries may still be on flash: who is told that they are gone must not find them after a restart.
-  for (const IndexKey& key : unreadable_) {
-    if (!core_.catalog.find(key)) core_.bury(key);
-  }
-  report_.blocks = core_.catalog.live_blocks();
-  report_.bytes = core_.catalog.live_bytes();
-  report_.micros = core_.clock.now_us() - began_us;
-  return {};
-}
-
-// A hold counts for births below its own sequence, and of births nothing stays in memory but these.
-void Recovery::note_pins() {
-  for (const LifeRecords::Entry& entry : log_.life.entries()) {
-    if (entry.kind == format::RecordKind::Hold) pinned_.put(hash_of(entry.key), format::kSequenceLimit);
-  }
-}
-
-// Persistent holds of the blocks that are there, whatever the budget says now.
-void Recovery::take_pins() {
-  const uint64_t now_us = core_.clock.now_us();
-  const uint64_t now_s = core_.store_time_s();
-  for (const LifeRecords::Entry& entry : core_.log.life().entries()) {
-    if (entry.kind != format::RecordKind::Hold || entry.value <= now_s) continue;
-    const uint64_t birth = pinned_.find(hash_of(entry.key));
-    const Block block = core_.catalog.find(entry.key);
-    if (!block || birth >= entry.sequence) continue;
-    if (!core_.holds.pin(entry.key, entry.owner, now_us, until_us_of(entry.value, now_s, now_us),
-                         {block.scope, block.extent_bytes()})) {
-      note("persistent holds: more than holds_max; the rest holds nothing until the next start");
-      return;
-    }
-    core_.catalog.set_held(entry.key, true);
-    ++report_.pins;
-  }
+  seal_walked(walked);
+  restart_log();
+  load(std::move(sealed));
+  served_ = true;
 }
 
 void Recovery::load_log() {
@@ -168,143 +70,72 @@ void Recovery::load_log() {
   std::fill(log_.segments.begin(), log_.segments.end(), SegmentRecord{});
 }
 
-void Recovery::load_segment(uint32_t number) {
+// A hold counts for births below its own sequence, and of births nothing stays in memory but these.
+void Recovery::note_pins() {
+  for (const LifeRecords::Entry& entry : log_.life.entries()) {
+    if (entry.kind == format::RecordKind::Hold) pinned_.put(hash_of(entry.key), format::kSequenceLimit);
+  }
+}
+
+// Newest first.
+std::vector<uint32_t> Recovery::segments_with_frames() {
+  std::vector<uint32_t> numbers;
+  for (uint32_t number = 0; number < log_.segments.size(); ++number) {
+    const SegmentRecord& record = log_.segments[number];
+    Segment& segment = core_.catalog.segment(number);
+    segment.generation = record.generation;
+    if (record.bad) {
+      segment.state = SegmentState::Bad;
+      ++report_.segments_bad;
+    } else if (record.generation != 0) {
+      numbers.push_back(number);
+    }
+  }
+  std::sort(numbers.begin(), numbers.end(),
+            [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
+  return numbers;
+}
+
+void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
+  tails_.resize(core_.catalog.segment_count());
+  for (format::PageHeader& tail : tails_) tail.page_count = 0;
+  const uint32_t place = core_.places.segment_pages() - 1;
+  PageBuffer pages(kTailsAtOnce);
+  std::vector<const io::Request*> reads;
+  for (size_t first = 0; first < numbers.size(); first += kTailsAtOnce) {
+    const std::span<const uint32_t> some = std::span(numbers).subspan(first, std::min(kTailsAtOnce, numbers.size() - first));
+    reads.clear();
+    for (uint32_t i = 0; i < some.size(); ++i) {
+      reads.push_back(&io_.add_read(core_.places.segment(some[i]) + uint64_t{place} * kPageBytes, pages.page(i)));
+    }
+    (void)io_.run();
+    for (uint32_t i = 0; i < some.size(); ++i) {
+      const PageAddress address{0, 0, some[i], place, core_.catalog.segment(some[i]).generation};
+      format::PageHeader tail;
+      if (reads[i]->error != 0) continue;
+      if (!open_page(core_.page_secret, pages.page(i), format::PageKind::FooterTail, address, &tail).ok()) continue;
+      if (SegmentScan::tail_fits(tail, core_.places.segment_pages())) tails_[some[i]] = tail;
+    }
+  }
+}
+
+// What is known of a sealed segment before its entries are. As long as it has not been looked at, a delete of whatever may be
+// in it needs its tombstone.
+void Recovery::expect_sealed(uint32_t number) {
+  const format::PageHeader& tail = tails_[number];
   Segment& segment = core_.catalog.segment(number);
-  ScannedSegment& scanned = scanned_;
-  scanner_.scan(number, segment.generation, &scanned);
-  sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
-  core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
-  report_.pages_bad += scanned.pages_bad;
-  if (!scanned.anything) {
-    // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.
-    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Ended;
-    segment.records_missing = true;
-    ++(scanned.read_errors > 0 ? report_.segments_bad : report_.segments_empty);
-    return;
-  }
-  ++(scanned.by_footer ? report_.segments_by_footer : report_.segments_by_frames);
-  if (scanned.pages_bad > 0) {
-    note("segment " + std::to_string(number) + ": " + std::to_string(scanned.pages_bad) +
-         " metadata pages bad; recovered from the others");
-  }
-  segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
-  segment.newest_frame = scanned.sequence_max;  // of a footer: drawn when the segment was full
-  segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
-  segment.frames = scanned.frames;
-  segment.next_page = segment.written_page = scanned.next_page;
-  segment.durable_page = std::min(scanned.watermark, scanned.next_page);
-  now_s_ = core_.store_time_s();
-  core_.catalog.begin(segment, now_s_);
-  read_touches(core_, io_, segment, scanned.entries.size(), &touches_);
-  touch_time_ = std::max(touch_time_, touches_.newest);
-  for (size_t ordinal = 0; ordinal < scanned.entries.size(); ++ordinal) {
-    if (ordinal + kAhead < scanned.entries.size()) {
-      const format::Entry& ahead = scanned.entries[ordinal + kAhead].entry;
-      core_.catalog.prefetch({ahead.key_low, ahead.key_high});
-    }
-    const FoundEntry& found = scanned.entries[ordinal];
-    segment.records_missing = segment.records_missing || !found.present;
-    publish(segment, found, ordinal);
-  }
-  segment.lengths.shrink();
-  if (scanned.by_footer) return;
-  // Until it has a footer.
-  for (const FoundEntry& found : scanned.entries) segment.long_key_bytes += footer_key_bytes(found.key_bytes);
-  segment.roll = std::make_unique<Roll>(std::move(scanned));
+  segment.state = SegmentState::Sealed;
+  segment.newest_frame = tail.sequence;
+  segment.records_missing = true;
+  sequence_max_ = std::max({sequence_max_, tail.sequence, segment.generation});
+  core_.store_time_base_s = std::max(core_.store_time_base_s, tail.created_s);
 }
 
-// When the block ends, and whether that moves on: whoever changed it said the last word.
-void Recovery::find_end(format::Entry& entry, size_t ordinal) {
-  if (log_.life.changes_expiry(entry)) entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
-  entry.expiry_s = log_.life.expiry_s(entry);
-  if ((entry.flags & format::kEntrySliding) == 0) return;
-  const uint64_t end_s = touches_.end_s(ordinal, core_.names.sliding_ttl_s(entry.scope));
-  entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(std::min<uint64_t>(end_s, UINT32_MAX)));
-}
-
-void Recovery::publish(Segment& segment, const FoundEntry& found, size_t ordinal) {
-  if (!found.present || found.gone) return;
-  format::Entry entry = found.entry;
-  const IndexKey key{entry.key_low, entry.key_high};
-  find_end(entry, ordinal);
-  if (!core_.names.alive(entry.scope)) {
-    ++report_.blocks_dropped_dead_scope;
-    return;
-  }
-  const uint64_t buried = log_.tombstones.find(hash_of(key));
-  if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
-    ++report_.blocks_dropped_deleted;
-    return;
-  }
-  if (core_.expired(entry.expiry_s)) {
-    ++report_.blocks_dropped_expired;
-    segment.may_return = true;  // the clock may go back
-    return;
-  }
-  const Block known = core_.catalog.find(key);
-  if (known && !superseded(entry, known)) return;
-  if (entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified) && !verify(segment, entry)) {
-    ++report_.blocks_dropped_corrupt;
-    unreadable_.push_back(key);
-    return;
-  }
-  core_.catalog.note(segment, entry, now_s_);
-  if (!core_.catalog.add(segment, entry, touches_.touches[ordinal], false).ok()) {
-    ++core_.counters.index_full;
-    ++report_.blocks_dropped_index_full;
-    segment.may_return = true;
-    return;
-  }
-  if (pinned_.find(hash_of(key)) != index::Table::kNone) pinned_.put(hash_of(key), entry.birth);
-}
-
-// Whether this entry's block is newer than the one that is known. Segments come newest first, so that of one birth the copy
-// that is there already is the newer one. How old that is only its frame says.
-bool Recovery::superseded(const format::Entry& entry, const Block& known) {
-  const uint32_t pages = std::min<uint32_t>(known.pages_back, format::kFrameHeaderPagesMax);
-  const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
-  const Segment& segment = core_.catalog.segment(known.location.segment);
-  const uint64_t place = core_.places.segment(segment.number) + uint64_t{first} * kPageBytes;
-  if (!io_.read(place, frame_header_.bytes().first(size_t{pages} * kPageBytes)).ok()) return superseded_by_roll(entry, known);
-  for (uint32_t p = 0; p < pages; ++p) {
-    format::PageHeader header;
-    const PageAddress address{0, 0, segment.number, first + p, segment.generation};
-    if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
-    for (uint32_t i = 0; i < header.entries; ++i) {
-      const format::Entry there = entry_at(frame_header_.page(p), i);
-      if (there.page == known.location.page) return entry.birth > there.birth;
-    }
-  }
-  return superseded_by_roll(entry, known);
-}
-
-// The page of its frame is damaged: the segment's other word for it.
-bool Recovery::superseded_by_roll(const format::Entry& entry, const Block& known) {
-  ScannedSegment there;
-  scanner_.scan(known.location.segment, core_.catalog.segment(known.location.segment).generation, &there);
-  return std::any_of(there.entries.begin(), there.entries.end(), [&](const FoundEntry& found) {
-    return found.present && found.entry.page == known.location.page && entry.birth > found.entry.birth;
-  });
-}
-
-// Twice, as the reader does: what was read wrongly once may be right on media.
-bool Recovery::verify(const Segment& segment, const format::Entry& entry) {
-  return read_and_check(segment, entry) || read_and_check(segment, entry);
-}
-
-bool Recovery::read_and_check(const Segment& segment, const format::Entry& entry) {
-  const uint64_t bytes = shape_of(entry).extent_bytes();
-  Slot slot = core_.slots.take(bytes);
-  if (slot.empty()) return false;
-  uint64_t place = core_.places.segment(segment.number) + uint64_t{entry.page} * kPageBytes;
-  slot.for_range(0, bytes, [&](Bytes piece) {
-    io_.add_read(place, piece);
-    place += piece.size();
-  });
-  if (!io_.run().ok()) return false;
-  uint32_t crc = 0;
-  slot.for_range(0, bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
-  return crc == entry.checksum;
+void Recovery::load(std::vector<uint32_t> numbers) {
+  order_ = std::move(numbers);
+  next_ = 0;
+  report_.segments_left = order_.size();
+  while (loaders_.size() < std::min(kLoadersMax, order_.size())) loaders_.push_back(std::make_unique<SegmentLoader>(core_));
 }
 
 // A walked segment is as full as it will ever be: with a footer the next start need not walk it.
@@ -323,8 +154,349 @@ void Recovery::seal(Segment& segment) {
   segment.state = SegmentState::Sealed;
 }
 
-}  // namespace
+void Recovery::seal_walked(const std::vector<uint32_t>& numbers) {
+  for (const uint32_t number : numbers) {
+    Segment& segment = core_.catalog.segment(number);
+    if (segment.state == SegmentState::Ended && segment.frames > 0) seal(segment);
+    // What is walked again at the next start may say more than it did now.
+    segment.records_missing = segment.records_missing || segment.state == SegmentState::Ended;
+    segment.roll.reset();
+  }
+  if (flush()) {
+    // Whatever was read is on media now.
+    for (const uint32_t number : numbers) {
+      Segment& segment = core_.catalog.segment(number);
+      segment.durable_page = segment.written_page;
+    }
+  } else {
+    note("flush after recovery failed: segments sealed just now are walked again at the next start");
+    for (const uint32_t number : numbers) core_.catalog.segment(number).records_missing = true;
+  }
+}
 
-Status recover(Core& core, RecoveryReport* report) { return Recovery(core, report).run(); }
+void Recovery::restart_log() {
+  std::vector<SegmentRecord> segments = log_.segments;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.state == SegmentState::Bad && !segments[segment.number].bad) segments[segment.number] = {core_.draw(), true};
+  }
+  const uint64_t oldest = core_.catalog.oldest_generation(core_.sequence);
+  std::erase_if(log_.tombstone_list, [&](const Tombstone& t) { return t.sequence < oldest; });
+  if (!core_.log.restart(log_, log_.tombstone_list, std::move(segments), core_.draw()).ok()) {
+    note("record log: could not be written; deletes and new segments fail until it can");
+  }
+  log_ = LogContents();
+}
+
+// ---- Segments --------------------------------------------------------------------------------------------------------------
+
+bool Recovery::go_on(uint64_t us) {
+  const uint64_t from_us = core_.clock.now_us();
+  while (!done_ && core_.clock.now_us() - from_us < us) step();
+  report_.first_answer_micros = core_.clock.now_us() - began_us_;
+  return done_;
+}
+
+void Recovery::step() {
+  const bool worked = turn();
+  core_.engine.flush_submissions();
+  if (!worked) core_.engine.wait();
+  core_.engine.poll();
+}
+
+bool Recovery::turn() {
+  bool worked = turn_loaders();
+  worked = take() || worked;
+  if (served_ && all_taken()) worked = end();
+  waits_ = !worked;
+  return worked;
+}
+
+// The device first: it reads while what is here is taken. Of what has landed, one window at a time.
+bool Recovery::turn_loaders() {
+  for (; loading_ < loaders_.size() && next_ < order_.size(); ++loading_) {
+    const uint32_t number = order_[next_++];
+    loaders_[(front_ + loading_) % loaders_.size()]->begin(number, tails_[number].page_count == 0 ? nullptr : &tails_[number]);
+  }
+  for (size_t i = 0; i < loading_; ++i) {
+    if (loaders_[(front_ + i) % loaders_.size()]->turn()) return true;
+  }
+  return false;
+}
+
+bool Recovery::take() {
+  if (loading_ == 0 || !loaders_[front_]->ready()) return false;
+  SegmentLoader& loader = *loaders_[front_];
+  if (!open_) open_ = open_segment(loader);
+  const std::vector<FoundEntry>& entries = loader.scanned().entries;
+  Segment& segment = core_.catalog.segment(loader.number());
+  if (doubt_ != Doubt::None && !settle_doubt(entries[ordinal_].entry)) return false;
+  for (uint32_t left = kEntriesPerTurn; open_ && left > 0 && ordinal_ < entries.size(); --left) {
+    if (ordinal_ + kAhead < entries.size()) core_.catalog.prefetch(key_of(entries[ordinal_ + kAhead].entry));
+    const FoundEntry& found = entries[ordinal_];
+    segment.records_missing = segment.records_missing || !found.present;
+    if (!publish(segment, found, loader.touches())) return true;
+    newer_ = sound_ = Verdict::Open;
+    ++ordinal_;
+  }
+  if (open_ && ordinal_ < entries.size()) return true;
+  if (open_) close_segment(loader);
+  open_ = false;
+  loader.end();
+  front_ = (front_ + 1) % loaders_.size();
+  --loading_;
+  --report_.segments_left;
+  report_found();
+  return true;
+}
+
+// False: there is nothing in it.
+bool Recovery::open_segment(SegmentLoader& loader) {
+  const ScannedSegment& scanned = loader.scanned();
+  Segment& segment = core_.catalog.segment(loader.number());
+  sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
+  core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
+  report_.pages_bad += scanned.pages_bad;
+  if (!scanned.anything) {
+    // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.
+    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Ended;
+    segment.records_missing = true;
+    ++(scanned.read_errors > 0 ? report_.segments_bad : report_.segments_empty);
+    if (segment.state == SegmentState::Bad) log_bad(segment);
+    return false;
+  }
+  ++(scanned.by_footer ? report_.segments_by_footer : report_.segments_by_frames);
+  if (scanned.pages_bad > 0) {
+    note("segment " + std::to_string(segment.number) + ": " + std::to_string(scanned.pages_bad) +
+         " metadata pages bad; recovered from the others");
+  }
+  segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
+  segment.newest_frame = scanned.sequence_max;  // of a footer: drawn when the segment was full
+  segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
+  segment.frames = scanned.frames;
+  segment.next_page = segment.written_page = scanned.next_page;
+  segment.durable_page = std::min(scanned.watermark, scanned.next_page);
+  now_s_ = core_.store_time_s();
+  core_.catalog.begin(segment, now_s_);
+  // Before its touches are counted: a stamp is taken for one of the past.
+  if (loader.touches().newest > core_.catalog.clock().now()) core_.catalog.clock().resume(loader.touches().newest);
+  ordinal_ = 0;
+  return true;
+}
+
+void Recovery::close_segment(SegmentLoader& loader) {
+  Segment& segment = core_.catalog.segment(loader.number());
+  ScannedSegment& scanned = loader.scanned();
+  segment.lengths.shrink();
+  if (served_) {  // the flush of begin() came after all that was ever written to it
+    core_.sequence = std::max(core_.sequence, scanned.sequence_max);
+    if (!flush_failed_) segment.durable_page = segment.written_page;
+    segment.records_missing = segment.records_missing || flush_failed_ || !scanned.by_footer;
+    return;
+  }
+  if (scanned.by_footer) return;
+  // Until it has a footer.
+  for (const FoundEntry& found : scanned.entries) segment.long_key_bytes += footer_key_bytes(found.key_bytes);
+  segment.roll = std::make_unique<Roll>(std::move(scanned));
+}
+
+// Before the first answer the log is about to be written anyway.
+void Recovery::log_bad(Segment& segment) {
+  note("segment " + std::to_string(segment.number) + ": no page of it could be read; not used again");
+  if (!served_) return;
+  RecordLog::Pending& pending = core_.take_pending();
+  pending.record.kind = static_cast<uint8_t>(format::RecordKind::SegmentBad);
+  pending.record.segment = segment.number;
+  pending.record.sequence = core_.draw();
+  pending.owner = &core_;
+  pending.done = [](RecordLog::Pending& done, Status) { static_cast<Core*>(done.owner)->give_pending(done); };
+  core_.log.append(pending);
+}
+
+// ---- Entries ---------------------------------------------------------------------------------------------------------------
+
+// When the block ends, and whether that moves on: whoever changed it said the last word.
+void Recovery::find_end(format::Entry& entry, const ReadTouches& touches) const {
+  const LifeRecords& life = served_ ? core_.log.life() : log_.life;
+  if (life.changes_expiry(entry)) entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
+  entry.expiry_s = life.expiry_s(entry);
+  if ((entry.flags & format::kEntrySliding) == 0) return;
+  const uint64_t end_s = touches.end_s(ordinal_, core_.names.sliding_ttl_s(entry.scope));
+  entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(std::min<uint64_t>(end_s, UINT32_MAX)));
+}
+
+bool Recovery::publish(Segment& segment, const FoundEntry& found, const ReadTouches& touches) {
+  if (!found.present || found.gone) return true;
+  format::Entry entry = found.entry;
+  const Touch& touch = touches.touches[ordinal_];
+  find_end(entry, touches);
+  if (left_out(segment, entry)) return true;
+  const bool tail = entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified);
+  if (!tail && newer_ == Verdict::Open) {
+    core_.catalog.note(segment, entry, now_s_);
+    const Status status = core_.catalog.add_absent(segment, entry, touch);
+    if (!(status == Code::Present)) return placed(segment, entry, status);
+  }
+  const IndexKey key = key_of(entry);
+  const Block known = core_.catalog.find(key);
+  if (known && newer_ == Verdict::Open) {
+    // Whichever it is, the other one stays on flash.
+    segment.may_return = core_.catalog.segment(known.location.segment).may_return = true;
+    ask_birth(known);
+    return false;
+  }
+  if (newer_ == Verdict::No) return true;
+  if (tail && sound_ == Verdict::Open) {
+    ask_soundness(segment, entry);
+    return false;
+  }
+  if (sound_ == Verdict::No) {
+    ++report_.blocks_dropped_corrupt;
+    unreadable_.push_back(key);
+    return true;
+  }
+  // What memory has of the older one, or is being told of it, is not this block's.
+  if (Extent* extent = core_.memory.find(key); extent != nullptr) {
+    core_.memory.unlist(*extent);
+    core_.memory.settle(*extent);
+  }
+  core_.catalog.note(segment, entry, now_s_);
+  return placed(segment, entry, core_.catalog.add(segment, entry, touch, core_.holds.held(key)));
+}
+
+bool Recovery::left_out(Segment& segment, const format::Entry& entry) {
+  if (!core_.names.alive(entry.scope)) {
+    ++report_.blocks_dropped_dead_scope;
+    return true;
+  }
+  const uint64_t buried = core_.buried->size() == 0 ? index::Table::kNone : core_.buried->find(hash_of(key_of(entry)));
+  if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
+    ++report_.blocks_dropped_deleted;
+    return true;
+  }
+  if (core_.expired(entry.expiry_s)) {
+    ++report_.blocks_dropped_expired;
+    segment.may_return = true;  // the clock may go back
+    return true;
+  }
+  return false;
+}
+
+bool Recovery::placed(Segment& segment, const format::Entry& entry, Status status) {
+  if (!status.ok()) {
+    ++core_.counters.index_full;
+    ++report_.blocks_dropped_index_full;
+    segment.may_return = true;
+    return true;
+  }
+  const Hash128 hash = hash_of(key_of(entry));
+  if (pinned_.size() > 0 && pinned_.find(hash) != index::Table::kNone) pinned_.put(hash, entry.birth);
+  return true;
+}
+
+// ---- What only flash can say -----------------------------------------------------------------------------------------------
+
+// Whether this entry's block is newer than the one that is known. Of one birth, the copy that is there already will do. How old
+// that is only its frame says.
+void Recovery::ask_birth(const Block& known) {
+  known_ = known;
+  const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
+  frame_io_.offset = core_.places.segment(known.location.segment) + uint64_t{first} * kPageBytes;
+  frame_io_.bytes = std::min<uint32_t>(known.pages_back, format::kFrameHeaderPagesMax) * kPageBytes;
+  frame_reading_ = true;
+  doubt_ = Doubt::Birth;
+  core_.engine.submit(frame_io_);
+}
+
+void Recovery::ask_soundness(const Segment& segment, const format::Entry& entry) {
+  check_.begin(core_.places.segment(segment.number) + uint64_t{entry.page} * kPageBytes, shape_of(entry).extent_bytes(),
+               entry.checksum);
+  doubt_ = Doubt::Soundness;
+}
+
+// False: the answer is still being read.
+bool Recovery::settle_doubt(const format::Entry& entry) {
+  if (doubt_ == Doubt::Birth) {
+    if (frame_reading_) return false;
+    newer_ = newer_by_frame(entry);
+    if (newer_ == Verdict::Open) {
+      // The page of its frame is damaged: the segment's other word for it.
+      if (roll_read_ == nullptr) {
+        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret, 0);
+      }
+      roll_read_->begin(known_.location.segment, core_.catalog.segment(known_.location.segment).generation, &roll_);
+      doubt_ = Doubt::BirthByRoll;
+    }
+  }
+  if (doubt_ == Doubt::BirthByRoll) {
+    if (roll_read_->reading() || roll_read_->go_on()) return false;
+    const bool newer = std::any_of(roll_.entries.begin(), roll_.entries.end(), [&](const FoundEntry& there) {
+      return there.present && there.entry.page == known_.location.page && entry.birth > there.entry.birth;
+    });
+    newer_ = newer ? Verdict::Yes : Verdict::No;
+  }
+  if (doubt_ == Doubt::Soundness) {
+    if (check_.reading() || check_.go_on()) return false;
+    sound_ = check_.sound() ? Verdict::Yes : Verdict::No;
+  }
+  doubt_ = Doubt::None;
+  return true;
+}
+
+Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry) const {
+  if (HALFSTEP_MUTANT(OlderCopyWins)) return Verdict::Yes;
+  if (frame_io_.error != 0) return Verdict::Open;
+  const Segment& segment = core_.catalog.segment(known_.location.segment);
+  const uint32_t first = known_.location.page - std::min(known_.pages_back, known_.location.page);
+  for (uint32_t p = 0; p < frame_io_.bytes / kPageBytes; ++p) {
+    format::PageHeader header;
+    const PageAddress address{0, 0, segment.number, first + p, segment.generation};
+    if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
+    for (uint32_t i = 0; i < header.entries; ++i) {
+      const format::Entry there = entry_at(frame_header_.page(p), i);
+      if (there.page == known_.location.page) return entry.birth > there.birth ? Verdict::Yes : Verdict::No;
+    }
+  }
+  return Verdict::Open;
+}
+
+// ---- The end ---------------------------------------------------------------------------------------------------------------
+
+bool Recovery::end() {
+  if (core_.log.life_queued() > 0) return false;  // a release that is on its way counts
+  take_pins();
+  // Their entries may still be on flash: who is told that they are gone must not find them after a restart.
+  for (const IndexKey& key : unreadable_) {
+    if (!core_.catalog.find(key)) core_.bury(key);
+  }
+  report_found();
+  core_.buried.reset();
+  done_ = true;
+  return true;
+}
+
+void Recovery::report_found() noexcept {
+  report_.blocks = core_.catalog.live_blocks();
+  report_.bytes = core_.catalog.live_bytes();
+  report_.micros = core_.clock.now_us() - began_us_;
+}
+
+// Persistent holds of the blocks that are there, whatever the budget says now.
+void Recovery::take_pins() {
+  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_s = core_.store_time_s();
+  for (const LifeRecords::Entry& entry : core_.log.life().entries()) {
+    if (entry.kind != format::RecordKind::Hold || entry.value <= now_s) continue;
+    const uint64_t birth = pinned_.find(hash_of(entry.key));
+    const Block block = core_.catalog.find(entry.key);
+    if (!block || birth >= entry.sequence) continue;
+    if (!core_.holds.pin(entry.key, entry.owner, now_us, until_us_of(entry.value, now_s, now_us),
+                         {block.scope, block.extent_bytes()})) {
+      note("persistent holds: more than holds_max; the rest holds nothing until the next start");
+      return;
+    }
+    core_.catalog.set_held(entry.key, true);
+    ++report_.pins;
+  }
+}
 
 }  // namespace halfstep::store

@@ -1,17 +1,124 @@
-// recovery.h — from what is on flash to a catalog that may be served (V1 section 8).
-// Order: record log; every segment that has a generation, newest first, by footer or by frames; of one key the higher birth
-// wins; what lies past the last recorded watermark is read and verified; deleted, expired and dead-scoped blocks are left
-// out, expiry changes applied; segments that were walked get their footer; the log is written afresh into its other half;
-// persistent holds are taken again.
-// Invariants: never refuses for bad media; never publishes an unverified tail; after it, `core.sequence` is above all that
-// was ever on flash.
-// Thread: the shard's, outside its loop (blocking).
+// recovery.h — from what is on flash to a catalog that is whole (V1 section 8).
+// Before the first answer: the record log, written afresh into its other half; the last page of every footer; segments that
+// have none, by their frames, which get their footer. Then, a piece in every turn and with several segments being read at once,
+// the sealed ones, newest first, while the store serves. At the end the persistent holds of the blocks that are there are taken
+// again.
+// An entry is left out if it was deleted, has expired or its scope is dead; what lies past the last recorded watermark is read
+// and verified first; of one key the higher birth wins.
+// While it goes on, a key that is not found is a miss, and what was found may still give way to a newer block of that key.
+// Nothing is written to segments and nothing evicted, so that no birth in the index is younger than what is still to be found
+// and no segment is reused before it was looked at; a delete is remembered for what is found after it (Core::buried).
+// Invariants: never refuses for bad media; never publishes an unverified tail; `core.sequence` is above all that was ever on
+// flash before anything is drawn from it.
+// Thread: the shard's; begin() and go_on() outside its loop (blocking).
 #pragma once
 
-#include "store/core.h"
+#include <memory>
+#include <vector>
+
+#include "store/extent_check.h"
+#include "store/segment_loader.h"
 
 namespace halfstep::store {
 
-Status recover(Core& core, RecoveryReport* report);
+class Recovery {
+ public:
+  Recovery(Core& core, RecoveryReport* report);
+
+  // All that has to be known before the first answer.
+  void begin();
+  // The rest, as much of it as so long a time allows. Whether that was all.
+  bool go_on(uint64_t us);
+  // A piece of the rest. False: it waits for the device or the log.
+  bool turn();
+  bool done() const noexcept { return done_; }
+  uint64_t next_turn_us() const noexcept { return waits_ ? UINT64_MAX : 0; }
+
+ private:
+  enum class Doubt : uint8_t { None, Birth, BirthByRoll, Soundness };
+  enum class Verdict : uint8_t { Open, Yes, No };
+
+  // Before the first answer
+  void load_log();
+  void note_pins();
+  std::vector<uint32_t> segments_with_frames();
+  void read_tails(const std::vector<uint32_t>& numbers);
+  void expect_sealed(uint32_t number);
+  void load(std::vector<uint32_t> numbers);
+  void seal(Segment& segment);
+  void seal_walked(const std::vector<uint32_t>& numbers);
+  void restart_log();
+
+  // A segment
+  void step();
+  bool all_taken() const noexcept { return loading_ == 0 && next_ == order_.size(); }
+  bool turn_loaders();
+  bool take();
+  bool open_segment(SegmentLoader& loader);
+  void close_segment(SegmentLoader& loader);
+  void log_bad(Segment& segment);
+  bool end();
+  void report_found() noexcept;
+  void take_pins();
+
+  // An entry: true when it is done with
+  bool publish(Segment& segment, const FoundEntry& found, const ReadTouches& touches);
+  void find_end(format::Entry& entry, const ReadTouches& touches) const;
+  bool left_out(Segment& segment, const format::Entry& entry);
+  bool placed(Segment& segment, const format::Entry& entry, Status status);
+  // The questions that need a look at flash
+  void ask_birth(const Block& known);
+  void ask_soundness(const Segment& segment, const format::Entry& entry);
+  bool settle_doubt(const format::Entry& entry);
+  Verdict newer_by_frame(const format::Entry& entry) const;
+
+  // After one that failed no later one tells what is on media.
+  bool flush() {
+    flush_failed_ = flush_failed_ || !io_.flush().ok();
+    return !flush_failed_;
+  }
+  void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
+
+  static constexpr size_t kLoadersMax = 2;
+  static constexpr uint32_t kEntriesPerTurn = 1024;
+
+  Core& core_;
+  RecoveryReport& report_;
+  BlockingIo io_;
+  uint64_t began_us_ = 0;
+  LogContents log_;
+  std::vector<format::PageHeader> tails_;  // by segment; of no pages: its footer has none that fits
+  std::vector<IndexKey> unreadable_;       // failed their check
+  index::Table pinned_;                    // keys that the log pins -> birth of the block that was published
+  uint64_t sequence_max_ = 0;
+  bool flush_failed_ = false;
+  bool served_ = false;  // begin() has ended
+  bool waits_ = false;
+  bool done_ = false;
+
+  // The segments to be taken, in this order; of those that are being loaded, the first is taken from
+  std::vector<uint32_t> order_;
+  size_t next_ = 0;
+  std::vector<std::unique_ptr<SegmentLoader>> loaders_;
+  size_t front_ = 0;
+  size_t loading_ = 0;
+
+  // Of the one that is taken from
+  bool open_ = false;
+  size_t ordinal_ = 0;
+  uint64_t now_s_ = 0;
+
+  // Of its next entry
+  Doubt doubt_ = Doubt::None;
+  Verdict newer_ = Verdict::Open;  // than what is known under its key
+  Verdict sound_ = Verdict::Open;
+  Block known_;
+  PageBuffer frame_header_{format::kFrameHeaderPagesMax};
+  io::Request frame_io_;
+  bool frame_reading_ = false;
+  std::unique_ptr<SegmentRead> roll_read_;
+  ScannedSegment roll_;
+  ExtentCheck check_;
+};
 
 }  // namespace halfstep::store

@@ -311,7 +311,7 @@ TEST(Rewriter, RewritesStayWithinTheirShareThoughEverythingIsTouched) {
 // A store that is about to reclaim a segment with blocks worth keeping, and with one that is deleted while it is being copied.
 class Reclaim {
  public:
-  Reclaim() : bed(21, kSegments) {
+  Reclaim() : bed(22, kSegments) {
     bed.open();
     for (uint64_t i = 0; i < 12; ++i) {
       kept.push_back(i % 3 == 0 ? long_name_of(i) : name_of(i));

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "store/core.h"
-#include "store/segment_scan.h"
+#include "store/segment_read.h"
 
 namespace halfstep::store {
 
@@ -30,22 +30,14 @@ class RollReader {
   void read(RollRequest& request);
   void turn();
   bool idle() const noexcept { return head_ == nullptr; }
-  uint64_t next_turn_us() const noexcept { return !idle() && !reading_ ? 0 : UINT64_MAX; }
+  uint64_t next_turn_us() const noexcept { return !idle() && !read_.reading() ? 0 : UINT64_MAX; }
 
  private:
-  void go_on();
-  void submit(uint32_t page_of_window);
-  void landed();
-
-  static constexpr uint32_t kWholeWindow = UINT32_MAX;
   Core& core_;
-  SegmentScan scan_;
-  io::Request io_;
+  SegmentRead read_;
   RollRequest* head_ = nullptr;  // being read
   RollRequest** tail_ = &head_;
   bool begun_ = false;
-  bool reading_ = false;
-  uint32_t page_ = kWholeWindow;  // of the window, read alone after it could not be read as a whole
 };
 
 }  // namespace halfstep::store

@@ -50,7 +50,15 @@ void SegmentScan::begin(uint32_t number, uint64_t generation, bool frames_alone,
   window_pages_ = 0;
   place_ = last_good_ = skipped_ = 0;
   out_ = out;
+  std::vector<FoundEntry> entries = std::move(out->entries);  // for their memory
+  entries.clear();
   *out = {};
+  out->entries = std::move(entries);
+}
+
+void SegmentScan::begin_at_footer(uint32_t number, uint64_t generation, const format::PageHeader& tail, ScannedSegment* out) {
+  begin(number, generation, false, out);
+  take_tail(tail);
 }
 
 bool SegmentScan::next() {
@@ -140,17 +148,25 @@ bool SegmentScan::take_tail() {
   const uint32_t pages = places_.segment_pages();
   if (!has(pages - 1, 1, 1)) return false;
   step_ = Step::Frames;
-  const Status status = open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail_);
+  format::PageHeader tail;
+  const Status status = open_page(secret_, page_at(pages - 1), format::PageKind::FooterTail, address(pages - 1), &tail);
   if (status == Code::Corrupt) ++out_->pages_bad;
-  if (!status.ok()) return true;
-  const uint64_t entry_pages = div_up(tail_.total_entries, format::kEntriesPerPage);
-  if (tail_.page_count > pages || tail_.total_entries > pages || entry_pages >= tail_.page_count) return true;
+  if (status.ok() && tail_fits(tail, pages)) take_tail(tail);
+  return true;
+}
+
+bool SegmentScan::tail_fits(const format::PageHeader& tail, uint32_t segment_pages) noexcept {
+  const uint64_t entry_pages = div_up(tail.total_entries, format::kEntriesPerPage);
+  return tail.page_count <= segment_pages && tail.total_entries <= segment_pages && entry_pages < tail.page_count;
+}
+
+void SegmentScan::take_tail(const format::PageHeader& tail) {
+  tail_ = tail;
   note(tail_, out_);
   out_->entries.reserve(tail_.total_entries);
   step_ = Step::Footer;
   footer_page_ = 0;
   whole_ = true;
-  return true;
 }
 
 bool SegmentScan::take_footer() {

@@ -33,6 +33,8 @@ class SegmentScan {
 
   // `frames_alone`: whatever the footer says.
   void begin(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out);
+  // The footer's last page was read before, and fits.
+  void begin_at_footer(uint32_t number, uint64_t generation, const format::PageHeader& tail, ScannedSegment* out);
   // False: all is said. Else the caller reads window() from device_offset() on, says which pages of it were unreadable, and
   // calls again.
   bool next();
@@ -44,6 +46,8 @@ class SegmentScan {
   static bool take_entries(const HashKey& secret, ConstBytes page, format::PageKind kind, const PageAddress& address,
                            uint32_t segment_pages, ScannedSegment* out);
   static bool take_footer_keys(const HashKey& secret, ConstBytes page, const PageAddress& address, ScannedSegment* out);
+  // Whether a genuine last page of a footer says what a segment can hold.
+  static bool tail_fits(const format::PageHeader& tail, uint32_t segment_pages) noexcept;
 
  private:
   enum class Step : uint8_t { Tail, Footer, Frames, Done };
@@ -53,6 +57,7 @@ class SegmentScan {
   // Empty: it could not be read.
   ConstBytes page_at(uint32_t place) const noexcept;
   bool take_tail();
+  void take_tail(const format::PageHeader& tail);
   bool take_footer();
   bool walk();
   uint32_t take_frame(uint32_t place, const format::PageHeader& found);

@@ -106,6 +106,7 @@ Status StoreImpl::begin_write(Write& write) {
     core_.memory.unlist(*there);  // expired, or uncertain
     core_.memory.settle(*there);
   }
+  if (recovering()) return throttled(refuse_while_recovering());
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
   if (core_.names.over_quota(write.name.scope, shape.extent_bytes())) {
     if (shape.extent_bytes() > core_.names.quota_bytes(write.name.scope)) return Code::TooLarge;
@@ -200,18 +201,12 @@ void StoreImpl::turn() {
   answer_absent_removes();  // before what failed is tried again: until then it shows
   if (!header_writer_.lost()) {
     core_.bury_again();
-    pruner_.turn();
-    sweeper_.turn();
-    rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
-    teller_.turn();
-    source_.turn(streams_, rewriter_);
-    streams_.turn();
-    source_.discard_turn();
-    sealer_.turn(streams_);
-    touch_map_.turn();
-    lister_.turn();
-    rolls_.turn();
-    scrubber_.turn(reader_.in_flight() > 0 || rewriter_.active() || !streams_.idle() || !rolls_.idle());
+    if (recovery_ != nullptr) {
+      (void)recovery_->turn();
+      if (recovery_->done()) end_recovery();
+    } else {
+      tend();
+    }
     if (core_.log.busy()) {
       core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
     }
@@ -220,6 +215,22 @@ void StoreImpl::turn() {
   }
   count_metadata();
   if (core_.memory.take_relief() && on_memory_) on_memory_();
+}
+
+// What needs to know all that is on flash.
+void StoreImpl::tend() {
+  pruner_.turn();
+  sweeper_.turn();
+  rewriter_.turn();  // before the sealer: a footer says of copies whether they took their original's place
+  teller_.turn();
+  source_.turn(streams_, rewriter_);
+  streams_.turn();
+  source_.discard_turn();
+  sealer_.turn(streams_);
+  touch_map_.turn();
+  lister_.turn();
+  rolls_.turn();
+  scrubber_.turn(reader_.in_flight() > 0 || rewriter_.active() || !streams_.idle() || !rolls_.idle());
 }
 
 // Of those who count for themselves.
@@ -234,6 +245,9 @@ void StoreImpl::count_metadata() noexcept {
 
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
+  if (recovery_ != nullptr) {
+    return std::min({recovery_->next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
+  }
   return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
                    core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us(),
                    scrubber_.next_turn_us(), teller_.next_turn_us()});

@@ -206,8 +206,11 @@ class Events;
 struct Explanation;
 struct KeyQuestion;
 
+// What a start found; while it goes on, so far.
 struct RecoveryReport {
   uint64_t blocks = 0, bytes = 0, micros = 0;
+  uint64_t first_answer_micros = 0;  // of them, before anything was answered
+  uint64_t segments_left = 0;
   uint64_t segments_by_footer = 0, segments_by_frames = 0, segments_empty = 0, segments_bad = 0;
   uint64_t blocks_dropped_deleted = 0, blocks_dropped_expired = 0, blocks_dropped_corrupt = 0, blocks_dropped_dead_scope = 0,
            blocks_dropped_index_full = 0;
@@ -230,7 +233,8 @@ struct Counters {
   // On their way to being written again; skipped: wanted before all of it was discarded.
   uint64_t segments_discarded = 0, bytes_discarded = 0, discards_skipped = 0, discards_failed = 0;
   uint64_t flushes = 0, record_pages = 0, holds_taken = 0, holds_refused = 0;
-  uint64_t index_full = 0;  // blocks that were not taken in, or were evicted at once, because the index had no room
+  uint64_t throttled_recovering = 0;  // writes and changes of blocks, because the store was still recovering
+  uint64_t index_full = 0;            // blocks that were not taken in, or were evicted at once, because the index had no room
   // What the scrub read, found good, dropped for its bytes or for the device's errors; pages of footers that were not good.
   uint64_t scrub_bytes = 0, scrub_blocks = 0, scrub_dropped_corrupt = 0, scrub_dropped_io = 0, scrub_pages_bad = 0;
   uint64_t scrub_passes = 0, segments_retired = 0;
@@ -258,6 +262,8 @@ struct Options {
   std::string policy = "seg-adapt10";
   double rewrite_share = 0.10;
   uint64_t rewrite_bytes_per_day = 0;
+  // open() reads the record log and the open segments, and goes on with the sealed ones for so long; turn() takes the rest.
+  uint64_t recover_before_us = UINT64_MAX;
   // A block device is told what is empty, at most so fast (0 = never): reads may be slower meanwhile.
   uint64_t discard_bytes_per_s = uint64_t{1} << 30;
   // Background verification (scrubber.h): what it may read. 0 = none; kScrubAuto: so that a pass takes two weeks at most.
@@ -271,14 +277,19 @@ class Store {
   // `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
   static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry,
                       const std::function<Status(Bytes)>& random = system_random);
-  // Reads the header, takes ownership (start number), recovers. Blocking; never refuses for bad media. `why_refused` of the
-  // Fault: not a store, a newer format, or another owner took it.
+  // Reads the header, takes ownership (start number), recovers, or begins to. Blocking; never refuses for bad media.
+  // `why_refused` of the Fault: not a store, a newer format, or another owner took it.
   static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
                     std::unique_ptr<Store>* out);
   virtual ~Store() = default;
 
   virtual const Geometry& geometry() const noexcept = 0;
   virtual const RecoveryReport& recovery() const noexcept = 0;
+  // Not all that is on flash has been found yet (recovery().segments_left): what is not found is a miss. Nothing is evicted,
+  // and nothing taken in: puts, expiry changes and new persistent holds are throttled (kThrottledRecovery); a remove counts for
+  // what is found later, too; a list waits for the end. Of a block that was evicted and put again, the older copy may be
+  // answered until the newer is found.
+  virtual bool recovering() const noexcept = 0;
   virtual std::array<std::byte, 16> uuid() const noexcept = 0;
 
   // Names ------------------------------------------------------------------------------------------------------------------
@@ -357,11 +368,12 @@ class Store {
 };
 
 // Detail of Throttled from begin_write() and of changes.
-inline constexpr int32_t kThrottledPending = 1;  // another writer holds the key
-inline constexpr int32_t kThrottledMemory = 2;   // no slot now
-inline constexpr int32_t kThrottledSpace = 3;    // no segment can be reclaimed now: everything is held or being read
-inline constexpr int32_t kThrottledQuota = 4;    // the sweep makes room
-inline constexpr int32_t kThrottledPins = 5;     // the pin budget or the table of holds is full
-inline constexpr int32_t kThrottledLog = 6;      // the record log has no room for holds and expiry changes now
+inline constexpr int32_t kThrottledPending = 1;   // another writer holds the key
+inline constexpr int32_t kThrottledMemory = 2;    // no slot now
+inline constexpr int32_t kThrottledSpace = 3;     // no segment can be reclaimed now: everything is held or being read
+inline constexpr int32_t kThrottledQuota = 4;     // the sweep makes room
+inline constexpr int32_t kThrottledPins = 5;      // the pin budget or the table of holds is full
+inline constexpr int32_t kThrottledLog = 6;       // the record log has no room for holds and expiry changes now
+inline constexpr int32_t kThrottledRecovery = 7;  // until all that is on flash is known
 
 }  // namespace halfstep::store

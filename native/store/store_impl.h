@@ -46,14 +46,12 @@ class StoreImpl final : public Store {
         lister_(core_, rolls_),
         scrubber_(core_) {}
 
-  Status recover_now() {
-    known_namespaces_ = core_.header.namespaces;
-    return recover(core_, &report_);
-  }
   RecoveryReport& report() noexcept { return report_; }
+  void begin_recovery();
 
   const Geometry& geometry() const noexcept override { return core_.places.geometry; }
   const RecoveryReport& recovery() const noexcept override { return report_; }
+  bool recovering() const noexcept override { return core_.recovering(); }
   std::array<std::byte, 16> uuid() const noexcept override { return core_.header.fixed.store_uuid; }
 
   bool has_namespace(std::string_view name) const noexcept override { return core_.header.find_namespace(name) != nullptr; }
@@ -115,9 +113,17 @@ class StoreImpl final : public Store {
   // Logs the record for the change's key; `change` is answered when it is on media.
   void log_life(format::Record record, Change& change);
 
+  void tend();
   void count_metadata() noexcept;
+  void finish_recovery();
+  void end_recovery();
+  int32_t refuse_while_recovering() noexcept {
+    ++core_.counters.throttled_recovering;
+    return kThrottledRecovery;
+  }
 
   Core core_;
+  std::unique_ptr<Recovery> recovery_;  // while it goes on
   std::unique_ptr<ReclaimPolicy> policy_;
   HeaderWriter header_writer_;
   BlockReader reader_;

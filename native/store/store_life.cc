@@ -89,6 +89,8 @@ void StoreImpl::touch(std::span<const IndexKey> keys) {
 
 void StoreImpl::expire(Change& change) {
   if (!present(change.key)) return answer(change, Code::NotFound);
+  // A record would apply to any older copy that is still to be found, and to a newer one as well.
+  if (recovering()) return answer(change, {Code::Throttled, refuse_while_recovering()});
   if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
   const uint64_t until_s = core_.store_time_s() + change.for_s;
   const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
@@ -131,6 +133,7 @@ void StoreImpl::hold(Change& change) {
     ++core_.counters.holds_refused;
     answer(change, {Code::Throttled, why});
   };
+  if (recovering()) return refuse(refuse_while_recovering());
   if (!log_takes_life()) return refuse(kThrottledLog);
   if (!core_.holds.pinned(change.key) && !core_.names.pin_fits(pinned.scope, pinned.bytes) && !find_dead_pins(pinned)) {
     return refuse(kThrottledPins);
@@ -156,7 +159,8 @@ uint64_t StoreImpl::renew(uint64_t owner, uint64_t until_us) noexcept {
 }
 
 void StoreImpl::release(Change& change) {
-  const bool logged = core_.holds.pinned_by(change.key, change.holder);
+  // Which pins there are is known when recovery ends.
+  const bool logged = recovering() || core_.holds.pinned_by(change.key, change.holder);
   core_.holds.release(change.key, change.holder, [this](const IndexKey& last) { core_.unhold(last); });
   if (!logged) return answer(change, {});
   format::Record record;
@@ -167,7 +171,7 @@ void StoreImpl::release(Change& change) {
 }
 
 void StoreImpl::release_all(Change& change) {
-  const bool logged = core_.holds.any_pinned_by(change.holder);
+  const bool logged = recovering() || core_.holds.any_pinned_by(change.holder);
   core_.holds.release_all(change.holder, [this](const IndexKey& last) { core_.unhold(last); });
   if (!logged) return answer(change, {});
   change.key = {};

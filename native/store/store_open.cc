@@ -1,4 +1,6 @@
 // store_open.cc — a store from nothing, a store that is there, and its clean end.
+#include <malloc.h>
+
 #include <cassert>
 
 #include "base/prng.h"
@@ -98,13 +100,43 @@ Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const
                                     " was damaged or stale; written anew from the other one");
   }
   if (bad_copies > 0) store->report().notes.push_back("store header: one copy cannot be written; replace the device");
-  if (const Status status = store->recover_now(); !status.ok()) return {status, "recovery failed"};
+  store->begin_recovery();
   *out = std::move(store);
   return {};
 }
 
+void StoreImpl::begin_recovery() {
+  known_namespaces_ = core_.header.namespaces;
+  recovery_ = std::make_unique<Recovery>(core_, &report_);
+  recovery_->begin();
+  if (recovery_->go_on(core_.options.recover_before_us)) end_recovery();
+}
+
+void StoreImpl::end_recovery() {
+  recovery_.reset();
+#ifdef __GLIBC__
+  (void)::malloc_trim(0);  // its windows and lists are megabytes that nothing else will ever need
+#endif
+}
+
+void StoreImpl::finish_recovery() {
+  while (recovery_ != nullptr && !header_writer_.lost()) {
+    turn();
+    core_.engine.flush_submissions();
+    if (next_turn_us() != 0) core_.engine.wait();
+    core_.engine.poll();
+  }
+  // Another owner has the store: what is being read of it only has to land.
+  while (recovery_ != nullptr && core_.engine.in_flight() > 0) {
+    core_.engine.flush_submissions();
+    core_.engine.wait();
+    core_.engine.poll();
+  }
+}
+
 Status StoreImpl::close() {
   closing_ = true;
+  finish_recovery();
   scrubber_.stop();
   teller_.stop();
   streams_.hurry();

@@ -154,33 +154,21 @@ void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   seal_page(core_.page_secret, header, out);
 }
 
-void read_touches(const Core& core, BlockingIo& io, const Segment& segment, size_t entries, ReadTouches* out) {
-  constexpr uint32_t kChunkPages = 64;
+void take_touches(const Core& core, const Segment& segment, uint32_t first, ConstBytes pages, ReadTouches* out) {
   constexpr uint8_t kTouchClassMask = (1U << format::kTouchLifeShift) - 1;
-  const auto pages =
-      static_cast<uint32_t>(std::min<uint64_t>(div_up(entries, format::kTouchesPerPage), core.places.touch_pages));
-  out->touches.assign(entries, {});
-  out->written_s.assign(pages, 0);
-  out->newest = 0;
-  PageBuffer buffer(std::min(std::max(pages, 1U), kChunkPages));
-  for (uint32_t first = 0; first < pages; first += buffer.pages()) {
-    const uint32_t count = std::min(buffer.pages(), pages - first);
-    const uint64_t place = core.places.touch_map(segment.number) + uint64_t{first} * kPageBytes;
-    if (!io.read(place, buffer.bytes().first(size_t{count} * kPageBytes)).ok()) continue;
-    for (uint32_t p = 0; p < count; ++p) {
-      format::PageHeader header;
-      const ConstBytes page = buffer.page(p);
-      const PageAddress address = address_of(segment, first + p);
-      if (!open_page(core.page_secret, page, format::PageKind::TouchMap, address, &header).ok()) continue;
-      out->newest = std::max<uint64_t>(out->newest, header.frame);
-      out->written_s[first + p] = header.created_s;
-      const std::byte* at = page_body(page).data();
-      const uint32_t first_entry = (first + p) * format::kTouchesPerPage;
-      for (uint32_t i = 0; i < header.entries && first_entry + i < entries; ++i, at += format::kTouchBytes) {
-        const auto marks = static_cast<uint8_t>(at[2]);
-        out->touches[first_entry + i] = {load_le<uint16_t>(at), static_cast<uint8_t>(marks & kTouchClassMask),
-                                         static_cast<uint8_t>(marks >> format::kTouchLifeShift)};
-      }
+  for (uint32_t p = 0; p < pages.size() / kPageBytes; ++p) {
+    format::PageHeader header;
+    const ConstBytes page = pages.subspan(size_t{p} * kPageBytes, kPageBytes);
+    const PageAddress address = address_of(segment, first + p);
+    if (!open_page(core.page_secret, page, format::PageKind::TouchMap, address, &header).ok()) continue;
+    out->newest = std::max<uint64_t>(out->newest, header.frame);
+    out->written_s[first + p] = header.created_s;
+    const std::byte* at = page_body(page).data();
+    const size_t first_entry = size_t{first + p} * format::kTouchesPerPage;
+    for (uint32_t i = 0; i < header.entries && first_entry + i < out->touches.size(); ++i, at += format::kTouchBytes) {
+      const auto marks = static_cast<uint8_t>(at[2]);
+      out->touches[first_entry + i] = {load_le<uint16_t>(at), static_cast<uint8_t>(marks & kTouchClassMask),
+                                       static_cast<uint8_t>(marks >> format::kTouchLifeShift)};
     }
   }
 }

@@ -6,7 +6,6 @@
 // untouched. So no flush waits for them, either. Thread: the shard's.
 #pragma once
 
-#include "store/blocking_io.h"
 #include "store/core.h"
 #include "store/page.h"
 #include "store/roll_reader.h"
@@ -65,6 +64,14 @@ struct ReadTouches {
   std::vector<uint64_t> written_s;  // by page of the map
   uint64_t newest = 0;              // LogClock's time, the newest that any page knows; 0 when none can be used
 
+  // Returns how many pages of the map there are for so many entries.
+  uint32_t begin(size_t entries, uint32_t pages_max) {
+    const auto pages = static_cast<uint32_t>(std::min<uint64_t>(div_up(entries, format::kTouchesPerPage), pages_max));
+    touches.assign(entries, {});
+    written_s.assign(pages, 0);
+    newest = 0;
+    return pages;
+  }
   // When a block ends whose end slides: its use may have moved it beyond what its frame says.
   uint64_t end_s(size_t ordinal, uint64_t ttl_s) const noexcept {
     return touches[ordinal].life_left == 0
@@ -73,7 +80,7 @@ struct ReadTouches {
   }
 };
 
-// Blocking.
-void read_touches(const Core& core, BlockingIo& io, const Segment& segment, size_t entries, ReadTouches* out);
+// Into `out`, as far as it goes: what so many pages of the segment's map, from `first` on, say.
+void take_touches(const Core& core, const Segment& segment, uint32_t first, ConstBytes pages, ReadTouches* out);
 
 }  // namespace halfstep::store

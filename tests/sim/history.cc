@@ -186,6 +186,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   const bool ttls = prng.chance(0.4);
   Prng sliding(seed ^ 0x534C494445);  // the same
   if (ttls && sliding.chance(0.8)) history.profile.sliding_ttl_s = static_cast<uint32_t>(5 + sliding.below(50));
+  history.profile.serves_while_recovering = Prng(seed ^ 0x5245434F).chance(0.6);  // the same
   const double persist_share = prng.chance(0.3) ? 0.9 : 0.4;
   while (history.ops.size() < steps) {
     Op op;
@@ -227,6 +228,7 @@ std::string text_of(const Profile& p) {
                      std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " +
                      std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache");
   if (p.sliding_ttl_s != 0) text.append(", ends slide by ").append(std::to_string(p.sliding_ttl_s)).append(" s");
+  if (p.serves_while_recovering) text += ", serves while it recovers";
   if (p.scrub_bytes_per_s != 0) text += ", scrubbed";
   text += "; faults:";
   for (size_t kind = 0; kind < kFaultKinds; ++kind) {

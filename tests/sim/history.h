@@ -90,6 +90,7 @@ struct Profile {
   uint32_t keys = 24;
   uint32_t namespaces = 1;
   uint32_t layouts = 1;
+  bool serves_while_recovering = false;
   uint32_t sliding_ttl_s = 0;  // of all namespaces but the first; 0: none
   uint64_t holds_max = 64;
   uint64_t lease_ms_max = 20'000;

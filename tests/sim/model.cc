@@ -193,7 +193,7 @@ void Model::read_answered(Key& key, const Expectation& expected, const store::Re
   if (expiry_s != 0 && expected.wall_s > expiry_s) {
     return fail(Rule::ExpiredReturned, text_of(key) + ": expired at " + std::to_string(expiry_s));
   }
-  if (expected.changes != key.changes) return;
+  if (expected.recovering || expected.changes != key.changes) return;
   if (key.must && put < key.must_from && !placements_.excuses(key.index_key)) {
     return fail(Rule::PersistLost,
                 text_of(key) + ": put " + std::to_string(put) + " instead of the persisted " + std::to_string(key.must_from));
@@ -227,6 +227,7 @@ bool Model::held(const Key& key) const noexcept {
 
 void Model::looked(Key& key, const store::Found& found, const Evidence& evidence) {
   if (!found.present) {
+    if (evidence.recovering && !key.seen) return;
     const bool was_there = key.view == Key::View::Known || (key.view == Key::View::Unsure && (key.seen || key.must));
     if (was_there) gone(key, evidence);
     key.view = Key::View::None;

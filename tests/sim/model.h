@@ -85,6 +85,7 @@ struct ExpiryChange {
 // What is known of a key when a read begins: what the read may answer.
 struct Expectation {
   bool found = false;
+  bool recovering = false;  // what is found may still give way to a newer put
   bool filling = false;
   size_t low = 0;  // puts [low, high)
   size_t high = 0;
@@ -99,6 +100,7 @@ struct Evidence {
   uint64_t flush_errors = 0;       // in this process
   bool open_flush_failed = false;  // recovery's: what it found is uncertain, and whoever puts it again writes it again
   bool log_crowded = false;        // it may be
+  bool recovering = false;         // what is not found may be found later
 };
 
 class Model {

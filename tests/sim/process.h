@@ -81,6 +81,7 @@ struct Process {
   uint64_t tombstones = 0;             // at most so many are in the log
   bool open_flush_failed = false;
   bool scopes_died = false;  // blocks of a deleted namespace may still be in the gauges
+  bool recovering = false;   // its report is still to come
   bool gave_up = false;      // close() had no segment for a block
   std::unique_ptr<store::Store> store;
 };

@@ -8,6 +8,8 @@ void Tally::add(const Tally& other) noexcept {
   for (size_t kind = 0; kind < kFaultKinds; ++kind) faults[kind] += other.faults[kind];
   lost_writes += other.lost_writes;
   crashes_in_open += other.crashes_in_open;
+  crashes_in_recovery += other.crashes_in_recovery;
+  served_recovering += other.served_recovering;
   crashes_in_close += other.crashes_in_close;
   operations += other.operations;
   puts += other.puts;

@@ -28,6 +28,7 @@ std::string text_of(Status status) { return std::string(code_name(status.code())
 void World::act(const Op& op, uint32_t step) {
   model_.set_step(step);
   ++tally_.operations;
+  if (process_->recovering) ++tally_.served_recovering;
   note(static_cast<uint64_t>(op.kind));
   switch (op.kind) {
     case OpKind::Put: put(op, true); break;
@@ -103,6 +104,7 @@ void World::end() {
     close(0);
     if (over()) return;
     open(0);
+    if (!over()) settle();
     for (uint32_t key = 0; key < model_.keys().size() && !over(); key += 2) {
       get(key, 2, 0);
       settle();
@@ -221,6 +223,7 @@ void World::get(uint32_t first, uint32_t count, uint32_t turns_pinned) {
     flight.world = this;
     flight.key = &key;
     flight.expected = model_.expect(key, process_->store->find(key.index_key).present);
+    flight.expected.recovering = process_->store->recovering();
     flight.turns_pinned = turns_pinned;
     flight.read.key = key.index_key;
     flight.read.component = key.component();
@@ -336,7 +339,11 @@ void World::expire(const Op& op) {
   flight.world = this;
   flight.key = &key;
   flight.life = key.life;
-  flight.expected = model_.expiry_begun(key, before.present, op.amount);
+  if (process_->store->recovering()) {
+    flight.expected.found = before.present;  // and will be refused
+  } else {
+    flight.expected = model_.expiry_begun(key, before.present, op.amount);
+  }
   flight.change.key = key.index_key;
   flight.change.for_s = op.amount;
   flight.change.owner = &flight;
@@ -358,8 +365,9 @@ void World::expire_answered(ExpireInFlight& flight) {
     return;
   }
   if (status == Code::NotFound && !flight.expected.found) return;
-  const bool log_full = status == Status(Code::Throttled, store::kThrottledLog);
-  if (!log_full && !(status == Code::IoError && failures_possible())) {
+  const bool throttled =
+      status == Status(Code::Throttled, store::kThrottledLog) || status == Status(Code::Throttled, store::kThrottledRecovery);
+  if (!throttled && !(status == Code::IoError && failures_possible())) {
     model_.fail(Rule::WrongAnswer, "a change of an expiry: " + text_of(status));
   }
 }
@@ -408,6 +416,12 @@ void World::pump(uint64_t us) {
   clock_.us += us;
   model_.time().sample(clock_);
   if (dead()) return;
+  if (process_->recovering && !process_->store->recovering()) {
+    process_->recovering = false;
+    check_report();
+    if (!over()) look_at_everything();
+    if (dead() || over()) return;
+  }
   for (const auto& read : process_->reads) {
     if (read->pinned() && read->turns_pinned-- == 0) unpin(*read);
   }
@@ -424,7 +438,7 @@ void World::forget_answered() {
 
 void World::settle() {
   uint32_t turns = 0;
-  for (uint32_t quiet = 0; quiet < 4 && !dead(); quiet = process_->engine.in_flight() == 0 ? quiet + 1 : 0) {
+  for (uint32_t quiet = 0; quiet < 4 && !dead(); quiet = at_rest() ? quiet + 1 : 0) {
     if (over()) return;
     if (++turns > kTurnsToRest) return model_.fail(Rule::Stuck, "the device does not come to rest");
     pump(kTurnUs);
@@ -444,7 +458,7 @@ void World::look_at_everything() {
   for (const store::IndexKey& ghost : ghosts_) {
     if (process_->store->find(ghost).present) model_.fail(Rule::DeadScope, "a block of a deleted namespace is found");
   }
-  if (!over()) check_accounting();
+  if (!over() && !process_->store->recovering()) check_accounting();
 }
 
 // Only what is at rest can be counted: blocks that wait for a frame are in no gauge yet.

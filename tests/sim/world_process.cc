@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kOpensMax = 40;
 constexpr uint64_t kEventsInOpen = 120;
+constexpr uint64_t kEventsInRecovery = 30;  // what open() has left of it
 
 // One arena of each size for all runs of the process: mapping one costs more than a short run.
 Arena& arena_of(uint64_t bytes) {
@@ -30,6 +31,7 @@ store::Options options_of(const Profile& profile) {
   store::Options options;
   options.lease_ms_max = profile.lease_ms_max;
   options.holds_max = profile.holds_max;
+  if (profile.serves_while_recovering) options.recover_before_us = 0;
   options.scrub_bytes_per_s = profile.scrub_bytes_per_s;
   options.events_max = 512;
   return options;
@@ -66,9 +68,9 @@ void World::begin() {
   if (!over()) settle();
 }
 
-bool World::arm_by_chance(Prng& prng, double chance) {
+bool World::arm_by_chance(Prng& prng, double chance, uint64_t events_max) {
   const bool kill = prng.chance(0.5);
-  const uint64_t events = prng.below(kEventsInOpen);
+  const uint64_t events = prng.below(events_max);
   const bool wanted = prng.chance(chance) && on(kill ? FaultKind::Kill : FaultKind::PowerCut) && !calm_;
   if (wanted) process_->engine.arm(kill ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, events);
   if (wanted) ++count(kill ? FaultKind::Kill : FaultKind::PowerCut);
@@ -98,7 +100,7 @@ void World::open(uint64_t salt) {
     process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
     const uint64_t hits_before = placements_.hits();
     header_stale_ = {};
-    if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35);
+    if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35, kEventsInOpen);
     const halfstep::Fault fault =
         store::Store::open(process_->engine, process_->slots, clock_, options_of(history_.profile), &process_->store);
     note(static_cast<uint64_t>(fault.status.code()));
@@ -127,9 +129,11 @@ void World::open(uint64_t salt) {
     if (placements_.log_lost()) model_.log_was_lost();
     placements_.opened();
     model_.process_began();
-    check_report();
+    process_->recovering = process_->store->recovering();
+    if (!process_->recovering) check_report();
     reopen_namespaces();
     if (!over()) look_at_everything();
+    if (!over() && process_->recovering) arm_by_chance(prng, salt == 0 ? 0 : 0.35, kEventsInRecovery);
     return;
   }
   // Both headers are gone for good: the one thing that a store does not survive.
@@ -162,6 +166,7 @@ Evidence World::evidence() const {
   constexpr uint64_t kTombstonesOfCrowdedLog = 1200;  // of the 1,488 records in three quarters of the smallest half
   Evidence evidence;
   evidence.counters = process_->store->counters();
+  evidence.recovering = process_->store->recovering();
   evidence.flush_errors = process_->memory.fault_counters().flush_errors;
   evidence.open_flush_failed = process_->open_flush_failed;
   evidence.log_crowded =
@@ -180,13 +185,14 @@ void World::let_go() {
 void World::close(uint64_t salt) {
   let_go();
   Prng prng(salt ^ 0xC105E);
-  arm_by_chance(prng, 0.3);
+  arm_by_chance(prng, 0.3, kEventsInOpen);
   const Status status = process_->store->close();
   if (dead()) {
     ++tally_.crashes_in_close;
     return bury_process();
   }
   process_->engine.disarm();
+  process_->recovering = false;
   note(static_cast<uint64_t>(status.code()));
   if (!status.ok() && !failures_possible()) {
     model_.fail(Rule::WrongAnswer, "close: " + std::string(code_name(status.code())));
@@ -215,10 +221,12 @@ void World::close(uint64_t salt) {
 }
 
 void World::bury_process() {
+  if (process_->recovering) ++tally_.crashes_in_recovery;
   if (process_->store != nullptr) {
     // Its memory still says what had been evicted: that may come back, and need not.
     for (Key& key : model_.keys()) {
-      if (key.scope != 0 && !process_->store->find(key.index_key).present) model_.missing_at_death(key);
+      const bool found = key.scope == 0 || process_->store->find(key.index_key).present;
+      if (!found && !process_->store->recovering()) model_.missing_at_death(key);
     }
     const store::Counters& counters = process_->store->counters();
     tally_.segments_reclaimed += counters.segments_reclaimed;

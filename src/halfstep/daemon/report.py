@@ -73,9 +73,22 @@ def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:
         "for want of index": recovery["blocks_dropped_index_full"],
     }
     told = ", ".join(f"{count} {why}" for why, count in dropped.items() if count)
+    left = recovery["segments_left"]
     return (
         f"recovery   {recovery['blocks']} blocks, {format_bytes(recovery['bytes'])} in {recovery['micros'] / 1e6:.3f} s from "
         f"{recovery['segments_by_footer']} footers and {recovery['segments_by_frames']} open segments"
         + (f"; left out: {told}" if told else "")
         + (f"; {recovery['segments_bad']} bad segments" if recovery["segments_bad"] else "")
+        + (f"; {left} segments are still read while it serves: what is in them is a miss, puts are throttled" if left else "")
     )
+
+
+def recovered(metrics: Mapping[str, Any]) -> str | None:
+    """What is said when all that a start had left is read, from `_shard.Server.metrics()`; None as long as it is not."""
+    totals: dict[str, float] = {}
+    for name, _, value in metrics["gauges"]:
+        totals[name] = totals.get(name, 0.0) + value
+    if totals["halfstep_recovery_segments_left"]:
+        return None
+    blocks, size = int(totals["halfstep_recovery_blocks"]), format_bytes(int(totals["halfstep_recovery_bytes"]))
+    return f"recovered  {blocks} blocks, {size} in {totals['halfstep_recovery_us'] / 1e6:.3f} s"

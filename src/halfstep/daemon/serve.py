@@ -17,7 +17,7 @@ from halfstep.daemon.config import ServeConfig, format_bytes, temporary_director
 from halfstep.daemon.metrics import serve_metrics
 from halfstep.daemon.notify import notify
 from halfstep.daemon.refusals import error_of
-from halfstep.daemon.report import lines
+from halfstep.daemon.report import lines, recovered
 from halfstep.daemon.signals import StopSignals
 from halfstep.errors import ConfigError, DeviceError
 
@@ -96,10 +96,16 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
         if config.metrics:
             end_metrics, facts["metrics"] = serve_metrics(config.metrics, server.metrics)
         _say_started(facts, as_json=as_json, out=out)
-        notify(READY="1", STATUS=f"serving {', '.join(facts['listening'])}")
+        serving, recovering = f"serving {', '.join(facts['listening'])}", facts["recovery"]["segments_left"] > 0
+        notify(READY="1", STATUS=f"{serving}, still recovering" if recovering else serving)
         while not stop.wait(WATCH_S):
             if why := server.why_stopped():
                 raise DeviceError(f"a shard stopped by itself: {why}")
+            if recovering and (told := recovered(server.metrics())):
+                recovering = False
+                notify(STATUS=serving)
+                if not as_json:
+                    print(told, file=out, flush=True)
         notify(STOPPING="1")
         if not as_json:
             print(f"stopping   {stop.received[0].name}: sealing and flushing", file=out, flush=True)
