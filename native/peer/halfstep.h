@@ -109,9 +109,9 @@ typedef struct hs_event {
 } hs_event;
 /* Never waits: up to `max` events; progress is coalesced, one per ticket. */
 size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max);
-/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). While it waits this thread may do the client's work:
- * what it waits for is then received and checked here. A queue whose descriptor was asked for leaves that to the client's own
- * thread. */
+/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). While it waits this thread may do the client's
+ * work: what it waits for is then received and checked here. A queue whose descriptor was asked for leaves that to the client's
+ * own thread. */
 size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us);
 
 enum hs_operation {

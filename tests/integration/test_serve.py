@@ -150,6 +150,7 @@ def test_what_may_be_written_again_is_the_users_to_say(serve: Callable[..., Serv
         "policy": "seg-low",
         "rewrite_share": 0.25,
         "rewrite_bytes_per_day": 1_900_000_000_000,
+        "discard_bytes_per_s": 1 << 30,
     }
     assert one.finish(signal.SIGTERM)[0] == 0
     again = serve(*flags)
