@@ -120,6 +120,17 @@ Profile make_profile(Prng& prng, const HistoryOptions& options) {
   return p;
 }
 
+// Cuts among writes that are on their way, of which some are kept and some are not, with nothing else to blame.
+Mix make_cuts(Profile& p, const HistoryOptions& options) {
+  p.faults = options.faults & (bit_of(FaultKind::Reorder) | bit_of(FaultKind::Delay) | bit_of(FaultKind::PowerCut));
+  p.chances = {};
+  p.chances.shuffle = (p.faults & bit_of(FaultKind::Reorder)) != 0;
+  p.chances.delay_polls_max = (p.faults & bit_of(FaultKind::Delay)) != 0 ? 6 : 0;
+  p.chances.cut_survival_chance = 0.5;
+  p.volatile_cache = true;
+  return {{OpKind::Put, 50}, {OpKind::Turns, 40}, {OpKind::Get, 10}, {OpKind::Crash, 8}, {OpKind::Settle, 2}};
+}
+
 // With randomness of its own: what a device takes leaves the rest of a history as it is.
 void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
   Prng prng(seed ^ 0xD15CA2D);
@@ -156,10 +167,42 @@ void add_scrubs(History& history) {
   if (history.ops.empty() || !prng.chance(0.4)) return;
   history.profile.scrub_bytes_per_s = prng.chance(0.5) ? 16 * MiB : GiB;
   for (uint64_t left = 1 + prng.below(4); left > 0; --left) {
-    Op& op = history.ops[prng.below(history.ops.size())];
-    op = {};
-    op.kind = OpKind::Scrub;
+    const auto at = static_cast<ptrdiff_t>(prng.below(history.ops.size()));
+    history.ops[static_cast<size_t>(at)] = {.kind = OpKind::Scrub};
+    if ((history.profile.faults & bit_of(FaultKind::BitRot)) == 0) continue;
+    // Something to find, and a start that must not find it again.
+    std::vector<Op> around;
+    for (uint64_t rots = 1 + prng.below(4); rots > 0; --rots) around.push_back({.kind = OpKind::Rot, .salt = prng.next()});
+    history.ops.insert(history.ops.begin() + at + 1, {.kind = OpKind::Restart, .salt = prng.next()});
+    history.ops.insert(history.ops.begin() + at, around.begin(), around.end());
   }
+}
+
+// Where ends slide: blocks that are used every now and then while time goes on, some of them after they were given an end.
+void add_uses(History& history) {
+  if (history.profile.sliding_ttl_s == 0) return;
+  Prng prng(history.seed ^ 0x55534553);
+  std::vector<Op> ops;
+  for (const Op& op : history.ops) {
+    ops.push_back(op);
+    if (!prng.chance(0.12)) continue;
+    Op use;
+    use.key = static_cast<uint32_t>(prng.below(history.profile.keys));
+    use.count = static_cast<uint32_t>(1 + prng.below(4));
+    if (prng.chance(0.2)) {
+      use.kind = OpKind::Expire;
+      use.amount = 1 + prng.below(history.profile.sliding_ttl_s);
+      ops.push_back(use);
+      ops.push_back({.kind = OpKind::Turns, .count = 20, .amount = 100});  // so that it is answered
+    }
+    for (uint64_t time = 1 + prng.below(3); time > 0; --time) {
+      use.kind = OpKind::Get;
+      use.salt = prng.next();
+      ops.push_back(use);
+      ops.push_back({.kind = OpKind::Pass, .amount = 1 + prng.below(history.profile.sliding_ttl_s)});
+    }
+  }
+  history.ops = std::move(ops);
 }
 
 }  // namespace
@@ -181,12 +224,13 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     history.profile.keys += kKeysOfPressure;
     steps *= kRoundsOfPressure;
     mix = {{OpKind::Put, 60},   {OpKind::Hold, 6},   {OpKind::Get, 4},
-           {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, 1}};
+           {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, extras.chance(0.5) ? 1U : 6U}};
   }
+  if (Prng(seed ^ 0x435554).chance(0.12)) mix = make_cuts(history.profile, options);
   const bool ttls = prng.chance(0.4);
   Prng sliding(seed ^ 0x534C494445);  // the same
   if (ttls && sliding.chance(0.8)) history.profile.sliding_ttl_s = static_cast<uint32_t>(5 + sliding.below(50));
-  history.profile.serves_while_recovering = Prng(seed ^ 0x5245434F).chance(0.6);  // the same
+  history.profile.serves_while_recovering = Prng(seed ^ 0x5245434F).chance(0.3);  // the same
   const double persist_share = prng.chance(0.3) ? 0.9 : 0.4;
   while (history.ops.size() < steps) {
     Op op;
@@ -220,6 +264,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     if (!full && ttls && extras.chance(0.06)) history.ops.push_back(make_expire(extras, history.profile));
   }
   add_scrubs(history);
+  add_uses(history);
   return history;
 }
 
