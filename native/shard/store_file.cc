@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <utility>
+#include <vector>
+
+#include "store/format.h"
 
 namespace halfstep::shard {
 namespace {
@@ -16,6 +20,22 @@ bool exists(const std::string& path) noexcept { return ::access(path.c_str(), F_
 bool report_allocation(void* context, uint64_t done, uint64_t total) {
   const auto& progress = static_cast<const Config*>(context)->progress;
   return !progress || progress("allocating the store", done, total);
+}
+
+// Whether so many bytes of a device are all zero.
+Fault holds_nothing(const std::string& path, uint64_t place, uint64_t bytes, bool* nothing) {
+  const auto failed = [&](int error) -> Fault {
+    return {{Code::IoError, -error}, "reading " + path + ": " + errno_name(error)};
+  };
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return failed(errno);
+  std::vector<std::byte> window(bytes);
+  const ssize_t got = ::pread(descriptor, window.data(), window.size(), static_cast<off_t>(place));
+  const int error = got < 0 ? errno : EIO;
+  ::close(descriptor);
+  if (got != static_cast<ssize_t>(window.size())) return failed(error);
+  *nothing = std::ranges::all_of(window, [](std::byte b) { return b == std::byte{0}; });
+  return {};
 }
 
 int sync_directory_of(const std::string& path) {
@@ -38,7 +58,9 @@ Fault StoreFile::open(const Config& config) {
   path_ = config.store_path;
   if (path_.empty()) return {Code::Invalid, "store_path: must name the store's file"};
   if (exists(path_)) {
-    return io::Backing::open_patiently({.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered}, &backing_);
+    const io::Backing::Options options{.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered};
+    const Fault fault = io::Backing::open_patiently(options, &backing_);
+    return fault.ok() && backing_->facts().block_device ? look_at_device(config) : fault;
   }
   if (config.store_bytes == 0) {
     return {Code::NotFound, path_ + ": there is no store, and no size to make one with; give a size, or another path"};
@@ -46,11 +68,31 @@ Fault StoreFile::open(const Config& config) {
   return make(config);
 }
 
-Fault StoreFile::make(const Config& config) {
+Fault StoreFile::plan(const Config& config, uint64_t bytes) {
   const auto write_buffer = static_cast<uint64_t>(static_cast<double>(config.arena_bytes) * config.store.write_share);
-  if (Fault fault = store::plan_geometry(config.store_bytes, config.segment_bytes, write_buffer, &geometry_); !fault.ok()) {
-    return fault;
+  return store::plan_geometry(bytes, config.segment_bytes, write_buffer, &geometry_);
+}
+
+// What holds something else than a store, opening it refuses.
+Fault StoreFile::look_at_device(const Config& config) {
+  const uint64_t bytes = backing_->facts().bytes;
+  bool blank = bytes >= 2 * store::format::kHeaderReserveBytes;
+  for (const uint64_t place : {uint64_t{0}, bytes - store::format::kHeaderReserveBytes}) {
+    if (blank) {
+      if (Fault fault = holds_nothing(path_, place, store::format::kHeaderReserveBytes, &blank); !fault.ok()) return fault;
+    }
   }
+  if (!blank) return {};
+  if (config.store_bytes != 0 && config.store_bytes != bytes) {
+    return {Code::Invalid, "size=" + std::to_string(config.store_bytes) + ": " + path_ + " is a block device of " +
+                               std::to_string(bytes) + " bytes, and a store takes all of it; leave the size out"};
+  }
+  blank_ = true;
+  return plan(config, bytes);
+}
+
+Fault StoreFile::make(const Config& config) {
+  if (Fault fault = plan(config, config.store_bytes); !fault.ok()) return fault;
   io::Backing::Options options{
       .path = path_ + ".new", .bytes = geometry_.device_bytes, .allow_buffered = config.allow_buffered};
   if (exists(options.path)) {

@@ -115,7 +115,8 @@ def store_path(given: Path) -> Path:
 class ServeConfig:
     """Everything `serve` needs. Zero or empty means: choose the default.
 
-    store: path of the store's file. size_bytes: of a store that has to be made; an existing one keeps its size.
+    store: path of the store's file, or a block device that is blank or a store. size_bytes: of a store that has to be made; an
+    existing one keeps its size, and a device's is its own.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.

@@ -41,7 +41,9 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
 def _native(config: ServeConfig) -> _shard.Config:
     native = _shard.Config()
     native.store_path = str(config.store)
-    native.store_bytes = 0 if config.store.exists() else config.size_bytes
+    # A blank device may become a store, and then a size that was asked for has to be its own.
+    found = config.store.exists() and not config.store.is_block_device()
+    native.store_bytes = 0 if found else config.size_bytes
     native.segment_bytes = config.segment_bytes
     native.arena_bytes = config.arena_bytes
     native.index_bytes = config.index_bytes

@@ -14,7 +14,7 @@ from halfstep.tools.options import json_option
     "--store",
     type=click.Path(path_type=Path),
     default=Path(),
-    help="The store's file or its directory.  [default: the XDG state directory]",
+    help="The store's file or its directory, or a block device, blank or a store.  [default: the XDG state directory]",
 )
 @click.option(
     "--size",
