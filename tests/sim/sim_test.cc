@@ -29,7 +29,7 @@ TEST(History, HasNoFaultThatWasNotAskedFor) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     const History history = make_history(seed, options);
     EXPECT_EQ(history.profile.faults & ~options.faults, 0U);
-    EXPECT_EQ(history.ops.size() % options.steps, 0U) << "once, or several times under pressure";
+    EXPECT_GE(history.ops.size(), options.steps);
     for (const Op& op : history.ops) EXPECT_TRUE(op.kind != OpKind::Rot && op.kind != OpKind::Jump);
   }
 }
