@@ -24,7 +24,8 @@ inline void check(Status status, const char* what) {
 struct Machine {
   Machine(const std::string& path, uint64_t arena_bytes) {
     check(Arena::create(arena_bytes, false, &arena));
-    check(io::Backing::open({.path = path}, &backing));
+    // The kernel takes its time to take the ring apart that had the file before.
+    check(io::Backing::open_patiently({.path = path}, &backing));
     check(io::open_engine({}, *arena, {backing.get()}, &engine));
     slots = std::make_unique<SlotPool>(*arena);
   }
