@@ -280,6 +280,9 @@ def test_namespaces_on_the_command_line(daemon: Any) -> None:
     assert limited.returncode == 0, limited.stderr
     sliding = run("namespace", "limit", "cli", "--sliding", "--url", daemon.url)
     assert "default ttl 60 s from the last use" in sliding.stdout, sliding.stderr
+    endless = run("namespace", "create", "endless", "--sliding", "--url", daemon.url)
+    assert endless.returncode == 2
+    assert "give --ttl" in endless.stderr
     fixed = run("namespace", "create", "cli", "--fixed", "--url", daemon.url)
     assert fixed.returncode == 3
     assert "halfstep namespace limit cli --fixed" in fixed.stderr

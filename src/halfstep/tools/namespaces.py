@@ -82,6 +82,8 @@ def create(
     name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, sliding: bool | None, url: str, as_json: bool
 ) -> None:
     """Make the namespace NAME. One that is there stays as it is: to ask for other limits is an error."""
+    if sliding and not ttl_s:
+        raise click.UsageError("--sliding: nothing ends without a TTL; give --ttl SECONDS, at least 1, with it")
     with connected(url) as client:
         client.create_namespace(
             name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0, sliding_ttl=bool(sliding)
