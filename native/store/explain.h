@@ -24,6 +24,7 @@ struct KeyQuestion {
   static constexpr uint32_t kLookupsMax = 16'384;
   static constexpr uint32_t kBlocksMax = 256;
   static constexpr uint32_t kEventsPerBlockMax = 8;
+  static constexpr uint32_t kHoldsPerBlockMax = 32;  // a block may have as many as there are owners
 
   std::string_view name_space;
   ConstBytes engine_key;

@@ -46,6 +46,19 @@ TEST(Explain, WhatIsThereSaysWhereAndWhatKeepsIt) {
   EXPECT_TRUE(got.whole);
 }
 
+TEST(Explain, OfManyHoldersSomeAreTold) {
+  StoreBed bed;
+  bed.open();
+  ASSERT_TRUE(bed.put("k").ok());
+  const auto hold_by = [&](uint64_t owner) { return bed.store->hold(bed.key("k"), owner, bed.clock.us + 5'000'000).ok(); };
+  for (uint64_t owner = 1; owner <= KeyQuestion::kHoldsPerBlockMax; ++owner) ASSERT_TRUE(hold_by(owner));
+  EXPECT_TRUE(explain(bed, "k").whole);
+  ASSERT_TRUE(hold_by(1000));
+  const Explanation got = explain(bed, "k");
+  EXPECT_EQ(got.blocks[0].holds.size(), KeyQuestion::kHoldsPerBlockMax);
+  EXPECT_FALSE(got.whole);
+}
+
 TEST(Explain, WhatWasThereBeforeThisStartIsFoundWithoutAnEvent) {
   StoreBed bed;
   bed.open();

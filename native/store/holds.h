@@ -93,11 +93,12 @@ class Holds {
       }
     }
   }
-  // visit(persistent, until_us) for each hold of the key, in no order; until_us kNoEnd: without end.
+  // visit(persistent, until_us) -> bool for each hold of the key, in no order, until it says false; until_us kNoEnd: without
+  // end.
   template <typename Visit>
   void for_each_of(const IndexKey& key, Visit&& visit) const {
     for (uint32_t node = head(by_key_, {key.low, key.high}); node != kNone; node = nodes_[node].same_key.next) {
-      visit(nodes_[node].persistent, nodes_[node].until_us);
+      if (!visit(nodes_[node].persistent, nodes_[node].until_us)) return;
     }
   }
   // When expire() could next have something to do; UINT64_MAX = never.

@@ -86,7 +86,7 @@ class Explainer {
     if (block != nullptr) describe(key, extent, stored, block);
   }
 
-  void describe(const IndexKey& key, const Extent* extent, const Block& block, ExplainedBlock* out) const {
+  void describe(const IndexKey& key, const Extent* extent, const Block& block, ExplainedBlock* out) {
     out->in_memory = extent != nullptr && extent->state != ExtentState::Reading;
     out->on_flash = bool{block};
     if (block) {
@@ -114,8 +114,10 @@ class Explainer {
     out->there = out->expiry_s == 0 || out->expiry_s > out_.now_s;
     const uint64_t now_us = core_.clock.now_us();
     core_.holds.for_each_of(key, [&](bool persistent, uint64_t until_us) {
+      if (out->holds.size() == KeyQuestion::kHoldsPerBlockMax) return out_.whole = false;
       const bool endless = until_us == Holds::kNoEnd;
       out->holds.push_back({persistent, endless, endless ? 0 : (until_us - std::min(until_us, now_us)) / 1000});
+      return true;
     });
   }
 
