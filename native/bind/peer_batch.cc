@@ -325,6 +325,12 @@ void Batch::set_life(uint64_t value, bool persistent) {
   batch_.persistent = persistent ? 1 : 0;
 }
 
+void Batch::set_prefetch(uint64_t keep_ms, bool follow) {
+  check_open();
+  batch_.value = keep_ms;
+  batch_.follow = follow ? 1 : 0;
+}
+
 void Batch::set_layout_id(nb::bytes id) {
   check_open();
   if (id.size() != layout_id_.size()) {

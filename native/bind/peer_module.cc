@@ -112,6 +112,7 @@ void bind_batch(nb::module_& m) {
       .def("set_namespace", &Batch::set_namespace, "name"_a, "quota_bytes"_a, "pin_budget_bytes"_a, "default_ttl_s"_a,
            "sliding_ttl"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
+      .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)
       .def_prop_ro("answers", &Batch::answers)
       .def_prop_ro("lengths", &Batch::lengths)

@@ -130,7 +130,8 @@ enum hs_operation {
   HS_OP_EXPIRE = 13,
   HS_OP_CLEAR = 14,
   HS_OP_NAMESPACE_LIMIT = 15,
-  HS_OP_EXPLAIN = 16
+  HS_OP_EXPLAIN = 16,
+  HS_OP_PREFETCH = 17 /* ok: in the daemon's memory; a ticket may be left alone, or cancelled */
 };
 enum hs_order { HS_KEY_MAJOR = 0, HS_LAYER_MAJOR = 1 };
 enum hs_durability { HS_CACHE = 0, HS_PERSIST = 1 };
@@ -221,8 +222,9 @@ typedef struct hs_batch {
   /* list: cursor in (0 starts), next cursor out through `cursor_out` (0 = the end); the sink gets EntryRecord (40 bytes, see
    * docs/wire-protocol.md) and engine key. stat: the sink gets a u64 and a name. namespace: name in `text`, quota in `value`,
    * and the two below it. hold, renew: milliseconds in `value`, 0 = without end, which is for persistent holds alone. expire:
-   * seconds in `value`, 0 = never. touch: leaf first, root last. clear: the layout's id in `layout_id`, 16 bytes. explain: the
-   * value of a KeyQuestion (see docs/wire-protocol.md) in `question`; the sink gets no record, and a JSON text as name.
+   * seconds in `value`, 0 = never. prefetch: in `value`, for how many milliseconds a block is kept for its first get. touch:
+   * leaf first, root last. clear: the layout's id in `layout_id`, 16 bytes. explain: the value of a KeyQuestion (see
+   * docs/wire-protocol.md) in `question`; the sink gets no record, and a JSON text as name.
    */
   uint64_t cursor;
   uint64_t* cursor_out;
@@ -234,6 +236,7 @@ typedef struct hs_batch {
   uint32_t default_ttl_s; /* 0 = none */
   uint32_t sliding_ttl;   /* 1 = default_ttl_s counts from a block's last use */
   uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
+  uint32_t follow;        /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
   const uint8_t* layout_id;
   const uint8_t* question;
   uint64_t question_bytes;

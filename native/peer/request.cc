@@ -18,6 +18,7 @@ wire::Opcode opcode_of(uint32_t operation) noexcept {
     case HS_OP_PUT: return wire::Opcode::Put;
     case HS_OP_DELETE: return wire::Opcode::Delete;
     case HS_OP_RELEASE: return wire::Opcode::Release;
+    case HS_OP_PREFETCH: return wire::Opcode::Prefetch;
     case HS_OP_TOUCH: return wire::Opcode::Touch;
     case HS_OP_HOLD: return wire::Opcode::Hold;
     case HS_OP_RENEW: return wire::Opcode::Renew;
@@ -95,11 +96,11 @@ void Request::encode_namespace(wire::FrameWriter& frame) const {
   frame.tlv(wire::Tlv::PinBudget, wire::PinBudgetRecord{.bytes = ticket->pin_budget_bytes});
 }
 
-// Who holds, and until when.
+// Who holds, until when, and for how long what is fetched ahead is kept.
 void Request::encode_life(wire::FrameWriter& frame) const {
   const bool holds = opcode == wire::Opcode::Hold || opcode == wire::Opcode::Renew;
   if (holds || opcode == wire::Opcode::Release) frame.tlv(wire::Tlv::Owner, wire::OwnerRecord{.owner = ticket->owner});
-  if (holds) {
+  if (holds || opcode == wire::Opcode::Prefetch) {
     const uint32_t flags = ticket->persistent ? wire::kHoldPersistent : 0;
     frame.tlv(wire::Tlv::Until, wire::UntilRecord{.hold_ms = ticket->value, .flags = flags});
   }

@@ -16,7 +16,8 @@ Fault invalid(std::string what) { return {Code::Invalid, std::move(what)}; }
 
 bool has_sections(uint32_t operation) noexcept {
   return operation == HS_OP_MATCH || operation == HS_OP_GET || operation == HS_OP_PUT || operation == HS_OP_DELETE ||
-         operation == HS_OP_RELEASE || operation == HS_OP_TOUCH || operation == HS_OP_HOLD || operation == HS_OP_EXPIRE;
+         operation == HS_OP_RELEASE || operation == HS_OP_TOUCH || operation == HS_OP_HOLD || operation == HS_OP_EXPIRE ||
+         operation == HS_OP_PREFETCH;
 }
 
 bool names_namespace(uint32_t operation) noexcept {
@@ -148,7 +149,7 @@ class SectionFiller {
 Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
   if (batch.section_count > 0 && batch.sections == nullptr) return invalid("sections: null, though section_count is not 0");
   if (batch.section_count == 0 && batch.operation != HS_OP_RELEASE) {
-    return invalid("section_count=0: match, get, put, delete, touch, hold and expire need at least one");
+    return invalid("section_count=0: match, get, put, prefetch, delete, touch, hold and expire need at least one");
   }
   if (batch.section_count > wire::kSectionsMax) {
     return invalid("section_count=" + number(batch.section_count) + ": at most " + number(wire::kSectionsMax));
@@ -199,7 +200,7 @@ Fault check_batch(const hs_batch& batch) {
   if (batch.struct_bytes != sizeof(hs_batch)) {
     return invalid("struct_bytes=" + number(batch.struct_bytes) + ": this library's hs_batch has " + number(sizeof(hs_batch)));
   }
-  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_EXPLAIN) {
+  if (batch.operation < HS_OP_MATCH || batch.operation > HS_OP_PREFETCH) {
     return invalid("operation=" + number(batch.operation) + ": no hs_operation");
   }
   if (batch.order > HS_LAYER_MAJOR) return invalid("order=" + number(batch.order) + ": no hs_order");
@@ -217,6 +218,12 @@ Fault check_batch(const hs_batch& batch) {
   }
   if (holds && batch.value == 0 && batch.persistent == 0) {
     return invalid("value=0: a hold without an end must be persistent, and a renew names a time");
+  }
+  if (batch.operation == HS_OP_PREFETCH && batch.value == 0) {
+    return invalid("value=0: a prefetch says for how many milliseconds a block is kept for its first get");
+  }
+  if (batch.follow > 1 || (batch.follow == 1 && batch.operation != HS_OP_PREFETCH)) {
+    return invalid("follow=" + number(batch.follow) + ": 0, or 1 in a prefetch");
   }
   if (batch.operation == HS_OP_EXPIRE && batch.value > UINT32_MAX) {
     return invalid("value=" + number(batch.value) + ": an expiry is at most 2^32 - 1 seconds away");
@@ -256,6 +263,7 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
     ticket.batch.hold_owner = batch.hold_owner;
     ticket.batch.hold_ms = batch.hold_ms;
   }
+  if (batch.follow != 0) ticket.batch.flags = wire::kBatchFollow;
   ticket.wants_progress = batch.wants_progress != 0;
   ticket.user_data = batch.user_data;
   ticket.owner = batch.hold_owner;

@@ -141,7 +141,7 @@ class Ticket {
 
   bool changes_store() const noexcept {
     return operation != HS_OP_GET && operation != HS_OP_MATCH && operation != HS_OP_LIST && operation != HS_OP_STAT &&
-           operation != HS_OP_EXPLAIN && operation != HS_OP_TOUCH;
+           operation != HS_OP_EXPLAIN && operation != HS_OP_TOUCH && operation != HS_OP_PREFETCH;
   }
   bool is_get() const noexcept { return operation == HS_OP_GET; }
   bool is_put() const noexcept { return operation == HS_OP_PUT; }

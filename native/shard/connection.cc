@@ -194,6 +194,7 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
 Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
   switch (opcode) {
     case Opcode::Get: shard_.gets().take()->start(*this, id, body); return {};
+    case Opcode::Prefetch: shard_.prefetches().take()->start(*this, id, body); return {};
     case Opcode::Put: shard_.puts().take()->start(*this, id, body); return {};
     case Opcode::Delete:
     case Opcode::Hold:

@@ -160,6 +160,19 @@ class FakeStore final : public store::Store {
     }
     return {};
   }
+  void stage(store::Stage& stage) override { staging_.insert(&stage); }
+  bool withdraw(store::Stage& stage) noexcept override { return !hold_stages && staging_.erase(&stage) != 0; }
+  // Ends the stages that were begun, each with what is said of its key.
+  void end_stages() {
+    std::set<store::Stage*> ended;
+    ended.swap(staging_);
+    for (store::Stage* stage : ended) {
+      stage->status = find(stage->key).present ? Status() : Status(Code::NotFound);
+      stage->done(*stage);
+    }
+  }
+  size_t stages() const noexcept { return staging_.size(); }
+  bool hold_stages = false;  // they are being read: nobody gets them back
   void unpin(store::Resident* resident) noexcept override { --static_cast<Block*>(resident)->pins; }
   Status begin_write(store::Write& write) override {
     if (find(write.key).present) return Code::Present;
@@ -341,6 +354,7 @@ class FakeStore final : public store::Store {
   std::map<Key, std::unique_ptr<Block>> writing_;
   std::map<std::pair<Key, uint64_t>, Hold> holds_;
   std::deque<store::Read*> held_reads_;
+  std::set<store::Stage*> staging_;
   std::deque<store::Write*> held_writes_;
   std::deque<store::Remove*> held_removes_;
   std::function<void()> on_memory_;

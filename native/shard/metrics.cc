@@ -54,6 +54,11 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "deleted", c.blocks_evicted_deleted);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "unreadable", c.blocks_evicted_unreadable);
   add(counters, "halfstep_store_blocks_rewritten_total", c.blocks_rewritten);
+  add(counters, "halfstep_store_staged_blocks_total", c.staged);
+  add(counters, "halfstep_store_staged_bytes_total", c.staged_bytes);
+  add(counters, "halfstep_store_staged_ended_total", "as", "used", c.staged_used);
+  add(counters, "halfstep_store_staged_ended_total", "as", "late", c.staged_late);
+  add(counters, "halfstep_store_staged_ended_total", "as", "unused", c.staged_unused);
   add(counters, "halfstep_store_touches_total", c.touches);
   add(counters, "halfstep_store_touch_pages_total", c.touch_pages);
   add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);
@@ -153,6 +158,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(out->gauges, "halfstep_connections_open", connections_open);
   add(out->gauges, "halfstep_requests_open", requests_open);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
+  add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);
   collect_store(store, gauges, out);
   collect_engine(engine, out);
   collect_recovery(recovery, out);

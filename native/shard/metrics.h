@@ -52,6 +52,7 @@ class Counts {
   uint64_t put_scratch_bytes = 0;  // received and dropped
   uint64_t put_checks_failed = 0;  // parts whose bytes did not match their check
   uint64_t credit_held_bytes = 0;  // gauge: slots that await parts, blocks pinned for sending
+  uint64_t stages_open = 0;        // gauge: blocks that prefetches ask for and that have not come yet
 
   void collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
                const io::EngineCounters& engine, Metrics* out) const;

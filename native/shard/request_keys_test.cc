@@ -258,11 +258,5 @@ TEST_F(KeysTest, AQuestionToStatIsAnsweredOrRefusedWithItsBound) {
   EXPECT_EQ(ask({.flags = 2, .range_count = 0, .key_bytes = 3}, {}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
 }
 
-TEST_F(KeysTest, RejectsACommandThatIsNotBuilt) {
-  auto client = open({});
-  EXPECT_EQ(client->simple(Opcode::Prefetch, 100, Tlv::Reason, {}).whole,
-            (AnswerReason{Answer::Rejected, Reason::Unsupported}));
-}
-
 }  // namespace
 }  // namespace halfstep::shard

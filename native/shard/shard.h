@@ -27,6 +27,7 @@
 #include "shard/request_catalog.h"
 #include "shard/request_get.h"
 #include "shard/request_keys.h"
+#include "shard/request_prefetch.h"
 #include "shard/request_put.h"
 #include "shard/server.h"
 #include "store/store.h"
@@ -106,6 +107,7 @@ class Shard {
   Pool<SentChunk>& sent_chunks() noexcept { return sent_chunks_; }
   Pool<PutRequest>& puts() noexcept { return puts_; }
   Pool<PutItem>& put_items() noexcept { return put_items_; }
+  Pool<PrefetchRequest>& prefetches() noexcept { return prefetches_; }
   Pool<ChangeRequest>& changes() noexcept { return changes_; }
   Pool<StoreCall>& store_calls() noexcept { return store_calls_; }
 
@@ -129,6 +131,7 @@ class Shard {
   Pool<SentChunk> sent_chunks_;
   Pool<PutRequest> puts_;
   Pool<PutItem> put_items_;
+  Pool<PrefetchRequest> prefetches_;
   Pool<ChangeRequest> changes_;
   Pool<StoreCall> store_calls_;
 

@@ -132,7 +132,7 @@ class ShardFixture : public ::testing::Test {
       return shard_->counts().requests_open == 0 && shard_->counts().credit_held_bytes == 0 && fake_->open_writes() == 0 &&
              fake_->pinned() == 0 && shard_->gets().taken() == 0 && shard_->get_items().taken() == 0 &&
              shard_->puts().taken() == 0 && shard_->put_items().taken() == 0 && shard_->sent_chunks().taken() == 0 &&
-             shard_->changes().taken() == 0;
+             shard_->changes().taken() == 0 && shard_->prefetches().taken() == 0;
     });
   }
 

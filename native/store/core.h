@@ -18,6 +18,7 @@
 #include "store/mutant.h"
 #include "store/names.h"
 #include "store/record_log.h"
+#include "store/staged_blocks.h"
 #include "store/transfer.h"
 
 namespace halfstep::store {
@@ -73,6 +74,7 @@ struct Core {
         flusher(engine, counters.flushes),
         log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
         memory(slots, own_memory_bytes(places.geometry.segments, slots.capacity_bytes()), options.write_share),
+        staged(memory, counters),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time_base_s(header.fixed.store_time_s),
         store_time_base_us(clock.now_us()) {
@@ -102,6 +104,7 @@ struct Core {
   Flusher flusher;
   RecordLog log;
   Memory memory;
+  StagedBlocks staged;
   Holds holds;
   TransferPool transfers;
   // While blocks are being recovered: the keys that were deleted, with the sequence of their newest tombstone, so that a delete

@@ -11,17 +11,18 @@ HotPolicy::HotPolicy(uint64_t capacity_pages)
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
-uint32_t HotPolicy::insert(uint64_t tag, uint32_t pages, uint32_t owner) noexcept {
+uint32_t HotPolicy::insert(uint64_t tag, uint32_t pages, uint32_t owner, bool used) noexcept {
   assert(pages >= 1 && pages <= kPagesMax);
   uint32_t number = head_of(tag);
   while (number != kNone && records_[number].tag != tag) number = records_[number].next;
   if (number != kNone) {
     unghost(number);
-    count_use(records_[number]);
+    if (used) count_use(records_[number]);
   } else {
     number = take_record();
-    note_use();
+    if (used) note_use();
     records_[number].used_at = uses_ & kUsesMask;
+    records_[number].unused = used ? 0 : 1;
     records_[number].touch_class = 0;
   }
   Record& record = records_[number];
@@ -44,6 +45,12 @@ void HotPolicy::use(uint32_t number) noexcept {
 }
 
 void HotPolicy::count_use(Record& record) noexcept {
+  if (record.unused != 0) {
+    record.unused = 0;
+    note_use();
+    record.used_at = uses_ & kUsesMask;
+    return;
+  }
   if (age_of(record) < uses_in_moment_) return;
   note_use();
   model_.reused(static_cast<uint32_t>(record.touch_class), age_of(record));
@@ -98,6 +105,7 @@ uint32_t HotPolicy::evict() noexcept {
 void HotPolicy::dismiss(uint32_t number) noexcept {
   Record& record = records_[number];
   if (record.where == InClass) unlink(number);
+  if (record.unused != 0) return give_record(number);  // nothing is known of its uses
   record.where = Ghost;
   record.next = head_of(record.tag);
   head_of(record.tag) = number;

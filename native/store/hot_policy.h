@@ -28,9 +28,9 @@ class HotPolicy {
   // Of memory that holds so many pages, no block less than one.
   explicit HotPolicy(uint64_t capacity_pages);
 
-  // A block comes in and is used, busy. `tag`: 64 bits of its key, which a keyed hash made; who meets another's ghost inherits
-  // its past, no more. Returns the record by which the block is known until it leaves.
-  uint32_t insert(uint64_t tag, uint32_t pages, uint32_t owner) noexcept;
+  // A block comes in, busy, and is used unless it comes ahead of its first use. `tag`: 64 bits of its key, which a keyed hash
+  // made; who meets another's ghost inherits its past, no more. Returns the record by which the block is known until it leaves.
+  uint32_t insert(uint64_t tag, uint32_t pages, uint32_t owner, bool used = true) noexcept;
   void use(uint32_t record) noexcept;
   // It soon will be.
   [[gnu::always_inline]] void prefetch(uint32_t record) const noexcept { __builtin_prefetch(&records_[record], kToWrite); }
@@ -51,7 +51,8 @@ class HotPolicy {
   enum Where : uint8_t { InClass, Parked, Ghost };
   struct Record {
     uint64_t tag;
-    uint64_t used_at : 42;  // of `uses_`: comes round when nobody remembers
+    uint64_t used_at : 41;  // of `uses_`: comes round when nobody remembers
+    uint64_t unused : 1;    // came ahead of its first use, and had none
     uint64_t touch_class : 2;
     uint64_t where : 2;
     uint64_t busy : 1;
@@ -85,7 +86,7 @@ class HotPolicy {
   void forget_ghost() noexcept;
 
   static constexpr int kToWrite = 1;  // of __builtin_prefetch
-  static constexpr uint64_t kUsesMask = (uint64_t{1} << 42) - 1;
+  static constexpr uint64_t kUsesMask = (uint64_t{1} << 41) - 1;
 
   const uint64_t ghost_pages_max_;
   ReuseModel model_;

@@ -201,6 +201,24 @@ TEST(HotPolicy, LearnsThatBlocksOfOneUseAreNotWorthTheirTime) {
 }
 
 // Whatever happens in whatever order, who is not busy goes exactly once, and who is busy stays.
+TEST(HotPolicy, WhatComesAheadOfItsFirstUseHasNotBeenUsed) {
+  HotPolicy used(100);
+  HotPolicy ahead(100);
+  for (HotPolicy* policy : {&used, &ahead}) {
+    const uint32_t first = policy->insert(1, 1, 1, policy == &used);
+    policy->set_busy(first, false);
+    const uint32_t second = policy->insert(2, 1, 2);
+    policy->set_busy(second, false);
+    policy->begin_moment();
+    policy->use(first);  // the first use of one, the second of the other
+  }
+  EXPECT_EQ(used.evict(), 2U) << "used once, the other twice";
+  EXPECT_EQ(ahead.evict(), 2U) << "both once, and this one before";
+  const uint32_t never = ahead.insert(3, 1, 3, false);
+  ahead.dismiss(never);
+  EXPECT_EQ(ahead.ghosts(), 1U) << "of what was never used nothing is remembered";
+}
+
 TEST(HotPolicy, LosesNobodyInAnyOrderOfEvents) {
   constexpr uint32_t kBlocks = 200, kPages = 64;
   Prng prng(1);

@@ -71,17 +71,18 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
   extent.location = {};
   extent.waiters = nullptr;
   extent.error = 0;
+  extent.staged = Extent::Staged::No;
   resident_bytes_ += extent.slot().held_bytes();
   set_state(extent, state);
   return &extent;
 }
 
-void Memory::list(Extent& extent) {
+void Memory::list(Extent& extent, bool used) {
   assert(find(extent.key) == nullptr && extent.state != ExtentState::Clean);
   table_.put(hash_of(extent.key), reinterpret_cast<uintptr_t>(&extent));
   extent.listed = true;
   const auto pages = static_cast<uint32_t>(extent.slot().held_bytes() / kPageBytes);
-  extent.record = hot_.insert(extent.key.low, pages, extent.number);
+  extent.record = hot_.insert(extent.key.low, pages, extent.number, used);
 }
 
 void Memory::unlist(Extent& extent) noexcept {

@@ -68,6 +68,11 @@ class Extent final : public Resident {
   Block block;  // as the index had it when the read began
   ExtentVerifier verifier;
 
+  // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
+  enum class Staged : uint8_t { No, Coming, Late, Kept };
+  Staged staged = Staged::No;
+  uint32_t staged_stamp = 0;  // of the entry in StagedBlocks that says until when
+
   uint32_t number = 0;                 // among all extents, for good
   uint32_t record = HotPolicy::kNone;  // of the policy, while listed
 
@@ -101,7 +106,8 @@ class Memory {
   Extent* make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept;
   // A slot for somebody's own use, evicting what is clean; empty when there is no memory now.
   Slot take(uint64_t bytes) noexcept;
-  void list(Extent& extent);
+  // `used`: it is, now.
+  void list(Extent& extent, bool used = true);
   void unlist(Extent& extent) noexcept;
   // Unlists what was wanted and could not be had now: when it is asked for again, that it was is known.
   void put_off(Extent& extent) noexcept;
@@ -120,6 +126,7 @@ class Memory {
 
   // All that there are, in use or not, each at its place for good.
   const std::deque<Extent>& extents() const noexcept { return extents_; }
+  Extent& extent(uint32_t number) noexcept { return extents_[number]; }
   // It is used: now, if it is listed.
   void touch(Extent& extent) noexcept;
   // Uses before and after this are different ones, also of the same block.

@@ -25,6 +25,7 @@ Extent* BlockReader::resolve(Read& read) {
       return nullptr;
     }
     core_.memory.pin(*extent);
+    if (!read.ahead) core_.staged.used(*extent);
     read.status = {};
     return extent;
   }
@@ -49,7 +50,7 @@ Extent* BlockReader::resolve(Read& read) {
   extent->entry.component = read.component.value;
   extent->entry.expiry_s = block.expiry_s;
   extent->entry.created_s = 0;  // not known
-  core_.memory.list(*extent);
+  core_.memory.list(*extent, !read.ahead);
   core_.memory.pin(*extent);
   fresh_.push_back(extent);
   read.status = {};
@@ -97,7 +98,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
 
   // Keys come from the root of a prefix chain to its leaf; the root is touched last.
   for (size_t i = window.size(); i-- > 0;) {
-    if (window[i]->store_own != nullptr) core_.touch(window[i]->key);
+    if (window[i]->store_own != nullptr && !window[i]->ahead) core_.touch(window[i]->key);
   }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);
@@ -107,7 +108,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
       read->store_next = extent->waiters;
       extent->waiters = read;
     } else {
-      ++core_.counters.hits_memory;
+      if (!read->ahead) ++core_.counters.hits_memory;
       read->resident = extent;
       read->complete(*read);
     }
@@ -280,7 +281,7 @@ void BlockReader::finish(Extent& extent, Status status) {
     waiter->status = status;
     waiter->resident = status.ok() ? &extent : nullptr;
     if (status.ok()) {
-      ++core_.counters.hits_flash;
+      if (!waiter->ahead) ++core_.counters.hits_flash;
     } else {
       core_.memory.unpin(extent);  // the last one frees it
     }

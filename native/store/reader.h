@@ -19,6 +19,7 @@ class BlockReader {
   explicit BlockReader(Core& core) : core_(core), frame_header_(format::kFrameHeaderPagesMax) {}
 
   Status begin(std::span<Read* const> window);
+  // Extents that are being read.
   uint32_t in_flight() const noexcept { return in_flight_; }
 
  private:

@@ -199,6 +199,7 @@ void StoreImpl::abort_write(Write& write) noexcept {
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { core_.unhold(last); });
   answer_absent_removes();  // before what failed is tried again: until then it shows
+  stager_.turn();
   if (!header_writer_.lost()) {
     core_.bury_again();
     if (recovery_ != nullptr) {
@@ -246,11 +247,11 @@ void StoreImpl::count_metadata() noexcept {
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   if (recovery_ != nullptr) {
-    return std::min({recovery_->next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us()});
+    return std::min({recovery_->next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), stager_.next_turn_us()});
   }
   return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
                    core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us(),
-                   scrubber_.next_turn_us(), teller_.next_turn_us()});
+                   scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
@@ -274,6 +275,7 @@ Gauges StoreImpl::gauges() const noexcept {
   g.memory_resident_bytes = core_.memory.resident_bytes();
   g.memory_pinned_bytes = core_.memory.pinned_bytes();
   g.memory_capacity_bytes = core_.memory.capacity_bytes();
+  g.staged_bytes = core_.staged.bytes();
   g.index_bytes = core_.catalog.index_bytes();
   g.catalog_bytes = core_.catalog.memory_bytes();
   g.discards = source_.discards();

@@ -75,6 +75,7 @@ struct Read {
   void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
   void* owner = nullptr;
   uint64_t tag = 0;
+  bool ahead = false;  // the stager's: bringing a block is not using it
 
   Status status;                 // Ok; NotFound; Corrupt (dropped and counted); IoError
   Resident* resident = nullptr;  // pinned when Ok: give back with unpin()
@@ -82,6 +83,28 @@ struct Read {
   // The store's own, until `complete`.
   void* store_own = nullptr;
   Read* store_next = nullptr;
+};
+
+// A block that somebody will ask for soon: brought into memory, verified, and kept there for its first read. Pooled by its
+// caller; belongs to the store from stage() until `done`, or until withdraw() takes it back.
+struct Stage {
+  IndexKey key;
+  wire::Component component;
+  uint8_t priority = 0;                  // lower ones first
+  bool follow = false;                   // where there is no room for staged blocks: waits until earlier ones were read
+  uint64_t keep_us = 0;                  // how long it is kept for its first read, from when it is there
+  void (*done)(Stage& stage) = nullptr;  // never from inside stage()
+  void* owner = nullptr;
+  uint64_t tag = 0;
+
+  // Ok; NotFound; Corrupt; IoError; Throttled(kThrottledMemory): no room for staged blocks now; TooLarge: there never is.
+  Status status;
+  bool was_there = false;  // in memory already
+
+  // The store's own, until `done`.
+  Stage* store_before = nullptr;
+  Stage* store_next = nullptr;
+  uint8_t store_state = 0;
 };
 
 enum class Parent : uint8_t { Unknown, Root, Known };
@@ -229,6 +252,9 @@ struct Counters {
   uint64_t blocks_evicted_age = 0, blocks_evicted_expired = 0, blocks_evicted_dead_scope = 0, blocks_evicted_quota = 0,
            blocks_evicted_deleted = 0, blocks_evicted_unreadable = 0;
   uint64_t touches = 0, touch_pages = 0;
+  // Blocks that were brought into memory ahead of their first read; then either read there, or asked for while they still came,
+  // or kept in vain. Those that were in memory already are not among them.
+  uint64_t staged = 0, staged_bytes = 0, staged_used = 0, staged_late = 0, staged_unused = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
   // On their way to being written again; skipped: wanted before all of it was discarded.
   uint64_t segments_discarded = 0, bytes_discarded = 0, discards_skipped = 0, discards_failed = 0;
@@ -242,6 +268,7 @@ struct Counters {
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
+  uint64_t staged_bytes = 0;                        // kept for their first read, or on their way
   uint64_t scrub_bytes_per_s = 0, scrub_age_s = 0;  // older than this is nothing that the scrub has still to look at
   uint64_t catalog_bytes = 0;                       // the index and what the segments take beside it
   bool discards = false;                            // a device takes them, and they have not failed too often
@@ -322,6 +349,11 @@ class Store {
   // fit, cut the window). `complete` comes once for each, also for misses.
   virtual Status begin_reads(std::span<Read* const> window) = 0;
   virtual void unpin(Resident* resident) noexcept = 0;
+  // Takes it into a queue: turn() brings what is in it, a little at a time while others read. close() ends what is left with
+  // Throttled.
+  virtual void stage(Stage& stage) = 0;
+  // True: it was still in the queue, and is the caller's again. False: its read runs, and `done` will come.
+  virtual bool withdraw(Stage& stage) noexcept = 0;
   // Ok: slot and parts are set. Present; Throttled(detail = why: see kThrottled…); TooLarge; Invalid (length against shape).
   virtual Status begin_write(Write& write) = 0;
   virtual void commit_write(Write& write) = 0;

@@ -20,6 +20,7 @@
 #include "store/scrubber.h"
 #include "store/sealer.h"
 #include "store/segment_source.h"
+#include "store/stager.h"
 #include "store/streams.h"
 #include "store/sweeper.h"
 #include "store/touch_map.h"
@@ -34,6 +35,7 @@ class StoreImpl final : public Store {
         policy_(std::move(policy)),
         header_writer_(engine, core_.flusher, core_.header),
         reader_(core_),
+        stager_(core_, reader_),
         rolls_(core_),
         teller_(core_, rolls_),
         source_(core_, *policy_, teller_),
@@ -71,6 +73,8 @@ class StoreImpl final : public Store {
   void find_many(std::span<const Sought> sought, std::span<Found> out) noexcept override;
   Status begin_reads(std::span<Read* const> window) override { return reader_.begin(window); }
   void unpin(Resident* resident) noexcept override { core_.memory.unpin(Extent::of(*resident)); }
+  void stage(Stage& stage) override { stager_.stage(stage); }
+  bool withdraw(Stage& stage) noexcept override { return stager_.withdraw(stage); }
   Status begin_write(Write& write) override;
   void commit_write(Write& write) override;
   void abort_write(Write& write) noexcept override;
@@ -127,6 +131,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<ReclaimPolicy> policy_;
   HeaderWriter header_writer_;
   BlockReader reader_;
+  Stager stager_;
   RollReader rolls_;
   Teller teller_;
   SegmentSource source_;

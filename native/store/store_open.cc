@@ -136,6 +136,7 @@ void StoreImpl::finish_recovery() {
 
 Status StoreImpl::close() {
   closing_ = true;
+  stager_.stop();
   finish_recovery();
   scrubber_.stop();
   teller_.stop();

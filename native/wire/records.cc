@@ -66,7 +66,7 @@ Status parse_hello_server(ConstBytes value, HelloServer* out) noexcept {
 Status parse_batch(ConstBytes value, Batch* out) noexcept {
   if (!load_exact(value, out) || out->reserved != 0) return Code::Invalid;
   if (out->order > Order::LayerMajor || out->durability > Durability::Persist) return Code::Invalid;
-  if ((out->flags & ~kBatchLengths) != 0) return Code::Invalid;
+  if ((out->flags & ~(kBatchLengths | kBatchFollow)) != 0) return Code::Invalid;
   return (out->hold_owner != 0) == (out->hold_ms != 0) ? Status() : Status(Code::Invalid);
 }
 

@@ -133,6 +133,7 @@ struct Batch {
 };
 static_assert(sizeof(Batch) == 24);
 inline constexpr uint8_t kBatchLengths = 1;  // match: lengths are asked for too
+inline constexpr uint8_t kBatchFollow = 2;   // prefetch: keys beyond the room for them wait until earlier ones were read
 
 struct PartRange {  // parts start, start + stride, … (count of them)
   uint32_t start = 0;
@@ -192,7 +193,7 @@ struct OwnerRecord {  // hold, renew; release: of the keys in the sections, or o
 static_assert(sizeof(OwnerRecord) == 16);
 
 inline constexpr uint32_t kHoldPersistent = 1;
-struct UntilRecord {     // hold, renew: how long, from when the server reads it
+struct UntilRecord {     // hold, renew: how long, from when the server reads it; prefetch: kept for its first read, once there
   uint64_t hold_ms = 0;  // 0 = without end: persistent holds alone
   uint32_t flags = 0;    // kHoldPersistent: in the namespace's pin budget, survives a restart; not in a renew
   uint32_t reserved = 0;
@@ -428,9 +429,9 @@ struct PartTableView {
 // Sums come back too, for whoever knows what they must be; each fits u32, or the table is Invalid.
 Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_bytes, uint32_t* raw_bytes) noexcept;
 
-// A request with batch and sections: match, get, put, delete, touch, hold, renew, release, expire; Unsupported for the
-// others. Checks: exactly one Batch; an Owner for hold, renew and release, Until for hold and renew, Expiry for expire, and
-// nowhere else; at least one section (release: or none; renew: none); no empty section; at most kSectionsMax,
+// A request with batch and sections: match, get, put, prefetch, delete, touch, hold, renew, release, expire; Unsupported for
+// the others. Checks: exactly one Batch; an Owner for hold, renew and release, Until for prefetch, hold and renew, Expiry for
+// expire, and nowhere else; at least one section (release: or none; renew: none); no empty section; at most kSectionsMax,
 // kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
 // kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
 // match; Offers for every item of a put and nowhere else, and a PartTable for each coded one. Unknown TLVs are skipped unless

@@ -10,7 +10,8 @@ namespace {
 struct Rules {
   bool ranges = false;
   bool stop_at_miss = false;
-  bool hold = false;  // and lengths
+  uint8_t flags = 0;  // of a Batch
+  bool hold = false;  // in the Batch
   bool offers = false;
   bool owner = false;
   bool until = false;
@@ -22,9 +23,10 @@ struct Rules {
 
 bool rules_of(Opcode opcode, Rules* out) noexcept {
   switch (opcode) {
-    case Opcode::Match: *out = {.stop_at_miss = true, .hold = true}; return true;
+    case Opcode::Match: *out = {.stop_at_miss = true, .flags = kBatchLengths, .hold = true}; return true;
     case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true}; return true;
     case Opcode::Put: *out = {.offers = true}; return true;
+    case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true}; return true;
     case Opcode::Delete:
     case Opcode::Touch: *out = {}; return true;
     case Opcode::Hold: *out = {.owner = true, .until = true, .persistent = true}; return true;
@@ -102,8 +104,8 @@ class RequestParser {
     if (has_batch_) return Code::Invalid;
     has_batch_ = true;
     if (Status s = parse_batch(value, &out_.batch); !s.ok()) return s;
-    const bool asks = out_.batch.flags != 0 || out_.batch.hold_owner != 0;
-    return asks && !rules_.hold ? Status(Code::Invalid) : Status();
+    if ((out_.batch.flags & ~rules_.flags) != 0) return Code::Invalid;
+    return out_.batch.hold_owner != 0 && !rules_.hold ? Status(Code::Invalid) : Status();
   }
 
   Status take_until(ConstBytes value) noexcept {

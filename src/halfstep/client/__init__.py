@@ -7,7 +7,7 @@ from halfstep.client.facts import ClientFacts
 from halfstep.client.queue import Queue
 from halfstep.client.region import PartDescriptor, Region, Rows, Template
 from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
-from halfstep.client.results import Answer, ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import Answer, ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 from halfstep.client.session import Session
 from halfstep.client.ticket import Event, Ticket
 
@@ -25,6 +25,7 @@ __all__ = [
     "MatchResult",
     "Namespace",
     "PartDescriptor",
+    "PrefetchResult",
     "PutResult",
     "Queue",
     "Region",

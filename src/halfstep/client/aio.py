@@ -17,13 +17,14 @@ from halfstep.client.request import (
     CommonOptions,
     GetOptions,
     HoldOptions,
+    PrefetchOptions,
     Keys,
     MatchOptions,
     PutOptions,
     Request,
     Requests,
 )
-from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -58,6 +59,10 @@ class Aio:
     async def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> ReleaseResult:
         """See Client.release."""
         return await self._run(self._requests.release(owner, keys, **options))
+
+    async def prefetch(self, keys: Keys, **options: Unpack[PrefetchOptions]) -> PrefetchResult:
+        """See Client.prefetch."""
+        return await self._run(self._requests.prefetch(keys, **options))
 
     async def touch(self, keys: Keys, **options: Unpack[CommonOptions]) -> ChangeResult:
         """See Client.touch."""

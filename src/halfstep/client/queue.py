@@ -20,13 +20,14 @@ from halfstep.client.request import (
     CommonOptions,
     GetOptions,
     HoldOptions,
+    PrefetchOptions,
     Keys,
     MatchOptions,
     PutOptions,
     Request,
     Requests,
 )
-from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PutResult, ReleaseResult
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 from halfstep.client.ticket import Event, Ticket
 from halfstep.errors import ConfigError
 
@@ -87,6 +88,10 @@ class Queue:
     def release(self, owner: int, keys: Keys | None = None, **options: Unpack[CommonOptions]) -> Ticket[ReleaseResult]:
         """See Client.release."""
         return self.submit(self._requests.release(owner, keys, **options))
+
+    def prefetch(self, keys: Keys, **options: Unpack[PrefetchOptions]) -> Ticket[PrefetchResult]:
+        """See Client.prefetch."""
+        return self.submit(self._requests.prefetch(keys, **options))
 
     def touch(self, keys: Keys, **options: Unpack[CommonOptions]) -> Ticket[ChangeResult]:
         """See Client.touch."""

@@ -27,6 +27,7 @@ from halfstep.client.results import (
     DeleteResult,
     GetResult,
     MatchResult,
+    PrefetchResult,
     PutResult,
     ReleaseResult,
     new_answers,
@@ -39,7 +40,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 # enum hs_operation.
 OP_MATCH, OP_GET, OP_PUT, OP_DELETE, OP_RELEASE, OP_LIST, OP_STAT, OP_NAMESPACE_CREATE, OP_NAMESPACE_DELETE = range(1, 10)
-OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT, OP_EXPLAIN = range(10, 17)
+OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT, OP_EXPLAIN, OP_PREFETCH = range(10, 18)
 
 PARENT_ROOT = -1
 PARENT_UNKNOWN = -2
@@ -97,6 +98,14 @@ class HoldOptions(CommonOptions, total=False):
 
     seconds: float | None
     persistent: bool
+
+
+class PrefetchOptions(CommonOptions, total=False):
+    """seconds: how long a block is kept for its first get. follow: what finds no room waits for earlier keys to be got."""
+
+    seconds: float
+    follow: bool
+    priority: int
 
 
 class Terms(Protocol):
@@ -284,6 +293,24 @@ class Requests:
         batch.set_hold(_owner(owner), 0)
         return self._of_keys(batch, count, components, ReleaseResult, deadline_ms)
 
+    def prefetch(
+        self,
+        keys: Keys,
+        *,
+        seconds: float = 5,
+        follow: bool = False,
+        priority: int = 0,
+        layout: Layout | None = None,
+        first_component: int = 0,
+        components: int = 1,
+        deadline_ms: float | None = None,
+    ) -> Request[PrefetchResult]:
+        """Bring blocks into the daemon's memory."""
+        batch, count = self._batch(OP_PREFETCH, keys, layout, first_component, components)
+        batch.set_prefetch(_hold_ms(seconds), bool(follow))
+        urgency = unsigned("priority", priority, 8)
+        return self._of_keys(batch, count, components, PrefetchResult, deadline_ms, urgency)
+
     def touch(
         self,
         keys: Keys,
@@ -339,11 +366,17 @@ class Requests:
         return self._of_keys(batch, count, components, ChangeResult, deadline_ms)
 
     def _of_keys(
-        self, batch: _peer.Batch, keys: int, components: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
+        self,
+        batch: _peer.Batch,
+        keys: int,
+        components: int,
+        make: Callable[[Answers, int, int], R],
+        deadline_ms: float | None,
+        priority: int = 0,
     ) -> Request[R]:
         """A batch with one answer per item and nothing else."""
         batch.set_outputs(lengths=False)
-        batch.set_options(self._deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
+        batch.set_options(self._deadline_us(deadline_ms), 0, 0, priority, wants_progress=False)
         return self._request(batch, lambda answers: make(answers, keys, components))
 
     def _of_owner(

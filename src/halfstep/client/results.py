@@ -164,6 +164,15 @@ class ChangeResult(Result):
     __slots__ = ()
 
 
+class PrefetchResult(Result):
+    """What became of a prefetch: `ok` means that the block is in the daemon's memory (reason present: it was there already).
+
+    miss: no such block. throttled: no room for it (budget), or too many wait (load). late, cancelled: it was not begun in time.
+    """
+
+    __slots__ = ()
+
+
 class ReleaseResult(Result):
     """What became of a release. Without keys (all of an owner's holds) it has one answer, for the request as a whole."""
 

@@ -1,0 +1,140 @@
+#include "shard/request_prefetch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "shard/connection.h"
+#include "shard/reply.h"
+#include "shard/request_keys.h"
+#include "shard/shard.h"
+
+namespace halfstep::shard {
+
+using wire::Answer;
+using wire::AnswerReason;
+using wire::Opcode;
+using wire::Reason;
+
+namespace {
+
+AnswerReason answer_of(const store::Stage& stage) noexcept {
+  switch (stage.status.code()) {
+    case Code::Ok: return {Answer::Ok, stage.was_there ? Reason::Present : Reason::None};
+    case Code::NotFound: return {Answer::Miss, Reason::Absent};
+    case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
+    case Code::Throttled: return {Answer::Throttled, Reason::Budget};
+    case Code::TooLarge: return {Answer::Rejected, Reason::TooLarge};
+    default: return {Answer::Unavailable, Reason::Media};
+  }
+}
+
+}  // namespace
+
+void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+  wire::RequestView& view = connection.shard().request_view();
+  const Status parsed = wire::parse_request(Opcode::Prefetch, body, &view);
+  const uint32_t asked_us = view.batch.deadline_us;
+  admit(connection, Opcode::Prefetch, id, asked_us == 0 ? kDeadlineUsDefault : asked_us, view.batch.priority);
+  if (!parsed.ok()) {
+    answer_unparsed(connection, Opcode::Prefetch, id, parsed, body);
+    finish();
+    return;
+  }
+  if (!check_names(connection, Opcode::Prefetch, id, view)) {
+    finish();
+    return;
+  }
+  section_items_.clear();
+  uint32_t items = 0;
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    section_items_.push_back(view.sections[s].item_count());
+    items += view.sections[s].item_count();
+  }
+  uint64_t& all_open = shard().counts().stages_open;
+  if (all_open + items > kStagesMax) {
+    answer_whole(connection, Opcode::Prefetch, id, {Answer::Throttled, Reason::Load},
+                 std::to_string(all_open) + " blocks wait to be brought into memory; at most " + std::to_string(kStagesMax) +
+                     ": ask again when some have come");
+    finish();
+    return;
+  }
+  all_open += items;
+  answers_.assign(items, {});
+  stages_.assign(items, {});
+  open_ = items;
+  retain(items);
+  const uint64_t keep_ms = std::min<uint64_t>(view.until.hold_ms, shard().hello().lease_ms_max);
+  uint32_t number = 0;
+  for (uint32_t s = 0; s < view.section_count; ++s) {
+    const wire::SectionView& section = view.sections[s];
+    const uint32_t scope = connection.handles()[section.head.layout].scope;
+    wire::KeyCursor keys(section.keys);
+    ConstBytes key;
+    while (keys.next(&key)) {
+      for (uint32_t c = 0; c < section.head.component_count; ++c) {
+        store::Stage& stage = stages_[number];
+        stage.component = {section.head.first_component + c};
+        stage.key = shard().store().key_of({scope, stage.component, key});
+        stage.priority = view.batch.priority;
+        stage.follow = (view.batch.flags & wire::kBatchFollow) != 0;
+        stage.keep_us = keep_ms * 1000;
+        stage.done = &PrefetchRequest::on_staged;
+        stage.owner = this;
+        stage.tag = number++;
+        shard().store().stage(stage);
+      }
+    }
+  }
+}
+
+void PrefetchRequest::on_staged(store::Stage& stage) {
+  auto& request = *static_cast<PrefetchRequest*>(stage.owner);
+  AnswerReason& answer = request.answers_[stage.tag];
+  --request.shard().counts().stages_open;
+  --request.open_;
+  if (answer.answer == Answer::Pending) answer = answer_of(stage);
+  if (request.open_ == 0 && !request.finished()) request.end(answer);
+  request.let_go();
+}
+
+// May recycle the request, unless its caller holds it.
+void PrefetchRequest::withdraw() {
+  retain();
+  for (store::Stage& stage : stages_) {
+    if (!shard().store().withdraw(stage)) continue;
+    --shard().counts().stages_open;
+    --open_;
+    let_go();
+  }
+  let_go();
+}
+
+void PrefetchRequest::end(AnswerReason with) {
+  retain();
+  withdraw();
+  for (AnswerReason& answer : answers_) {
+    if (answer.answer == Answer::Pending) answer = with;
+  }
+  Reply reply(*connection(), id());
+  uint32_t number = 0;
+  for (uint32_t s = 0; s < section_items_.size(); ++s) {
+    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
+    for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
+      shard().counts().answer(Opcode::Prefetch, answers_[number]);
+      statuses.add(i, answers_[number]);
+    }
+    statuses.close();
+  }
+  reply.send();
+  finish();
+  let_go();
+}
+
+void PrefetchRequest::recycle() {
+  answers_.clear();
+  stages_.clear();
+  if (stages_.capacity() > kStagesKept) std::vector<store::Stage>().swap(stages_);
+  shard().prefetches().give(this);
+}
+
+}  // namespace halfstep::shard

@@ -1,0 +1,104 @@
+// staged_blocks.h — blocks in memory that wait for their first read, and how much memory they may take while they wait.
+// Invariants: a kept block is pinned once by this; what is kept and what is on its way never takes more than a quarter of
+// memory; a block is kept until its first read, or until its time is over.
+// Thread: the shard's.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "store/memory.h"
+#include "store/store.h"
+
+namespace halfstep::store {
+
+class StagedBlocks {
+ public:
+  StagedBlocks(Memory& memory, Counters& counters) noexcept
+      : memory_(memory), counters_(counters), bytes_max_(memory.capacity_bytes() / kShareOfMemory) {}
+
+  uint64_t bytes() const noexcept { return bytes_; }
+  bool fits(uint64_t bytes) const noexcept { return bytes_ + bytes <= bytes_max_; }
+  bool ever_fits(uint64_t bytes) const noexcept { return bytes <= bytes_max_; }
+  // For a block on its way: what it will take. Given back when it does not come to be kept.
+  void reserve(uint64_t bytes) noexcept { bytes_ += bytes; }
+  void give_back(uint64_t bytes) noexcept {
+    bytes_ -= bytes;
+    ++freed_;
+  }
+
+  // Pinned by the caller, who reserved its bytes; both are this one's from now on.
+  void keep(Extent& extent, uint64_t until_us) {
+    extent.staged = Extent::Staged::Kept;
+    ++kept_;
+    note_end(extent, until_us);
+  }
+  // Of one that is kept: who asked last says for how long.
+  void keep_until(Extent& extent, uint64_t until_us) { note_end(extent, until_us); }
+  // A get has pinned it.
+  void used(Extent& extent) noexcept {
+    if (extent.staged == Extent::Staged::Coming) {
+      extent.staged = Extent::Staged::Late;
+      ++counters_.staged_late;
+    } else if (extent.staged == Extent::Staged::Kept) {
+      ++counters_.staged_used;
+      let_go(extent);
+    }
+  }
+  void turn(uint64_t now_us) noexcept {
+    while (!ends_.empty() && ends_.front().until_us <= now_us) {
+      const End end = ends_.front();
+      std::pop_heap(ends_.begin(), ends_.end(), later);
+      ends_.pop_back();
+      if (!current(end)) continue;
+      ++counters_.staged_unused;
+      let_go(memory_.extent(end.extent));
+    }
+  }
+  uint64_t next_due_us() const noexcept { return ends_.empty() ? UINT64_MAX : ends_.front().until_us; }
+  // How often room came free.
+  uint64_t freed() const noexcept { return freed_; }
+
+ private:
+  // Reads have half of memory or more: what is staged leaves them at least as much again.
+  static constexpr uint64_t kShareOfMemory = 4;
+  static constexpr size_t kEndsMin = 256;
+  struct End {
+    uint64_t until_us;
+    uint32_t extent;
+    uint32_t stamp;
+  };
+  static bool later(const End& a, const End& b) noexcept { return a.until_us > b.until_us; }
+  bool current(const End& end) const noexcept {
+    const Extent& extent = memory_.extents()[end.extent];
+    return extent.staged == Extent::Staged::Kept && extent.staged_stamp == end.stamp;
+  }
+
+  void note_end(Extent& extent, uint64_t until_us) {
+    // What was read in time leaves its end behind: never more of those than of the others.
+    if (ends_.size() >= 2 * kept_ + kEndsMin) {
+      std::erase_if(ends_, [this](const End& end) { return !current(end); });
+      std::make_heap(ends_.begin(), ends_.end(), later);
+    }
+    extent.staged_stamp = ++stamp_;
+    ends_.push_back({until_us, extent.number, extent.staged_stamp});
+    std::push_heap(ends_.begin(), ends_.end(), later);
+  }
+  void let_go(Extent& extent) noexcept {
+    extent.staged = Extent::Staged::No;
+    --kept_;
+    give_back(extent.slot().held_bytes());
+    memory_.unpin(extent);
+  }
+
+  Memory& memory_;
+  Counters& counters_;
+  const uint64_t bytes_max_;
+  uint64_t bytes_ = 0;
+  uint64_t freed_ = 0;
+  uint64_t kept_ = 0;
+  uint32_t stamp_ = 0;
+  std::vector<End> ends_;  // a heap, the earliest in front; also of blocks that are not kept any more
+};
+
+}  // namespace halfstep::store

@@ -1,0 +1,216 @@
+#include "store/stager.h"
+
+#include <cassert>
+
+namespace halfstep::store {
+
+// ---- The queue -------------------------------------------------------------------------------------------------------------
+
+void Stager::List::insert_after(Stage* before, Stage& stage) noexcept {
+  stage.store_before = before;
+  stage.store_next = before != nullptr ? before->store_next : first;
+  (stage.store_next != nullptr ? stage.store_next->store_before : last) = &stage;
+  (before != nullptr ? before->store_next : first) = &stage;
+}
+
+void Stager::List::erase(Stage& stage) noexcept {
+  (stage.store_before != nullptr ? stage.store_before->store_next : first) = stage.store_next;
+  (stage.store_next != nullptr ? stage.store_next->store_before : last) = stage.store_before;
+  stage.store_before = stage.store_next = nullptr;
+}
+
+// Behind all of its priority.
+void Stager::insert(List& list, Stage& stage) noexcept {
+  Stage* before = list.last;
+  while (before != nullptr && before->priority > stage.priority) before = before->store_before;
+  list.insert_after(before, stage);
+}
+
+void Stager::stage(Stage& stage) {
+  stage.status = {};
+  stage.was_there = false;
+  stage.store_state = Queued;
+  insert(queue_, stage);
+}
+
+bool Stager::withdraw(Stage& stage) noexcept {
+  if (stage.store_state != Queued && stage.store_state != Waiting) return false;
+  (stage.store_state == Queued ? queue_ : waiting_).erase(stage);
+  stage.store_state = Idle;
+  return true;
+}
+
+// ---- Turns -----------------------------------------------------------------------------------------------------------------
+
+// One is always under way: gets that never end must not end prefetches.
+bool Stager::room_under_way() const noexcept {
+  if (reads_under_way_ == 0) return true;
+  const bool others = reader_.in_flight() > reads_under_way_;
+  return bytes_under_way_ < (others ? kAheadBytesBehindGets : kAheadBytesMax);
+}
+
+void Stager::turn() {
+  const uint64_t now_us = core_.clock.now_us();
+  core_.staged.turn(now_us);
+  if (stopped_) {
+    while (queue_.first != nullptr || waiting_.first != nullptr) {
+      Stage& stage = queue_.first != nullptr ? *queue_.first : *waiting_.first;
+      (void)withdraw(stage);
+      finish(stage, {Code::Throttled, kThrottledMemory});
+    }
+    return;
+  }
+  if (now_us < retry_at_us_) return;
+  for (uint32_t begun = 0; begun < kBegunInTurn && room_under_way(); ++begun) {
+    // Who waits for room goes first, as soon as some came free.
+    const bool freed = waiting_.first != nullptr && core_.staged.freed() != waited_since_;
+    List& list = freed ? waiting_ : queue_;
+    if (list.first == nullptr) return;
+    Stage& stage = *list.first;
+    list.erase(stage);
+    stage.store_state = Idle;
+    switch (begin(stage)) {
+      case Begun::Yes: break;
+      case Begun::NoRoom:
+        if (!stage.follow) {
+          finish(stage, {Code::Throttled, kThrottledMemory});
+          break;
+        }
+        if (freed || waiting_.first == nullptr) waited_since_ = core_.staged.freed();
+        stage.store_state = Waiting;
+        freed ? waiting_.insert_after(nullptr, stage) : insert(waiting_, stage);
+        break;
+      case Begun::NoMemory:  // gets and puts have all of it just now
+        stage.store_state = freed ? Waiting : Queued;
+        list.insert_after(nullptr, stage);
+        retry_at_us_ = now_us + kRetryUs;
+        return;
+    }
+  }
+}
+
+uint64_t Stager::next_turn_us() const noexcept {
+  const bool queued = queue_.first != nullptr || (waiting_.first != nullptr && core_.staged.freed() != waited_since_);
+  if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : retry_at_us_;
+  return core_.staged.next_due_us();
+}
+
+void Stager::stop() {
+  stopped_ = true;
+  core_.staged.turn(UINT64_MAX);
+}
+
+// ---- Blocks ----------------------------------------------------------------------------------------------------------------
+
+Stager::Begun Stager::begin(Stage& stage) {
+  const Extent* extent = core_.resident(stage.key);
+  uint64_t bytes = 0;
+  bool there = false;
+  if (extent != nullptr) {
+    there = extent->state != ExtentState::Filling && core_.names.alive(extent->entry.scope) &&
+            !core_.expired(extent->entry.expiry_s);
+    bytes = extent->slot().held_bytes();
+  } else if (const Block block = core_.catalog.find(stage.key); block) {
+    there = core_.names.alive(block.scope) && !core_.expired(block.expiry_s);
+    bytes = SlotPool::held_bytes(block.extent_bytes());
+  }
+  if (!there) {
+    finish(stage, Code::NotFound);
+    return Begun::Yes;
+  }
+  if (!core_.staged.ever_fits(bytes)) {
+    finish(stage, Code::TooLarge);
+    return Begun::Yes;
+  }
+  const bool kept = extent != nullptr && extent->staged == Extent::Staged::Kept;
+  if (!kept && !core_.staged.fits(bytes)) return Begun::NoRoom;
+
+  if (unused_.empty()) unused_.push_back(&aheads_.emplace_back());
+  Ahead& ahead = *unused_.back();
+  unused_.pop_back();
+  ahead = {};
+  ahead.stager = this;
+  ahead.stage = &stage;
+  ahead.bytes = bytes;
+  ahead.was_there = extent != nullptr;
+  ahead.read.key = stage.key;
+  ahead.read.component = stage.component;
+  ahead.read.ahead = true;
+  ahead.read.owner = &ahead;
+  ahead.read.complete = &Stager::on_read;
+  stage.store_state = Reading;
+  if (extent == nullptr) {
+    ahead.reserved_bytes = bytes;
+    core_.staged.reserve(bytes);
+  }
+  bytes_under_way_ += bytes;
+  ++reads_under_way_;
+  Read* const window[] = {&ahead.read};
+  const Status status = reader_.begin(window);
+  if (!status.ok()) {
+    if (ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+    bytes_under_way_ -= bytes;
+    --reads_under_way_;
+    unused_.push_back(&ahead);
+    stage.store_state = Idle;
+    if (status == Code::Throttled) return Begun::NoMemory;
+    finish(stage, status);
+    return Begun::Yes;
+  }
+  // What is still under way here is what this read has begun: if it has ended already, its place may be another's.
+  if (ahead.stage == &stage && ahead.reserved_bytes != 0 && ahead.read.store_own != nullptr) {
+    static_cast<Extent*>(ahead.read.store_own)->staged = Extent::Staged::Coming;
+  }
+  return Begun::Yes;
+}
+
+void Stager::on_read(Read& read) {
+  auto& ahead = *static_cast<Ahead*>(read.owner);
+  ahead.stager->arrived(ahead);
+}
+
+void Stager::arrived(Ahead& ahead) {
+  Stage& stage = *ahead.stage;
+  const Status status = ahead.read.status;
+  const uint64_t until_us = core_.clock.now_us() + std::min(stage.keep_us, UINT64_MAX / 4);
+  bool keeps = false;
+  if (status.ok()) {
+    Extent& extent = Extent::of(*ahead.read.resident);
+    stage.was_there = ahead.was_there;
+    const bool own = ahead.reserved_bytes != 0;
+    if (own) {
+      ++core_.counters.staged;
+      core_.counters.staged_bytes += extent.slot().held_bytes();
+    }
+    switch (extent.staged) {
+      case Extent::Staged::Kept: core_.staged.keep_until(extent, until_us); break;
+      case Extent::Staged::Late:
+        if (own) extent.staged = Extent::Staged::No;
+        break;
+      case Extent::Staged::Coming: keeps = own; break;  // else who brought it keeps it
+      case Extent::Staged::No: keeps = own || core_.staged.fits(ahead.bytes); break;
+    }
+    if (keeps && !stopped_) {
+      if (!own) core_.staged.reserve(ahead.bytes);
+      core_.staged.keep(extent, until_us);
+    } else {
+      keeps = false;
+      if (own) extent.staged = Extent::Staged::No;
+      core_.memory.unpin(extent);
+    }
+  }
+  if (!keeps && ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+  bytes_under_way_ -= ahead.bytes;
+  --reads_under_way_;
+  ahead.stage = nullptr;
+  unused_.push_back(&ahead);
+  finish(stage, status);
+}
+
+void Stager::finish(Stage& stage, Status status) {
+  stage.store_state = Idle;
+  stage.status = status;
+  stage.done(stage);
+}
+
+}  // namespace halfstep::store

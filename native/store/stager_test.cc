@@ -1,0 +1,239 @@
+#include "store/stager.h"
+
+#include <deque>
+
+#include "store/store_fixture.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr uint32_t kBlockBytes = 64 * KiB;
+constexpr uint64_t kKeepUs = 1'000'000;
+
+// Blocks on flash, none of them in memory; a quarter of 8 MiB less the store's own is for staged ones.
+class StageBed : public StoreBed {
+ public:
+  explicit StageBed(uint64_t arena_bytes = 16 * MiB) : StoreBed(11, 16, arena_bytes) {
+    open();
+    for (int i = 0; i < kBlocks; ++i) EXPECT_EQ(put(name(i), kGroupOpaque, kBlockBytes, true), Code::Ok);
+    reopen();
+    reads_before_ = engine->counters().reads;
+  }
+  static constexpr int kBlocks = 100;
+  static std::string name(int number) { return "k" + std::to_string(number); }
+
+  struct Asked {
+    Stage stage;
+    bool done = false;
+  };
+  Asked& stage(int number, uint8_t priority = 0, bool follow = false, uint64_t keep_us = kKeepUs) {
+    Asked& asked = asked_.emplace_back();
+    asked.stage.key = key(name(number), kGroupOpaque);
+    asked.stage.component = wire::Component::of(kGroupOpaque, 0, 0);
+    asked.stage.priority = priority;
+    asked.stage.follow = follow;
+    asked.stage.keep_us = keep_us;
+    asked.stage.owner = &asked;
+    asked.stage.done = [](Stage& stage) {
+      auto& done = static_cast<Asked*>(stage.owner)->done;
+      EXPECT_FALSE(done) << "done twice";
+      done = true;
+    };
+    store->stage(asked.stage);
+    return asked;
+  }
+  // Turns in which so little time passes that nothing that is kept comes to its end.
+  void turns(int count) {
+    for (int i = 0; i < count; ++i) {
+      pump();
+      clock.us -= 90;
+    }
+  }
+  Asked& staged(int number) {
+    Asked& asked = stage(number);
+    for (int i = 0; i < 1000 && !asked.done; ++i) turns(1);
+    EXPECT_TRUE(asked.done);
+    return asked;
+  }
+  uint64_t device_reads() const { return engine->counters().reads - reads_before_; }
+  const Counters& counters() const { return store->counters(); }
+
+ private:
+  uint64_t reads_before_ = 0;
+  std::deque<Asked> asked_;
+};
+
+TEST(Stager, AStagedBlockIsReadFromMemoryAndCountedAsUsed) {
+  StageBed bed;
+  EXPECT_EQ(bed.staged(3).stage.status, Code::Ok);
+  EXPECT_TRUE(bed.staged(3).stage.was_there);
+  EXPECT_EQ(bed.counters().staged, 1U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+  const uint64_t reads = bed.device_reads();
+  EXPECT_EQ(bed.get(bed.name(3), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.device_reads(), reads);
+  EXPECT_EQ(bed.counters().staged_used, 1U);
+  EXPECT_EQ(bed.counters().hits_memory, 1U);
+  EXPECT_EQ(bed.counters().hits_flash, 0U) << "bringing a block is no hit";
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+TEST(Stager, WhatIsNotThereIsSaidToBeAbsent) {
+  StageBed bed;
+  EXPECT_EQ(bed.staged(1000).stage.status, Code::NotFound);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.remove(bed.name(1), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.staged(1).stage.status, Code::NotFound);
+}
+
+TEST(Stager, WhatNobodyReadsIsKeptForItsTimeAndNoLonger) {
+  StageBed bed;
+  bed.staged(3);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, kBlockBytes);
+  EXPECT_LE(bed.store->next_turn_us(), bed.clock.us + kKeepUs);
+  bed.clock.us += kKeepUs;
+  bed.pump();
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.counters().staged_unused, 1U);
+  EXPECT_EQ(bed.counters().staged_used, 0U);
+}
+
+TEST(Stager, AGetThatComesWhileItsBlockIsOnItsWaySharesTheRead) {
+  StageBed bed;
+  StageBed::Asked& asked = bed.stage(5);
+  bed.store->turn();  // begins it
+  EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
+  EXPECT_TRUE(asked.done);
+  EXPECT_EQ(bed.device_reads(), 1U);
+  EXPECT_EQ(bed.counters().staged_late, 1U);
+  EXPECT_EQ(bed.counters().staged_used, 0U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U) << "its reader has it: nothing is kept";
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+TEST(Stager, TwoWhoAskForOneBlockReadItOnce) {
+  StageBed bed;
+  StageBed::Asked& first = bed.stage(5);
+  StageBed::Asked& second = bed.stage(5);
+  while (!first.done || !second.done) bed.turns(1);
+  EXPECT_EQ(bed.device_reads(), 1U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+  EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+TEST(Stager, BeyondItsShareOfMemoryItSaysSoAtOnce) {
+  StageBed bed;
+  const uint64_t share = bed.store->gauges().memory_capacity_bytes / 4;
+  std::vector<StageBed::Asked*> all;
+  for (int i = 0; i < StageBed::kBlocks; ++i) all.push_back(&bed.stage(i));
+  bed.turns(2000);
+  uint64_t ok = 0;
+  for (const StageBed::Asked* asked : all) {
+    ASSERT_TRUE(asked->done);
+    if (asked->stage.status.ok()) {
+      ++ok;
+    } else {
+      EXPECT_EQ(asked->stage.status, Code::Throttled);
+    }
+  }
+  EXPECT_EQ(ok, share / kBlockBytes);
+  EXPECT_LE(bed.store->gauges().staged_bytes, share);
+}
+
+TEST(Stager, WhoFollowsAChainGetsTheRestAsTheReaderComes) {
+  StageBed bed;
+  std::vector<StageBed::Asked*> all;
+  for (int i = 0; i < StageBed::kBlocks; ++i) all.push_back(&bed.stage(i, 0, true));
+  for (int i = 0; i < StageBed::kBlocks; ++i) {
+    for (int turn = 0; turn < 1000 && !all[i]->done; ++turn) bed.turns(1);
+    ASSERT_TRUE(all[i]->done) << i;
+    EXPECT_EQ(all[i]->stage.status, Code::Ok);
+    EXPECT_EQ(bed.get(bed.name(i), kGroupOpaque), Code::Ok);
+  }
+  EXPECT_EQ(bed.counters().staged_used + bed.counters().staged_late, uint64_t{StageBed::kBlocks});
+  EXPECT_EQ(bed.counters().staged_unused, 0U);
+  EXPECT_EQ(bed.device_reads(), uint64_t{StageBed::kBlocks});
+}
+
+TEST(Stager, TheMoreUrgentComeFirst) {
+  StageBed bed;
+  StageBed::Asked& late = bed.stage(1, 9);
+  StageBed::Asked& soon = bed.stage(2, 1);
+  for (int i = 10; i < 40; ++i) bed.stage(i, 5);
+  int order = 0;
+  int late_at = -1;
+  int soon_at = -1;
+  for (; order < 1000 && !late.done; ++order) {
+    bed.turns(1);
+    if (soon.done && soon_at < 0) soon_at = order;
+  }
+  late_at = order;
+  EXPECT_GE(soon_at, 0);
+  EXPECT_LT(soon_at, late_at);
+}
+
+TEST(Stager, WhatIsWithdrawnIsNotRead) {
+  StageBed bed;
+  StageBed::Asked& kept = bed.stage(1);
+  StageBed::Asked& other = bed.stage(2);
+  EXPECT_TRUE(bed.store->withdraw(other.stage));
+  while (!kept.done) bed.turns(1);
+  bed.turns(100);
+  EXPECT_FALSE(other.done);
+  EXPECT_EQ(bed.device_reads(), 1U);
+  EXPECT_FALSE(bed.store->withdraw(kept.stage)) << "it is done";
+}
+
+TEST(Stager, WhatIsRottenIsSaidToBeAndTakesNoRoom) {
+  StageBed bed;
+  bed.tap->tap = [](io::Request& request) {
+    return request.op == io::Op::Read ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
+  };
+  EXPECT_EQ(bed.staged(7).stage.status, Code::IoError);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.counters().staged, 0U);
+}
+
+TEST(Stager, ADeletedBlockIsNotServedFromWhereItWasStaged) {
+  StageBed bed;
+  bed.staged(3);
+  EXPECT_EQ(bed.remove(bed.name(3), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.get(bed.name(3), kGroupOpaque), Code::NotFound);
+  bed.clock.us += kKeepUs;
+  bed.settle();
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+  EXPECT_EQ(bed.put(bed.name(3), kGroupOpaque, kBlockBytes, true), Code::Ok);
+  EXPECT_EQ(bed.get(bed.name(3), kGroupOpaque), Code::Ok);
+}
+
+TEST(Stager, AStopEndsWhatIsLeft) {
+  StageBed bed;
+  std::vector<StageBed::Asked*> all;
+  for (int i = 0; i < StageBed::kBlocks; ++i) all.push_back(&bed.stage(i, 0, true));
+  bed.turns(3);
+  ASSERT_TRUE(bed.store->close().ok());
+  for (const StageBed::Asked* asked : all) EXPECT_TRUE(asked->done);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+// What is read in time leaves nothing behind.
+TEST(Stager, ALongRunOfPrefetchesKeepsItsBooks) {
+  StageBed bed;
+  for (int round = 0; round < 30; ++round) {
+    for (int i = 0; i < 20; ++i) bed.stage((round * 7 + i) % StageBed::kBlocks, 0, false, 3600 * kKeepUs);
+    bed.turns(60);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(bed.get(bed.name((round * 7 + i) % StageBed::kBlocks), kGroupOpaque), Code::Ok);
+    bed.turns(10);
+    EXPECT_EQ(bed.store->gauges().staged_bytes, 0U) << round;
+    EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U) << round;
+  }
+}
+
+}  // namespace
+}  // namespace halfstep::store

@@ -1,0 +1,129 @@
+"""Blocks that are brought into the daemon's memory ahead of their get."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import halfstep
+from halfstep.client.results import Answer
+
+pytestmark = pytest.mark.integration
+
+BLOCK_BYTES = 256 << 10
+Blocks = Callable[..., npt.NDArray[np.uint8]]
+
+
+def names(count: int) -> list[bytes]:
+    return [f"block {number}".encode() for number in range(count)]
+
+
+@pytest.fixture
+def cold(own_daemon: Any, layout: halfstep.Layout, blocks: Blocks) -> Iterator[Callable[[int], halfstep.Client]]:
+    """cold(count): a client of a daemon that has so many blocks on flash and none of them in memory."""
+    clients = []
+
+    def make(count: int) -> halfstep.Client:
+        terms = {"layout": layout, "required": True, "deadline_ms": 30_000, "match_deadline_ms": 30_000}
+        with halfstep.connect(own_daemon.url, **terms) as writer:
+            for at in range(0, count, 20):
+                keys = names(count)[at : at + 20]
+                assert writer.put(keys, blocks(len(keys), BLOCK_BYTES, seed=at), durability="persist").ok.all()
+        own_daemon.kill()
+        own_daemon.start()
+        clients.append(halfstep.connect(own_daemon.url, **terms))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def ended(client: halfstep.Client) -> dict[str, int]:
+    stat = client.stat()
+    return {as_: int(stat[f'halfstep_store_staged_ended_total{{as="{as_}"}}']) for as_ in ("used", "late", "unused")}
+
+
+def from_flash(client: halfstep.Client) -> int:
+    return int(client.stat()['halfstep_store_hits_total{from="flash"}'])
+
+
+def test_what_was_prefetched_is_got_from_memory(cold: Callable[[int], halfstep.Client], blocks: Blocks) -> None:
+    client = cold(20)
+    result = client.prefetch([*names(10), b"absent"])
+    assert result.ok.tolist() == [True] * 10 + [False]
+    assert result.reason(10) == "miss (absent)"
+    assert from_flash(client) == 0
+    target = np.zeros((10, BLOCK_BYTES), np.uint8)
+    assert client.get(names(10), target).ok.all()
+    assert np.array_equal(target, blocks(20, BLOCK_BYTES)[:10])
+    assert from_flash(client) == 0
+    assert ended(client) == {"used": 10, "late": 0, "unused": 0}
+    again = client.prefetch(names(10))
+    assert again.reason(0) == "ok (present)"
+
+
+def test_what_nobody_gets_is_given_up(cold: Callable[[int], halfstep.Client]) -> None:
+    client = cold(5)
+    assert client.prefetch(names(5), seconds=0.05).ok.all()
+    end = time.monotonic() + 30
+    while ended(client)["unused"] < 5:
+        assert time.monotonic() < end, "it is kept for ever"
+        time.sleep(0.02)
+
+
+def test_a_chain_that_is_longer_than_its_room_is_followed(cold: Callable[[int], halfstep.Client], blocks: Blocks) -> None:
+    count = 100  # 25 MiB; the room is a quarter of 64 MiB
+    client = cold(count)
+    throttled = client.prefetch(names(count), seconds=0.01)
+    assert 0 < throttled.ok.sum() < count
+    assert throttled.reason(count - 1) == "throttled (budget)"
+    time.sleep(0.1)
+
+    expected = np.concatenate([blocks(20, BLOCK_BYTES, seed=at) for at in range(0, count, 20)])
+    target = np.zeros((1, BLOCK_BYTES), np.uint8)
+    with client.queue() as queue:
+        ticket = queue.prefetch(names(count), follow=True, seconds=30)
+        for number, key in enumerate(names(count)):
+            assert client.get([key], target).ok.all()
+            assert np.array_equal(target[0], expected[number])
+        assert ticket.result().ok.all()
+    assert from_flash(client) == ended(client)["late"], "a get met what was still coming, or found it"
+
+
+def test_a_prefetch_is_cancelled(cold: Callable[[int], halfstep.Client]) -> None:
+    count = 100
+    client = cold(count)
+    with client.queue() as queue:
+        ticket = queue.prefetch(names(count), follow=True, seconds=30)
+        ticket.cancel()
+        result = ticket.result()
+    answers = set(result.answers.tolist())
+    assert answers <= {Answer.OK, Answer.CANCELLED}
+    assert Answer.CANCELLED in answers, "the room for all of them is not there"
+
+
+def test_a_prefetch_that_cannot_be_done_in_time_is_late(cold: Callable[[int], halfstep.Client]) -> None:
+    client = cold(100)
+    result = client.prefetch(names(100), follow=True, seconds=30, deadline_ms=500)
+    assert set(result.answers.tolist()) == {Answer.OK, Answer.LATE}
+
+
+def test_asyncio_prefetches_too(cold: Callable[[int], halfstep.Client]) -> None:
+    client = cold(3)
+    assert asyncio.run(client.aio.prefetch(names(3))).ok.all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"seconds": 0}, "seconds=0"), ({"seconds": float("nan")}, "seconds=nan"), ({"priority": 256}, "priority=256")],
+)
+def test_a_wrong_option_is_named(client: halfstep.Client, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(halfstep.ConfigError, match=said):
+        client.prefetch(names(1), **options)
