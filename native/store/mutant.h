@@ -43,7 +43,8 @@
   X(OlderHeaderTaken, "the older copy of the store header is taken")                              \
   X(ScopeReused, "the scope of a deleted namespace is given out again")                           \
   X(ScrubKeepsBad, "what a scrub finds bad stays")                                                \
-  X(ScrubForgetsTombstone, "what a scrub drops gets no tombstone")
+  X(ScrubForgetsTombstone, "what a scrub drops gets no tombstone")                                \
+  X(StagedTwice, "a block that is staged once more takes its room once more")
 
 namespace halfstep {
 

@@ -1,6 +1,6 @@
 #include "store/stager.h"
 
-#include <cassert>
+#include "store/mutant.h"
 
 namespace halfstep::store {
 
@@ -183,7 +183,10 @@ void Stager::arrived(Ahead& ahead) {
       core_.counters.staged_bytes += extent.slot().held_bytes();
     }
     switch (extent.staged) {
-      case Extent::Staged::Kept: core_.staged.keep_until(extent, until_us); break;
+      case Extent::Staged::Kept:
+        if (HALFSTEP_MUTANT(StagedTwice)) core_.staged.reserve(ahead.bytes);
+        core_.staged.keep_until(extent, until_us);
+        break;
       case Extent::Staged::Late:
         if (own) extent.staged = Extent::Staged::No;
         break;

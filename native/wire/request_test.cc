@@ -119,7 +119,8 @@ TEST(Request, OtherOpcodesAreUnsupported) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     const auto code = static_cast<Opcode>(opcode);
     const bool parsed = code == Opcode::Match || code == Opcode::Get || code == Opcode::Put || code == Opcode::Delete ||
-                        code == Opcode::Release || code == Opcode::Prefetch || (code >= Opcode::Touch && code <= Opcode::Expire);
+                        code == Opcode::Release || code == Opcode::Prefetch ||
+                        (code >= Opcode::Touch && code <= Opcode::Expire);
     EXPECT_EQ(status(code, good) == Code::Unsupported, !parsed) << opcode;
   }
 }

@@ -205,6 +205,29 @@ void add_uses(History& history) {
   history.ops = std::move(ops);
 }
 
+// Of a randomness of its own, too.
+void add_stages(History& history) {
+  Prng prng(history.seed ^ 0x5354414745);
+  if (!prng.chance(0.35)) return;
+  std::vector<Op> ops;
+  for (const Op& op : history.ops) {
+    ops.push_back(op);
+    if (!prng.chance(0.15)) continue;
+    Op stage;
+    stage.kind = OpKind::Stage;
+    stage.key = static_cast<uint32_t>(prng.below(history.profile.keys));
+    stage.count = static_cast<uint32_t>(1 + prng.below(8));
+    stage.flag = prng.chance(0.5);
+    stage.amount = prng.chance(0.3) ? 1'000'000 : 1 + prng.below(5'000);
+    stage.salt = prng.next();
+    ops.push_back(stage);
+    if (prng.chance(0.5))
+      ops.push_back({.kind = OpKind::Turns, .count = static_cast<uint32_t>(1 + prng.below(6)), .amount = 100});
+    if (prng.chance(0.7)) ops.push_back({.kind = OpKind::Get, .key = stage.key, .count = stage.count, .salt = prng.next()});
+  }
+  history.ops = std::move(ops);
+}
+
 }  // namespace
 
 std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_cast<size_t>(fault)]; }
@@ -265,6 +288,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   }
   add_scrubs(history);
   add_uses(history);
+  add_stages(history);
   return history;
 }
 
@@ -310,6 +334,8 @@ std::string text_of(const Op& op) {
     case OpKind::Rot: return "bit rot";
     case OpKind::FailNext: return "one request will fail";
     case OpKind::Restart: return "close and open";
+    case OpKind::Stage:
+      return "stage " + std::to_string(op.count) + " from " + key + (op.flag ? " and follow" : "") + " for " + amount + " us";
     case OpKind::Scrub: return "two passes of the scrub";
     case OpKind::Crash: return std::string(op.flag ? "kill" : "power cut") + " after " + amount + " engine events, open";
   }

@@ -64,6 +64,7 @@ enum class OpKind : uint8_t {
   Rot,              // a bit of media, somewhere that `salt` says
   FailNext,         // the next request of a kind and an area that `salt` says
   Restart,          // close and open, perhaps with crashes on the way
+  Stage,            // `count` keys from `key` on ahead of their gets, kept for `amount` us; followed if `flag`
   Scrub,            // two passes of the scrub while nothing fails; then nothing that it should have found is left
   Crash,            // after `amount` more engine events; killed if `flag`, else a power cut; then open as above
 };

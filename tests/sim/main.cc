@@ -140,6 +140,7 @@ std::vector<Figure> figures_of(const Tally& t) {
           {"expiries changed", t.expiries},
           {"restarts", t.restarts},
           {"operations while recovering", t.served_recovering},
+          {"blocks staged", t.stages},
           {"crashes in open", t.crashes_in_open},
           {"crashes in recovery", t.crashes_in_recovery},
           {"crashes in close", t.crashes_in_close},

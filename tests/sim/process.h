@@ -65,6 +65,13 @@ struct ExpireInFlight {
   store::Change change;
 };
 
+struct StageInFlight {
+  World* world = nullptr;
+  Key* key = nullptr;
+  uint32_t answers = 0;
+  store::Stage stage;
+};
+
 struct Process {
   Process(const io::MemoryConfig& config, io::MemoryDevice& device, Arena& arena, std::function<void(const io::Request&)> seen)
       : memory(config, {&device}), engine(memory, std::move(seen)), slots(arena) {}
@@ -75,6 +82,7 @@ struct Process {
   std::deque<std::unique_ptr<WriteInFlight>> writes;
   std::deque<std::unique_ptr<ReadInFlight>> reads;
   std::deque<std::unique_ptr<StrangerInFlight>> strangers;
+  std::deque<std::unique_ptr<StageInFlight>> stages;
   std::deque<std::unique_ptr<RemoveInFlight>> removes;
   std::deque<std::unique_ptr<ExpireInFlight>> expires;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits

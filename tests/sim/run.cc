@@ -10,6 +10,7 @@ void Tally::add(const Tally& other) noexcept {
   crashes_in_open += other.crashes_in_open;
   crashes_in_recovery += other.crashes_in_recovery;
   served_recovering += other.served_recovering;
+  stages += other.stages;
   crashes_in_close += other.crashes_in_close;
   operations += other.operations;
   puts += other.puts;

@@ -62,6 +62,7 @@ void World::act(const Op& op, uint32_t step) {
       break;
     case OpKind::Rot: rot(op); break;
     case OpKind::FailNext: fail_next(op); break;
+    case OpKind::Stage: stage(op); break;
     case OpKind::Scrub: scrub(); break;
     case OpKind::Restart:
       close(op.salt);
@@ -90,9 +91,14 @@ void World::end() {
   // Long enough for every back-off of the store.
   for (uint32_t turn = 0; turn < 300 && !over(); ++turn) pump(10'000);
   settle();
+  if (over()) return;
+  check_staged(true);
   const bool room = process_->store->recovery().segments_bad + process_->store->counters().segments_bad == 0;
   for (const auto& write : process_->writes) {
     if (room && write->committed && write->answers == 0) model_.fail(Rule::Stuck, "a write is not answered");
+  }
+  for (const auto& stage : process_->stages) {
+    if (stage->answers == 0) model_.fail(Rule::Stuck, "a stage is not answered");
   }
   for (const auto& remove : process_->removes) {
     if (room && remove->answers == 0) model_.fail(Rule::Stuck, "a remove is not answered");
@@ -432,6 +438,7 @@ void World::forget_answered() {
   std::erase_if(process_->writes, [](const auto& write) { return write->answers > 0; });
   std::erase_if(process_->reads, [](const auto& read) { return read->answers > 0 && !read->pinned(); });
   std::erase_if(process_->strangers, [](const auto& stranger) { return stranger->answers > 0; });
+  std::erase_if(process_->stages, [](const auto& stage) { return stage->answers > 0; });
   std::erase_if(process_->removes, [](const auto& remove) { return remove->answers > 0; });
   std::erase_if(process_->expires, [](const auto& expire) { return expire->answers > 0; });
 }
@@ -458,6 +465,7 @@ void World::look_at_everything() {
   for (const store::IndexKey& ghost : ghosts_) {
     if (process_->store->find(ghost).present) model_.fail(Rule::DeadScope, "a block of a deleted namespace is found");
   }
+  check_staged(false);
   if (!over() && !process_->store->recovering()) check_accounting();
 }
 

@@ -1,6 +1,6 @@
 // world.h — what a run acts on: device, clock, one store process after the other, and what is expected of it.
 // world.cc acts upon blocks, world_names.cc upon namespaces and layouts, world_process.cc begins and ends processes,
-// world_scrub.cc waits for the scrub.
+// world_scrub.cc waits for the scrub, world_stage.cc brings blocks into memory ahead.
 // Invariants: what a process answers after its crash is not heard.
 // Thread: one.
 #pragma once
@@ -79,6 +79,9 @@ class World {
   void rot(const Op& op);
   void fail_next(const Op& op);
   void scrub();
+  void stage(const Op& op);
+  void stage_answered(StageInFlight& stage);
+  void check_staged(bool at_end);
   store::Explanation explain(const Key& key) const;
   bool rotted(const Key& key, const store::ExplainedBlock& block) const;
 

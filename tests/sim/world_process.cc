@@ -204,6 +204,9 @@ void World::close(uint64_t salt) {
     if (read->answers == 0) model_.fail(Rule::NeverCompleted, "a read");
     if (read->pinned()) unpin(*read);
   }
+  for (const auto& stage : process_->stages) {
+    if (stage->answers == 0) model_.fail(Rule::NeverCompleted, "a stage");
+  }
   for (const auto& remove : process_->removes) {
     if (remove->answers == 0) model_.fail(Rule::NeverCompleted, "a remove");
   }

@@ -7,7 +7,16 @@ from halfstep.client.facts import ClientFacts
 from halfstep.client.queue import Queue
 from halfstep.client.region import PartDescriptor, Region, Rows, Template
 from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
-from halfstep.client.results import Answer, ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
+from halfstep.client.results import (
+    Answer,
+    ChangeResult,
+    DeleteResult,
+    GetResult,
+    MatchResult,
+    PrefetchResult,
+    PutResult,
+    ReleaseResult,
+)
 from halfstep.client.session import Session
 from halfstep.client.ticket import Event, Ticket
 

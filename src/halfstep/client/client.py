@@ -33,10 +33,10 @@ from halfstep.client.request import (
     CommonOptions,
     GetOptions,
     HoldOptions,
-    PrefetchOptions,
     Keys,
     MatchOptions,
     Mode,
+    PrefetchOptions,
     PutOptions,
     Request,
     Requests,
@@ -49,8 +49,8 @@ from halfstep.client.results import (
     DeleteResult,
     GetResult,
     MatchResult,
-    PutResult,
     PrefetchResult,
+    PutResult,
     ReleaseResult,
     describe,
 )
@@ -136,13 +136,13 @@ class Client:
         return self._call(self._requests.delete(keys, **options))
 
     def prefetch(self, keys: Keys, **options: Unpack[PrefetchOptions]) -> PrefetchResult:
-        """Have the daemon read blocks into its memory ahead of their get, behind everybody who reads now. Waits until they came.
+        """Have the daemon read blocks into its memory ahead of their get, behind everybody who reads now; waits for them.
 
-        Who does not want to wait, or may want to cancel, uses queue().prefetch(). seconds=5: how long each is kept for its first
-        get, cut to the daemon's longest lease. priority=0: smaller goes first, among prefetches. At most a quarter of the
-        daemon's memory is for blocks that wait for their get: keys beyond that are throttled (budget), or with follow=True wait
-        until earlier ones were got, so that one call can run ahead of who reads a long chain. What had not begun by the deadline
-        is late, and is not read any more.
+        Who does not want to wait, or may want to cancel, uses queue().prefetch(). seconds=5: how long each is kept for its
+        first get, cut to the daemon's longest lease. priority=0: smaller goes first, among prefetches. At most a quarter of
+        the daemon's memory is for blocks that wait for their get: keys beyond that are throttled (budget), or with
+        follow=True wait until earlier ones were got, so that one call can run ahead of who reads a long chain. What had not
+        begun by the deadline is late, and is not read any more.
         ok, miss, throttled, late or cancelled per item. Errors: ConfigError. Deadline: deadline_ms.
         """
         return self._call(self._requests.prefetch(keys, **options))
