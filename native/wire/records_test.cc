@@ -186,7 +186,7 @@ TEST(Batch, RefusesWhatVersion1DoesNotDefine) {
   Batch out;
   EXPECT_EQ(parse_batch(packed(Batch{.order = static_cast<Order>(2)}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.durability = static_cast<Durability>(2)}), &out), Code::Invalid);
-  EXPECT_EQ(parse_batch(packed(Batch{.flags = 2}), &out), Code::Invalid);
+  EXPECT_EQ(parse_batch(packed(Batch{.flags = 4}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.hold_owner = 1}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.hold_ms = 1}), &out), Code::Invalid);
   EXPECT_TRUE(parse_batch(packed(Batch{.hold_owner = 1, .hold_ms = 1}), &out).ok());
