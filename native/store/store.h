@@ -253,7 +253,7 @@ struct Counters {
            blocks_evicted_deleted = 0, blocks_evicted_unreadable = 0;
   uint64_t touches = 0, touch_pages = 0;
   // Blocks that were brought into memory ahead of their first read; then either read there, or asked for while they still came,
-  // or kept in vain. Those that were in memory already are not among them.
+  // or kept in vain. Of these ends, those of blocks that were in memory already are counted, too.
   uint64_t staged = 0, staged_bytes = 0, staged_used = 0, staged_late = 0, staged_unused = 0;
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;
   // On their way to being written again; skipped: wanted before all of it was discarded.

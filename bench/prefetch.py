@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Question: do blocks that are prefetched one decode step ahead wait in memory for their get?
+
+Writes every block of a trace, restarts the daemon so that memory is empty, and replays the requests: prefetch, 30 ms, get; then
+again on an empty memory without the prefetch, for comparison. Of the blocks that a get asks for and that memory did not have
+before, the staged ones are those that were there when the get came; one that was still on its way is late. Exit status 1 if
+fewer than 0.95 are staged. Memory and blocks are sized so that the device can keep up; --json: the document.
+
+--trace FILE: in a format of `halfstep replay`; by default chats that are made up, always the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import halfstep
+from halfstep.daemon.config import GIB, KIB, MIB
+from halfstep.tools.bench.machine import cpu_name
+from halfstep.tools.daemon_process import DaemonProcess
+from halfstep.tools.replay.trace import Trace, load
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.chat_trace import write_chat_trace
+
+STAGED_MIN = 0.95
+NOTICE_S = 0.030
+ARENA = "512MiB"
+KEYS_MAX = 512  # of a put
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One replay. blocks: asked for. in_memory: those that a get found there. brought: by a prefetch, the late ones too."""
+
+    blocks: int
+    in_memory: int
+    brought: int
+    late: int
+    from_flash: int
+    get_ms_p50: float
+    get_ms_p99: float
+
+    @property
+    def staged_share(self) -> float:
+        """Of the blocks that memory did not have when their prefetch came, or their get where there was none."""
+        wanted = self.brought + self.from_flash - self.late
+        return (self.brought - self.late) / wanted if wanted else 1.0
+
+
+def counters(client: halfstep.Client) -> dict[str, float]:
+    stat = client.stat()
+    return {
+        "memory": stat['halfstep_store_hits_total{from="memory"}'],
+        "flash": stat['halfstep_store_hits_total{from="flash"}'],
+        "brought": stat["halfstep_store_staged_blocks_total"],
+        "late": stat['halfstep_store_staged_ended_total{as="late"}'],
+    }
+
+
+def replay(client: halfstep.Client, trace: Trace, requests: int, block_bytes: int, *, ahead: bool) -> Pass:
+    """All of them, one after the other; every block must be there and right."""
+    target = np.zeros((int(np.diff(trace.starts).max()), block_bytes), np.uint8)
+    before = counters(client)
+    blocks = 0
+    took_ms = []
+    with client.queue() as queue:
+        for number in range(requests):
+            asked = np.unique(trace.request(number))
+            keys = trace.keys[asked]
+            ticket = queue.prefetch(keys, follow=True, seconds=5) if ahead else None
+            time.sleep(NOTICE_S)
+            began = time.perf_counter()
+            got = client.get(keys, target[: len(asked)])
+            took_ms.append((time.perf_counter() - began) * 1000)
+            if not got.ok.all() or not np.array_equal(target[: len(asked), :4].view("<u4").ravel(), asked):
+                raise SystemExit(f"request {number}: {got!r}")
+            blocks += len(asked)
+            if ticket is not None:
+                ticket.result()
+    after = counters(client)
+    delta = {name: int(after[name] - before[name]) for name in before}
+    took_ms.sort()
+    return Pass(
+        blocks,
+        delta["memory"],
+        delta["brought"],
+        delta["late"],
+        delta["flash"],
+        statistics.median(took_ms),
+        took_ms[min(len(took_ms) - 1, len(took_ms) * 99 // 100)],
+    )
+
+
+def fill(client: halfstep.Client, trace: Trace, blocks: int, block_bytes: int) -> None:
+    """Each block begins with its number; the rest is noise."""
+    noise = np.random.default_rng(1).integers(0, 256, (KEYS_MAX, block_bytes), np.uint8)
+    for at in range(0, blocks, KEYS_MAX):
+        numbers = np.arange(at, min(blocks, at + KEYS_MAX), dtype="<u4")
+        noise[: len(numbers), :4] = numbers[:, None].view(np.uint8)
+        left = np.arange(len(numbers))
+        while len(left):  # what was throttled is offered again
+            done = client.put(trace.keys[numbers[left]], noise[left], durability="persist")
+            left = left[~done.ok]
+
+
+def measure(trace: Trace, requests: int, block_bytes: int, directory: Path) -> dict[str, Pass]:
+    blocks = int(trace.blocks[: trace.starts[requests]].max()) + 1
+    size = max(GIB, blocks * (block_bytes + 4 * KIB) * 5 // 4 + 256 * MIB)
+    daemon = DaemonProcess(directory, "--size", str(size), "--arena", ARENA)
+    layout = halfstep.Layout.opaque("bench/prefetch")
+    terms = {"layout": layout, "required": True, "deadline_ms": 60_000}
+    passes = {}
+    daemon.start()
+    try:
+        with halfstep.connect(daemon.url, **terms) as client:
+            fill(client, trace, blocks, block_bytes)
+        for name, ahead in (("prefetched", True), ("without", False)):
+            daemon.end()
+            daemon.start()
+            with halfstep.connect(daemon.url, **terms) as client:
+                passes[name] = replay(client, trace, requests, block_bytes, ahead=ahead)
+    finally:
+        daemon.close()
+    return passes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--trace", type=Path, default=None)
+    parser.add_argument("--requests", type=int, default=400, help="of the trace, from the first on")
+    parser.add_argument("--block-bytes", type=int, default=64 * KIB)
+    parser.add_argument("--directory", type=Path, default=None, help="where the store lies: on the drive in question")
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
+        directory = Path(name)
+        trace = load(arguments.trace or write_chat_trace(directory / "chats.jsonl"))
+        requests = min(arguments.requests, trace.requests)
+        passes = measure(trace, requests, arguments.block_bytes, directory)
+    share = passes["prefetched"].staged_share
+    if arguments.as_json:
+        facts = {"version": halfstep.__version__, "kernel": os.uname().release, "cpu": cpu_name(), "load": os.getloadavg()[0]}
+        document = {**facts, "trace": trace.name, "requests": requests, "block_bytes": arguments.block_bytes}
+        print(json.dumps({**document, "staged_share": share, **{name: asdict(one) for name, one in passes.items()}}))
+    else:
+        print(f"halfstep {halfstep.__version__}; {cpu_name()}, kernel {os.uname().release}, load {os.getloadavg()[0]:.1f}")
+        print(f"{trace.name}: {requests} requests, {NOTICE_S * 1000:.0f} ms ahead, blocks of {arguments.block_bytes >> 10} KiB")
+        print(f"{'':<12}{'blocks':>8}{'in memory':>11}{'brought':>9}{'late':>6}{'from flash':>12}{'get p50 ms':>12}{'p99':>8}")
+        for name, one in passes.items():
+            row = f"{one.blocks:>8}{one.in_memory:>11}{one.brought:>9}{one.late:>6}{one.from_flash:>12}"
+            print(f"{name:<12}{row}{one.get_ms_p50:>12.2f}{one.get_ms_p99:>8.2f}")
+        print(f"staged, of what memory did not have: {share:.3f}")
+    if share < STAGED_MIN:
+        print(f"MISSED: {share:.3f} staged, at least {STAGED_MIN}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
