@@ -60,6 +60,7 @@ AnswerReason answer_of(Status status) noexcept {
       if (status.detail() == store::kThrottledLog || status.detail() == store::kThrottledRecovery)
         return {Answer::Throttled, Reason::Load};
       return {Answer::Throttled, Reason::Full};
+    case Code::Closed: return {Answer::Unavailable, Reason::Stopping};
     default: return {Answer::Unavailable, Reason::Media};
   }
 }

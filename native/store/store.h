@@ -120,7 +120,8 @@ struct Write {
 // Pooled by its caller; belongs to the store until `done`, which may come from inside the call.
 struct Change {
   IndexKey key;
-  // Ok; NotFound: no such block; Throttled(detail: kThrottledPins, kThrottledLog); IoError: it may or may not be on media.
+  // Ok; NotFound: no such block; Throttled(detail: kThrottledPins, kThrottledLog); IoError: it may or may not be on media;
+  // Closed: another owner has the store.
   void (*done)(Change& change) = nullptr;
   void* owner = nullptr;
   uint64_t tag = 0;
