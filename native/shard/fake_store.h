@@ -137,6 +137,9 @@ class FakeStore final : public store::Store {
     const Hash128 hash = keyed_hash({name.scope, name.component.value}, name.engine_key);
     return {hash.low, hash.high};
   }
+  void keys_of(std::span<const store::BlockName> names, std::span<store::IndexKey> out) const noexcept override {
+    for (size_t i = 0; i < names.size(); ++i) out[i] = key_of(names[i]);
+  }
 
   store::Found find(const store::Sought& sought) noexcept override {
     const auto at = blocks_.find(pair_of(sought.key));

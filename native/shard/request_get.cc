@@ -1,6 +1,7 @@
 #include "shard/request_get.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <string>
 
@@ -134,18 +135,23 @@ bool GetRequest::plan_step() {
 // What is found now may be gone, or another, when it is read: then the read says so.
 void GetRequest::look_ahead() {
   const wire::SectionHead& head = view_.sections[section_].head;
-  sought_.clear();
+  std::array<store::BlockName, kLookAheadItems> names;
+  std::array<store::IndexKey, kLookAheadItems> index_keys;
+  size_t gathered = 0;
   found_at_ = 0;
   wire::KeyCursor keys = keys_;
   ConstBytes key = key_bytes_;
-  for (uint32_t k = key_, cell = cell_; sought_.size() < kLookAheadItems;) {
+  for (uint32_t k = key_, cell = cell_; gathered < kLookAheadItems;) {
     const wire::Component component{head.first_component + cell};
-    sought_.push_back({shard().store().key_of({plans_[section_].scope, component, key}), component});
+    names[gathered++] = {plans_[section_].scope, component, key};
     if (++cell < head.component_count) continue;
     cell = 0;
     if (++k == head.key_count || !keys.next(&key)) break;
   }
-  found_.resize(sought_.size());
+  shard().store().keys_of(std::span(names).first(gathered), std::span(index_keys).first(gathered));
+  sought_.clear();
+  for (size_t i = 0; i < gathered; ++i) sought_.push_back({index_keys[i], names[i].component});
+  found_.resize(gathered);
   shard().store().find_many(sought_, found_);
 }
 

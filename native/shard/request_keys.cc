@@ -60,6 +60,7 @@ AnswerReason answer_of(Status status) noexcept {
       if (status.detail() == store::kThrottledLog || status.detail() == store::kThrottledRecovery)
         return {Answer::Throttled, Reason::Load};
       return {Answer::Throttled, Reason::Full};
+    case Code::Closed: return {Answer::Unavailable, Reason::Stopping};
     default: return {Answer::Unavailable, Reason::Media};
   }
 }
@@ -101,11 +102,15 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   };
   // Many at once: the index waits for memory, not for one key after the other.
   constexpr uint32_t kAtOnce = 64;
+  std::array<store::BlockName, kAtOnce> names;
+  std::array<store::IndexKey, kAtOnce> index_keys;
   std::array<store::Sought, kAtOnce> sought;
   std::array<store::Found, kAtOnce> found;
   uint32_t taken = 0;
   uint32_t gathered = 0;
   const auto look = [&] {
+    store.keys_of(std::span(names).first(gathered), std::span(index_keys).first(gathered));
+    for (uint32_t i = 0; i < gathered; ++i) sought[i] = {index_keys[i], names[i].component};
     store.find_many(std::span(sought).first(gathered), std::span(found).first(gathered));
     for (uint32_t i = 0; i < gathered; ++i) {
       if (!take(taken++, sought[i], found[i])) return false;
@@ -115,7 +120,7 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   };
   bool more = true;
   for_items(section, [&](uint32_t, wire::Component component, ConstBytes key) {
-    sought[gathered++] = {store.key_of({scope, component, key}), component};
+    names[gathered++] = {scope, component, key};
     return gathered < kAtOnce || (more = look());
   });
   if (more) (void)look();

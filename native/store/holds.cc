@@ -13,12 +13,6 @@ Holds::Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, N
   wheel_.fill(kNone);
 }
 
-uint32_t Holds::find(const IndexKey& key, uint64_t owner) const noexcept {
-  uint32_t node = head(by_key_, {key.low, key.high});
-  while (node != kNone && nodes_[node].owner != owner) node = nodes_[node].same_key.next;
-  return node;
-}
-
 bool Holds::held(const IndexKey& key) const noexcept { return head(by_key_, {key.low, key.high}) != kNone; }
 
 uint32_t Holds::first_pin(const IndexKey& key) const noexcept {
@@ -55,6 +49,7 @@ uint32_t Holds::find_or_add(const IndexKey& key, uint64_t owner) {
   nodes_[node].key = key;
   nodes_[node].owner = owner;
   nodes_[node].until_us = kNoEnd;
+  by_pair_.put(pair_key(key, owner), node);
   link(by_key_, {key.low, key.high}, node, &Node::same_key);
   link(by_owner_, owner_key(owner), node, &Node::same_owner);
   return node;
@@ -149,6 +144,7 @@ bool Holds::unlink(index::Table& table, const Hash128& key, uint32_t node, Links
 
 bool Holds::remove(uint32_t node) {
   const Node gone = nodes_[node];
+  by_pair_.erase(pair_key(gone.key, gone.owner));
   const bool last = unlink(by_key_, {gone.key.low, gone.key.high}, node, &Node::same_key);
   unlink(by_owner_, owner_key(gone.owner), node, &Node::same_owner);
   unlink_due(node);

@@ -2,9 +2,10 @@
 // A volatile hold (a lease) ends after `lease_us_max` at the latest and with the process. A persistent one (a pin) may last for
 // ever; the record log brings it back (life_records.h), and its block counts against its namespace's pin budget, once however
 // many owners pin it. A lease never weakens the pin of the same pair.
-// A wheel of lists by due time, so that renewing is O(1) and nothing piles up.
-// Invariants: a node is in one key's list, one owner's list and, unless it has no end, one list of the wheel; at most
-// `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node.
+// A wheel of lists by due time, so that renewing is O(1) and nothing piles up; a table of pairs, because every session there is
+// may keep the key of one system prompt.
+// Invariants: a node is in the table of pairs, one key's list, one owner's list and, unless it has no end, one list of the
+// wheel; at most `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node.
 // Thread: the shard's. Allocates only while growing to its largest size.
 #pragma once
 
@@ -127,7 +128,11 @@ class Holds {
     return value == index::Table::kNone ? kNone : static_cast<uint32_t>(value);
   }
   Hash128 owner_key(uint64_t owner) const noexcept { return keyed_hash(secret_, object_bytes(owner)); }
-  uint32_t find(const IndexKey& key, uint64_t owner) const noexcept;
+  Hash128 pair_key(const IndexKey& key, uint64_t owner) const noexcept {
+    const Hash128 hash = owner_key(owner);  // both halves are keyed hashes, and so is what becomes of them
+    return {key.low ^ hash.low, key.high ^ hash.high};
+  }
+  uint32_t find(const IndexKey& key, uint64_t owner) const noexcept { return head(by_pair_, pair_key(key, owner)); }
   uint32_t first_pin(const IndexKey& key) const noexcept;
   uint32_t find_or_add(const IndexKey& key, uint64_t owner);
   void set_until(uint32_t node, uint64_t until_us) noexcept;
@@ -155,6 +160,7 @@ class Holds {
   size_t due_ = 0;   // nodes in the wheel
   std::vector<Node> nodes_;
   uint32_t free_ = kNone;
+  index::Table by_pair_;
   index::Table by_key_;
   index::Table by_owner_;
   std::array<uint32_t, kTicks> wheel_;

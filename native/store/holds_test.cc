@@ -65,17 +65,21 @@ TEST(Holds, TheTableIsBoundedAndNoLeaseIsLongerThanTheLongest) {
   EXPECT_EQ(holds.next_due_us(), UINT64_MAX);
 }
 
-TEST(Holds, AgreesWithAMapUnderRandomWork) {
+class RandomHolds : public testing::TestWithParam<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Owners, RandomHolds, testing::Values(5, 300));
+
+TEST_P(RandomHolds, AgreeWithAMap) {
   constexpr uint64_t kSeed = 20261121;
   SCOPED_TRACE(kSeed);
   constexpr uint64_t kLeaseUs = 100'000;
+  const uint64_t keys = 100 / GetParam() + 2;
   Prng prng(kSeed);
   Bed bed(1000, kLeaseUs);
   Holds& holds = bed.holds;
   std::map<std::pair<uint64_t, uint64_t>, uint64_t> model;  // key, owner -> until
   uint64_t now = 0;
   for (int step = 0; step < 50'000; ++step) {
-    const uint64_t key = prng.below(20), owner = prng.below(5);
+    const uint64_t key = prng.below(keys), owner = prng.below(GetParam());
     switch (prng.below(8)) {
       case 0:
         holds.release({key, 0}, owner, kNobody);

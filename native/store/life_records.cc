@@ -15,9 +15,12 @@ void LifeRecords::apply(const format::Record& record) {
   const Entry entry{{record.key_low, record.key_high}, record.owner, record.value, record.sequence, kind};
   if (kind == format::RecordKind::Expiry) return put({entry.key, 0, entry.value, entry.sequence, kind});
   if ((record.flags & format::kHoldAllKeys) != 0) {
-    forget_unless([&](const Entry& e) {
-      return e.kind != format::RecordKind::Hold || e.owner != entry.owner || e.sequence > entry.sequence;
-    });
+    // One by one: to index all that stays again would cost a hash for each of them, at every such record.
+    for (size_t number = entries_.size(); number-- > 0;) {
+      const Entry& e = entries_[number];
+      if (e.kind != format::RecordKind::Hold || e.owner != entry.owner || e.sequence > entry.sequence) continue;
+      erase(place_of(e.kind, e.key, e.owner));
+    }
   } else if (record.value == format::kHoldReleased) {
     erase(place_of(kind, entry.key, entry.owner));
   } else {

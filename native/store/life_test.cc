@@ -333,6 +333,12 @@ TEST(Life, AnotherOwnerOfTheStoreStopsThisOne) {
   bed.settle();
   EXPECT_EQ(status, Code::Closed);
   EXPECT_EQ(bed.put("after"), Code::Closed);
+  // Nothing is written any more, so nobody may wait for it.
+  EXPECT_EQ(bed.remove("before"), Code::Closed);
+  EXPECT_EQ(bed.expire("before", 100), Code::Closed);
+  EXPECT_EQ(bed.pin("before", 7), Code::Closed);
+  EXPECT_EQ(bed.release("before", 7), Code::Closed);
+  EXPECT_EQ(bed.release_all(7), Code::Closed);
   EXPECT_EQ(bed.store->close(), Code::Closed);
   ASSERT_TRUE(other->close().ok());
 }

@@ -1,6 +1,8 @@
 // A store that serves while it is being recovered: what is answered before all that is on flash is known.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -128,6 +130,69 @@ TEST_F(ServingRecovery, WalksASegmentWhoseFooterIsDamaged) {
   ASSERT_TRUE(bed_.store->recovering());
   recover();
   for (const std::string& name : names_) EXPECT_EQ(bed_.get(name), Code::Ok) << name;
+}
+
+// A segment without a footer, of frames of one block each, and reads of it that go wrong while media are right.
+class Misread : public testing::Test {
+ protected:
+  static constexpr uint32_t kFrames = 20, kFramePages = 2 + kBlockBytes / kPageBytes;  // entries, table
+
+  void SetUp() override {
+    bed_.open();
+    for (uint32_t i = 0; i < kFrames; ++i) {
+      names_.push_back("block " + std::to_string(i));
+      ASSERT_EQ(bed_.put(names_.back(), kGroupPlain, kBlockBytes, true), Code::Ok);
+    }
+    bed_.crash(io::MemoryEngine::Crash::PowerCut);
+  }
+  // The segment that a read begins in the frames of; its number among those of that segment from 0 on.
+  void each_read(const std::function<TapEngine::Fate(io::Request&, uint32_t segment, uint32_t number)>& spoil) {
+    bed_.tap->tap = [this, spoil](io::Request& request) {
+      const Places places = places_of(bed_.geometry);
+      for (uint32_t segment = 0; request.op == io::Op::Read && segment < places.geometry.segments; ++segment) {
+        const uint64_t first = places.segment(segment);
+        if (request.offset < first || request.offset >= first + MiB) continue;
+        return spoil(request, segment, reads_[segment]++);
+      }
+      return TapEngine::Fate::Pass;
+    };
+  }
+  void all_are_there() {
+    bed_.open();
+    bed_.tap->tap = {};
+    EXPECT_EQ(bed_.store->recovery().blocks, kFrames);
+    EXPECT_EQ(bed_.store->recovery().segments_bad, 0U);
+    for (const std::string& name : names_) EXPECT_EQ(bed_.get(name), Code::Ok) << name;
+    bed_.reopen();
+    for (const std::string& name : names_) EXPECT_EQ(bed_.get(name), Code::Ok) << name;
+  }
+
+  StoreBed bed_{33, 8};
+  std::vector<std::string> names_;
+  std::map<uint32_t, uint32_t> reads_;
+};
+
+TEST_F(Misread, OfAWholeSegmentIsReadAgainBeforeItCountsAsEmpty) {
+  each_read([](io::Request& request, uint32_t, uint32_t number) {
+    if (number == 0) request.offset = 0;
+    return TapEngine::Fate::Pass;
+  });
+  all_are_there();
+}
+
+TEST_F(Misread, ThatFailsTwiceDoesNotGiveTheSegmentUp) {
+  // The window, and then its first page alone.
+  each_read([](io::Request&, uint32_t, uint32_t number) { return number < 2 ? TapEngine::Fate::Fail : TapEngine::Fate::Pass; });
+  all_are_there();
+}
+
+TEST_F(Misread, OfTheLastFramesHeaderIsReadAgainBeforeTheWalkEnds) {
+  each_read([this](io::Request&, uint32_t segment, uint32_t number) {
+    const uint64_t page = (kFrames - 1) * kFramePages;
+    if (number < 2) bed_.device->flip_bit(places_of(bed_.geometry).segment(segment) + page * kPageBytes + 100, 2);  // and back
+    return TapEngine::Fate::Pass;
+  });
+  all_are_there();
 }
 
 }  // namespace

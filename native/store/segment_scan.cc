@@ -49,6 +49,7 @@ void SegmentScan::begin(uint32_t number, uint64_t generation, bool frames_alone,
   step_ = frames_alone ? Step::Frames : Step::Tail;
   window_pages_ = 0;
   place_ = last_good_ = skipped_ = 0;
+  again_ = kNowhere;
   out_ = out;
   std::vector<FoundEntry> entries = std::move(out->entries);  // for their memory
   entries.clear();
@@ -212,17 +213,42 @@ bool SegmentScan::walk() {
     if (!has(place_, 1)) return false;
     format::PageHeader header;
     if (!frame_page(place_, &header)) {
+      if (place_ == last_good_ && again_ != place_) {
+        look_again(place_);
+        continue;
+      }
       ++place_;
       ++skipped_;
       continue;
     }
-    if (!has(place_ - header.page, header.page_count)) return false;
+    const uint32_t start = place_ - header.page;
+    if (!has(start, header.page_count)) return false;
+    if (again_ != start && !header_whole(start, header.page_count)) {
+      look_again(start);
+      continue;
+    }
     if (skipped_ > 0) ++out_->pages_bad;  // a header was lost; the pages of its payload are not bad
     skipped_ = 0;
     place_ = last_good_ = take_frame(place_, header);
     out_->next_page = std::max(out_->next_page, place_);
   }
   return true;
+}
+
+bool SegmentScan::header_whole(uint32_t start, uint32_t pages) const {
+  format::PageHeader header;
+  for (uint32_t p = 0; p < pages; ++p) {
+    if (!frame_page(start + p, &header)) return false;
+  }
+  return true;
+}
+
+// What is in the window does not count.
+void SegmentScan::look_again(uint32_t start) noexcept {
+  again_ = start;
+  out_->read_errors -= static_cast<uint32_t>(std::count(unreadable_.begin(), unreadable_.end(), true));
+  std::fill(unreadable_.begin(), unreadable_.end(), false);
+  window_pages_ = 0;
 }
 
 // All header pages of the frame that one of them was found of; returns where the next frame begins.

@@ -1,6 +1,7 @@
 // segment_scan.h — what a segment on flash says about itself: by its footer, or by walking its frames.
 // A page is believed only when its MAC, place and generation fit; a bad page loses what it alone describes. The walk looks
-// past a bad page for the next valid header; a bad footer page falls back to the frames.
+// past a bad page for the next valid header, but only after it has read the page again: media may be right where a read was
+// wrong. A bad footer page falls back to the frames.
 // Invariants: what comes out is within bounds: extents lie inside the segment, counts within limits, whatever flash said.
 // Thread: the shard's; SegmentScanner outside its loop (blocking).
 #pragma once
@@ -60,11 +61,14 @@ class SegmentScan {
   void take_tail(const format::PageHeader& tail);
   bool take_footer();
   bool walk();
+  bool header_whole(uint32_t start, uint32_t pages) const;
+  void look_again(uint32_t start) noexcept;
   uint32_t take_frame(uint32_t place, const format::PageHeader& found);
   bool frame_page(uint32_t place, format::PageHeader* header) const;
   PageAddress address(uint32_t place) const noexcept { return {0, shard_, number_, place, generation_}; }
 
   static constexpr uint32_t kWindowPages = 256;
+  static constexpr uint32_t kNowhere = UINT32_MAX;
   static_assert(format::kFrameHeaderPagesMax <= kWindowPages);
   Places places_;
   HashKey secret_;
@@ -85,6 +89,7 @@ class SegmentScan {
   uint32_t place_ = 0;
   uint32_t last_good_ = 0;
   uint32_t skipped_ = 0;
+  uint32_t again_ = kNowhere;  // a frame's header there, or its absence, was read twice
 };
 
 // The same, waiting for what it reads: for open() and for fsck.

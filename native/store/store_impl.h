@@ -68,6 +68,7 @@ class StoreImpl final : public Store {
   const wire::Layout* layout_of(uint32_t scope) const noexcept override { return core_.names.layout(scope); }
   ScopeName name_of(uint32_t scope) const override;
   IndexKey key_of(const BlockName& name) const noexcept override;
+  void keys_of(std::span<const BlockName> names, std::span<IndexKey> out) const noexcept override;
 
   Found find(const Sought& sought) noexcept override;
   void find_many(std::span<const Sought> sought, std::span<Found> out) noexcept override;

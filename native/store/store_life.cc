@@ -1,6 +1,6 @@
 // store_life.cc — how a block's life goes on and ends: touch, expire, holds, remove.
 // What a restart has to know is in force at once in memory and answered when it is on media: who is not answered does not know
-// what a restart will say.
+// what a restart will say. When another owner has taken the store nothing is written any more, and so nothing is changed.
 #include "store/mutant.h"
 #include "store/store_impl.h"
 
@@ -19,6 +19,7 @@ void answer(Change& change, Status status) {
 // ---- Remove ----------------------------------------------------------------------------------------------------------------
 
 void StoreImpl::remove(Change& change) {
+  if (header_writer_.lost()) return answer(change, Code::Closed);
   const bool there = present(change.key);
   // An expired block counts as absent, but needs its tombstone: the clock may go back.
   bool stored = there;
@@ -88,6 +89,7 @@ void StoreImpl::touch(std::span<const IndexKey> keys) {
 }
 
 void StoreImpl::expire(Change& change) {
+  if (header_writer_.lost()) return answer(change, Code::Closed);
   if (!present(change.key)) return answer(change, Code::NotFound);
   // A record would apply to any older copy that is still to be found, and to a newer one as well.
   if (recovering()) return answer(change, {Code::Throttled, refuse_while_recovering()});
@@ -124,6 +126,7 @@ Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
 }
 
 void StoreImpl::hold(Change& change) {
+  if (header_writer_.lost()) return answer(change, Code::Closed);
   if (!present(change.key)) return answer(change, Code::NotFound);
   const Extent* dirty = core_.memory.find_dirty(change.key);
   const Block block = core_.catalog.find(change.key);
@@ -159,6 +162,7 @@ uint64_t StoreImpl::renew(uint64_t owner, uint64_t until_us) noexcept {
 }
 
 void StoreImpl::release(Change& change) {
+  if (header_writer_.lost()) return answer(change, Code::Closed);
   // Which pins there are is known when recovery ends.
   const bool logged = recovering() || core_.holds.pinned_by(change.key, change.holder);
   core_.holds.release(change.key, change.holder, [this](const IndexKey& last) { core_.unhold(last); });
@@ -171,6 +175,7 @@ void StoreImpl::release(Change& change) {
 }
 
 void StoreImpl::release_all(Change& change) {
+  if (header_writer_.lost()) return answer(change, Code::Closed);
   const bool logged = recovering() || core_.holds.any_pinned_by(change.holder);
   core_.holds.release_all(change.holder, [this](const IndexKey& last) { core_.unhold(last); });
   if (!logged) return answer(change, {});

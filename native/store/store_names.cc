@@ -1,4 +1,5 @@
 // store_names.cc — namespaces, layouts and their scopes: all of it is in the store header.
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -18,6 +19,17 @@ bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire
     bytes += state.layouts[scope.layout]->canonical().size();
   }
   return count <= format::kNamespaceLayoutsMax && bytes <= format::kNamespaceLayoutBytesMax;
+}
+
+// A block's names as its index key is made of them.
+using NameBytes = std::array<std::byte, 9 + format::kEngineKeyBytesMax>;
+ConstBytes bytes_of(const BlockName& name, NameBytes& bytes) noexcept {
+  assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
+  store_le(bytes.data(), HALFSTEP_MUTANT(NoKeyInCheck) ? 0U : name.scope);
+  store_le(bytes.data() + 4, name.component.value);
+  bytes[8] = static_cast<std::byte>(name.engine_key.size());
+  std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());
+  return ConstBytes(bytes).first(9 + name.engine_key.size());
 }
 
 void set_limits(format::NamespaceRecord& record, const NamespaceInfo& info) noexcept {
@@ -184,14 +196,22 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
 }
 
 IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
-  assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
-  std::array<std::byte, 9 + format::kEngineKeyBytesMax> bytes;
-  store_le(bytes.data(), HALFSTEP_MUTANT(NoKeyInCheck) ? 0U : name.scope);
-  store_le(bytes.data() + 4, name.component.value);
-  bytes[8] = static_cast<std::byte>(name.engine_key.size());
-  std::memcpy(bytes.data() + 9, name.engine_key.data(), name.engine_key.size());
-  const Hash128 hash = keyed_hash(core_.index_secret, ConstBytes(bytes).first(9 + name.engine_key.size()));
+  NameBytes bytes;
+  const Hash128 hash = keyed_hash(core_.index_secret, bytes_of(name, bytes));
   return {hash.low, hash.high};
+}
+
+void StoreImpl::keys_of(std::span<const BlockName> names, std::span<IndexKey> out) const noexcept {
+  constexpr size_t kAtOnce = 32;
+  std::array<NameBytes, kAtOnce> bytes;
+  std::array<ConstBytes, kAtOnce> messages;
+  std::array<Hash128, kAtOnce> hashes;
+  for (size_t first = 0; first < names.size(); first += kAtOnce) {
+    const size_t now = std::min(kAtOnce, names.size() - first);
+    for (size_t i = 0; i < now; ++i) messages[i] = bytes_of(names[first + i], bytes[i]);
+    keyed_hash_many(core_.index_secret, std::span(messages).first(now), std::span(hashes).first(now));
+    for (size_t i = 0; i < now; ++i) out[first + i] = {hashes[i].low, hashes[i].high};
+  }
 }
 
 }  // namespace halfstep::store

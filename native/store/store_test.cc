@@ -9,6 +9,20 @@ namespace {
 
 std::string name_of(uint64_t number) { return "block-" + std::to_string(number); }
 
+TEST(Store, DerivesManyKeysAsItDoesOne) {
+  StoreBed bed;
+  bed.open();
+  std::vector<std::string> texts;
+  std::vector<BlockName> names;
+  for (size_t i = 0; i < 101; ++i) texts.push_back(std::string(1 + i * 7 % 255, static_cast<char>('a' + i % 26)));
+  for (uint32_t i = 0; i < texts.size(); ++i) {
+    names.push_back({1 + i % 3, wire::Component::of(i % 2, 0, i), as_bytes(texts[i])});
+  }
+  std::vector<IndexKey> keys(names.size());
+  bed.store->keys_of(names, keys);
+  for (size_t i = 0; i < names.size(); ++i) EXPECT_EQ(keys[i], bed.store->key_of(names[i])) << i;
+}
+
 TEST(Store, ReturnsEveryShapeOfBlockFromMemoryAndAfterARestart) {
   StoreBed bed;
   bed.open();

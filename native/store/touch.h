@@ -58,7 +58,9 @@ class TouchHistogram {
   }
   void remove(uint64_t when, uint32_t pages) noexcept {
     const uint64_t epoch = when / kEpochStamps;
-    if (epoch <= newest_ && newest_ - epoch < kEpochs) pages_[epoch % kEpochs] -= pages;
+    if (epoch > newest_ || newest_ - epoch >= kEpochs) return;
+    // A stamp that has come round says an epoch in which it was never counted: below nothing the sum would be everything.
+    pages_[epoch % kEpochs] -= std::min(pages_[epoch % kEpochs], pages);
   }
   // Pages whose last touch was at `when` or later, whole epochs.
   uint64_t pages_since(uint64_t when) const noexcept {

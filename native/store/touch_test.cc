@@ -72,5 +72,18 @@ TEST(TouchHistogram, ForgetsWhatIsTooOldToBeKept) {
   EXPECT_EQ(histogram.pages_since(0), 7U);
 }
 
+// 64 capacities after its touch, a held block's stamp reads as one of today.
+TEST(TouchHistogram, IsNotTurnedRoundByAStampThatHasComeRound) {
+  LogClock clock(1024 * kStampsPerCapacity);
+  TouchHistogram histogram;
+  clock.advance(2000 * 1024);
+  const auto stamp = static_cast<uint16_t>(clock.now());
+  histogram.add(clock.when(stamp), 10);
+  clock.advance((65'536 + 5) * 1024);
+  histogram.add(clock.now(), 3);
+  histogram.remove(clock.when(stamp), 10);
+  EXPECT_LE(histogram.pages_since(0), 3U);
+}
+
 }  // namespace
 }  // namespace halfstep::store
