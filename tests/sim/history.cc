@@ -131,6 +131,18 @@ Mix make_cuts(Profile& p, const HistoryOptions& options) {
   return {{OpKind::Put, 50}, {OpKind::Turns, 40}, {OpKind::Get, 10}, {OpKind::Crash, 8}, {OpKind::Settle, 2}};
 }
 
+// Segments enough for streams by TTL (streams.h), blocks that live for seconds to hours, and time that passes between them.
+constexpr uint32_t kSegmentsOfClasses = 16;
+constexpr std::array<uint32_t, 6> kTtlsOfClasses = {20, 90, 200, 900, 4'000, 30'000};
+
+Mix make_classes(Profile& p, Prng& prng) {
+  p.segments = static_cast<uint32_t>(kSegmentsOfClasses + prng.below(20));
+  p.groups = kLargeGroups;
+  p.keys += kKeysOfPressure;
+  return {{OpKind::Put, 60}, {OpKind::Hold, 3},    {OpKind::Get, 6},    {OpKind::Remove, 3}, {OpKind::Turns, 20},
+          {OpKind::Pass, 6}, {OpKind::Restart, 1}, {OpKind::Settle, 3}, {OpKind::Crash, 4},  {OpKind::FailNext, 1}};
+}
+
 // With randomness of its own: what a device takes leaves the rest of a history as it is.
 void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
   Prng prng(seed ^ 0xD15CA2D);
@@ -250,6 +262,12 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
            {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, extras.chance(0.5) ? 1U : 6U}};
   }
   if (Prng(seed ^ 0x435554).chance(0.12)) mix = make_cuts(history.profile, options);
+  Prng classes(seed ^ 0x434C4153);  // the same
+  const bool by_class = classes.chance(0.04);
+  if (by_class) {
+    mix = make_classes(history.profile, classes);
+    steps = options.steps * kRoundsOfPressure;
+  }
   const bool ttls = prng.chance(0.4);
   Prng sliding(seed ^ 0x534C494445);  // the same
   if (ttls && sliding.chance(0.8)) history.profile.sliding_ttl_s = static_cast<uint32_t>(5 + sliding.below(50));
@@ -281,6 +299,9 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
       case OpKind::Crash: op.amount = prng.chance(0.3) ? 0 : prng.below(60); break;
       default: break;
     }
+    if (by_class && op.kind == OpKind::Put)
+      op.ttl_s = classes.chance(0.3) ? 0 : kTtlsOfClasses[classes.below(kTtlsOfClasses.size())];
+    if (by_class && op.kind == OpKind::Pass) op.amount = classes.chance(0.2) ? 2'000 : 30;
     if (wanted(op, history.profile)) history.ops.push_back(op);
     const bool full = history.ops.size() == steps;
     // What may have expired excuses much: only where blocks do anyway.

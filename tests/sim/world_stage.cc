@@ -40,7 +40,8 @@ void World::stage_answered(StageInFlight& flight) {
       process_->store->find(key.index_key).present) {
     return model_.fail(Rule::FoundButMissed, "key " + std::to_string(key.number) + " is not brought into memory");
   }
-  if (status == Code::IoError && !failures_possible()) model_.fail(Rule::WrongAnswer, "a stage: " + std::string(code_name(status.code())));
+  if (status == Code::IoError && (history_.profile.faults & kMediaFaults) == 0)
+    model_.fail(Rule::WrongAnswer, "a stage: " + std::string(code_name(status.code())));
 }
 
 // Its bounds, always; and when nobody asks any more and their time is over, nothing is kept.
