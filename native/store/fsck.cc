@@ -74,7 +74,7 @@ Fault Fsck::run() {
   look_at_log();
   store_time_s_ = std::max({clock_.wall_s(), loaded.state.fixed.store_time_s, log_.created_max_s});
 
-  scanner_.emplace(engine_, places_, secret_, 0);
+  scanner_.emplace(engine_, places_, secret_);
   std::vector<FsckSegment*> newest_first;
   report_.segments.resize(places_.geometry.segments);
   for (uint32_t number = 0; number < places_.geometry.segments; ++number) {
@@ -124,7 +124,7 @@ void Fsck::look_at_header(const LoadedHeader& loaded) {
 void Fsck::look_at_log() {
   uint64_t flushes = 0;
   Flusher flusher(engine_, flushes);
-  RecordLog log({&engine_, &flusher, places_, secret_, 0});
+  RecordLog log({&engine_, &flusher, places_, secret_});
   (void)log.load(&log_);
   report_.log_pages_bad = log_.pages_bad;
   report_.tombstones = log_.tombstone_list.size();

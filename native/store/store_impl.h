@@ -28,11 +28,12 @@ namespace halfstep::store {
 
 class StoreImpl final : public Store {
  public:
-  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header,
+  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, const ShardPlace& place,
             std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
-      : core_(engine, slots, clock, options, std::move(header), std::move(index)),
+      : seat_(place.keeper, place.wake),
+        core_(engine, slots, clock, options, *seat_.first(), place.number, std::move(index)),
         policy_(std::move(policy)),
-        header_writer_(engine, core_.flusher, core_.header),
+        header_writer_(engine, core_.flusher, core_.header, seat_, [this](const HeaderState& next) { adopt_header(next); }),
         reader_(core_),
         rolls_(core_),
         teller_(core_, rolls_),
@@ -102,6 +103,7 @@ class StoreImpl final : public Store {
   bool present(const Extent& dirty) noexcept;
   std::vector<RetiredScope> living_scopes() const;
   void note_cleared(std::span<const RetiredScope> before);
+  void adopt_header(const HeaderState& next);
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   bool absent_remove_due() const noexcept {
     return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
@@ -122,6 +124,7 @@ class StoreImpl final : public Store {
     return kThrottledRecovery;
   }
 
+  HeaderKeeper::Seat seat_;
   Core core_;
   std::unique_ptr<Recovery> recovery_;  // while it goes on
   std::unique_ptr<ReclaimPolicy> policy_;
@@ -140,8 +143,6 @@ class StoreImpl final : public Store {
   Scrubber scrubber_;
   uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
-  // As `names` has them: those that a change has deleted, too, until it is told.
-  std::vector<StoredNamespace> known_namespaces_;
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.
