@@ -73,7 +73,8 @@ void add_config(nb::module_& m) {
       .def_rw("store_bytes", &Config::store_bytes, "Of a store that has to be made; 0: it must be there.")
       .def_rw("segment_bytes", &Config::segment_bytes, "0: chosen by size.")
       .def_rw("shards", &Config::shards, "Of a store that has to be made; 0: as many as it has, 1 for a new one.")
-      .def_rw("cores", &Config::cores, "Shard n runs on core n of the list, which is gone round; empty: where the kernel likes.")
+      .def_rw("cores", &Config::cores,
+              "Shard n runs on core n of the list, which is gone round; empty: where the kernel likes.")
       .def_rw("arena_bytes", &Config::arena_bytes, "Of all shards together.")
       .def_rw("huge_pages", &Config::huge_pages)
       .def_rw("allow_buffered", &Config::allow_buffered)
@@ -344,7 +345,8 @@ NB_MODULE(_shard, m) {
       .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"),
            "What is really in force, as it was found at the start.")
       .def("metrics", &Core::metrics, nb::sig("def metrics(self) -> dict[str, typing.Any]"),
-           "Of all shards together: counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.")
+           "Of all shards together: counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, "
+           "counts, sum_us.")
       .def("poll_events", &Core::poll_events, "after"_a, "limit"_a = 1000, "shard"_a = 0,
            nb::sig("def poll_events(self, after: int, limit: int = 1000, shard: int = 0) -> dict[str, typing.Any]"),
            "What came and went in one shard after its event number `after` (0: from the oldest remembered on), at most\n"

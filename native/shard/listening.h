@@ -1,8 +1,7 @@
 // listening.h — the listening sockets of all shards, opened before the shards' threads are there.
-// Every address that a daemon listens on is a family of sockets, one a shard: the first shard's is the address itself, the others'
-// follow from it, the ports behind its port (any free ones for port 0), or the socket's path and ".1", ".2", …. Who comes in by
-// one of a family is told of that family, so that no client is sent where it cannot go.
-// Thread: one at a time.
+// Every address that a daemon listens on is a family of sockets, one a shard: the first shard's is the address itself, the
+// others' follow from it, the ports behind its port (any free ones for port 0), or the socket's path and ".1", ".2", …. Who
+// comes in by one of a family is told of that family, so that no client is sent where it cannot go. Thread: one at a time.
 #pragma once
 
 #include <cstdint>

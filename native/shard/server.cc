@@ -54,8 +54,8 @@ Fault check_memory(const Config& config, uint32_t shards) {
   }
   if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > arena_bytes) {
     return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +
-                               std::to_string(wire::kChunkBytesMax) + " to " +
-                               (shards == 1 ? "" : "a shard's share of ") + "arena_bytes=" + std::to_string(arena_bytes)};
+                               std::to_string(wire::kChunkBytesMax) + " to " + (shards == 1 ? "" : "a shard's share of ") +
+                               "arena_bytes=" + std::to_string(arena_bytes)};
   }
   return {};
 }

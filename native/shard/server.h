@@ -21,18 +21,18 @@
 namespace halfstep::shard {
 
 struct Config {
-  std::string store_path;               // the store's file
-  uint64_t store_bytes = 0;             // size when it has to be made; 0: it must exist
-  uint64_t segment_bytes = 0;           // 0: chosen by size
-  uint32_t shards = 0;                  // of a store that has to be made; 0: as many as it has, 1 for a new one
-  std::vector<uint32_t> cores;          // shard n runs on core n of the list, which is gone round; empty: where the kernel likes
+  std::string store_path;       // the store's file
+  uint64_t store_bytes = 0;     // size when it has to be made; 0: it must exist
+  uint64_t segment_bytes = 0;   // 0: chosen by size
+  uint32_t shards = 0;          // of a store that has to be made; 0: as many as it has, 1 for a new one
+  std::vector<uint32_t> cores;  // shard n runs on core n of the list, which is gone round; empty: where the kernel likes
   uint64_t arena_bytes = 256ULL << 20;  // of all shards together
   bool huge_pages = true;
   bool allow_buffered = true;
   io::EngineConfig engine;
-  std::vector<std::string> listen;  // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
-  bool insecure_listen = false;     // allow an address beyond loopback though nobody is authenticated
-  uint32_t connections_max = 4096;                  // of one shard
+  std::vector<std::string> listen;                 // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
+  bool insecure_listen = false;                    // allow an address beyond loopback though nobody is authenticated
+  uint32_t connections_max = 4096;                 // of one shard
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};

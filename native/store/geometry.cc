@@ -82,8 +82,7 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
   const uint32_t enough = format::kSegmentsPerShardMin * shards;
   device_bytes = round_down(device_bytes, kPageBytes);
   if (device_bytes > kDeviceBytesMax) {
-    return {Code::TooLarge,
-            "size=" + std::to_string(device_bytes) + ": a store reaches 64 TiB; give a smaller size"};
+    return {Code::TooLarge, "size=" + std::to_string(device_bytes) + ": a store reaches 64 TiB; give a smaller size"};
   }
   uint64_t segment_bytes = segment_bytes_or_0;
   if (segment_bytes != 0) {
@@ -93,8 +92,7 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
     }
   } else {
     // The largest of which enough fit: a quarter of it bounds a block, which is what a small store runs out of first.
-    segment_bytes = std::clamp(round_down(device_bytes / enough, MiB), format::kSegmentBytesMin,
-                               format::kSegmentBytesDefault);
+    segment_bytes = std::clamp(round_down(device_bytes / enough, MiB), format::kSegmentBytesMin, format::kSegmentBytesDefault);
     while (segment_bytes > format::kSegmentBytesMin && segments_that_fit(device_bytes, segment_bytes, shards) < enough) {
       segment_bytes -= MiB;
     }
@@ -103,8 +101,8 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
   if (segments < enough) {
     const std::string whose = shards == 1 ? "" : " for each of " + std::to_string(shards) + " shards";
     return {Code::NoSpace, "size=" + std::to_string(device_bytes) + ": too small for " +
-                               std::to_string(format::kSegmentsPerShardMin) + " segments of " + mebibytes(segment_bytes) + whose +
-                               "; the smallest size is " + mebibytes(device_bytes_needed(segment_bytes, shards)) +
+                               std::to_string(format::kSegmentsPerShardMin) + " segments of " + mebibytes(segment_bytes) +
+                               whose + "; the smallest size is " + mebibytes(device_bytes_needed(segment_bytes, shards)) +
                                (shards == 1 ? "" : ", or give fewer shards")};
   }
   const uint64_t block_max = std::min(block_bytes_max_of(segment_bytes), round_down(write_buffer_bytes / 2, kPageBytes));

@@ -80,7 +80,7 @@ class HeaderWriter {
   uint32_t first_copy_ = 0;  // written before the other one
   uint32_t copies_good_ = 0;
   uint64_t failures_before_ = 0;  // of the flusher, when this copy was submitted
-  Status told_;  // what came of the change that the others are told of
+  Status told_;                   // what came of the change that the others are told of
   bool lost_ = false;
   uint64_t bytes_written_ = 0;
 };

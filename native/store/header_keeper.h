@@ -2,10 +2,9 @@
 // Shards are threads that share nothing else. Each has a seat. Who wants a change takes the pen, rewrites both copies through
 // its own engine (header_io.h) and publishes the new snapshot; the change is answered when every seat has taken that over, so
 // that whoever was answered finds it on any shard. Who waits, for the pen or for the others, is woken through its own loop.
-// Invariants: there is one pen, given on in the order of asking; snapshots are published by who has it, and it is kept until all
-// know the newest. A seat that leaves is not waited for. The last one to leave hears whether all left cleanly, and stays seated:
-// it writes that down.
-// Thread: any; a Seat is its shard's. There is one lock, and a turn without news does not take it.
+// Invariants: there is one pen, given on in the order of asking; snapshots are published by who has it, and it is kept until
+// all know the newest. A seat that leaves is not waited for. The last one to leave hears whether all left cleanly, and stays
+// seated: it writes that down. Thread: any; a Seat is its shard's. There is one lock, and a turn without news does not take it.
 #pragma once
 
 #include <atomic>
@@ -35,6 +34,8 @@ class HeaderKeeper {
   std::vector<std::string> take_notes();
 
   Snapshot newest() const;
+  // Of the device, which all share (flusher.h).
+  std::atomic<uint64_t>& flush_failures() noexcept { return flush_failures_; }
   uint32_t shards() const { return newest()->fixed.shards; }
 
   class Seat {
@@ -88,6 +89,7 @@ class HeaderKeeper {
   void call(Seat& seat);
   void give_on();
 
+  std::atomic<uint64_t> flush_failures_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Snapshot snapshot_;

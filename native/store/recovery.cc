@@ -21,7 +21,8 @@ IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, en
 
 }  // namespace
 
-Recovery::Recovery(Core& core, RecoveryReport* report) : core_(core), report_(*report), io_(core.engine), check_(core.engine) {
+Recovery::Recovery(Core& core, RecoveryReport* report)
+    : core_(core), report_(*report), io_(core.engine), flush_failures_before_(core.flusher.failures()), check_(core.engine) {
   frame_io_.op = io::Op::Read;
   frame_io_.data = frame_header_.bytes().data();
   frame_io_.owner = this;
@@ -144,8 +145,8 @@ void Recovery::seal(Segment& segment) {
   if (!flush()) return;
   segment.durable_page = segment.next_page;
   // With the sequence of its newest frame: a segment is as old as its frames, not as its footer.
-  FooterBuilder builder(core_.page_secret, core_.places.shard, core_.catalog, segment, core_.places.segment_pages(), segment.newest_frame,
-                        core_.store_time_s());
+  FooterBuilder builder(core_.page_secret, core_.places.shard, core_.catalog, segment, core_.places.segment_pages(),
+                        segment.newest_frame, core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
   PageBuffer pages(builder.pages());
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;

@@ -89,8 +89,7 @@ class SegmentScan {
 // The same, waiting for what it reads: for open() and for fsck.
 class SegmentScanner {
  public:
-  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret)
-      : io_(engine), scan_(places, secret) {}
+  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret) : io_(engine), scan_(places, secret) {}
 
   void scan(uint32_t number, uint64_t generation, ScannedSegment* out) { run(number, generation, false, out); }
   // By its frames alone, whatever its footer says.

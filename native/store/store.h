@@ -183,7 +183,8 @@ struct Geometry {
   uint32_t shards = 1;
   uint32_t block_bytes_max = 0;
 };
-// What format() would make of a device of this size, and with a write buffer a shard of this one; Fault names the smallest size that works.
+// What format() would make of a device of this size, and with a write buffer a shard of this one; Fault names the smallest size
+// that works.
 Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out,
                     uint32_t shards = 1);
 
@@ -292,8 +293,8 @@ struct ShardPlace {
 
 class Store {
  public:
-  // Writes an empty store, of all its shards, over device 0 of the engine, from nothing: geometry, secret, namespace "default". Blocking.
-  // `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
+  // Writes an empty store, of all its shards, over device 0 of the engine, from nothing: geometry, secret, namespace "default".
+  // Blocking. `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
   static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry,
                       const std::function<Status(Bytes)>& random = system_random);
   // Reads the header, takes ownership (start number), recovers, or begins to. Blocking; never refuses for bad media.

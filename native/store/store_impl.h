@@ -31,7 +31,7 @@ class StoreImpl final : public Store {
   StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, const ShardPlace& place,
             std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
       : seat_(place.keeper, place.wake),
-        core_(engine, slots, clock, options, *seat_.first(), place.number, std::move(index)),
+        core_(engine, slots, clock, options, *seat_.first(), place, std::move(index)),
         policy_(std::move(policy)),
         header_writer_(engine, core_.flusher, core_.header, seat_, [this](const HeaderState& next) { adopt_header(next); }),
         reader_(core_),
