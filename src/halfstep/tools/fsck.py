@@ -97,7 +97,14 @@ def _print_segments(segments: list[dict[str, Any]]) -> None:
     from halfstep.daemon.config import format_bytes
 
     divided = any(segment["shard"] for segment in segments)
-    columns: list[str | tuple[str, str]] = [*(["shard"] if divided else []), "segment", "state", ("generation", "right"), ("frames", "right"), ("used", "right")]
+    columns: list[str | tuple[str, str]] = [
+        *(["shard"] if divided else []),
+        "segment",
+        "state",
+        ("generation", "right"),
+        ("frames", "right"),
+        ("used", "right"),
+    ]
     columns += [("blocks", "right"), ("live", "right"), ("bad pages", "right"), ("bad blocks", "right")]
     rows = [
         (
