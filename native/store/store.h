@@ -276,7 +276,7 @@ struct Options {
 
 // What one of several shards gets of what the whole store is allowed; never 0, which means something else, of more than 0.
 constexpr uint64_t share_of(uint64_t whole, uint32_t shards) noexcept {
-  return whole == 0 ? 0 : std::max<uint64_t>(whole / shards, 1);
+  return whole == 0 ? 0 : std::max<uint64_t>(whole / std::max(shards, 1U), 1);
 }
 // Rates, budgets and memory.
 Options share_of(Options whole, uint32_t shards) noexcept;
@@ -284,11 +284,13 @@ Options share_of(Options whole, uint32_t shards) noexcept;
 class HeaderKeeper;
 
 // One shard of a store that has several: what it shares with the others, which one it is, and what wakes its thread when the
-// others have changed the store's header (any thread calls it).
+// others have changed the store's header (any thread calls it). `yield`: where one thread drives several shards, the others'
+// turns, for one that can only go on after them; null: it sleeps.
 struct ShardPlace {
   std::shared_ptr<HeaderKeeper> keeper;
   uint32_t number = 0;
   std::function<void()> wake;
+  std::function<void()> yield;
 };
 
 class Store {

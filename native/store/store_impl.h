@@ -31,6 +31,7 @@ class StoreImpl final : public Store {
   StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, const ShardPlace& place,
             std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
       : seat_(place.keeper, place.wake),
+        yield_(place.yield),
         core_(engine, slots, clock, options, *seat_.first(), place, std::move(index)),
         policy_(std::move(policy)),
         header_writer_(engine, core_.flusher, core_.header, seat_, [this](const HeaderState& next) { adopt_header(next); }),
@@ -125,6 +126,7 @@ class StoreImpl final : public Store {
   }
 
   HeaderKeeper::Seat seat_;
+  const std::function<void()> yield_;
   Core core_;
   std::unique_ptr<Recovery> recovery_;  // while it goes on
   std::unique_ptr<ReclaimPolicy> policy_;

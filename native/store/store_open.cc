@@ -173,7 +173,7 @@ Status StoreImpl::close() {
     }
     core_.engine.flush_submissions();
     if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others()) {
-      seat_.wait_called();
+      yield_ ? yield_() : seat_.wait_called();
       continue;
     }
     turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
