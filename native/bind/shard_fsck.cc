@@ -57,6 +57,7 @@ nb::dict blocks_of(const store::FsckReport& report) {
 
 nb::dict segment_of(const store::FsckSegment& segment) {
   nb::dict dict;
+  dict["shard"] = segment.shard;
   dict["number"] = segment.number;
   dict["state"] = store::fsck_state_name(segment.state);
   dict["generation"] = segment.generation;

@@ -72,7 +72,10 @@ void add_config(nb::module_& m) {
       .def_rw("store_path", &Config::store_path)
       .def_rw("store_bytes", &Config::store_bytes, "Of a store that has to be made; 0: it must be there.")
       .def_rw("segment_bytes", &Config::segment_bytes, "0: chosen by size.")
-      .def_rw("arena_bytes", &Config::arena_bytes)
+      .def_rw("shards", &Config::shards, "Of a store that has to be made; 0: as many as it has, 1 for a new one.")
+      .def_rw("cores", &Config::cores,
+              "Shard n runs on core n of the list, which is gone round; empty: where the kernel likes.")
+      .def_rw("arena_bytes", &Config::arena_bytes, "Of all shards together.")
       .def_rw("huge_pages", &Config::huge_pages)
       .def_rw("allow_buffered", &Config::allow_buffered)
       .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring or pread.")
@@ -174,6 +177,16 @@ nb::dict eviction_of(const halfstep::store::Options& options) {
 
 nb::dict facts_of(const Facts& facts) {
   nb::dict dict;
+  nb::list shards;
+  for (const halfstep::shard::ShardFacts& shard : facts.shards) {
+    nb::dict one;
+    one["listening"] = shard.listening;
+    one["engine"] = engine_of(shard.engine);
+    one["recovery"] = recovery_of(shard.recovery);
+    one["core"] = shard.core < 0 ? nb::object(nb::none()) : nb::object(nb::int_(shard.core));
+    shards.append(one);
+  }
+  dict["shards"] = shards;
   dict["listening"] = facts.listening;
   dict["backing"] = backing_of(facts.backing);
   dict["engine"] = engine_of(facts.engine);
@@ -290,11 +303,11 @@ class Core {
     }
     return metrics_of(metrics);
   }
-  nb::dict poll_events(uint64_t after, uint32_t limit) const {
+  nb::dict poll_events(uint64_t after, uint32_t limit, uint32_t shard) const {
     halfstep::shard::PolledEvents polled;
     {
       const nb::gil_scoped_release unlocked;
-      polled = server_->poll_events(after, limit);
+      polled = server_->poll_events(after, limit, shard);
     }
     return events_of(polled);
   }
@@ -332,10 +345,12 @@ NB_MODULE(_shard, m) {
       .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"),
            "What is really in force, as it was found at the start.")
       .def("metrics", &Core::metrics, nb::sig("def metrics(self) -> dict[str, typing.Any]"),
-           "counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.")
-      .def("poll_events", &Core::poll_events, "after"_a, "limit"_a = 1000,
-           nb::sig("def poll_events(self, after: int, limit: int = 1000) -> dict[str, typing.Any]"),
-           "What came and went after event number `after` (0: from the oldest remembered on), at most `limit` events.\n\n"
+           "Of all shards together: counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, "
+           "counts, sum_us.")
+      .def("poll_events", &Core::poll_events, "after"_a, "limit"_a = 1000, "shard"_a = 0,
+           nb::sig("def poll_events(self, after: int, limit: int = 1000, shard: int = 0) -> dict[str, typing.Any]"),
+           "What came and went in one shard after its event number `after` (0: from the oldest remembered on), at most\n"
+           "`limit` events.\n\n"
            "last: what to pass next time. lost: events in between that nobody can tell of any more. foreign: `after` is of\n"
            "another start. events: number, time_s, kind, reason, namespace, layout_id; component, block_bytes, key (None:\n"
            "forgotten), index_key; of stored ones parent (the last 8 bytes of its key, or None) and root; of unnamed ones "

@@ -18,6 +18,15 @@ void copy_text(char (&to)[kBytes], const std::string& text) {
   std::memset(to + bytes, 0, kBytes - bytes);
 }
 
+// The first shard's unix socket has the path that is known, each other one ".1", ".2" and so on behind it.
+std::string socket_path(std::string path, uint32_t shard_of_path, uint32_t shard) {
+  const auto suffix = [](uint32_t number) { return std::string(1, '.').append(std::to_string(number)); };
+  if (const std::string own = suffix(shard_of_path); shard_of_path != 0 && path.ends_with(own)) {
+    path.resize(path.size() - own.size());
+  }
+  return shard == 0 ? path : path.append(suffix(shard));
+}
+
 }  // namespace
 
 void Client::open_seed() {
@@ -49,11 +58,12 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      const uint16_t port = ports[s];
-      if (port != 0) {
-        // A unix socket is the first shard's; the others are reached over loopback.
+      if (const uint16_t port = ports[s]; port != 0) {
+        // A unix socket that knows of ports: they are reached over loopback.
         if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
         link.address.port = port;
+      } else if (link.address.is_unix) {
+        link.address.host = socket_path(options_.address.host, hello.shard, s);
       }
       open_link(link, s);
       for (auto& other : link.connections) other->start();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "shard/reply.h"
 #include "shard/request_catalog.h"
@@ -27,9 +28,10 @@ bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespac
 
 }  // namespace
 
-Connection::Connection(Shard& shard, int descriptor, bool admin)
+Connection::Connection(Shard& shard, int descriptor, ShardMap map, bool admin)
     : shard_(shard),
       stream_(shard.loop(), descriptor, *this),
+      map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),
       admin_(admin) {
@@ -315,7 +317,7 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv(Tlv::HelloServer, shard_.hello());
   reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : shard_.shard_map()) reply.frame().value().put(address);
+  for (const wire::ShardAddress& address : shard_map()) reply.frame().value().put(address);
   reply.frame().close_tlv();
   reply.send();
   return {};

@@ -5,6 +5,7 @@
 // Thread: the shard's.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/units.h"
 #include "net/stream.h"
 #include "shard/chunk_landing.h"
+#include "shard/listening.h"
 #include "shard/metrics.h"
 #include "shard/request.h"
 #include "wire/layout.h"
@@ -30,13 +32,15 @@ class Connection final : public net::FrameSink {
   };
   static constexpr size_t kHandlesMax = 1024;
 
-  Connection(Shard& shard, int descriptor, bool admin);
+  Connection(Shard& shard, int descriptor, ShardMap map, bool admin);
   ~Connection() override;
   Status start();
 
   Shard& shard() noexcept { return shard_; }
   net::FrameStream& stream() noexcept { return stream_; }
   bool admin() const noexcept { return admin_; }
+  // Where the other shards are, for who came this way.
+  std::span<const wire::ShardAddress> shard_map() const noexcept { return *map_; }
   uint64_t codecs() const noexcept { return codecs_; }
   std::string_view name_space() const noexcept { return namespace_; }
   // An owner of holds as the store knows it: within the namespace, so that no other can name it.
@@ -86,6 +90,7 @@ class Connection final : public net::FrameSink {
 
   Shard& shard_;
   net::FrameStream stream_;
+  ShardMap map_;
   net::Timer hello_timer_;
   net::Timer send_timer_;   // runs while something is queued
   uint64_t sent_mark_ = 0;  // bytes sent when it was armed

@@ -3,6 +3,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "shard/shard.h"
 
 namespace halfstep::shard {
@@ -13,8 +15,12 @@ constexpr uint64_t kPauseUs = 100'000;
 
 }  // namespace
 
-Listener::Listener(Shard& shard, int descriptor)
-    : shard_(shard), descriptor_(descriptor), file_(descriptor), pause_(&Listener::on_pause_over, this) {}
+Listener::Listener(Shard& shard, ListeningSocket socket)
+    : shard_(shard),
+      descriptor_(socket.descriptor),
+      map_(std::move(socket.map)),
+      file_(descriptor_),
+      pause_(&Listener::on_pause_over, this) {}
 
 Listener::~Listener() {
   shard_.loop().remove(descriptor_, this);
@@ -29,7 +35,7 @@ void Listener::on_ready(uint32_t) {
     net::Accepted peer;
     const Status status = net::accept_on(descriptor_, &peer);
     if (status.ok()) {
-      shard_.accepted(peer);
+      shard_.accepted(peer, map_);
     } else if (status == Code::Throttled) {
       return;
     } else {

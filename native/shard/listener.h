@@ -5,6 +5,7 @@
 
 #include "net/loop.h"
 #include "net/socket.h"
+#include "shard/listening.h"
 
 namespace halfstep::shard {
 
@@ -13,7 +14,7 @@ class Shard;
 class Listener final : public net::Watch {
  public:
   // Takes the descriptor, and the file of a unix socket: both are gone with the listener.
-  Listener(Shard& shard, int descriptor);
+  Listener(Shard& shard, ListeningSocket socket);
   ~Listener() override;
   Status start();
   void on_ready(uint32_t epoll_events) override;
@@ -23,6 +24,7 @@ class Listener final : public net::Watch {
 
   Shard& shard_;
   int descriptor_;
+  ShardMap map_;
   net::SocketFile file_;
   net::Timer pause_;
 };

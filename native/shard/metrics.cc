@@ -1,6 +1,9 @@
 #include "shard/metrics.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "store/events.h"
@@ -26,6 +29,14 @@ void add(std::vector<Sample>& to, const char* name, uint64_t value) { to.push_ba
 
 void add(std::vector<Sample>& to, const char* name, const char* label, const char* label_value, uint64_t value) {
   to.push_back({name, {{label, label_value}}, static_cast<double>(value)});
+}
+
+// Shards do these at the same time: the total is that of the last one. src/halfstep/client/entries.py knows them, too.
+bool of_the_worst_shard(std::string_view name) noexcept {
+  constexpr std::string_view kNames[] = {"halfstep_recovery_us", "halfstep_recovery_first_answer_us",
+                                         "halfstep_store_scrub_age_seconds", "halfstep_store_age_limit_capacities",
+                                         "halfstep_store_discards_on"};
+  return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
 void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* out) {
@@ -207,6 +218,38 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     out->gauges.push_back(
         {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
     out->gauges.push_back({"halfstep_namespace_ttl_slides", {{"namespace", n.name}}, n.sliding_ttl ? 1.0 : 0.0});
+  }
+}
+
+void add_shard(const Metrics& shard, Metrics* total) {
+  if (total->latency_bounds_us.empty()) {
+    *total = shard;
+    return;
+  }
+  const auto add_samples = [](const std::vector<Sample>& from, std::vector<Sample>& to) {
+    std::unordered_map<std::string, size_t> places;
+    for (size_t i = 0; i < to.size(); ++i) places.emplace(sample_name(to[i]), i);
+    for (const Sample& sample : from) {
+      const auto place = places.find(sample_name(sample));
+      if (place == places.end()) {
+        to.push_back(sample);
+        continue;
+      }
+      double& value = to[place->second].value;
+      value = of_the_worst_shard(sample.name) ? std::max(value, sample.value) : value + sample.value;
+    }
+  };
+  add_samples(shard.counters, total->counters);
+  add_samples(shard.gauges, total->gauges);
+  for (const Histogram& histogram : shard.latencies) {
+    const auto same = [&](const Histogram& h) { return h.command == histogram.command; };
+    const auto known = std::find_if(total->latencies.begin(), total->latencies.end(), same);
+    if (known == total->latencies.end()) {
+      total->latencies.push_back(histogram);
+      continue;
+    }
+    for (size_t i = 0; i < histogram.counts.size(); ++i) known->counts[i] += histogram.counts[i];
+    known->sum_us += histogram.sum_us;
   }
 }
 

@@ -84,6 +84,9 @@ void collect_events(const store::Events& events, Metrics* out);
 // What every namespace may have and has; their first label is its name.
 void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out);
 
+// Adds one shard's numbers to those of the others: sums, but for the few that say how long or how old something is.
+void add_shard(const Metrics& shard, Metrics* total);
+
 // As Prometheus writes it: name{label="value",…}.
 std::string sample_name(const Sample& sample);
 

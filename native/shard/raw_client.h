@@ -142,6 +142,7 @@ struct Said {
   std::vector<wire::ItemRange> grants;
   uint64_t credit_bytes = 0;
   std::optional<wire::HelloServer> hello;
+  std::vector<uint16_t> ports;  // of the shard map
   std::optional<wire::LayoutHandleRecord> handle;
   std::optional<wire::LoadRecord> load;
   std::optional<wire::CursorRecord> cursor;
@@ -192,6 +193,12 @@ inline void take_apart(ConstBytes body, Said* said) {
         break;
       }
       case Tlv::HelloServer: keep(wire::parse_hello_server(tlv.value, &said->hello.emplace())); break;
+      case Tlv::ShardMap: {
+        wire::PackedArray<wire::ShardAddress> map;
+        keep(wire::parse_shard_map(tlv.value, &map));
+        for (uint32_t s = 0; s < map.size(); ++s) said->ports.push_back(map[s].port);
+        break;
+      }
       case Tlv::LayoutHandle: keep(wire::parse_layout_handle(tlv.value, &said->handle.emplace())); break;
       case Tlv::Load: keep(wire::parse_load(tlv.value, &said->load.emplace())); break;
       case Tlv::Cursor: keep(wire::parse_cursor(tlv.value, &said->cursor.emplace())); break;

@@ -259,6 +259,10 @@ void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
   Shard& shard = connection.shard();
   Metrics metrics;
   shard.collect(&metrics);
+  // Whose numbers these are, before them: a client has those of all shards.
+  if (const wire::HelloServer& hello = shard.hello(); hello.shards > 1) {
+    metrics.counters.insert(metrics.counters.begin(), {"halfstep_shard", {}, static_cast<double>(hello.shard)});
+  }
   // A tenant sees its own account and nobody else's.
   if (!connection.admin()) {
     std::erase_if(metrics.gauges, [&](const Sample& sample) {

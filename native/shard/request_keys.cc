@@ -161,7 +161,7 @@ void answer_wrong_shard(Connection& connection, Opcode command, uint64_t id) {
   Reply reply(connection, id);
   reply.whole(kStatus, "a key of this request belongs to another shard; the map says where each is");
   reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : shard.shard_map()) reply.frame().value().put(address);
+  for (const wire::ShardAddress& address : connection.shard_map()) reply.frame().value().put(address);
   reply.frame().close_tlv();
   reply.send();
 }

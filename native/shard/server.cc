@@ -1,19 +1,24 @@
 #include "shard/server.h"
 
 #include <pthread.h>
-#include <unistd.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "base/prng.h"
-#include "net/socket.h"
 #include "shard/event_poll.h"
+#include "shard/listening.h"
 #include "shard/shard.h"
 #include "shard/store_file.h"
+#include "store/format.h"
+#include "store/header_keeper.h"
 #include "wire/message.h"
 
 namespace halfstep::shard {
@@ -23,60 +28,74 @@ constexpr uint64_t kArenaBytesMin = 16 * MiB;
 constexpr uint32_t kConnectionsMax = 65'536;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 
-// Listening sockets until the shard takes them.
-class Listening {
- public:
-  Listening() = default;
-  Listening(const Listening&) = delete;
-  Listening& operator=(const Listening&) = delete;
-  ~Listening() {
-    for (const int descriptor : descriptors_) {
-      net::SocketFile(descriptor).remove();
-      ::close(descriptor);
-    }
-  }
-  Fault open(const Config& config, Facts* facts) {
-    for (const std::string& text : config.listen) {
-      net::Address address;
-      if (Fault fault = net::Address::parse(text, &address); !fault.ok()) return fault;
-      if (!address.loopback() && !config.insecure_listen) {
-        return {Code::Invalid, "listen=" + text +
-                                   ": anybody who reaches it could read and delete blocks, since clients are not "
-                                   "authenticated yet; listen on 127.0.0.1, or allow it with --insecure-listen"};
-      }
-      int descriptor = -1;
-      net::Address bound;
-      if (Fault fault = net::listen_on(address, &descriptor, &bound); !fault.ok()) return fault;
-      descriptors_.push_back(descriptor);
-      facts->listening.push_back(bound.text());
-      if (!bound.is_unix) facts->congestion_control = net::congestion_control(descriptor);
-    }
-    return {};
-  }
-  std::vector<int> take() { return std::move(descriptors_); }
-
- private:
-  std::vector<int> descriptors_;
-};
-
 Fault check(const Config& config) {
   if (config.listen.empty()) return {Code::Invalid, "listen: at least one address"};
-  if (config.arena_bytes < kArenaBytesMin || config.arena_bytes > kArenaBytesMax) {
-    return {Code::Invalid, "arena_bytes=" + std::to_string(config.arena_bytes) + ": must be " + std::to_string(kArenaBytesMin) +
-                               " to " + std::to_string(kArenaBytesMax)};
+  if (config.shards > store::format::kShardsMax) {
+    return {Code::Invalid,
+            "shards=" + std::to_string(config.shards) + ": must be 1 to " + std::to_string(store::format::kShardsMax)};
   }
   if (config.connections_max == 0 || config.connections_max > kConnectionsMax) {
     return {Code::Invalid,
             "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
   }
-  if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > config.arena_bytes) {
-    return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +
-                               std::to_string(wire::kChunkBytesMax) + " to arena_bytes=" + std::to_string(config.arena_bytes)};
-  }
   if (!(config.store.write_share >= 0.1 && config.store.write_share <= 0.9)) {
     return {Code::Invalid, "write_share=" + std::to_string(config.store.write_share) + ": must be 0.1 to 0.9"};
   }
   return {};
+}
+
+// Of which each shard has its share.
+Fault check_memory(const Config& config, uint32_t shards) {
+  const uint64_t arena_bytes = config.arena_bytes / shards;
+  if (arena_bytes < kArenaBytesMin || arena_bytes > kArenaBytesMax) {
+    return {Code::Invalid, "arena_bytes=" + std::to_string(config.arena_bytes) + ": must be " +
+                               std::to_string(kArenaBytesMin * shards) + " to " + std::to_string(kArenaBytesMax * shards) +
+                               (shards == 1 ? "" : " for " + std::to_string(shards) + " shards")};
+  }
+  if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > arena_bytes) {
+    return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +
+                               std::to_string(wire::kChunkBytesMax) + " to " + (shards == 1 ? "" : "a shard's share of ") +
+                               "arena_bytes=" + std::to_string(arena_bytes)};
+  }
+  return {};
+}
+
+Fault check_cores(const std::vector<uint32_t>& cores) {
+  if (cores.empty()) return {};
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) {
+    return {{Code::IoError, -errno}, "sched_getaffinity: " + errno_name(errno)};
+  }
+  for (const uint32_t core : cores) {
+    if (core < CPU_SETSIZE && CPU_ISSET(core, &allowed)) continue;
+    std::string list;
+    for (int c = 0; c < CPU_SETSIZE; ++c) {
+      if (CPU_ISSET(c, &allowed)) list.append(list.empty() ? "" : ", ").append(std::to_string(c));
+    }
+    return {Code::Invalid, "cores=" + std::to_string(core) + ": this process may run on " + list + "; name some of these"};
+  }
+  return {};
+}
+
+void add_recovery(const store::RecoveryReport& of, store::RecoveryReport* to) {
+  to->blocks += of.blocks;
+  to->bytes += of.bytes;
+  to->micros = std::max(to->micros, of.micros);  // they recover side by side
+  to->first_answer_micros = std::max(to->first_answer_micros, of.first_answer_micros);
+  to->segments_left += of.segments_left;
+  to->segments_by_footer += of.segments_by_footer;
+  to->segments_by_frames += of.segments_by_frames;
+  to->segments_empty += of.segments_empty;
+  to->segments_bad += of.segments_bad;
+  to->blocks_dropped_deleted += of.blocks_dropped_deleted;
+  to->blocks_dropped_expired += of.blocks_dropped_expired;
+  to->blocks_dropped_corrupt += of.blocks_dropped_corrupt;
+  to->blocks_dropped_dead_scope += of.blocks_dropped_dead_scope;
+  to->blocks_dropped_index_full += of.blocks_dropped_index_full;
+  to->pages_bad += of.pages_bad;
+  to->tombstones += of.tombstones;
+  to->pins += of.pins;
 }
 
 class RunningServer final : public Server {
@@ -86,38 +105,58 @@ class RunningServer final : public Server {
 
   Fault open() {
     if (Fault fault = check(config_); !fault.ok()) return fault;
+    if (Fault fault = check_cores(config_.cores); !fault.ok()) return fault;
     if (Status status = system_random(facts_.boot_id); !status.ok()) {
       return {status, "getrandom: " + errno_name(status.detail())};
     }
     // What is quick to find wrong comes before a large file is allocated.
-    if (Fault fault = listening_.open(config_, &facts_); !fault.ok()) return fault;
-    if (Fault fault = Arena::create(config_.arena_bytes, config_.huge_pages, &arena_); !fault.ok()) return fault;
+    if (Fault fault = listening_.open(config_.listen, config_.insecure_listen); !fault.ok()) return fault;
+    std::error_code ignored;
+    const bool there = std::filesystem::exists(config_.store_path, ignored);
+    if (config_.shards != 0 || !there) {
+      if (Fault fault = make_shards(std::max(config_.shards, 1U)); !fault.ok()) return fault;
+    }
     if (Fault fault = file_.open(config_); !fault.ok()) return fault;
-    return start_thread();
+    if (Fault fault = look_at_store(); !fault.ok()) return fault;
+    if (shards_.empty()) {
+      if (Fault fault = make_shards(keeper_->shards()); !fault.ok()) return fault;
+    }
+    return start_threads();
   }
 
   const Facts& facts() const noexcept override { return facts_; }
 
   Metrics metrics() const override {
-    std::promise<Metrics> promise;
-    {
+    std::vector<std::future<Metrics>> asked;
+    for (const auto& own : shards_) {
+      // Shared: the shard may answer when nobody waits any more.
+      auto promise = std::make_shared<std::promise<Metrics>>();
+      asked.push_back(promise->get_future());
       const std::lock_guard lock(mutex_);
-      const auto collect = [this, &promise] {
+      Shard* shard = own->shard;
+      const auto collect = [shard, promise] {
         Metrics metrics;
-        shard_->collect(&metrics);
-        promise.set_value(std::move(metrics));
+        shard->collect(&metrics);
+        promise->set_value(std::move(metrics));
       };
-      if (shard_ == nullptr || !shard_->post(collect)) return last_metrics_;
+      if (shard == nullptr || !shard->post(collect)) promise->set_value(own->last_metrics);
     }
-    return promise.get_future().get();
+    Metrics total;
+    for (auto& answer : asked) add_shard(answer.get(), &total);
+    return total;
   }
 
-  PolledEvents poll_events(uint64_t after, uint32_t limit) const override {
+  PolledEvents poll_events(uint64_t after, uint32_t limit, uint32_t number) const override {
+    PolledEvents none{.polled = {.last = after}, .events = {}};
+    if (number >= shards_.size()) return none;
     std::promise<PolledEvents> promise;
     {
       const std::lock_guard lock(mutex_);
-      const auto poll = [&] { promise.set_value(shard::poll_events(shard_->store(), after, limit)); };
-      if (shard_ == nullptr || !shard_->post(poll)) return {.polled = {.last = after}, .events = {}};
+      Shard* shard = shards_[number]->shard;
+      const auto poll = [&promise, shard, after, limit] {
+        promise.set_value(shard::poll_events(shard->store(), after, limit));
+      };
+      if (shard == nullptr || !shard->post(poll)) return none;
     }
     return promise.get_future().get();
   }
@@ -127,113 +166,222 @@ class RunningServer final : public Server {
     {
       const std::lock_guard lock(mutex_);
       asked_to_stop_ = true;
-      if (shard_ != nullptr) (void)shard_->post([this, grace_ms] { shard_->stop(grace_ms); });
+      for (const auto& own : shards_) {
+        if (own->shard != nullptr) (void)own->shard->post([shard = own->shard, grace_ms] { shard->stop(grace_ms); });
+      }
     }
-    if (thread_.joinable()) thread_.join();
+    join();
     // Another server may take the store, and the memory, though somebody still looks at this one's last numbers.
     file_.close();
-    arena_ = nullptr;
+    for (const auto& own : shards_) own->arena = nullptr;
     const std::lock_guard lock(mutex_);
     return why_ended_.empty() ? Status() : Status(Code::IoError);
   }
 
   bool running(std::string* why) const override {
     const std::lock_guard lock(mutex_);
-    if (why != nullptr) *why = ended_ && why_ended_.empty() ? "it was stopped" : why_ended_;
-    return !ended_ && !asked_to_stop_;
+    const bool ended = std::any_of(shards_.begin(), shards_.end(), [](const auto& own) { return own->ended; });
+    if (why != nullptr) *why = ended && why_ended_.empty() ? "it was stopped" : why_ended_;
+    return !ended && !asked_to_stop_;
   }
 
  private:
-  Fault start_thread() {
+  // One shard and what is its alone.
+  struct Own {
+    uint32_t number = 0;
+    std::unique_ptr<Arena> arena;
+    std::thread thread;
     std::promise<Fault> opened;
-    std::future<Fault> result = opened.get_future();
-    // Before the file is the thread's.
-    const char* step = file_.to_format() != nullptr ? "formatting the store" : "recovering the store";
+    ShardFacts facts;  // these are the thread's until it has opened
+    store::Geometry geometry;
+    std::array<std::byte, 16> uuid{};
+    uint64_t index_bytes = 0;
+    uint64_t scrub_bytes_per_s = 0;
+
+    Shard* shard = nullptr;  // these are guarded by mutex_
+    Metrics last_metrics;
+    bool ended = false;
+  };
+
+  Fault make_shards(uint32_t shards) {
+    if (Fault fault = check_memory(config_, shards); !fault.ok()) return fault;
+    if (Fault fault = listening_.open_others(shards); !fault.ok()) return fault;
+    for (uint32_t number = 0; number < shards; ++number) {
+      auto own = std::make_unique<Own>();
+      own->number = number;
+      if (Fault fault = Arena::create(config_.arena_bytes / shards, config_.huge_pages, &own->arena); !fault.ok()) return fault;
+      own->facts.listening = listening_.addresses(number);
+      if (!config_.cores.empty()) own->facts.core = static_cast<int>(config_.cores[number % config_.cores.size()]);
+      shards_.push_back(std::move(own));
+    }
+    return {};
+  }
+
+  // Formats what has to be, and reads the header. Nothing here is worth more than a thread's reads and writes.
+  Fault look_at_store() {
+    std::unique_ptr<Arena> arena;
+    if (Fault fault = Arena::create(2 * MiB, false, &arena); !fault.ok()) return fault;
+    io::EngineConfig one_thread;
+    one_thread.choice = io::EngineChoice::Pread;
+    one_thread.pread_threads = 1;
+    std::unique_ptr<io::Engine> engine;
+    if (Fault fault = io::open_engine(one_thread, *arena, {&file_.backing()}, &engine); !fault.ok()) return fault;
+    facts_.created = file_.to_format() != nullptr;
+    if (facts_.created) {
+      if (Fault fault = store::Store::format(*engine, *arena, clock_, *file_.to_format()); !fault.ok()) return fault;
+    }
+    if (Fault fault = store::HeaderKeeper::load(*engine, &keeper_); !fault.ok()) return fault;
+    const uint32_t shards = keeper_->shards();
+    if (config_.shards == 0 || config_.shards == shards) return {};
+    return {Code::Invalid, "shards=" + std::to_string(config_.shards) + ": " + config_.store_path + " was made with " +
+                               std::to_string(shards) + ", for good; leave the number out, or make another store"};
+  }
+
+  Fault start_threads() {
+    std::promise<bool> go;
+    go_ = go.get_future().share();
     // Signals are the main thread's.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this, &opened] { run(opened); });
+    for (const auto& own : shards_) {
+      own->thread = std::thread([this, &own = *own] { run(own); });
+      std::string name = "halfstep-shard";
+      if (shards_.size() > 1) name = std::string("hs-shard-").append(std::to_string(own->number));  // 15 characters at most
+      pthread_setname_np(own->thread.native_handle(), name.c_str());
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_setname_np(thread_.native_handle(), "halfstep-shard");
+
     bool wanted = true;
-    while (result.wait_for(kProgressEvery) != std::future_status::ready) {
-      if (wanted && config_.progress) wanted = config_.progress(step, 0, 0);
+    Fault fault;
+    for (const auto& own : shards_) {
+      std::future<Fault> result = own->opened.get_future();
+      while (result.wait_for(kProgressEvery) != std::future_status::ready) {
+        const char* step = facts_.created ? "formatting the store" : "recovering the store";
+        if (wanted && config_.progress) wanted = config_.progress(step, 0, 0);
+      }
+      if (Fault opened = result.get(); fault.ok()) fault = std::move(opened);
     }
-    Fault fault = result.get();
-    if (fault.ok() && !wanted) {
-      (void)stop(0);
-      return {Code::Cancelled, "the start was stopped"};
-    }
-    if (!fault.ok()) thread_.join();
+    if (fault.ok() && !wanted) fault = {Code::Cancelled, "the start was stopped"};
+    if (fault.ok()) fault = file_.publish();
+    // A shard that may not go on has served nobody, and leaves the store as after a kill.
+    if (fault.ok()) tell_facts();
+    go.set_value(fault.ok());
+    if (!fault.ok()) join();
     return fault;
   }
 
+  void join() {
+    for (const auto& own : shards_) {
+      if (own->thread.joinable()) own->thread.join();
+    }
+  }
+
+  void tell_facts() {
+    const Own& first = *shards_.front();
+    facts_.listening = first.facts.listening;
+    facts_.backing = file_.facts();
+    facts_.engine = first.facts.engine;
+    facts_.arena = first.arena->facts();
+    facts_.arena.bytes = 0;
+    facts_.arena.regions = 0;
+    facts_.geometry = first.geometry;
+    facts_.store = config_.store;
+    facts_.store_uuid = first.uuid;
+    facts_.congestion_control = listening_.congestion_control();
+    for (const auto& own : shards_) {
+      facts_.shards.push_back(own->facts);
+      facts_.arena.bytes += own->arena->facts().bytes;
+      facts_.arena.regions += own->arena->facts().regions;
+      facts_.arena.page_bytes = std::min(facts_.arena.page_bytes, own->arena->facts().page_bytes);
+      facts_.index_bytes += own->index_bytes;
+      facts_.scrub_bytes_per_s += own->scrub_bytes_per_s;
+      add_recovery(own->facts.recovery, &facts_.recovery);
+      for (const std::string& note : own->facts.recovery.notes) {
+        facts_.recovery.notes.push_back(
+            shards_.size() == 1 ? note : std::string("shard ").append(std::to_string(own->number)).append(": ").append(note));
+      }
+    }
+  }
+
   // The shard's thread: everything that belongs to it lives and dies here.
-  void run(std::promise<Fault>& opened) {
+  void run(Own& own) {
+    std::optional<Shard> shard;
     Shard::Setup setup;
     setup.config = &config_;
     setup.clock = &clock_;
-    setup.arena = arena_.get();
+    setup.arena = own.arena.get();
+    setup.number = own.number;
+    setup.shards = static_cast<uint32_t>(shards_.size());
     setup.boot_id = facts_.boot_id;
-    setup.open_engine = [this](std::unique_ptr<io::Engine>* out) {
-      return io::open_engine(config_.engine, *arena_, {&file_.backing()}, out);
+    setup.open_engine = [this, &own](std::unique_ptr<io::Engine>* out) {
+      return io::open_engine(config_.engine, *own.arena, {&file_.backing()}, out);
     };
-    setup.open_store = [this](io::Engine& engine, SlotPool& slots, std::unique_ptr<store::Store>* out) {
-      if (const store::Geometry* geometry = file_.to_format(); geometry != nullptr) {
-        if (Fault fault = store::Store::format(engine, *arena_, clock_, *geometry); !fault.ok()) return fault;
-      }
-      return store::Store::open(engine, slots, clock_, config_.store, out);
+    setup.open_store = [this, &own, &shard](io::Engine& engine, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+      const store::ShardPlace place{keeper_, own.number, [&shard] { shard->wake(); }};
+      return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
     };
-    facts_.created = file_.to_format() != nullptr;
-    Shard shard(setup);
-    Fault fault = shard.open();
-    if (fault.ok()) fault = file_.publish();
-    if (fault.ok()) fault = shard.listen(listening_.take());
-    if (!fault.ok()) {
-      opened.set_value(std::move(fault));
+    shard.emplace(setup);
+    Fault fault = pin(own);
+    if (fault.ok()) fault = shard->open();
+    if (fault.ok()) fault = shard->listen(listening_of(own.number));
+    if (fault.ok()) {
+      own.facts.engine = shard->engine().facts();
+      own.facts.recovery = shard->store().recovery();
+      own.geometry = shard->store().geometry();
+      own.uuid = shard->store().uuid();
+      own.index_bytes = shard->store().gauges().index_bytes;
+      own.scrub_bytes_per_s = shard->store().gauges().scrub_bytes_per_s;
+      const std::lock_guard lock(mutex_);
+      own.shard = &*shard;
+    }
+    const bool opened = fault.ok();
+    own.opened.set_value(std::move(fault));
+    if (!opened) return;
+    if (!go_.get()) {
+      const std::lock_guard lock(mutex_);
+      own.shard = nullptr;
       return;
     }
-    facts_.backing = file_.facts();
-    facts_.engine = shard.engine().facts();
-    facts_.arena = arena_->facts();
-    facts_.geometry = shard.store().geometry();
-    facts_.store = config_.store;
-    facts_.recovery = shard.store().recovery();
-    facts_.index_bytes = shard.store().gauges().index_bytes;
-    facts_.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
-    facts_.store_uuid = shard.store().uuid();
-    {
-      const std::lock_guard lock(mutex_);
-      shard_ = &shard;
-    }
-    opened.set_value({});
     std::string why;
     Metrics last;
-    shard.run(&why, &last);
+    shard->run(&why, &last);
     const std::lock_guard lock(mutex_);
-    shard_ = nullptr;
-    last_metrics_ = std::move(last);
-    why_ended_ = std::move(why);
-    ended_ = true;
+    own.shard = nullptr;
+    own.last_metrics = std::move(last);
+    own.ended = true;
+    if (why_ended_.empty()) why_ended_ = std::move(why);
+  }
+
+  static Fault pin(const Own& own) {
+    if (own.facts.core < 0) return {};
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<size_t>(own.facts.core), &one);
+    const int error = pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
+    if (error == 0) return {};
+    return {{Code::IoError, -error}, "cores=" + std::to_string(own.facts.core) + ": " + errno_name(error)};
+  }
+
+  std::vector<ListeningSocket> listening_of(uint32_t number) {
+    const std::lock_guard lock(mutex_);
+    return listening_.take(number);
   }
 
   const Config config_;
   SystemClock clock_;
   Facts facts_;  // written before start() returns
-  std::unique_ptr<Arena> arena_;
   StoreFile file_;
   Listening listening_;
-  std::thread thread_;
+  std::shared_ptr<store::HeaderKeeper> keeper_;
+  std::vector<std::unique_ptr<Own>> shards_;
+  std::shared_future<bool> go_;  // whether all shards could be opened
 
   std::mutex stop_mutex_;
   mutable std::mutex mutex_;
-  Shard* shard_ = nullptr;  // these are guarded by mutex_
-  Metrics last_metrics_;
-  std::string why_ended_;
+  std::string why_ended_;  // these are guarded by mutex_
   bool asked_to_stop_ = false;
-  bool ended_ = false;
 };
 
 }  // namespace

@@ -21,16 +21,18 @@
 namespace halfstep::shard {
 
 struct Config {
-  std::string store_path;               // the store's file
-  uint64_t store_bytes = 0;             // size when it has to be made; 0: it must exist
-  uint64_t segment_bytes = 0;           // 0: chosen by size
-  uint64_t arena_bytes = 256ULL << 20;  // per shard
+  std::string store_path;       // the store's file
+  uint64_t store_bytes = 0;     // size when it has to be made; 0: it must exist
+  uint64_t segment_bytes = 0;   // 0: chosen by size
+  uint32_t shards = 0;          // of a store that has to be made; 0: as many as it has, 1 for a new one
+  std::vector<uint32_t> cores;  // shard n runs on core n of the list, which is gone round; empty: where the kernel likes
+  uint64_t arena_bytes = 256ULL << 20;  // of all shards together
   bool huge_pages = true;
   bool allow_buffered = true;
   io::EngineConfig engine;
-  std::vector<std::string> listen;  // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
-  bool insecure_listen = false;     // allow an address beyond loopback though nobody is authenticated
-  uint32_t connections_max = 4096;
+  std::vector<std::string> listen;                 // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
+  bool insecure_listen = false;                    // allow an address beyond loopback though nobody is authenticated
+  uint32_t connections_max = 4096;                 // of one shard
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};
@@ -38,10 +40,19 @@ struct Config {
   std::function<bool(const char* step, uint64_t done, uint64_t total)> progress;
 };
 
-struct Facts {
+struct ShardFacts {
   std::vector<std::string> listening;  // with the real ports
-  io::BackingFacts backing;
   io::EngineFacts engine;
+  store::RecoveryReport recovery;
+  int core = -1;  // -1: any
+};
+
+// Of all shards together, unless it says otherwise.
+struct Facts {
+  std::vector<ShardFacts> shards;
+  std::vector<std::string> listening;  // of the first shard
+  io::BackingFacts backing;
+  io::EngineFacts engine;  // of the first shard
   Arena::Facts arena;
   store::Geometry geometry;
   store::RecoveryReport recovery;
@@ -93,8 +104,9 @@ class Server {
   virtual const Facts& facts() const noexcept = 0;
   // A consistent copy, taken on the shard's thread; any thread may ask.
   virtual Metrics metrics() const = 0;
-  // Up to `limit` events after number `after`, taken on the shard's thread; none when it has ended. Any thread.
-  virtual PolledEvents poll_events(uint64_t after, uint32_t limit) const = 0;
+  // Up to `limit` events of one shard (below facts().shards.size()) after its number `after`, taken on the shard's thread; none
+  // when it has ended. Any thread.
+  virtual PolledEvents poll_events(uint64_t after, uint32_t limit, uint32_t shard = 0) const = 0;
   // No new requests, what is running gets `grace_ms`, then everything is sealed and flushed. Idempotent.
   virtual Status stop(uint32_t grace_ms) = 0;
   // False when a shard stopped by itself (another daemon took the store, the engine died): `why` says it.

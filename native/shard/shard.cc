@@ -28,6 +28,12 @@ Shard::Shard(const Setup& setup) : setup_(setup), loop_(*setup.clock), slots_(*s
 Shard::~Shard() {
   listeners_.clear();
   connections_.clear();
+  // A start that ends half-way may have reads under way: what they write to goes with the store.
+  while (engine_ != nullptr && engine_->in_flight() > 0) {
+    engine_->flush_submissions();
+    engine_->wait();
+    engine_->poll();
+  }
   if (engine_watch_ != nullptr) loop_.remove(engine_->wake_descriptor(), engine_watch_.get());
 }
 
@@ -53,7 +59,6 @@ Fault Shard::open() {
   hello_.boot_id = setup_.boot_id;
   hello_.block_bytes_max = store_->geometry().block_bytes_max;
   hello_.lease_ms_max = static_cast<uint32_t>(std::min<uint64_t>(setup_.config->store.lease_ms_max, UINT32_MAX));
-  shard_map_.assign(setup_.shards, {});
   return {};
 }
 
@@ -63,13 +68,16 @@ Fault Shard::check_memory() const {
   const auto block = static_cast<double>(SlotPool::held_bytes(uint64_t{store_->geometry().block_bytes_max} + kPageBytes));
   const auto smallest = round_up(static_cast<uint64_t>(std::max(block / share, block / (1 - share))) + 1, 2 * MiB);
   if (slots_.capacity_bytes() >= smallest) return {};
-  return {Code::Invalid, "arena_bytes=" + mebibytes(slots_.capacity_bytes()) + ": blocks of this store are up to " +
-                             mebibytes(store_->geometry().block_bytes_max) + "; the smallest is " + mebibytes(smallest)};
+  const uint32_t shards = setup_.shards;
+  return {Code::Invalid, "arena_bytes=" + mebibytes(slots_.capacity_bytes() * shards) + ": blocks of this store are up to " +
+                             mebibytes(store_->geometry().block_bytes_max) +
+                             (shards == 1 ? "" : ", and each of its " + std::to_string(shards) + " shards has an arena") +
+                             "; the smallest is " + mebibytes(smallest * shards)};
 }
 
-Fault Shard::listen(std::span<const int> descriptors) {
-  for (const int descriptor : descriptors) {
-    listeners_.push_back(std::make_unique<Listener>(*this, descriptor));
+Fault Shard::listen(std::vector<ListeningSocket> sockets) {
+  for (ListeningSocket& socket : sockets) {
+    listeners_.push_back(std::make_unique<Listener>(*this, std::move(socket)));
   }
   for (const auto& listener : listeners_) {
     if (const Status status = listener->start(); !status.ok()) {
@@ -186,14 +194,19 @@ void Shard::collect(Metrics* out) {
   now.connections_open = connections_.size();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
   collect_events(store_->events(), out);
-  collect_namespaces(store_->namespaces(), out);
+  std::vector<store::NamespaceInfo> namespaces = store_->namespaces();
+  // What the whole store has is told once, so that the shards' numbers may be added up.
+  for (store::NamespaceInfo& info : namespaces) {
+    if (setup_.number != 0) info = {.name = info.name, .used_bytes = info.used_bytes, .pinned_bytes = info.pinned_bytes};
+  }
+  collect_namespaces(namespaces, out);
 }
 
 // ---- Connections and requests --------------------------------------------------------------------------------------------
 
-void Shard::accepted(const net::Accepted& peer) {
+void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
-  auto connection = std::make_unique<Connection>(*this, peer.descriptor, peer.peer_loopback || peer.peer_uid >= 0);
+  auto connection = std::make_unique<Connection>(*this, peer.descriptor, map, peer.peer_loopback || peer.peer_uid >= 0);
   Connection& opened = *connection;
   opened.at_ = connections_.size();
   connections_.push_back(std::move(connection));

@@ -21,6 +21,7 @@
 #include "net/loop.h"
 #include "net/socket.h"
 #include "shard/chunk_builder.h"
+#include "shard/listening.h"
 #include "shard/load_meter.h"
 #include "shard/metrics.h"
 #include "shard/pool.h"
@@ -59,12 +60,14 @@ class Shard {
 
   // Opens engine and store (and recovers). The calling thread becomes the shard's.
   Fault open();
-  // Accepts on these (taken, listening) descriptors from the next turn on.
-  Fault listen(std::span<const int> descriptors);
+  // Accepts on these (taken, listening) sockets from the next turn on.
+  Fault listen(std::vector<ListeningSocket> sockets);
   // Turns until stop() and all that it asks for is done, or the shard cannot go on: `why` says it. `last`: the numbers then.
   void run(std::string* why, Metrics* last);
   // Runs `call` on the shard's thread, soon. False when the shard has ended, or will before it. Any thread.
   bool post(std::function<void()> call);
+  // Makes the shard turn, soon. Any thread, while the shard is there.
+  void wake() noexcept { loop_.wake(); }
   // From post(): no new requests; what runs gets so long; then run() seals, flushes and returns.
   void stop(uint32_t grace_ms);
   void collect(Metrics* out);
@@ -76,12 +79,11 @@ class Shard {
   const Config& config() const noexcept { return *setup_.config; }
   Counts& counts() noexcept { return counts_; }
   const wire::HelloServer& hello() const noexcept { return hello_; }
-  std::span<const wire::ShardAddress> shard_map() const noexcept { return shard_map_; }
   bool stopping() const noexcept { return stopping_; }
   wire::LoadRecord load() const noexcept;
   void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
 
-  void accepted(const net::Accepted& peer);
+  void accepted(const net::Accepted& peer, const ShardMap& map);
   void closed(Connection& connection);
   void request_admitted() noexcept { ++counts_.requests_open; }
   void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
@@ -144,7 +146,6 @@ class Shard {
   std::vector<std::unique_ptr<Connection>> connections_;
 
   wire::HelloServer hello_;
-  std::vector<wire::ShardAddress> shard_map_;
   Counts counts_;
   LoadMeter meter_;
   std::vector<Request*> dirty_;

@@ -177,8 +177,9 @@ class ShardFixture : public ::testing::Test {
     net::Address address;
     net::Address bound;
     int descriptor = -1;
+    const auto map = std::make_shared<const std::vector<wire::ShardAddress>>(shards_);
     const bool opened = shard.open().ok() && net::Address::parse("unix:" + socket_, &address).ok() &&
-                        net::listen_on(address, &descriptor, &bound).ok() && shard.listen(std::vector<int>{descriptor}).ok();
+                        net::listen_on(address, &descriptor, &bound).ok() && shard.listen({{descriptor, map}}).ok();
     shard_ = opened ? &shard : nullptr;
     ready.set_value();
     if (!opened) return;

@@ -69,8 +69,9 @@ Fault StoreFile::open(const Config& config) {
 }
 
 Fault StoreFile::plan(const Config& config, uint64_t bytes) {
-  const auto write_buffer = static_cast<uint64_t>(static_cast<double>(config.arena_bytes) * config.store.write_share);
-  return store::plan_geometry(bytes, config.segment_bytes, write_buffer, &geometry_);
+  const uint32_t shards = std::max(config.shards, 1U);
+  const auto write_buffer = static_cast<uint64_t>(static_cast<double>(config.arena_bytes / shards) * config.store.write_share);
+  return store::plan_geometry(bytes, config.segment_bytes, write_buffer, &geometry_, shards);
 }
 
 // What holds something else than a store, opening it refuses.

@@ -13,6 +13,7 @@
 #include "store/flusher.h"
 #include "store/geometry.h"
 #include "store/header.h"
+#include "store/header_keeper.h"
 #include "store/holds.h"
 #include "store/memory.h"
 #include "store/mutant.h"
@@ -59,21 +60,21 @@ inline uint64_t until_us_of(uint64_t until_s, uint64_t now_s, uint64_t now_us) n
 
 struct Core {
   Core(io::Engine& engine_in, SlotPool& slots_in, const Clock& clock_in, const Options& options_in, HeaderState header_in,
-       std::unique_ptr<index::BlockIndex> index)
+       const ShardPlace& place, std::unique_ptr<index::BlockIndex> index)
       : engine(engine_in),
         slots(slots_in),
         clock(clock_in),
-        options(options_in),
+        options(share_of(options_in, header_in.fixed.shards)),
         header(std::move(header_in)),
-        places(header.places()),
+        places(header.places().of_shard(place.number)),
         index_secret(header.index_secret()),
         page_secret(header.page_secret()),
-        rewrite_bytes(rewrite_buffer_bytes(places.geometry.segments, slots.capacity_bytes())),
-        catalog({places.geometry.segments, places.geometry.segment_bytes, std::move(index)}, names),
+        rewrite_bytes(rewrite_buffer_bytes(places.segments(), slots.capacity_bytes())),
+        catalog({places.segments(), places.geometry.segment_bytes, std::move(index)}, names),
         events(options.events_max),
-        flusher(engine, counters.flushes),
-        log({&engine, &flusher, places, page_secret, 0, &Core::born_before, this}),
-        memory(slots, own_memory_bytes(places.geometry.segments, slots.capacity_bytes()), options.write_share),
+        flusher(engine, counters.flushes, &place.keeper->flush_failures()),
+        log({&engine, &flusher, places, page_secret, &Core::born_before, this}),
+        memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
         staged(memory, counters),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time_base_s(header.fixed.store_time_s),

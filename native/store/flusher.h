@@ -2,9 +2,13 @@
 // Invariants: a waiter's `done` follows a flush that was submitted after its `starting`; writes that had completed by then
 // are on media when the status is Ok and failures() has not moved since they were submitted. After a failed flush nobody can
 // say what of the earlier writes reached media, and no later flush tells (Linux marks the pages clean): so it fails those
-// who wait for the next one too, and whoever has writes of unknown fate compares failures().
+// who wait for the next one too, and whoever has writes of unknown fate compares failures(). That holds for shards on one
+// device as well: they count their failures together, and a flush during which another shard's failed is one that failed.
 // Thread: the shard's.
 #pragma once
+
+#include <atomic>
+#include <cerrno>
 
 #include "base/status.h"
 #include "io/engine.h"
@@ -22,7 +26,10 @@ struct FlushWaiter {
 
 class Flusher {
  public:
-  Flusher(io::Engine& engine, uint64_t& flushes) : engine_(engine), flushes_(flushes) {
+  // `failures`: of all shards on the device; null: there are no others.
+  Flusher(io::Engine& engine, uint64_t& flushes, std::atomic<uint64_t>* failures = nullptr)
+      : engine_(engine), flushes_(flushes), failures_(failures != nullptr ? *failures : own_failures_) {
+    failures_told_ = failures_;
     request_.op = io::Op::Flush;
     request_.owner = this;
     request_.complete = [](io::Request& request) { static_cast<Flusher*>(request.owner)->completed(); };
@@ -48,19 +55,24 @@ class Flusher {
     engine_.submit(request_);
   }
 
-  uint64_t failures() const noexcept { return failures_; }
+  uint64_t failures() const noexcept { return failures_.load(std::memory_order_acquire); }
+  // Of a flush that went past this flusher, to who asked for it: the other shards have to hear of it.
+  void note_failure() noexcept { failures_told_ = failures_.fetch_add(1) + 1; }
   bool idle() const noexcept { return flying_ == nullptr && queued_ == nullptr; }
 
  private:
   void completed() noexcept {
     FlushWaiter* finished = flying_;
     flying_ = nullptr;
-    if (request_.error == 0 || HALFSTEP_MUTANT(FlushErrorIgnored)) return answer(finished, {});
-    ++failures_;
+    const int32_t error = HALFSTEP_MUTANT(FlushErrorIgnored) ? 0 : request_.error;
+    if (error == 0 && failures() == failures_told_) return answer(finished, {});
+    if (error != 0) failures_.fetch_add(1);
+    failures_told_ = failures();
     FlushWaiter* queued = queued_;
     queued_ = nullptr;
-    answer(finished, {Code::IoError, request_.error});
-    answer(queued, {Code::IoError, request_.error});
+    const Status failed{Code::IoError, error != 0 ? error : -EIO};
+    answer(finished, failed);
+    answer(queued, failed);
   }
 
   static void answer(FlushWaiter* waiter, Status status) noexcept {
@@ -77,7 +89,9 @@ class Flusher {
   io::Request request_;
   FlushWaiter* queued_ = nullptr;
   FlushWaiter* flying_ = nullptr;
-  uint64_t failures_ = 0;
+  std::atomic<uint64_t> own_failures_{0};
+  std::atomic<uint64_t>& failures_;
+  uint64_t failures_told_ = 0;  // to those who waited
 };
 
 }  // namespace halfstep::store

@@ -35,6 +35,8 @@ class Fsck {
     bool live = false;
   };
 
+  // False: it was stopped.
+  bool look_at_shard(uint32_t shard);
   void look_at_header(const LoadedHeader& loaded);
   void look_at_log();
   void look_at_segment(FsckSegment& segment);
@@ -46,7 +48,12 @@ class Fsck {
   void find(FsckKind kind, std::string where, std::string what) {
     report_.findings.push_back({kind, std::move(where), std::move(what)});
   }
-  static std::string place_of(const FsckSegment& segment) { return "segment " + std::to_string(segment.number); }
+  std::string of_shard() const {
+    return places_.geometry.shards == 1 ? std::string() : "shard " + std::to_string(places_.shard) + ", ";
+  }
+  std::string place_of(const FsckSegment& segment) const { return of_shard() + "segment " + std::to_string(segment.number); }
+  // Of the shard that is being looked at.
+  FsckSegment& segment_of(uint32_t number) { return report_.segments[places_.shard * places_.segments() + number]; }
 
   io::Engine& engine_;
   const Clock& clock_;
@@ -60,7 +67,9 @@ class Fsck {
   index::Table newest_;  // key -> place in copies_
   std::vector<Copy> copies_;
   uint64_t store_time_s_ = 0;
-  uint64_t steps_ = 0;  // segments to read, then megabytes of payload
+  // Of each shard segments to read, then megabytes of payload.
+  uint64_t done_ = 0;
+  uint64_t steps_ = 0;
 };
 
 Fault Fsck::run() {
@@ -71,14 +80,27 @@ Fault Fsck::run() {
   secret_ = loaded.state.page_secret();
   names_.refresh(loaded.state);
   look_at_header(loaded);
-  look_at_log();
-  store_time_s_ = std::max({clock_.wall_s(), loaded.state.fixed.store_time_s, log_.created_max_s});
-
-  scanner_.emplace(engine_, places_, secret_, 0);
-  std::vector<FsckSegment*> newest_first;
+  store_time_s_ = std::max(clock_.wall_s(), loaded.state.fixed.store_time_s);
   report_.segments.resize(places_.geometry.segments);
-  for (uint32_t number = 0; number < places_.geometry.segments; ++number) {
-    FsckSegment& segment = report_.segments[number];
+  for (uint32_t shard = 0; shard < places_.geometry.shards; ++shard) {
+    if (!look_at_shard(shard)) break;
+  }
+  return {};
+}
+
+bool Fsck::look_at_shard(uint32_t shard) {
+  places_ = places_.of_shard(shard);
+  log_ = LogContents();
+  newest_ = index::Table();
+  copies_.clear();
+  look_at_log();
+  store_time_s_ = std::max(store_time_s_, log_.created_max_s);
+
+  scanner_.emplace(engine_, places_, secret_);
+  std::vector<FsckSegment*> newest_first;
+  for (uint32_t number = 0; number < places_.segments(); ++number) {
+    FsckSegment& segment = segment_of(number);
+    segment.shard = shard;
     segment.number = number;
     if (number >= log_.segments.size()) continue;
     segment.generation = log_.segments[number].generation;
@@ -91,15 +113,14 @@ Fault Fsck::run() {
   }
   std::sort(newest_first.begin(), newest_first.end(),
             [](const FsckSegment* a, const FsckSegment* b) { return a->generation > b->generation; });
-  steps_ = newest_first.size();
-  uint64_t done = 0;
+  steps_ += newest_first.size();
   for (FsckSegment* segment : newest_first) {
     look_at_segment(*segment);
-    if (!go_on(++done)) return {};
+    if (!go_on(++done_)) return false;
   }
   count();
   if (options_.payloads) look_at_payloads();
-  return {};
+  return report_.complete;
 }
 
 void Fsck::look_at_header(const LoadedHeader& loaded) {
@@ -124,16 +145,16 @@ void Fsck::look_at_header(const LoadedHeader& loaded) {
 void Fsck::look_at_log() {
   uint64_t flushes = 0;
   Flusher flusher(engine_, flushes);
-  RecordLog log({&engine_, &flusher, places_, secret_, 0});
+  RecordLog log({&engine_, &flusher, places_, secret_});
   (void)log.load(&log_);
-  report_.log_pages_bad = log_.pages_bad;
-  report_.tombstones = log_.tombstone_list.size();
+  report_.log_pages_bad += log_.pages_bad;
+  report_.tombstones += log_.tombstone_list.size();
   if (log_.pages_bad > 0) {
-    find(FsckKind::Damage, "record log",
+    find(FsckKind::Damage, of_shard() + "record log",
          plural(log_.pages_bad, "page") + " bad in one copy, whole in the other; the next start writes the log anew");
   }
   if (!log_.damaged && !log_.newer_records) return;
-  find(FsckKind::Loss, "record log",
+  find(FsckKind::Loss, of_shard() + "record log",
        log_.damaged ? "damaged in both copies: what was deleted is not known any more, so the next start begins empty"
                     : "has records of a newer version that may not be skipped: this version begins empty, that one would not");
   log_.tombstones.clear();
@@ -219,7 +240,7 @@ void Fsck::take(const FsckSegment& segment, const ScannedSegment& scanned, const
 void Fsck::count() {
   for (const Copy& copy : copies_) {
     if (!copy.live) continue;
-    FsckSegment& segment = report_.segments[copy.segment];
+    FsckSegment& segment = segment_of(copy.segment);
     ++segment.blocks_live;
     segment.bytes_live += copy.bytes;
     ++report_.blocks_live;
@@ -228,38 +249,42 @@ void Fsck::count() {
 }
 
 void Fsck::look_at_payloads() {
-  const uint64_t before = steps_;
-  steps_ += div_up(report_.bytes_live, MiB);
-  std::vector<uint32_t> lost(report_.segments.size());  // below the watermark
+  const uint64_t before = done_;
+  uint64_t bytes_live = 0;
+  for (const Copy& copy : copies_) bytes_live += copy.live ? copy.bytes : 0;
+  steps_ += div_up(bytes_live, MiB);
+  std::vector<uint32_t> lost(places_.segments());  // below the watermark
   PayloadChecker checker(engine_, [&](uint64_t tag, PayloadVerdict verdict) {
     const Copy& copy = copies_[tag];
     ++report_.payloads_checked;
     report_.payload_bytes += copy.bytes;
     if (verdict == PayloadVerdict::Good) return;
     ++report_.payloads_bad;
-    ++report_.segments[copy.segment].blocks_bad;
+    ++segment_of(copy.segment).blocks_bad;
     if (copy.durable) ++lost[copy.segment];
   });
   // In the order of the media.
   std::vector<uint64_t> order;
-  order.reserve(static_cast<size_t>(report_.blocks_live));
+  order.reserve(copies_.size());
   for (uint64_t i = 0; i < copies_.size(); ++i) {
     if (copies_[i].live) order.push_back(i);
   }
   std::sort(order.begin(), order.end(), [&](uint64_t a, uint64_t b) {
     return std::pair(copies_[a].segment, copies_[a].page) < std::pair(copies_[b].segment, copies_[b].page);
   });
-  uint64_t said = 0;
+  uint64_t added = 0;
   for (const uint64_t i : order) {
     const Copy& copy = copies_[i];
     checker.add(i, places_.segment(copy.segment) + uint64_t{copy.page} * kPageBytes, copy.bytes, copy.checksum);
-    if (report_.payload_bytes / MiB == said) continue;
-    said = report_.payload_bytes / MiB;
-    if (!go_on(before + said)) return;
+    added += copy.bytes;
+    if (before + added / MiB == done_) continue;
+    done_ = before + added / MiB;
+    if (!go_on(done_)) return;
   }
   checker.finish();
-  for (const FsckSegment& segment : report_.segments) {
-    const uint32_t below = lost[segment.number];
+  for (uint32_t number = 0; number < places_.segments(); ++number) {
+    const FsckSegment& segment = segment_of(number);
+    const uint32_t below = lost[number];
     if (below > 0) {
       find(FsckKind::Loss, place_of(segment),
            plural(below, "block") + " whose bytes do not fit their checksum; each is one miss and is dropped when it is read");
@@ -270,7 +295,7 @@ void Fsck::look_at_payloads() {
                " past the watermark did not arrive whole; the next start leaves them out");
     }
   }
-  (void)go_on(steps_);
+  (void)go_on(done_ = steps_);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ const char* fsck_kind_name(FsckKind kind) noexcept;
 
 struct FsckFinding {
   FsckKind kind = FsckKind::Crash;
-  std::string where;  // "segment 12"
+  std::string where;  // "segment 12"; of a store with several shards "shard 1, segment 12"
   std::string what;   // a sentence: what it is and what the next start does about it
 };
 
@@ -37,7 +37,8 @@ enum class FsckSegmentState : uint8_t { Unused, Sealed, Walked, Empty, Unreadabl
 const char* fsck_state_name(FsckSegmentState state) noexcept;
 
 struct FsckSegment {
-  uint32_t number = 0;
+  uint32_t shard = 0;
+  uint32_t number = 0;  // of the shard's
   FsckSegmentState state = FsckSegmentState::Unused;
   uint64_t generation = 0;
   uint32_t frames = 0;

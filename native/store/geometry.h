@@ -1,6 +1,8 @@
 // geometry.h — where everything lies on a device, computed from the numbers in the store header alone.
 // Invariants: places do not overlap and end with the device (checked by valid()); nothing here trusts a number from flash
 // before valid() said yes.
+// The segments are divided among the shards in equal runs; a shard counts its own from 0, and so does everything below that is
+// told a segment's number.
 // Thread: immutable.
 #pragma once
 
@@ -13,24 +15,38 @@ struct Places {
   Geometry geometry;
   uint32_t log_half_pages = 0;
   uint32_t touch_pages = 0;  // per segment
+  uint32_t shard = 0;        // whose segments are meant
 
+  Places of_shard(uint32_t number) const noexcept {
+    Places places = *this;
+    places.shard = number;
+    return places;
+  }
+  // Of one shard.
+  uint32_t segments() const noexcept { return geometry.segments / geometry.shards; }
   uint32_t segment_pages() const noexcept { return static_cast<uint32_t>(geometry.segment_bytes / kPageBytes); }
   uint64_t header(uint32_t copy) const noexcept { return copy == 0 ? 0 : geometry.device_bytes - format::kHeaderReserveBytes; }
-  uint64_t log(uint32_t copy, uint32_t shard, uint32_t half) const noexcept {
+  uint64_t log(uint32_t copy, uint32_t of_shard, uint32_t half) const noexcept {
     const uint64_t half_bytes = uint64_t{log_half_pages} * kPageBytes;
     const uint64_t start = copy == 0 ? format::kHeaderReserveBytes : header(1) - logs_bytes();
-    return start + (uint64_t{shard} * 2 + half) * half_bytes;
+    return start + (uint64_t{of_shard} * 2 + half) * half_bytes;
   }
-  uint64_t touch_map(uint32_t segment) const noexcept {
-    return format::kHeaderReserveBytes + logs_bytes() + uint64_t{segment} * touch_pages * kPageBytes;
-  }
+  uint64_t touch_map(uint32_t number) const noexcept { return touch_map_of_all(first_segment() + number); }
   uint64_t segment(uint32_t number) const noexcept {
-    return round_up(touch_map(geometry.segments), MiB) + uint64_t{number} * geometry.segment_bytes;
+    return segments_begin() + (first_segment() + number) * geometry.segment_bytes;
   }
+  uint64_t segments_end() const noexcept { return segments_begin() + geometry.segments * geometry.segment_bytes; }
   // All copies of one end: 2 halves a shard.
   uint64_t logs_bytes() const noexcept { return uint64_t{geometry.shards} * 2 * log_half_pages * kPageBytes; }
 
   bool valid() const noexcept;
+
+ private:
+  uint64_t first_segment() const noexcept { return uint64_t{shard} * segments(); }
+  uint64_t touch_map_of_all(uint64_t segment) const noexcept {
+    return format::kHeaderReserveBytes + logs_bytes() + segment * touch_pages * kPageBytes;
+  }
+  uint64_t segments_begin() const noexcept { return round_up(touch_map_of_all(geometry.segments), MiB); }
 };
 
 // The parts that follow from the geometry's own numbers when a store is made; afterwards they stand in the store header.

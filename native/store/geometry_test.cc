@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace halfstep::store {
 namespace {
 
@@ -80,6 +84,51 @@ TEST(Geometry, NumbersFromADamagedHeaderAreRefused) {
   bad = good;
   bad.geometry.block_bytes_max = 0;
   EXPECT_FALSE(bad.valid());
+}
+
+// Every byte belongs to one shard's log, map or segments, or to the header.
+TEST(Geometry, ShardsHavePlacesOfTheirOwn) {
+  for (const uint32_t shards : {1U, 2U, 3U, 16U}) {
+    Geometry geometry;
+    ASSERT_TRUE(plan_geometry(8 * GiB, 0, GiB, &geometry, shards).ok());
+    EXPECT_EQ(geometry.shards, shards);
+    EXPECT_EQ(geometry.segments % shards, 0U);
+    EXPECT_GE(geometry.segments / shards, format::kSegmentsPerShardMin);
+    const Places places = places_of(geometry);
+    ASSERT_TRUE(places.valid());
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const uint32_t copy : {0U, 1U}) ranges.emplace_back(places.header(copy), format::kHeaderReserveBytes);
+    for (uint32_t shard = 0; shard < shards; ++shard) {
+      const Places own = places.of_shard(shard);
+      EXPECT_EQ(own.segments(), geometry.segments / shards);
+      for (const uint32_t copy : {0U, 1U}) {
+        for (const uint32_t half : {0U, 1U}) {
+          ranges.emplace_back(own.log(copy, shard, half), uint64_t{own.log_half_pages} * kPageBytes);
+        }
+      }
+      for (uint32_t number = 0; number < own.segments(); ++number) {
+        ranges.emplace_back(own.touch_map(number), uint64_t{own.touch_pages} * kPageBytes);
+        ranges.emplace_back(own.segment(number), geometry.segment_bytes);
+      }
+    }
+    std::sort(ranges.begin(), ranges.end());
+    for (size_t i = 1; i < ranges.size(); ++i) ASSERT_LE(ranges[i - 1].first + ranges[i - 1].second, ranges[i].first) << i;
+    EXPECT_EQ(ranges.back().first + ranges.back().second, geometry.device_bytes);
+  }
+}
+
+TEST(Geometry, ShardsNeedRoomAndHaveABound) {
+  Geometry geometry;
+  ASSERT_TRUE(plan_geometry(140 * MiB, 0, GiB, &geometry).ok());
+  const Fault fault = plan_geometry(140 * MiB, 0, GiB, &geometry, 2);
+  EXPECT_EQ(fault.status, Code::NoSpace);
+  EXPECT_NE(fault.what.find("each of 2 shards"), std::string::npos) << fault.what;
+  EXPECT_EQ(plan_geometry(64 * GiB, 0, GiB, &geometry, 17).status, Code::Invalid);
+  EXPECT_EQ(plan_geometry(64 * GiB, 0, GiB, &geometry, 0).status, Code::Invalid);
+  ASSERT_TRUE(plan_geometry(GiB, 0, 128 * MiB, &geometry, 2).ok());
+  Places bad = places_of(geometry);
+  --bad.geometry.segments;
+  EXPECT_FALSE(bad.valid()) << "each shard has as many";
 }
 
 }  // namespace

@@ -152,6 +152,14 @@ void sign_owner(format::StoreHeader& header) {
   }
 }
 
+void begin_ownership(HeaderState& state, const Clock& clock) {
+  ++state.fixed.start_number;
+  sign_owner(state.fixed);
+  state.fixed.clean_stop = 0;
+  state.fixed.store_time_s = std::max(state.fixed.store_time_s, clock.wall_s());
+  for (format::DeviceRecord& device : state.devices) device.start_number = state.fixed.start_number;
+}
+
 std::string owner_text(const format::StoreHeader& header) {
   const std::string_view host(header.host.data(), ::strnlen(header.host.data(), header.host.size()));
   return "pid " + std::to_string(header.pid) + " on host " + std::string(host);

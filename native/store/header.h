@@ -46,6 +46,8 @@ Status decode_header(ConstBytes bytes, HeaderState* out);
 
 // Who runs this process, for the header's owner fields.
 void sign_owner(format::StoreHeader& header);
+// The next start: another start number, this process as its owner, not stopped cleanly yet.
+void begin_ownership(HeaderState& state, const Clock& clock);
 // "pid 812 on host flash3", for people.
 std::string owner_text(const format::StoreHeader& header);
 

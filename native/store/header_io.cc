@@ -109,8 +109,15 @@ Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_co
   return *bad_copies < 2 ? Status() : last;
 }
 
-HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, HeaderState& current)
-    : engine_(engine), flusher_(flusher), current_(current), image_(kReservePages), seen_(2 * kReservePages) {
+HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, const HeaderState& current, HeaderKeeper::Seat& seat,
+                           std::function<void(const HeaderState&)> adopt)
+    : engine_(engine),
+      flusher_(flusher),
+      current_(current),
+      seat_(seat),
+      adopt_(std::move(adopt)),
+      image_(kReservePages),
+      seen_(2 * kReservePages) {
   flush_.owner = this;
   flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<HeaderWriter*>(waiter.owner)->copy_written(status); };
 }
@@ -120,10 +127,18 @@ void HeaderWriter::submit(std::function<Status(HeaderState&)> change, std::funct
 }
 
 void HeaderWriter::turn() {
-  if (step_ == Step::Idle && !queue_.empty()) begin();
+  if (seat_.called()) take_news();
+  if (step_ == Step::Telling && seat_.all_know()) finish(told_);
+  if (step_ == Step::Idle && !queue_.empty() && seat_.take_pen()) begin();
+}
+
+void HeaderWriter::take_news() {
+  if (const HeaderKeeper::Snapshot next = seat_.news(); next != nullptr) adopt_(*next);
+  lost_ = lost_ || seat_.lost();
 }
 
 void HeaderWriter::begin() {
+  take_news();  // of who had the pen before
   running_ = std::move(queue_);
   queue_.clear();
   if (lost_) return finish(Code::Closed);
@@ -164,7 +179,10 @@ void HeaderWriter::checked() {
     if (seen.store_uuid != ours.store_uuid || seen.start_number == ours.start_number) continue;
     if (seen.start_number > ours.start_number || seen.sequence >= ours.sequence) lost_ = true;
   }
-  if (lost_) return finish(Code::Closed);
+  if (lost_) {
+    seat_.lose();
+    return finish(Code::Closed);
+  }
   first_copy_ = worse_copy(status, copies);
 
   next_ = current_;
@@ -202,18 +220,27 @@ void HeaderWriter::copy_written(Status status) {
   }
   // One good copy is the change on media; the other one is rewritten with the next change.
   if (copies_good_ > 0) {
-    current_ = next_;
-    return finish({});
+    return tell(std::move(next_), {});
   }
   // Either copy may hold the change all the same: its numbers are not given out again.
-  current_.fixed.sequence = next_.fixed.sequence;
-  current_.fixed.next_scope = next_.fixed.next_scope;
-  current_.fixed.next_namespace = next_.fixed.next_namespace;
-  finish(status.ok() ? Status(Code::IoError) : status);
+  HeaderState same = current_;
+  same.fixed.sequence = next_.fixed.sequence;
+  same.fixed.next_scope = next_.fixed.next_scope;
+  same.fixed.next_namespace = next_.fixed.next_namespace;
+  tell(std::move(same), status.ok() ? Status(Code::IoError) : status);
+}
+
+void HeaderWriter::tell(HeaderState next, Status status) {
+  seat_.publish(std::move(next));
+  step_ = Step::Telling;
+  told_ = status;
+  take_news();
+  if (seat_.all_know()) finish(status);
 }
 
 void HeaderWriter::finish(Status status) {
   step_ = Step::Idle;
+  seat_.give_pen();
   std::vector<Change> finished = std::move(running_);
   running_.clear();
   for (Change& change : finished) change.done(change.status.ok() ? status : change.status);

@@ -1,7 +1,8 @@
 // header_io.h — the two copies of the store header on the device: found at open, rewritten in place while serving.
 // Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed, and
 // the first is the damaged or older one, if one is. Before every rewrite both are read: another start number means that
-// another daemon owns the store, and nothing is written again.
+// another daemon owns the store, and nothing is written again. Where shards share the header, the one that has the pen writes
+// (header_keeper.h).
 // Thread: the shard's.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include "store/blocking_io.h"
 #include "store/flusher.h"
 #include "store/header.h"
+#include "store/header_keeper.h"
 #include "store/page.h"
 
 namespace halfstep::store {
@@ -29,33 +31,42 @@ Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_co
 
 class HeaderWriter {
  public:
-  HeaderWriter(io::Engine& engine, Flusher& flusher, HeaderState& current);
+  // `adopt` takes a new snapshot over, whoever wrote it.
+  HeaderWriter(io::Engine& engine, Flusher& flusher, const HeaderState& current, HeaderKeeper::Seat& seat,
+               std::function<void(const HeaderState&)> adopt);
 
-  // `change` edits a copy of the state (and may refuse); when the copy is on media it becomes the state and `done` is called.
+  // `change` edits a copy of the state (and may refuse); when the copy is on media, every shard takes it over, and then `done`
+  // is called.
   void submit(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   void turn();
   bool busy() const noexcept { return step_ != Step::Idle || !queue_.empty(); }
+  // It is another shard's turn, for the pen or to hear of a change.
+  bool waits_for_others() const noexcept { return step_ == Step::Telling || (step_ == Step::Idle && !queue_.empty()); }
   bool lost() const noexcept { return lost_; }  // another owner was seen
   uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
-  enum class Step : uint8_t { Idle, Checking, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond };
+  enum class Step : uint8_t { Idle, Checking, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond, Telling };
   struct Change {
     std::function<Status(HeaderState&)> apply;
     std::function<void(Status)> done;
     Status status;
   };
 
+  void take_news();
   void begin();
   void checked();
   void write_copy(uint32_t copy);
   void copy_written(Status status);
+  void tell(HeaderState next, Status status);
   void finish(Status status);
   static void on_request(io::Request& request);
 
   io::Engine& engine_;
   Flusher& flusher_;
-  HeaderState& current_;
+  const HeaderState& current_;
+  HeaderKeeper::Seat& seat_;
+  const std::function<void(const HeaderState&)> adopt_;
   HeaderState next_;
   std::vector<Change> queue_;
   std::vector<Change> running_;
@@ -69,6 +80,7 @@ class HeaderWriter {
   uint32_t first_copy_ = 0;  // written before the other one
   uint32_t copies_good_ = 0;
   uint64_t failures_before_ = 0;  // of the flusher, when this copy was submitted
+  Status told_;                   // what came of the change that the others are told of
   bool lost_ = false;
   uint64_t bytes_written_ = 0;
 };

@@ -27,8 +27,8 @@ bool Names::refresh(const HeaderState& header) {
   spaces_.assign(header.fixed.next_namespace, {});
   for (const StoredNamespace& n : header.namespaces) {
     Space& space = spaces_[n.record.number];
-    space.quota_bytes = n.record.quota_bytes;
-    space.pin_budget_bytes = n.record.pin_budget_bytes;
+    space.quota_bytes = share_of(n.record.quota_bytes, header.fixed.shards);
+    space.pin_budget_bytes = n.record.pin_budget_bytes / std::max(header.fixed.shards, 1U);
     space.default_ttl_s = n.record.default_ttl_s;
     space.sliding = (n.record.flags & format::kNamespaceSliding) != 0;
     // A quota that was lowered, or that a restart finds broken, is swept for; one under way goes on.

@@ -2,7 +2,8 @@
 // It also keeps the namespaces' accounts: bytes of live blocks in frames, of blocks that are not in a frame yet (being filled
 // or waiting), and of blocks with a persistent hold.
 // Invariants: a scope is alive if and only if the header on media lists it; layouts stay at their address while alive; a
-// namespace's account is the sum of its living scopes', so that a retired scope stops counting at once.
+// namespace's account is the sum of its living scopes', so that a retired scope stops counting at once. Quotas and pin budgets
+// are the store's: of several shards each has an equal share, so that together they never have more.
 // Thread: the shard's.
 #pragma once
 

@@ -238,7 +238,7 @@ void BlockReader::checked() {
   format::Entry named;  // as the frame's header says it, if that can be read
   for (uint32_t p = 0; check_.error == 0 && p < check_.bytes / kPageBytes; ++p) {
     format::PageHeader header;
-    const PageAddress address{0, 0, segment.number, frame_page_of(block) + p, segment.generation};
+    const PageAddress address{0, core_.places.shard, segment.number, frame_page_of(block) + p, segment.generation};
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry entry = entry_at(frame_header_.page(p), i);

@@ -37,7 +37,7 @@ bool is_life(const format::Record& record) noexcept {
 }  // namespace
 
 RecordLog::RecordLog(const Setup& setup)
-    : setup_(setup), segments_(setup.places.geometry.segments), life_(setup.secret), buffer_(format::kRecordBatchPagesMax) {
+    : setup_(setup), segments_(setup.places.segments()), life_(setup.secret), buffer_(format::kRecordBatchPagesMax) {
   for (io::Request& request : requests_) {
     request.op = io::Op::Write;
     request.owner = this;
@@ -59,7 +59,7 @@ void RecordLog::seal(Bytes page, uint32_t half, uint32_t place, uint32_t batch, 
   header.generation = epoch_;
   header.sequence = sequence_;
   header.created_s = store_time_s_;
-  header.shard = setup_.shard;
+  header.shard = setup_.places.shard;
   header.segment = half;
   header.place = place;
   header.frame = batch;
@@ -78,7 +78,7 @@ Status RecordLog::format_now() {
   buffer_.clear();
   seal(buffer_.page(0), 0, 0, 0, 0, format::kPageSnapshot, 0, 1);
   BlockingIo io(*setup_.engine);
-  for (uint32_t copy = 0; copy < 2; ++copy) io.add_write(setup_.places.log(copy, setup_.shard, 0), buffer_.page(0));
+  for (uint32_t copy = 0; copy < 2; ++copy) io.add_write(setup_.places.log(copy, setup_.places.shard, 0), buffer_.page(0));
   if (const Status status = io.run(); !status.ok()) return status;
   return io.flush();
 }
@@ -117,7 +117,7 @@ class RecordLog::HalfReader {
   // The genuine page of this place with the highest epoch. `both`: the two copies agree about it.
   bool open(uint32_t place, format::PageHeader* header, ConstBytes* page, bool* both) {
     load(place / kChunkPages * kChunkPages);
-    const PageAddress address{0, log_.setup_.shard, half_, place, 0};
+    const PageAddress address{0, log_.setup_.places.shard, half_, place, 0};
     format::PageHeader seen[2];
     bool good[2];
     for (uint32_t copy = 0; copy < 2; ++copy) {
@@ -141,7 +141,7 @@ class RecordLog::HalfReader {
     from_ = from;
     const uint32_t pages = std::min(kChunkPages, log_.half_pages() - from);
     for (uint32_t copy = 0; copy < 2; ++copy) {
-      const uint64_t offset = log_.setup_.places.log(copy, log_.setup_.shard, half_) + uint64_t{from} * kPageBytes;
+      const uint64_t offset = log_.setup_.places.log(copy, log_.setup_.places.shard, half_) + uint64_t{from} * kPageBytes;
       if (io_.read(offset, buffers_[copy].bytes().first(size_t{pages} * kPageBytes)).ok()) continue;
       for (uint32_t p = 0; p < pages; ++p) {  // one bad sector must not hide its neighbours
         if (!io_.read(offset + uint64_t{p} * kPageBytes, buffers_[copy].page(p)).ok()) {
@@ -397,7 +397,7 @@ void RecordLog::write_pages(uint32_t half, uint32_t place, uint32_t pages) {
   pages_written_ += pages;
   for (uint32_t copy = 0; copy < 2; ++copy) {
     io::Request& request = requests_[copy];
-    request.offset = setup_.places.log(copy, setup_.shard, half) + uint64_t{place} * kPageBytes;
+    request.offset = setup_.places.log(copy, setup_.places.shard, half) + uint64_t{place} * kPageBytes;
     request.data = buffer_.bytes().data();
     request.bytes = pages * kPageBytes;
     setup_.engine->submit(request);

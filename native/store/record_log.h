@@ -57,7 +57,6 @@ class RecordLog {
     Flusher* flusher = nullptr;
     Places places;
     HashKey secret;
-    uint32_t shard = 0;
     // Whether a block may be there, in frames or in memory, that was born before `sequence`. Null: all are.
     bool (*alive)(void* owner, const IndexKey& key, uint64_t sequence) = nullptr;
     void* alive_owner = nullptr;

@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint32_t copy = (input[0] >> 1) & 1U;
     (void)!io.write(places.log(copy, 0, header.segment) + uint64_t{header.place} * kPageBytes, buffer.page(0)).ok();
   }
-  RecordLog log({&engine, &flusher, places, secret, 0});
+  RecordLog log({&engine, &flusher, places, secret});
   LogContents contents;
   (void)!log.load(&contents).ok();
   if (contents.segments.size() != geometry.segments) std::abort();

@@ -21,7 +21,8 @@ IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, en
 
 }  // namespace
 
-Recovery::Recovery(Core& core, RecoveryReport* report) : core_(core), report_(*report), io_(core.engine), check_(core.engine) {
+Recovery::Recovery(Core& core, RecoveryReport* report)
+    : core_(core), report_(*report), io_(core.engine), flush_failures_before_(core.flusher.failures()), check_(core.engine) {
   frame_io_.op = io::Op::Read;
   frame_io_.data = frame_header_.bytes().data();
   frame_io_.owner = this;
@@ -110,7 +111,7 @@ void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
     }
     (void)io_.run();
     for (uint32_t i = 0; i < some.size(); ++i) {
-      const PageAddress address{0, 0, some[i], place, core_.catalog.segment(some[i]).generation};
+      const PageAddress address{0, core_.places.shard, some[i], place, core_.catalog.segment(some[i]).generation};
       format::PageHeader tail;
       if (reads[i]->error != 0) continue;
       if (!open_page(core_.page_secret, pages.page(i), format::PageKind::FooterTail, address, &tail).ok()) continue;
@@ -144,8 +145,8 @@ void Recovery::seal(Segment& segment) {
   if (!flush()) return;
   segment.durable_page = segment.next_page;
   // With the sequence of its newest frame: a segment is as old as its frames, not as its footer.
-  FooterBuilder builder(core_.page_secret, 0, core_.catalog, segment, core_.places.segment_pages(), segment.newest_frame,
-                        core_.store_time_s());
+  FooterBuilder builder(core_.page_secret, core_.places.shard, core_.catalog, segment, core_.places.segment_pages(),
+                        segment.newest_frame, core_.store_time_s());
   if (builder.first_place() < segment.next_page) return;
   PageBuffer pages(builder.pages());
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;
@@ -421,7 +422,7 @@ bool Recovery::settle_doubt(const format::Entry& entry) {
     if (newer_ == Verdict::Open) {
       // The page of its frame is damaged: the segment's other word for it.
       if (roll_read_ == nullptr) {
-        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret, 0);
+        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret);
       }
       roll_read_->begin(known_.location.segment, core_.catalog.segment(known_.location.segment).generation, &roll_);
       doubt_ = Doubt::BirthByRoll;
@@ -449,7 +450,7 @@ Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry) const {
   const uint32_t first = known_.location.page - std::min(known_.pages_back, known_.location.page);
   for (uint32_t p = 0; p < frame_io_.bytes / kPageBytes; ++p) {
     format::PageHeader header;
-    const PageAddress address{0, 0, segment.number, first + p, segment.generation};
+    const PageAddress address{0, core_.places.shard, segment.number, first + p, segment.generation};
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry there = entry_at(frame_header_.page(p), i);

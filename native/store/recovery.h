@@ -74,7 +74,8 @@ class Recovery {
 
   // After one that failed no later one tells what is on media.
   bool flush() {
-    flush_failed_ = flush_failed_ || !io_.flush().ok();
+    if (!io_.flush().ok()) core_.flusher.note_failure();
+    flush_failed_ = flush_failed_ || core_.flusher.failures() != flush_failures_before_;
     return !flush_failed_;
   }
   void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
@@ -92,6 +93,7 @@ class Recovery {
   index::Table pinned_;                    // keys that the log pins -> birth of the block that was published
   uint64_t sequence_max_ = 0;
   bool flush_failed_ = false;
+  const uint64_t flush_failures_before_;
   bool served_ = false;  // begin() has ended
   bool waits_ = false;
   bool done_ = false;

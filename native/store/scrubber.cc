@@ -20,7 +20,7 @@ uint64_t Scrubber::auto_rate(uint64_t bytes) noexcept { return std::clamp(bytes 
 Scrubber::Scrubber(Core& core)
     : core_(core),
       rate_bytes_per_s_(core.options.scrub_bytes_per_s == kScrubAuto
-                            ? auto_rate(core.places.geometry.segment_bytes * core.places.geometry.segments)
+                            ? auto_rate(core.places.geometry.segment_bytes * core.places.segments())
                             : core.options.scrub_bytes_per_s),
       due_us_(core.clock.now_us()),
       verified_since_us_(core.clock.now_us()) {}
@@ -161,7 +161,7 @@ void Scrubber::footer_bad(uint32_t pages) noexcept {
 void Scrubber::take_tail() {
   const uint32_t pages = core_.places.segment_pages();
   format::PageHeader tail;
-  const PageAddress address{0, 0, at_.segment, pages - 1, at_.generation};
+  const PageAddress address{0, core_.places.shard, at_.segment, pages - 1, at_.generation};
   bool good = request_.error == 0 &&
               open_page(core_.page_secret, buffers_[0].page(0), format::PageKind::FooterTail, address, &tail).ok();
   if (!good && try_again()) return;
@@ -186,7 +186,7 @@ void Scrubber::take_footer() {
   for (uint32_t p = 0; p < footer_taken_; ++p) {
     const uint32_t number = footer_done_ + p;
     const auto kind = number < entry_pages_ ? format::PageKind::FooterEntries : format::PageKind::FooterKeys;
-    const PageAddress address{0, 0, at_.segment, footer_first_ + number, at_.generation};
+    const PageAddress address{0, core_.places.shard, at_.segment, footer_first_ + number, at_.generation};
     format::PageHeader header;
     page_good_[p] = request_.error == 0 && open_page(core_.page_secret, buffers_[0].page(p), kind, address, &header).ok();
     bad += page_good_[p] ? 0 : 1;

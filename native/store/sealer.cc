@@ -30,7 +30,7 @@ void Sealer::turn(Streams& streams) {
       continue;
     }
     segment_ = &segment;
-    builder_.emplace(core_.page_secret, 0, core_.catalog, segment, core_.places.segment_pages(), core_.draw(),
+    builder_.emplace(core_.page_secret, core_.places.shard, core_.catalog, segment, core_.places.segment_pages(), core_.draw(),
                      core_.store_time_s());
     return write_next();
   }

@@ -5,7 +5,7 @@
 namespace halfstep::store {
 
 SegmentLoader::SegmentLoader(Core& core)
-    : core_(core), read_(core.engine, core.places, core.page_secret, 0), window_(kTouchWindowPages) {
+    : core_(core), read_(core.engine, core.places, core.page_secret), window_(kTouchWindowPages) {
   io_.op = io::Op::Read;
   io_.data = window_.bytes().data();
   io_.owner = this;

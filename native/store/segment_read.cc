@@ -2,8 +2,8 @@
 
 namespace halfstep::store {
 
-SegmentRead::SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard)
-    : engine_(engine), scan_(places, secret, shard) {
+SegmentRead::SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret)
+    : engine_(engine), scan_(places, secret) {
   io_.op = io::Op::Read;
   io_.owner = this;
   io_.complete = [](io::Request& request) { static_cast<SegmentRead*>(request.owner)->landed(); };

@@ -9,7 +9,7 @@ namespace halfstep::store {
 
 class SegmentRead {
  public:
-  SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard);
+  SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret);
   SegmentRead(const SegmentRead&) = delete;  // its request points into it
   SegmentRead& operator=(const SegmentRead&) = delete;
 

@@ -40,8 +40,8 @@ bool entry_is_sane(const format::Entry& e, uint32_t segment_pages) noexcept {
   return shape_of(e).extent_bytes() <= pages_max * kPageBytes;
 }
 
-SegmentScan::SegmentScan(const Places& places, const HashKey& secret, uint32_t shard)
-    : places_(places), secret_(secret), shard_(shard), window_(kWindowPages), unreadable_(kWindowPages) {}
+SegmentScan::SegmentScan(const Places& places, const HashKey& secret)
+    : places_(places), secret_(secret), window_(kWindowPages), unreadable_(kWindowPages) {}
 
 void SegmentScan::begin(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out) {
   number_ = number;

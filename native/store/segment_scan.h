@@ -30,7 +30,7 @@ struct ScannedSegment : Roll {
 // Sans I/O: says which pages it has to see next, and goes on as far as these go.
 class SegmentScan {
  public:
-  SegmentScan(const Places& places, const HashKey& secret, uint32_t shard);
+  SegmentScan(const Places& places, const HashKey& secret);
 
   // `frames_alone`: whatever the footer says.
   void begin(uint32_t number, uint64_t generation, bool frames_alone, ScannedSegment* out);
@@ -65,14 +65,13 @@ class SegmentScan {
   void look_again(uint32_t start) noexcept;
   uint32_t take_frame(uint32_t place, const format::PageHeader& found);
   bool frame_page(uint32_t place, format::PageHeader* header) const;
-  PageAddress address(uint32_t place) const noexcept { return {0, shard_, number_, place, generation_}; }
+  PageAddress address(uint32_t place) const noexcept { return {0, places_.shard, number_, place, generation_}; }
 
   static constexpr uint32_t kWindowPages = 256;
   static constexpr uint32_t kNowhere = UINT32_MAX;
   static_assert(format::kFrameHeaderPagesMax <= kWindowPages);
   Places places_;
   HashKey secret_;
-  uint32_t shard_;
   uint32_t number_ = 0;
   uint64_t generation_ = 0;
   Step step_ = Step::Done;
@@ -95,8 +94,7 @@ class SegmentScan {
 // The same, waiting for what it reads: for open() and for fsck.
 class SegmentScanner {
  public:
-  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret, uint32_t shard)
-      : io_(engine), scan_(places, secret, shard) {}
+  SegmentScanner(io::Engine& engine, const Places& places, const HashKey& secret) : io_(engine), scan_(places, secret) {}
 
   void scan(uint32_t number, uint64_t generation, ScannedSegment* out) { run(number, generation, false, out); }
   // By its frames alone, whatever its footer says.

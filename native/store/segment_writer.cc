@@ -223,6 +223,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   header.generation = segment.generation;
   header.sequence = core_.draw();
   header.created_s = core_.store_time_s();
+  header.shard = core_.places.shard;
   header.segment = segment.number;
   header.frame = segment.frames;
   header.page_count = header_pages;

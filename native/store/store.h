@@ -16,6 +16,7 @@
 // Thread: the shard's. Completions run from turn() or, where said, from inside the call.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -202,12 +203,14 @@ struct Listing {
 struct Geometry {
   uint64_t device_bytes = 0;
   uint64_t segment_bytes = 0;
-  uint32_t segments = 0;
+  uint32_t segments = 0;  // of all shards
   uint32_t shards = 1;
   uint32_t block_bytes_max = 0;
 };
-// What format() would make of a device of this size; Fault names the smallest size that works.
-Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out);
+// What format() would make of a device of this size, and with a write buffer a shard of this one; Fault names the smallest size
+// that works.
+Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t write_buffer_bytes, Geometry* out,
+                    uint32_t shards = 1);
 
 struct NamespaceInfo {
   std::string name;
@@ -299,16 +302,38 @@ struct Options {
   uint32_t events_max = 65'536;  // that are remembered (events.h), about 112 bytes each
 };
 
+// What one of several shards gets of what the whole store is allowed; never 0, which means something else, of more than 0.
+constexpr uint64_t share_of(uint64_t whole, uint32_t shards) noexcept {
+  return whole == 0 ? 0 : std::max<uint64_t>(whole / std::max(shards, 1U), 1);
+}
+// Rates, budgets and memory.
+Options share_of(Options whole, uint32_t shards) noexcept;
+
+class HeaderKeeper;
+
+// One shard of a store that has several: what it shares with the others, which one it is, and what wakes its thread when the
+// others have changed the store's header (any thread calls it). `yield`: where one thread drives several shards, the others'
+// turns, for one that can only go on after them; null: it sleeps.
+struct ShardPlace {
+  std::shared_ptr<HeaderKeeper> keeper;
+  uint32_t number = 0;
+  std::function<void()> wake;
+  std::function<void()> yield;
+};
+
 class Store {
  public:
-  // Writes an empty store over device 0 of the engine, from nothing: geometry, secret, namespace "default". Blocking.
-  // `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
+  // Writes an empty store, of all its shards, over device 0 of the engine, from nothing: geometry, secret, namespace "default".
+  // Blocking. `random` makes the secret: the operating system's, unless a run has to be repeated bit by bit.
   static Fault format(io::Engine& engine, Arena& arena, const Clock& clock, const Geometry& geometry,
                       const std::function<Status(Bytes)>& random = system_random);
   // Reads the header, takes ownership (start number), recovers, or begins to. Blocking; never refuses for bad media.
   // `why_refused` of the Fault: not a store, a newer format, or another owner took it.
   static Fault open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
                     std::unique_ptr<Store>* out);
+  // The same for one shard of several. `options` are the whole store's.
+  static Fault open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
+                          const ShardPlace& place, std::unique_ptr<Store>* out);
   virtual ~Store() = default;
 
   virtual const Geometry& geometry() const noexcept = 0;

@@ -29,11 +29,13 @@ namespace halfstep::store {
 
 class StoreImpl final : public Store {
  public:
-  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, HeaderState header,
+  StoreImpl(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options, const ShardPlace& place,
             std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
-      : core_(engine, slots, clock, options, std::move(header), std::move(index)),
+      : seat_(place.keeper, place.wake),
+        yield_(place.yield),
+        core_(engine, slots, clock, options, *seat_.first(), place, std::move(index)),
         policy_(std::move(policy)),
-        header_writer_(engine, core_.flusher, core_.header),
+        header_writer_(engine, core_.flusher, core_.header, seat_, [this](const HeaderState& next) { adopt_header(next); }),
         reader_(core_),
         stager_(core_, reader_),
         rolls_(core_),
@@ -107,6 +109,7 @@ class StoreImpl final : public Store {
   bool present(const Extent& dirty) noexcept;
   std::vector<RetiredScope> living_scopes() const;
   void note_cleared(std::span<const RetiredScope> before);
+  void adopt_header(const HeaderState& next);
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   bool absent_remove_due() const noexcept {
     return !absent_removes_.empty() && absent_removes_.front().tombstones_before <= core_.log.tombstones_answered();
@@ -127,6 +130,8 @@ class StoreImpl final : public Store {
     return kThrottledRecovery;
   }
 
+  HeaderKeeper::Seat seat_;
+  const std::function<void()> yield_;
   Core core_;
   std::unique_ptr<Recovery> recovery_;  // while it goes on
   std::unique_ptr<ReclaimPolicy> policy_;
@@ -146,8 +151,6 @@ class StoreImpl final : public Store {
   Scrubber scrubber_;
   uint64_t header_bytes_counted_ = 0;
   RecoveryReport report_;
-  // As `names` has them: those that a change has deleted, too, until it is told.
-  std::vector<StoredNamespace> known_namespaces_;
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;
   // Removes of blocks that were not there: answered when all tombstones before them are on media.

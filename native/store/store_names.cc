@@ -57,23 +57,23 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
 void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
   header_writer_.submit(
       [this, change = std::move(change)](HeaderState& state) {
-        state.fixed.store_time_s = core_.store_time_s();
+        state.fixed.store_time_s = std::max(state.fixed.store_time_s, core_.store_time_s());
         return change(state);
       },
-      [this, done = std::move(done)](Status status) {
-        const std::vector<RetiredScope> before = living_scopes();
-        if (core_.names.refresh(core_.header)) {
-          note_cleared(before);
-          sweeper_.want_pass();
-        }
-        known_namespaces_ = core_.header.namespaces;
-        done(status);
-      });
+      std::move(done));
+}
+
+void StoreImpl::adopt_header(const HeaderState& next) {
+  const std::vector<RetiredScope> before = living_scopes();
+  core_.header = next;
+  if (!core_.names.refresh(core_.header)) return;
+  note_cleared(before);
+  sweeper_.want_pass();
 }
 
 ScopeName StoreImpl::name_of(uint32_t scope) const {
   if (core_.names.alive(scope)) {
-    for (const StoredNamespace& n : known_namespaces_) {
+    for (const StoredNamespace& n : core_.header.namespaces) {
       if (n.record.number == core_.names.namespace_of(scope)) return {n.name, core_.names.layout(scope)->id()};
     }
   }

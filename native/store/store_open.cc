@@ -9,26 +9,29 @@
 namespace halfstep::store {
 namespace {
 
-void start_here(HeaderState& state, const Clock& clock) {
-  ++state.fixed.start_number;
-  sign_owner(state.fixed);
-  state.fixed.clean_stop = 0;
-  state.fixed.store_time_s = std::max(state.fixed.store_time_s, clock.wall_s());
-  for (format::DeviceRecord& device : state.devices) device.start_number = state.fixed.start_number;
-}
-
 // Blocks are 256 KiB and larger where flash is large. A small store can afford to know a block for every page.
 constexpr uint64_t kMeanBlockBytes = 256 * KiB;
 constexpr uint64_t kSmallIndexBytes = 16 * MiB;
 
+// What one shard takes.
 uint64_t index_bytes_of(const Options& options, const format::StoreHeader& header) noexcept {
-  if (options.index_bytes != 0) return options.index_bytes;
-  const uint64_t capacity = header.segments * header.segment_bytes;
+  if (options.index_bytes != 0) return share_of(options.index_bytes, header.shards);
+  const uint64_t capacity = header.segments / header.shards * header.segment_bytes;
   return std::max(index::BlockIndex::bytes_for(capacity / kMeanBlockBytes),
-                  std::min(index::BlockIndex::bytes_for(capacity / kPageBytes), kSmallIndexBytes));
+                  std::min(index::BlockIndex::bytes_for(capacity / kPageBytes), share_of(kSmallIndexBytes, header.shards)));
 }
 
 }  // namespace
+
+Options share_of(Options whole, uint32_t shards) noexcept {
+  whole.holds_max = share_of(whole.holds_max, shards);
+  whole.index_bytes = share_of(whole.index_bytes, shards);
+  whole.rewrite_bytes_per_day = share_of(whole.rewrite_bytes_per_day, shards);
+  whole.discard_bytes_per_s = share_of(whole.discard_bytes_per_s, shards);
+  if (whole.scrub_bytes_per_s != kScrubAuto) whole.scrub_bytes_per_s = share_of(whole.scrub_bytes_per_s, shards);
+  whole.events_max = static_cast<uint32_t>(share_of(whole.events_max, shards));
+  return whole;
+}
 
 Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geometry& geometry,
                     const std::function<Status(Bytes)>& random) {
@@ -39,8 +42,6 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
                                std::to_string(geometry.segment_bytes) + " bytes do not fit " +
                                std::to_string(geometry.device_bytes) + " bytes; let plan_geometry() choose"};
   }
-  if (geometry.shards != 1)
-    return {Code::Unsupported, "shards=" + std::to_string(geometry.shards) + ": this build formats one"};
   format::StoreHeader& f = state.fixed;
   f.device_bytes = geometry.device_bytes;
   f.segment_bytes = geometry.segment_bytes;
@@ -58,14 +59,16 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
   StoredNamespace& space = state.namespaces.emplace_back();
   space.name = "default";
   space.record.number = f.next_namespace++;
-  start_here(state, clock);
+  begin_ownership(state, clock);
   f.clean_stop = 1;
 
-  // The log first: with the header the store exists.
+  // The logs first: with the header the store exists.
   Flusher flusher(engine, f.sequence);
-  RecordLog log({&engine, &flusher, places, state.page_secret(), 0});
-  if (const Status status = log.format_now(); !status.ok()) {
-    return {status, "record log: " + errno_name(status.detail()) + " while writing an empty one"};
+  for (uint32_t shard = 0; shard < geometry.shards; ++shard) {
+    RecordLog log({&engine, &flusher, places.of_shard(shard), state.page_secret()});
+    if (const Status status = log.format_now(); !status.ok()) {
+      return {status, "record log: " + errno_name(status.detail()) + " while writing an empty one"};
+    }
   }
   f.sequence = 0;
   uint32_t bad_copies = 0;
@@ -78,35 +81,32 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
 
 Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
                   std::unique_ptr<Store>* out) {
-  LoadedHeader loaded;
-  std::unique_ptr<ReclaimPolicy> policy;
-  if (Fault fault = load_header(engine, &loaded); !fault.ok()) return fault;
-  if (loaded.state.fixed.shards != 1) {
-    return {Code::Unsupported, "shards=" + std::to_string(loaded.state.fixed.shards) + ": this build serves one"};
+  ShardPlace place;
+  if (Fault fault = HeaderKeeper::load(engine, &place.keeper); !fault.ok()) return fault;
+  if (const uint32_t shards = place.keeper->shards(); shards != 1) {
+    return {Code::Unsupported, "shards=" + std::to_string(shards) + ": one shard of several is opened by open_shard()"};
   }
-  const PolicySetup setup{loaded.state.fixed.segments, options.rewrite_share, options.rewrite_bytes_per_day};
+  return open_shard(engine, slots, clock, options, place, out);
+}
+
+Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
+                        const ShardPlace& place, std::unique_ptr<Store>* out) {
+  const HeaderKeeper::Snapshot header = place.keeper->newest();
+  const format::StoreHeader& f = header->fixed;
+  std::unique_ptr<ReclaimPolicy> policy;
+  const PolicySetup setup{f.segments / f.shards, options.rewrite_share, share_of(options.rewrite_bytes_per_day, f.shards)};
   if (Fault fault = make_policy(options.policy, setup, &policy); !fault.ok()) return fault;
   std::unique_ptr<index::BlockIndex> index;
-  if (Fault fault = index::BlockIndex::create(index_bytes_of(options, loaded.state.fixed), &index); !fault.ok()) return fault;
-  start_here(loaded.state, clock);
-  uint32_t bad_copies = 0;
-  if (const Status status = write_header_now(engine, loaded.state, &bad_copies); !status.ok()) {
-    return {status, "store header: " + errno_name(status.detail()) + " at both ends while taking ownership"};
-  }
-  auto store =
-      std::make_unique<StoreImpl>(engine, slots, clock, options, std::move(loaded.state), std::move(policy), std::move(index));
-  if (loaded.copy_bad[0] || loaded.copy_bad[1]) {
-    store->report().notes.push_back(std::string("store header: the copy at the ") + (loaded.copy_bad[0] ? "start" : "end") +
-                                    " was damaged or stale; written anew from the other one");
-  }
-  if (bad_copies > 0) store->report().notes.push_back("store header: one copy cannot be written; replace the device");
+  if (Fault fault = index::BlockIndex::create(index_bytes_of(options, f), &index); !fault.ok()) return fault;
+  if (Fault fault = place.keeper->start(engine, clock); !fault.ok()) return fault;
+  auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, place, std::move(policy), std::move(index));
+  store->report().notes = place.keeper->take_notes();
   store->begin_recovery();
   *out = std::move(store);
   return {};
 }
 
 void StoreImpl::begin_recovery() {
-  known_namespaces_ = core_.header.namespaces;
   recovery_ = std::make_unique<Recovery>(core_, &report_);
   recovery_->begin();
   if (recovery_->go_on(core_.options.recover_before_us)) end_recovery();
@@ -173,6 +173,10 @@ Status StoreImpl::close() {
       continue;
     }
     core_.engine.flush_submissions();
+    if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others()) {
+      yield_ ? yield_() : seat_.wait_called();
+      continue;
+    }
     turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
     core_.engine.wait();
     core_.engine.poll();
@@ -182,7 +186,8 @@ Status StoreImpl::close() {
   if (header_writer_.lost()) return Code::Closed;
   BlockingIo io(core_.engine);
   if (const Status status = io.flush(); !status.ok()) return status;
-  const bool clean = streams_.idle() && core_.all_buried();
+  bool clean = streams_.idle() && core_.all_buried();
+  if (!seat_.leave(&clean)) return {};  // the last one writes it down
   Status written;
   bool done = false;
   change_header(

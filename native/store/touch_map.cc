@@ -11,8 +11,8 @@ constexpr uint64_t kBudgetShare = 100;  // one of so many bytes
 constexpr uint64_t kPagesPerPassMin = 16;
 constexpr uint64_t kDayUs = 86'400'000'000;
 
-PageAddress address_of(const Segment& segment, uint32_t page) noexcept {
-  return {0, 0, segment.number, page, segment.generation};
+PageAddress address_of(const Core& core, const Segment& segment, uint32_t page) noexcept {
+  return {0, core.places.shard, segment.number, page, segment.generation};
 }
 
 }  // namespace
@@ -138,6 +138,7 @@ void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
   header.generation = segment.generation;
   header.sequence = core_.sequence;
   header.created_s = touched_s_;
+  header.shard = core_.places.shard;
   header.segment = segment.number;
   header.place = header.page = page;
   header.page_count = core_.places.touch_pages;
@@ -159,7 +160,7 @@ void take_touches(const Core& core, const Segment& segment, uint32_t first, Cons
   for (uint32_t p = 0; p < pages.size() / kPageBytes; ++p) {
     format::PageHeader header;
     const ConstBytes page = pages.subspan(size_t{p} * kPageBytes, kPageBytes);
-    const PageAddress address = address_of(segment, first + p);
+    const PageAddress address = address_of(core, segment, first + p);
     if (!open_page(core.page_secret, page, format::PageKind::TouchMap, address, &header).ok()) continue;
     out->newest = std::max<uint64_t>(out->newest, header.frame);
     out->written_s[first + p] = header.created_s;

@@ -35,7 +35,24 @@ class Config:
     def segment_bytes(self, arg: int, /) -> None: ...
 
     @property
-    def arena_bytes(self) -> int: ...
+    def shards(self) -> int:
+        """Of a store that has to be made; 0: as many as it has, 1 for a new one."""
+
+    @shards.setter
+    def shards(self, arg: int, /) -> None: ...
+
+    @property
+    def cores(self) -> list[int]:
+        """
+        Shard n runs on core n of the list, which is gone round; empty: where the kernel likes.
+        """
+
+    @cores.setter
+    def cores(self, arg: Sequence[int], /) -> None: ...
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of all shards together."""
 
     @arena_bytes.setter
     def arena_bytes(self, arg: int, /) -> None: ...
@@ -154,12 +171,13 @@ class Server:
 
     def metrics(self) -> dict[str, Any]:
         """
-        counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.
+        Of all shards together: counters and gauges as (name, labels, value); latency_bounds_us; latencies as command, counts, sum_us.
         """
 
-    def poll_events(self, after: int, limit: int = 1000) -> dict[str, Any]:
+    def poll_events(self, after: int, limit: int = 1000, shard: int = 0) -> dict[str, Any]:
         """
-        What came and went after event number `after` (0: from the oldest remembered on), at most `limit` events.
+        What came and went in one shard after its event number `after` (0: from the oldest remembered on), at most
+        `limit` events.
 
         last: what to pass next time. lost: events in between that nobody can tell of any more. foreign: `after` is of
         another start. events: number, time_s, kind, reason, namespace, layout_id; component, block_bytes, key (None:

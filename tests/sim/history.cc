@@ -154,6 +154,14 @@ void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
   if ((p->faults & bit_of(FaultKind::DiscardError)) != 0) p->chances.discard_error_chance = chance;
 }
 
+// The same. A scrub is looked at by places and events, and those are told of one shard alone.
+void add_shards(History& history) {
+  Prng prng(history.seed ^ 0x53484152);
+  if (!prng.chance(0.3)) return;
+  history.profile.shards = static_cast<uint32_t>(2 + prng.below(2));
+  history.profile.scrub_bytes_per_s = 0;
+}
+
 Op make_expire(Prng& prng, const Profile& profile) {
   Op expire;
   expire.kind = OpKind::Expire;
@@ -308,15 +316,17 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     if (!full && ttls && extras.chance(0.06)) history.ops.push_back(make_expire(extras, history.profile));
   }
   add_scrubs(history);
+  add_shards(history);
   add_uses(history);
   add_stages(history);
   return history;
 }
 
 std::string text_of(const Profile& p) {
-  std::string text = std::to_string(p.segments) + " segments, arena " + std::to_string(p.arena_bytes / MiB) + " MiB, " +
-                     std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " +
-                     std::to_string(p.layouts) + " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache");
+  std::string text = p.shards == 1 ? "" : std::to_string(p.shards) + " shards, each ";
+  text += std::to_string(p.segments) + " segments, arena " + std::to_string(p.arena_bytes / MiB) + " MiB, " +
+          std::to_string(p.keys) + " keys in " + std::to_string(p.namespaces) + " namespaces of " + std::to_string(p.layouts) +
+          " layouts, " + (p.volatile_cache ? "volatile cache" : "no cache");
   if (p.sliding_ttl_s != 0) text.append(", ends slide by ").append(std::to_string(p.sliding_ttl_s)).append(" s");
   if (p.serves_while_recovering) text += ", serves while it recovers";
   if (p.scrub_bytes_per_s != 0) text += ", scrubbed";

@@ -85,7 +85,8 @@ inline constexpr uint32_t kNamespacesMax = 3;
 inline constexpr uint32_t kLayoutsMax = 2;
 
 struct Profile {
-  uint32_t segments = 6;
+  uint32_t shards = 1;
+  uint32_t segments = 6;  // of each shard
   uint64_t arena_bytes = 4 * MiB;
   bool volatile_cache = true;
   uint32_t keys = 24;

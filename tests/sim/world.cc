@@ -225,6 +225,8 @@ void World::get(uint32_t first, uint32_t count, uint32_t turns_pinned) {
   for (uint32_t i = 0; i < std::min<size_t>(count, keys.size()); ++i) {
     Key& key = keys[(first + i) % keys.size()];
     if (!usable(key)) continue;
+    // A window is of one shard.
+    if (!window.empty() && !same_shard(key.index_key, window.front()->key)) continue;
     ReadInFlight& flight = *flights.emplace_back(std::make_unique<ReadInFlight>());
     flight.world = this;
     flight.key = &key;

@@ -13,6 +13,7 @@
 
 #include "sim/process.h"
 #include "sim/run.h"
+#include "sim/sharded_store.h"
 #include "store/explain.h"
 
 namespace halfstep::sim {
@@ -68,6 +69,9 @@ class World {
   void release(const Op& op);
   void release_all(uint64_t owner);
   store::Change& release_of(uint64_t owner, const store::IndexKey& key);
+  bool same_shard(const store::IndexKey& a, const store::IndexKey& b) const noexcept {
+    return shard_of(a, history_.profile.shards) == shard_of(b, history_.profile.shards);
+  }
   bool usable(const Key& key) const noexcept { return key.scope != 0 && !spaces_[key.name_space].deleting; }
   void forget_answered();
   void pump(uint64_t us);
@@ -95,6 +99,7 @@ class World {
 
   // Processes
   void open(uint64_t salt);
+  halfstep::Fault open_store();
   bool refusal_excused(uint64_t hits_before) const noexcept;
   void close(uint64_t salt);
   void bury_process();

@@ -1,7 +1,9 @@
 // world_process.cc — how the store's processes of a run begin and end.
 #include <algorithm>
 #include <map>
+#include <utility>
 
+#include "sim/sharded_store.h"
 #include "sim/world.h"
 
 namespace halfstep::sim {
@@ -12,16 +14,16 @@ constexpr uint64_t kEventsInOpen = 120;
 constexpr uint64_t kEventsInRecovery = 30;  // what open() has left of it
 
 // One arena of each size for all runs of the process: mapping one costs more than a short run.
-Arena& arena_of(uint64_t bytes) {
-  static std::map<uint64_t, std::unique_ptr<Arena>> arenas;
-  std::unique_ptr<Arena>& arena = arenas[bytes];
+Arena& arena_of(uint64_t bytes, uint32_t shard = 0) {
+  static std::map<std::pair<uint64_t, uint32_t>, std::unique_ptr<Arena>> arenas;
+  std::unique_ptr<Arena>& arena = arenas[{bytes, shard}];
   if (arena == nullptr && !Arena::create(bytes, false, &arena).ok()) std::abort();
   return *arena;
 }
 
 store::Places places_of_profile(const Profile& profile) {
   const uint64_t segment_bytes = store::format::kSegmentBytesMin;
-  store::Geometry geometry{4 * MiB, segment_bytes, profile.segments, 1,
+  store::Geometry geometry{4 * MiB, segment_bytes, profile.segments * profile.shards, profile.shards,
                            static_cast<uint32_t>(store::block_bytes_max_of(segment_bytes))};
   while (!store::places_of(geometry).valid()) geometry.device_bytes += MiB;
   return store::places_of(geometry);
@@ -86,6 +88,17 @@ bool World::refusal_excused(uint64_t hits_before) const noexcept {
          faults.write_errors + faults.flush_errors + faults.no_space_errors >= 2;
 }
 
+halfstep::Fault World::open_store() {
+  const Profile& profile = history_.profile;
+  const store::Options options = options_of(profile);
+  if (profile.shards == 1) {
+    return store::Store::open(process_->engine, process_->slots, clock_, options, &process_->store);
+  }
+  std::vector<Arena*> arenas;
+  for (uint32_t shard = 0; shard < profile.shards; ++shard) arenas.push_back(&arena_of(profile.arena_bytes, shard));
+  return ShardedStore::open(process_->engine, arenas, clock_, options, &process_->store);
+}
+
 void World::open(uint64_t salt) {
   Prng prng(salt);
   placements_.opening();
@@ -101,8 +114,7 @@ void World::open(uint64_t salt) {
     const uint64_t hits_before = placements_.hits();
     header_stale_ = {};
     if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35, kEventsInOpen);
-    const halfstep::Fault fault =
-        store::Store::open(process_->engine, process_->slots, clock_, options_of(history_.profile), &process_->store);
+    const halfstep::Fault fault = open_store();
     note(static_cast<uint64_t>(fault.status.code()));
     clock_.us += 1000;
     model_.time().sample(clock_);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
-from halfstep.client.entries import Entry, Namespace, counters_of, entry_of, namespaces_of
+from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
@@ -267,10 +267,17 @@ class Client:
                 return
 
     def stat(self) -> dict[str, float]:
-        """The daemon's counters by their metric names. Errors: Unavailable, ProtocolError."""
+        """The daemon's counters by their metric names, of all its shards. Errors: Unavailable, ProtocolError."""
+        return totals_of(self.stat_by_shard().values())
+
+    def stat_by_shard(self) -> dict[int, dict[str, float]]:
+        """The counters of each shard, by its number. What the whole store has, such as a quota, is among those of shard 0.
+
+        Errors: Unavailable, ProtocolError.
+        """
         batch = _peer.Batch(OP_STAT)
         self._operate("stat", batch)
-        return counters_of(batch.records)
+        return counters_by_shard(batch.records)
 
     def explain(self, key: bytes, components: Sequence[range] = (range(1),), *, every_group: bool = True) -> dict[str, Any]:
         """What the daemon knows of a key in this namespace, in all of its layouts: docs/wire-protocol.md, Explanation.

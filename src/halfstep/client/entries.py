@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from halfstep.errors import ProtocolError
@@ -49,14 +50,43 @@ def entry_of(record: bytes, key: bytes) -> Entry:
     return Entry(layout_id, component, key, block_bytes, parts, created_s, expiry_s)
 
 
-def counters_of(records: list[tuple[bytes, bytes]]) -> dict[str, float]:
-    """Counters by name, summed over shards. Errors: ProtocolError."""
-    counters: dict[str, float] = {}
+# Each shard of several says first whose numbers follow.
+_SHARD = "halfstep_shard"
+# Shards do these at the same time: the total is that of the last one (native/shard/metrics.cc).
+_OF_THE_WORST_SHARD = {
+    "halfstep_recovery_us",
+    "halfstep_recovery_first_answer_us",
+    "halfstep_store_scrub_age_seconds",
+    "halfstep_store_age_limit_capacities",
+    "halfstep_store_discards_on",
+}
+
+
+def counters_by_shard(records: list[tuple[bytes, bytes]]) -> dict[int, dict[str, float]]:
+    """Counters by name, of each shard. Errors: ProtocolError."""
+    shards: dict[int, dict[str, float]] = {}
+    of_one: dict[str, float] | None = None
     for record, name in records:
         if len(record) != _COUNTER.size:
             raise ProtocolError(f"counter {name!r} of {len(record)} bytes; version 1 has {_COUNTER.size}")
-        counters[name.decode()] = counters.get(name.decode(), 0) + _COUNTER.unpack(record)[0]
-    return counters
+        value = _COUNTER.unpack(record)[0]
+        if name.decode() == _SHARD:
+            of_one = shards.setdefault(value, {})
+            continue
+        if of_one is None:  # a store of one shard
+            of_one = shards.setdefault(0, {})
+        of_one[name.decode()] = value
+    return dict(sorted(shards.items()))
+
+
+def totals_of(shards: Iterable[dict[str, float]]) -> dict[str, float]:
+    """All shards' counters together."""
+    totals: dict[str, float] = {}
+    for counters in shards:
+        for name, value in counters.items():
+            before = totals.get(name, 0)
+            totals[name] = max(before, value) if name in _OF_THE_WORST_SHARD else before + value
+    return totals
 
 
 _ACCOUNT = re.compile(r'halfstep_namespace_bytes\{namespace="((?:[^"\\]|\\.)*)",of="(\w+)"\}')

@@ -25,7 +25,8 @@ DEFAULT_STORE_BYTES_MAX = 64 * GIB
 DEFAULT_ARENA_BYTES = 256 * MIB
 ARENA_BYTES_MIN = 32 * MIB
 ARENA_BYTES_MAX = 8 * GIB
-INDEX_BYTES_MIN = 1 << 20  # per shard; a block takes 29 bytes
+INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
+SHARDS_MAX = 16
 
 # Slower, a pass over anything takes years; faster, it is no background work any more.
 SCRUB_RATE_MIN = 4 * KIB
@@ -74,6 +75,18 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TiB"
 
 
+def parse_cores(text: str) -> tuple[int, ...]:
+    """Core numbers of "0-3,8". Errors: ConfigError."""
+    cores: list[int] = []
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", item)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if last < first or last - first >= 4096:
+            raise ConfigError(f"cores={text!r}: write numbers and ranges of cores, for example 0-3,8")
+        cores.extend(range(first, last + 1))
+    return tuple(cores)
+
+
 def state_directory() -> Path:
     """Where the store lives by default: systemd's StateDirectory=, else the XDG state directory."""
     if given := os.environ.get("STATE_DIRECTORY"):
@@ -117,6 +130,8 @@ class ServeConfig:
 
     store: path of the store's file, or a block device that is blank or a store. size_bytes: of a store that has to be made; an
     existing one keeps its size, and a device's is its own.
+    shards: into how many a new store is divided, 0 = one; an existing one has what it has. cores: on which the shards run, one
+    after the other and round again; empty = any. arena_bytes, index_bytes and the rates are those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
@@ -127,6 +142,8 @@ class ServeConfig:
     store: Path = Path()
     size_bytes: int = 0
     segment_bytes: int = 0
+    shards: int = 0
+    cores: tuple[int, ...] = ()
     arena_bytes: int = DEFAULT_ARENA_BYTES
     index_bytes: int = 0
     listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
@@ -160,15 +177,19 @@ class ServeConfig:
             raise ConfigError(
                 f"size={format_bytes(size)}: the smallest store is {format_bytes(STORE_BYTES_MIN)} (64 segments of 2 MiB)"
             )
-        if not ARENA_BYTES_MIN <= self.arena_bytes <= ARENA_BYTES_MAX:
+        if not 0 <= self.shards <= SHARDS_MAX:
+            raise ConfigError(f"shards={self.shards}: must be 1 to {SHARDS_MAX}, or left out")
+        # Without a number an existing store may have as many as there can be: then the native core looks again.
+        fewest, most = max(self.shards, 1), self.shards or SHARDS_MAX
+        if not ARENA_BYTES_MIN * fewest <= self.arena_bytes <= ARENA_BYTES_MAX * most:
             raise ConfigError(
                 f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN)} to "
-                f"{format_bytes(ARENA_BYTES_MAX)} per shard"
+                f"{format_bytes(ARENA_BYTES_MAX)} for each shard"
             )
-        if self.index_bytes != 0 and self.index_bytes < INDEX_BYTES_MIN:
+        if self.index_bytes != 0 and self.index_bytes < INDEX_BYTES_MIN * fewest:
             raise ConfigError(
-                f"index={format_bytes(self.index_bytes)}: the smallest index is {format_bytes(INDEX_BYTES_MIN)}, for some "
-                f"36,000 blocks; leave it out for one that fits the store"
+                f"index={format_bytes(self.index_bytes)}: the smallest index is {format_bytes(INDEX_BYTES_MIN)} a shard, for "
+                f"some 36,000 blocks; leave it out for one that fits the store"
             )
         if self.engine not in ("auto", "uring", "pread"):
             raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")

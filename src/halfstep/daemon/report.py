@@ -18,7 +18,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
     huge = arena["page_bytes"] >= 2 * MIB
     pages = "2 MiB huge pages" if huge else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
-    yield f"memory     arena {format_bytes(arena['bytes'])} per shard on {pages}; index {format_bytes(facts['index_bytes'])}"
+    yield f"memory     arena {format_bytes(arena['bytes'])} on {pages}; index {format_bytes(facts['index_bytes'])}"
     yield (
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
@@ -33,8 +33,13 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"note       {note}"
     if facts["congestion_control"]:
         yield f"tcp        congestion control {facts['congestion_control']} on loopback"
-    for address in facts["listening"]:
-        yield f"listening  {address}"
+    if len(facts["shards"]) == 1:
+        for address in facts["listening"]:
+            yield f"listening  {address}"
+        return
+    for number, shard in enumerate(facts["shards"]):
+        core = "" if shard["core"] is None else f", on core {shard['core']}"
+        yield f"shard {number:<4} listens on {', '.join(shard['listening'])}{core}; {shard['recovery']['blocks']} blocks"
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

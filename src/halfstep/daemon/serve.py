@@ -45,6 +45,8 @@ def _native(config: ServeConfig) -> _shard.Config:
     found = config.store.exists() and not config.store.is_block_device()
     native.store_bytes = 0 if found else config.size_bytes
     native.segment_bytes = config.segment_bytes
+    native.shards = config.shards
+    native.cores = config.cores
     native.arena_bytes = config.arena_bytes
     native.index_bytes = config.index_bytes
     native.huge_pages = config.huge_pages

@@ -62,7 +62,8 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
     header, blocks = report["header"], report["blocks"]
     states = Counter(segment["state"] for segment in report["segments"])
     click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
-    click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}")
+    shards = f", {header['shards']} shards" if header["shards"] > 1 else ""
+    click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
     click.echo(f"started   last by {header['owner']}, start number {header['start_number']}")
     click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
     click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
@@ -95,10 +96,19 @@ def _others(blocks: dict[str, int]) -> str:
 def _print_segments(segments: list[dict[str, Any]]) -> None:
     from halfstep.daemon.config import format_bytes
 
-    columns: list[str | tuple[str, str]] = ["segment", "state", ("generation", "right"), ("frames", "right"), ("used", "right")]
+    divided = any(segment["shard"] for segment in segments)
+    columns: list[str | tuple[str, str]] = [
+        *(["shard"] if divided else []),
+        "segment",
+        "state",
+        ("generation", "right"),
+        ("frames", "right"),
+        ("used", "right"),
+    ]
     columns += [("blocks", "right"), ("live", "right"), ("bad pages", "right"), ("bad blocks", "right")]
     rows = [
         (
+            *([segment["shard"]] if divided else []),
             segment["number"],
             segment["state"],
             segment["generation"],

@@ -22,11 +22,17 @@ from halfstep.tools.options import json_option
     help="Bytes of a new store, e.g. 512MiB or 2TiB.  [default: a quarter of the free space, at most 64 GiB]",
 )
 @click.option("--segment", default="", help="Bytes of a segment of a new store.  [default: chosen by size]")
-@click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, per shard.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, 16),
+    help="Into how many shards a new store is divided, each with a thread and a port of its own; for good.  [default: 1]",
+)
+@click.option("--cores", default="", metavar="LIST", help="Cores the shards' threads run on, e.g. 0-3,8.  [default: any]")
+@click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, of all shards.")
 @click.option(
     "--index",
     default="",
-    help="Memory for the index, per shard: 29 bytes a block.  [default: as for blocks of 256 KiB, or up to 16 MiB]",
+    help="Memory for the index, of all shards: 29 bytes a block.  [default: as for blocks of 256 KiB, or up to 16 MiB]",
 )
 @click.option("--listen", multiple=True, default=("127.0.0.1:7350",), show_default=True, help="host:port; may be given again.")
 @click.option(
@@ -82,6 +88,8 @@ def serve(
     store: Path,
     size: str,
     segment: str,
+    shards: int | None,
+    cores: str,
     arena: str,
     index: str,
     listen: tuple[str, ...],
@@ -104,13 +112,15 @@ def serve(
     Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
     lines say what is really in force. With --json they are one JSON object on one line.
     """
-    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_scrub
+    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_scrub
     from halfstep.daemon.serve import run
 
     config = ServeConfig(
         store=store,
         size_bytes=parse_bytes(size, "size") if size else 0,
         segment_bytes=parse_bytes(segment, "segment") if segment else 0,
+        shards=shards or 0,
+        cores=parse_cores(cores) if cores else (),
         arena_bytes=parse_bytes(arena, "arena"),
         index_bytes=parse_bytes(index, "index") if index else 0,
         listen=listen,

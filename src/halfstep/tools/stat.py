@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import click
 
+from halfstep.client.entries import totals_of
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
 
 
@@ -14,20 +15,31 @@ from halfstep.tools.options import connected, json_option, print_json, print_tab
 @click.option("--all", "show_all", is_flag=True, help="Also what is zero.")
 @json_option
 def stat(url: str, show_all: bool, as_json: bool) -> None:
-    """Show a daemon's counters and gauges, and the path this client uses to it."""
+    """Show a daemon's counters and gauges, of all its shards and of each, and the path this client uses to it."""
     with connected(url) as client:
-        counters = client.stat()
+        shards = client.stat_by_shard()
         facts = client.facts()
         path = client.path
+    counters = totals_of(shards.values())
     if as_json:
-        print_json({"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters})
+        told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
+        print_json(told | ({"shards": [of_one for _, of_one in shards.items()]} if len(shards) > 1 else {}))
         return
     click.echo(f"path   {path}")
     click.echo(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
     click.echo(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
     click.echo(f"scrub  {scrubbed(counters)}")
-    rows = [(name.removeprefix("halfstep_"), _number(value)) for name, value in sorted(counters.items()) if show_all or value]
-    print_table(["counter", ("value", "right")], rows)
+    columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
+    each = list(shards.values()) if len(shards) > 1 else []
+    columns += [(f"shard {number}", "right") for number in shards if each]
+    print_table(
+        columns,
+        [
+            (name.removeprefix("halfstep_"), _number(value), *(_number(of_one.get(name, 0)) for of_one in each))
+            for name, value in sorted(counters.items())
+            if show_all or value
+        ],
+    )
 
 
 def scrubbed(counters: Mapping[str, float]) -> str:

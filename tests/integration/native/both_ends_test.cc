@@ -32,8 +32,10 @@ class BothEnds : public ::testing::Test {
     server_.reset();
     std::filesystem::remove_all(folder_);
   }
+  virtual uint32_t shards() const { return 1; }
   void start() {
     shard::Config config;
+    config.shards = shards();
     config.store_path = folder_ + "/store";
     config.store_bytes = 1ULL << 30;
     config.arena_bytes = 64ULL << 20;
@@ -49,13 +51,20 @@ class BothEnds : public ::testing::Test {
   std::unique_ptr<shard::Server> server_;
 };
 
+// The same conversations with a store that is divided: a batch goes to all shards, and its answer comes from all of them.
+class BothEndsOfShards : public BothEnds, public ::testing::WithParamInterface<uint32_t> {
+ protected:
+  uint32_t shards() const override { return GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Shards, BothEndsOfShards, ::testing::Values(1U, 2U, 3U));
+
 std::vector<std::string> names(size_t count) {
   std::vector<std::string> out;
   for (size_t i = 0; i < count; ++i) out.push_back("key-" + std::to_string(i));
   return out;
 }
 
-TEST_F(BothEnds, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
+TEST_P(BothEndsOfShards, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
   const wire::GroupShape attention{.part_count = 6, .size_count = 2, .part_bytes = {8192, 512}};
   const wire::Layout layout = make_layout({peer::kOpaque, attention});
   std::vector<Octets> opaque{random_octets(1, 1), random_octets(700'000, 2), random_octets(600'000, 3)};
@@ -115,7 +124,7 @@ TEST_F(BothEnds, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
   }
 }
 
-TEST_F(BothEnds, DeleteListStatReleaseAndHoldsAreAnswered) {
+TEST_P(BothEndsOfShards, DeleteListStatReleaseAndHoldsAreAnswered) {
   TryClient client(address(0));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks{random_octets(5000, 1), random_octets(6000, 2)};
@@ -138,16 +147,19 @@ TEST_F(BothEnds, DeleteListStatReleaseAndHoldsAreAnswered) {
   EXPECT_EQ(some.answers[0].answer, HS_OK) << text_of(some.answers[0]);
 
   std::vector<std::string> listed;
-  hs_batch list = TryClient::batch(HS_OP_LIST);
   uint64_t cursor = 0;
-  list.cursor_out = &cursor;
-  list.outcome = &outcome;
-  list.sink_context = &listed;
-  list.sink = [](void* to, const void*, size_t, const void* name, size_t bytes) {
-    static_cast<std::vector<std::string>*>(to)->emplace_back(static_cast<const char*>(name), bytes);
-  };
-  client.call(list);
-  EXPECT_EQ(outcome.answer, HS_OK) << text_of(outcome);
+  do {
+    hs_batch list = TryClient::batch(HS_OP_LIST);
+    list.cursor = cursor;
+    list.cursor_out = &cursor;
+    list.outcome = &outcome;
+    list.sink_context = &listed;
+    list.sink = [](void* to, const void*, size_t, const void* name, size_t bytes) {
+      static_cast<std::vector<std::string>*>(to)->emplace_back(static_cast<const char*>(name), bytes);
+    };
+    client.call(list);
+    EXPECT_EQ(outcome.answer, HS_OK) << text_of(outcome);
+  } while (cursor != 0);
   std::sort(listed.begin(), listed.end());
   EXPECT_EQ(listed, names(2));
 
@@ -169,7 +181,7 @@ TEST_F(BothEnds, DeleteListStatReleaseAndHoldsAreAnswered) {
 
 // Whether the cancel comes before or after the last byte, every item has an answer, what is ok is whole, and the connection
 // serves the next call.
-TEST_F(BothEnds, ACancelledGetEndsAndWhatItCallsOkIsWhole) {
+TEST_P(BothEndsOfShards, ACancelledGetEndsAndWhatItCallsOkIsWhole) {
   TryClient client(address(0));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks;

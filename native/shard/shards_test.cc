@@ -1,0 +1,272 @@
+// A server whose store has several shards, by real sockets and threads: who serves what, and what all of them know.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "net/socket.h"
+#include "shard/metrics.h"
+#include "shard/raw_client.h"
+#include "shard/server.h"
+
+namespace halfstep::shard {
+namespace {
+
+constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+constexpr uint32_t kShards = 3;
+constexpr uint32_t kBlockBytes = 4096;
+
+class ShardsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/halfstep-shards-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
+    config_.store_path = directory_ + "/store.hs";
+    config_.store_bytes = 420 * MiB;
+    config_.shards = kShards;
+    config_.arena_bytes = kShards * 16 * MiB;
+    config_.huge_pages = false;
+    config_.connection_credit_bytes = 4 * MiB;
+    config_.listen = {"unix:" + directory_ + "/s", "127.0.0.1:0"};
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+  void start() {
+    server_.reset();
+    const Fault fault = Server::start(config_, &server_);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+  }
+  std::string refusal() {
+    std::unique_ptr<Server> server;
+    const Fault fault = Server::start(config_, &server);
+    EXPECT_FALSE(fault.ok());
+    return fault.what;
+  }
+  std::string socket(uint32_t shard) const { return directory_ + (shard == 0 ? "/s" : "/s." + std::to_string(shard)); }
+  std::unique_ptr<RawClient> open(uint32_t shard) {
+    auto client = std::make_unique<RawClient>(socket(shard), 60);
+    EXPECT_TRUE(client->connected());
+    const Said said = client->hello();
+    EXPECT_EQ(said.whole, kOk);
+    EXPECT_EQ(said.hello->shard, shard);
+    EXPECT_EQ(said.hello->shards, kShards);
+    EXPECT_TRUE(client->register_layout(layout()).handle);
+    return client;
+  }
+  static wire::Layout layout() {
+    wire::Layout layout;
+    EXPECT_TRUE(
+        wire::Layout::make({{"model", "test"}}, {{.part_count = 1, .size_count = 1, .part_bytes = {kBlockBytes}}}, &layout)
+            .ok());
+    return layout;
+  }
+  // So many keys of one shard.
+  static SectionSpec keys_of(uint32_t shard, size_t count) {
+    SectionSpec section;
+    for (uint32_t i = 0; section.keys.size() < count; ++i) {
+      const std::string key = "key " + std::to_string(i);
+      if (wire::route(as_bytes(key), kShards) == shard) section.keys.push_back(key);
+    }
+    section.offers.assign(count, offer_of(kBlockBytes));
+    return section;
+  }
+  static AnswerReason change_namespace(RawClient& client, uint64_t id, wire::NamespaceVerb verb, const std::string& name) {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Namespace, id);
+    frame.tlv_bytes(Tlv::NamespaceName, as_bytes(name));
+    frame.tlv(Tlv::NamespaceAction, wire::NamespaceRecord{.verb = verb});
+    frame.finish();
+    EXPECT_TRUE(client.send(out));
+    return client.finish(id).whole.value_or(AnswerReason());
+  }
+  double metric(const std::string& name) const {
+    const Metrics metrics = server_->metrics();
+    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
+      for (const Sample& sample : *samples) {
+        if (sample_name(sample) == name) return sample.value;
+      }
+    }
+    return -1;
+  }
+
+  Config config_;
+  std::string directory_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ShardsTest, EachServesItsOwnKeysAndSendsOthersAway) {
+  start();
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    auto client = open(shard);
+    for (uint32_t owner = 0; owner < kShards; ++owner) {
+      const SectionSpec section = keys_of(owner, 4);
+      const Said put = client->put(10 + owner, {section}, {.durability = wire::Durability::Persist});
+      if (owner == shard) {
+        EXPECT_EQ(put.at(0, 3), (AnswerReason{Answer::Ok, Reason::Stored}));
+        EXPECT_EQ(client->ask(Opcode::Get, 20, {}, {section}).at(0, 3), kOk);
+      } else {
+        EXPECT_EQ(put.whole, (AnswerReason{Answer::Rejected, Reason::WrongShard}));
+        EXPECT_EQ(put.ports, std::vector<uint16_t>(kShards, 0)) << "by a unix socket its path says where the others are";
+      }
+    }
+    EXPECT_EQ(client->wrong_parts, 0U);
+    const Said stat = client->simple(Opcode::Stat, 30, Tlv::Reason, {});
+    EXPECT_EQ(stat.counters.at("halfstep_shard"), shard);
+    EXPECT_EQ(stat.counters.at("halfstep_store_blocks"), 4U);
+  }
+  EXPECT_EQ(metric("halfstep_store_blocks"), 4 * kShards);
+  EXPECT_EQ(metric("halfstep_answers_total{command=\"put\",answer=\"rejected\",reason=\"wrong_shard\"}"),
+            kShards * (kShards - 1));
+  EXPECT_TRUE(server_->stop(1000).ok());
+  EXPECT_EQ(metric("halfstep_store_blocks"), 4 * kShards) << "the last numbers stay";
+  start();
+  EXPECT_EQ(server_->facts().recovery.blocks, uint64_t{4 * kShards});
+  ASSERT_EQ(server_->facts().shards.size(), kShards);
+  for (const ShardFacts& facts : server_->facts().shards) EXPECT_EQ(facts.recovery.blocks, 4U);
+}
+
+TEST_F(ShardsTest, AFamilyOfPortsKnowsItsOwn) {
+  start();
+  net::Address address;
+  ASSERT_TRUE(net::Address::parse(server_->facts().shards[1].listening[1], &address).ok());
+  EXPECT_NE(address.port, 0);
+  EXPECT_EQ(server_->facts().shards[2].listening[0], "unix:" + socket(2));
+  EXPECT_EQ(server_->facts().listening, server_->facts().shards[0].listening);
+  EXPECT_TRUE(server_->stop(0).ok());
+  for (uint32_t shard = 0; shard < kShards; ++shard) EXPECT_FALSE(std::filesystem::exists(socket(shard)));
+}
+
+// Every shard is asked for new names at the same time; who was answered finds the name on every other.
+TEST_F(ShardsTest, ANameIsKnownToAllWhenItIsAnswered) {
+  start();
+  constexpr int kNames = 8;
+  std::atomic<int> missing = 0;
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    threads.emplace_back([&, shard] {
+      auto client = open(shard);
+      for (int i = 0; i < kNames; ++i) {
+        const std::string name = "tenant " + std::to_string(shard) + " " + std::to_string(i);
+        if (change_namespace(*client, 10 + i, wire::NamespaceVerb::Create, name) != kOk) ++refused;
+        for (uint32_t other = 0; other < kShards; ++other) {
+          if (RawClient(socket(other), 60).hello(name).whole != kOk) ++missing;
+        }
+        if (i % 2 != 0) continue;
+        if (change_namespace(*client, 100 + i, wire::NamespaceVerb::Delete, name) != kOk) ++refused;
+        for (uint32_t other = 0; other < kShards; ++other) {
+          if (RawClient(socket(other), 60).hello(name).whole == kOk) ++missing;
+        }
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) (void)server_->metrics();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(refused, 0);
+  EXPECT_EQ(missing, 0);
+  start();
+  EXPECT_EQ(RawClient(socket(1)).hello("tenant 2 7").whole, kOk);
+  EXPECT_NE(RawClient(socket(1)).hello("tenant 2 6").whole, kOk);
+}
+
+TEST_F(ShardsTest, ChangesOfNamesDoNotKeepAStopBack) {
+  start();
+  std::vector<std::thread> threads;
+  std::atomic<uint32_t> connected = 0;
+  for (uint32_t shard = 0; shard < kShards; ++shard) {
+    threads.emplace_back([&, shard] {
+      auto client = open(shard);
+      ++connected;
+      for (uint64_t i = 0; i < 10'000; ++i) {
+        const auto said = change_namespace(*client, 10 + i, wire::NamespaceVerb::Create, std::to_string(shard * 10'000 + i));
+        if (said != kOk) return;
+      }
+    });
+  }
+  while (connected != kShards) std::this_thread::yield();
+  EXPECT_TRUE(server_->stop(0).ok());
+  for (std::thread& thread : threads) thread.join();
+  start();
+  EXPECT_TRUE(server_->facts().recovery.notes.empty());
+}
+
+TEST_F(ShardsTest, AStartThatFailsForOneLeavesNothing) {
+  net::Address taken;
+  net::Address bound;
+  int descriptor = -1;
+  ASSERT_TRUE(net::Address::parse("unix:" + socket(2), &taken).ok());
+  ASSERT_TRUE(net::listen_on(taken, &descriptor, &bound).ok());
+  EXPECT_NE(refusal().find("s.2"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path));
+  EXPECT_FALSE(std::filesystem::exists(socket(1)));
+  ::close(descriptor);
+  // In every shard's thread.
+  config_.store.policy = "none";
+  EXPECT_NE(refusal().find("policy=none"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path));
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
+  config_.store.policy = "seg-adapt10";
+  start();
+}
+
+TEST_F(ShardsTest, NamesWhatItRefuses) {
+  config_.shards = 17;
+  EXPECT_NE(refusal().find("shards=17"), std::string::npos);
+  config_.shards = kShards;
+  config_.arena_bytes = 32 * MiB;
+  EXPECT_NE(refusal().find("for 3 shards"), std::string::npos);
+  config_.arena_bytes = kShards * 16 * MiB;
+  config_.cores = {0, 4000};
+  EXPECT_NE(refusal().find("cores=4000"), std::string::npos);
+  config_.cores = {};
+  config_.listen = {"127.0.0.1:65534"};
+  EXPECT_NE(refusal().find("65535"), std::string::npos);
+  config_.listen = {"unix:" + directory_ + "/s"};
+  start();
+  server_.reset();
+  config_.shards = 2;
+  EXPECT_NE(refusal().find("was made with 3"), std::string::npos);
+  config_.shards = 0;
+  start();
+  EXPECT_EQ(server_->facts().shards.size(), kShards);
+}
+
+TEST(AddShard, SumsWhatIsMuchAndTakesTheWorstOfWhatIsLong) {
+  Metrics one;
+  one.latency_bounds_us = {10, 20};
+  one.counters = {{"a_total", {{"of", "x"}}, 1}, {"a_total", {{"of", "y"}}, 2}};
+  one.gauges = {{"halfstep_recovery_us", {}, 50}, {"halfstep_store_blocks", {}, 5}};
+  one.latencies = {{"get", {1, 0, 2}, 30}};
+  Metrics two = one;
+  two.counters = {{"a_total", {{"of", "y"}}, 10}, {"a_total", {{"of", "z"}}, 3}};
+  two.gauges[0].value = 40;
+  two.latencies = {{"put", {0, 1, 0}, 15}, {"get", {0, 0, 1}, 25}};
+  Metrics total;
+  add_shard(one, &total);
+  add_shard(two, &total);
+  const auto value = [&](const std::string& name) {
+    for (const auto* samples : {&total.counters, &total.gauges}) {
+      for (const Sample& sample : *samples) {
+        if (sample_name(sample) == name) return sample.value;
+      }
+    }
+    return -1.0;
+  };
+  EXPECT_EQ(value("a_total{of=\"x\"}"), 1);
+  EXPECT_EQ(value("a_total{of=\"y\"}"), 12);
+  EXPECT_EQ(value("a_total{of=\"z\"}"), 3);
+  EXPECT_EQ(value("halfstep_recovery_us"), 50);
+  EXPECT_EQ(value("halfstep_store_blocks"), 10);
+  ASSERT_EQ(total.latencies.size(), 2U);
+  EXPECT_EQ(total.latencies[0].counts, (std::vector<uint64_t>{1, 0, 3}));
+  EXPECT_EQ(total.latencies[0].sum_us, 55U);
+}
+
+}  // namespace
+}  // namespace halfstep::shard

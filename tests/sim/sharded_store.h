@@ -1,0 +1,125 @@
+// sharded_store.h — several shards of one store, driven as if they were one: the real ones, over one device and one header,
+// which they share through its keeper as the threads of a daemon do. They take their turns one after the other on one thread.
+// A block belongs to the shard that its index key says; a daemon's clients go by the engine key, which is no better and no
+// worse. Not told as one: events and explanations, which are those of the first shard. Thread: one.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/slots.h"
+#include "store/explain.h"
+#include "store/store.h"
+
+namespace halfstep::sim {
+
+inline uint32_t shard_of(const store::IndexKey& key, uint32_t shards) noexcept {
+  return static_cast<uint32_t>(key.low % shards);
+}
+
+class ShardedStore final : public store::Store {
+ public:
+  // An arena for each shard.
+  static Fault open(io::Engine& engine, const std::vector<Arena*>& arenas, const Clock& clock, const store::Options& options,
+                    std::unique_ptr<store::Store>* out);
+
+  const store::Geometry& geometry() const noexcept override { return first().geometry(); }
+  const store::RecoveryReport& recovery() const noexcept override;
+  bool recovering() const noexcept override;
+  std::array<std::byte, 16> uuid() const noexcept override { return first().uuid(); }
+
+  bool has_namespace(std::string_view name) const noexcept override { return any().has_namespace(name); }
+  std::vector<store::NamespaceInfo> namespaces() const override;
+  void create_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
+    any().create_namespace(info, std::move(done));
+  }
+  void limit_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
+    any().limit_namespace(info, std::move(done));
+  }
+  void delete_namespace(std::string_view name, std::function<void(Status)> done) override {
+    any().delete_namespace(name, std::move(done));
+  }
+  void clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) override {
+    any().clear(name, layout, std::move(done));
+  }
+  void register_layout(std::string_view name, const wire::Layout& layout,
+                       std::function<void(Status, uint32_t scope)> done) override {
+    any().register_layout(name, layout, std::move(done));
+  }
+  uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept override {
+    return any().find_scope(name, layout);
+  }
+  const wire::Layout* layout_of(uint32_t scope) const noexcept override { return any().layout_of(scope); }
+  store::ScopeName name_of(uint32_t scope) const override { return any().name_of(scope); }
+  store::IndexKey key_of(const store::BlockName& name) const noexcept override { return any().key_of(name); }
+
+  store::Found find(const store::Sought& sought) noexcept override { return of(sought.key).find(sought); }
+  void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
+    for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);
+  }
+  // All of one shard.
+  Status begin_reads(std::span<store::Read* const> window) override { return of(window.front()->key).begin_reads(window); }
+  void unpin(store::Resident* resident) noexcept override;
+  Status begin_write(store::Write& write) override { return of(write.key).begin_write(write); }
+  void commit_write(store::Write& write) override { of(write.key).commit_write(write); }
+  void abort_write(store::Write& write) noexcept override { of(write.key).abort_write(write); }
+  void remove(store::Change& change) override { of(change.key).remove(change); }
+  void touch(std::span<const store::IndexKey> keys) override {
+    for (const store::IndexKey& key : keys) of(key).touch({&key, 1});
+  }
+  void expire(store::Change& change) override { of(change.key).expire(change); }
+  void list(store::Listing& listing) override;
+
+  Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
+    return of(key).hold(key, owner, until_us);
+  }
+  void hold(store::Change& change) override { of(change.key).hold(change); }
+  uint64_t renew(uint64_t owner, uint64_t until_us) noexcept override;
+  void release(store::Change& change) override { of(change.key).release(change); }
+  void release_all(store::Change& change) override;
+
+  void turn() override;
+  uint64_t next_turn_us() const noexcept override;
+  void set_on_memory(std::function<void()> on_memory) override;
+  Status close() override;
+
+  const store::Counters& counters() const noexcept override;
+  store::Gauges gauges() const noexcept override;
+  const store::Events& events() const noexcept override { return first().events(); }
+  store::Explanation explain(const store::KeyQuestion& question) const override { return first().explain(question); }
+
+ private:
+  ShardedStore(io::Engine& engine, std::vector<Arena*> arenas) : engine_(engine), arenas_(std::move(arenas)) {}
+  struct One {
+    std::unique_ptr<SlotPool> slots;
+    std::unique_ptr<store::Store> store;
+  };
+  struct ReleaseOfAll {
+    store::Change* asked = nullptr;
+    std::deque<store::Change> parts;
+    uint32_t open = 0;
+  };
+  store::Store& first() const noexcept { return *shards_.front().store; }
+  // Names are everybody's: each question is put to another one.
+  store::Store& any() const noexcept { return *shards_[asked_++ % shards_.size()].store; }
+  store::Store& of(const store::IndexKey& key) const noexcept {
+    return *shards_[shard_of(key, static_cast<uint32_t>(shards_.size()))].store;
+  }
+
+  io::Engine& engine_;
+  std::vector<One> shards_;
+  mutable size_t asked_ = 0;
+  size_t closed_ = 0;  // so many of them have been
+  std::vector<Arena*> arenas_;
+  std::deque<ReleaseOfAll> releases_;
+  // Of the one listing that is under way.
+  store::Listing* listing_ = nullptr;
+  store::Listing inner_;
+  uint64_t listed_shard_ = 0;
+  mutable store::Counters counters_;
+  mutable store::RecoveryReport report_;
+};
+
+}  // namespace halfstep::sim
