@@ -90,6 +90,8 @@ store::Gauges ShardedStore::gauges() const noexcept {
     sum.holds += g.holds;
     sum.pins += g.pins;
     sum.memory_pinned_bytes += g.memory_pinned_bytes;
+    sum.memory_capacity_bytes += g.memory_capacity_bytes;
+    sum.staged_bytes += g.staged_bytes;
   }
   return sum;
 }

@@ -54,6 +54,9 @@ class ShardedStore final : public store::Store {
   const wire::Layout* layout_of(uint32_t scope) const noexcept override { return any().layout_of(scope); }
   store::ScopeName name_of(uint32_t scope) const override { return any().name_of(scope); }
   store::IndexKey key_of(const store::BlockName& name) const noexcept override { return any().key_of(name); }
+  void keys_of(std::span<const store::BlockName> names, std::span<store::IndexKey> out) const noexcept override {
+    any().keys_of(names, out);
+  }
 
   store::Found find(const store::Sought& sought) noexcept override { return of(sought.key).find(sought); }
   void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
@@ -62,6 +65,8 @@ class ShardedStore final : public store::Store {
   // All of one shard.
   Status begin_reads(std::span<store::Read* const> window) override { return of(window.front()->key).begin_reads(window); }
   void unpin(store::Resident* resident) noexcept override;
+  void stage(store::Stage& stage) override { of(stage.key).stage(stage); }
+  bool withdraw(store::Stage& stage) noexcept override { return of(stage.key).withdraw(stage); }
   Status begin_write(store::Write& write) override { return of(write.key).begin_write(write); }
   void commit_write(store::Write& write) override { of(write.key).commit_write(write); }
   void abort_write(store::Write& write) noexcept override { of(write.key).abort_write(write); }
