@@ -360,6 +360,9 @@ TEST_F(ShardsTest, AnotherOwnerStopsAllOfThem) {
             Code::Closed);
   pump();
   for (uint32_t number = 0; number < kShards; ++number) EXPECT_EQ(put(number, "k"), Code::Closed);
+  // And a close waits for nobody.
+  shards_[0].store->create_namespace({.name = "y"}, [](Status) {});
+  for (uint32_t number = 0; number < kShards; ++number) EXPECT_EQ(shards_[number].store->close(), Code::Closed);
 }
 
 // What one shard's flush lost, another's does not tell of.

@@ -173,7 +173,7 @@ Status StoreImpl::close() {
       continue;
     }
     core_.engine.flush_submissions();
-    if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others()) {
+    if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others() && !header_writer_.lost()) {
       yield_ ? yield_() : seat_.wait_called();
       continue;
     }

@@ -154,12 +154,14 @@ void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
   if ((p->faults & bit_of(FaultKind::DiscardError)) != 0) p->chances.discard_error_chance = chance;
 }
 
-// The same. A scrub is looked at by places and events, and those are told of one shard alone.
+// The same. A scrub is looked at by places and events, which are told of one shard alone; and each shard ends its recovery when
+// it does, while the model knows of one end.
 void add_shards(History& history) {
   Prng prng(history.seed ^ 0x53484152);
   if (!prng.chance(0.3)) return;
   history.profile.shards = static_cast<uint32_t>(2 + prng.below(2));
   history.profile.scrub_bytes_per_s = 0;
+  history.profile.serves_while_recovering = false;
 }
 
 Op make_expire(Prng& prng, const Profile& profile) {
