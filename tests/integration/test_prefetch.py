@@ -112,7 +112,9 @@ def test_a_prefetch_is_cancelled(cold: Callable[[int], halfstep.Client]) -> None
 def test_a_prefetch_that_cannot_be_done_in_time_is_late(cold: Callable[[int], halfstep.Client]) -> None:
     client = cold(100)
     result = client.prefetch(names(100), follow=True, seconds=30, deadline_ms=500)
-    assert set(result.answers.tolist()) == {Answer.OK, Answer.LATE}
+    answers = set(result.answers.tolist())
+    assert answers <= {Answer.OK, Answer.LATE}
+    assert Answer.LATE in answers, "the room for all of them is not there"
 
 
 def test_asyncio_prefetches_too(cold: Callable[[int], halfstep.Client]) -> None:
