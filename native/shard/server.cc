@@ -319,7 +319,7 @@ class RunningServer final : public Server {
       return io::open_engine(config_.engine, *own.arena, {&file_.backing()}, out);
     };
     setup.open_store = [this, &own, &shard](io::Engine& engine, SlotPool& slots, std::unique_ptr<store::Store>* out) {
-      const store::ShardPlace place{keeper_, own.number, [&shard] { shard->wake(); }};
+      const store::ShardPlace place{keeper_, own.number, [&shard] { shard->wake(); }, {}};
       return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
     };
     shard.emplace(setup);

@@ -47,7 +47,9 @@ class ShardsTest : public ::testing::Test {
     EXPECT_FALSE(fault.ok());
     return fault.what;
   }
-  std::string socket(uint32_t shard) const { return directory_ + (shard == 0 ? "/s" : "/s." + std::to_string(shard)); }
+  std::string socket(uint32_t shard) const {
+    return directory_ + "/s" + (shard == 0 ? std::string() : std::string(1, '.').append(std::to_string(shard)));
+  }
   std::unique_ptr<RawClient> open(uint32_t shard) {
     auto client = std::make_unique<RawClient>(socket(shard), 60);
     EXPECT_TRUE(client->connected());

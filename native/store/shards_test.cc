@@ -50,7 +50,7 @@ class ShardsTest : public ::testing::Test {
     ASSERT_TRUE(HeaderKeeper::load(*shards_[0].engine, &keeper).ok());
     for (uint32_t number = 0; number < kShards; ++number) {
       One& one = shards_[number];
-      const ShardPlace place{keeper, number, [&one] { ++one.woken; }};
+      const ShardPlace place{keeper, number, [&one] { ++one.woken; }, {}};
       const Fault fault = Store::open_shard(*one.engine, *one.slots, clock_, options_, place, &one.store);
       ASSERT_TRUE(fault.ok()) << fault.what;
     }
