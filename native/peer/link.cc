@@ -49,12 +49,8 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      const uint16_t port = ports[s];
-      if (port != 0) {
-        // A unix socket is the first shard's; the others are reached over loopback.
-        if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
-        link.address.port = port;
-      }
+      if (ports[s] != 0) link.address.port = ports[s];
+      if (link.address.is_unix) link.address.host = net::unix_path_of_shard(link.address.host, s);
       open_link(link, s);
       for (auto& other : link.connections) other->start();
     }
@@ -69,8 +65,8 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.transport, connection.address().is_unix ? "unix" : "tcp");
-    copy_text(facts_.congestion, connection.address().is_unix ? "" : net::congestion_control(connection.descriptor()));
+    copy_text(facts_.transport, connection.shared_memory() ? "shm" : "tcp");
+    copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
   return true;
 }

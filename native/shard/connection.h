@@ -5,6 +5,7 @@
 // Thread: the shard's.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,7 @@ class Connection final : public net::FrameSink {
   };
   static constexpr size_t kHandlesMax = 1024;
 
-  Connection(Shard& shard, int descriptor, bool admin);
+  Connection(Shard& shard, std::unique_ptr<net::Transport> transport, bool admin);
   ~Connection() override;
   Status start();
 

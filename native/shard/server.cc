@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <bit>
 #include <chrono>
 #include <csignal>
 #include <future>
@@ -10,6 +11,7 @@
 #include <thread>
 
 #include "base/prng.h"
+#include "net/shm_setup.h"
 #include "net/socket.h"
 #include "shard/event_poll.h"
 #include "shard/shard.h"
@@ -21,6 +23,7 @@ namespace {
 
 constexpr uint64_t kArenaBytesMin = 16 * MiB;
 constexpr uint32_t kConnectionsMax = 65'536;
+constexpr uint32_t kShmRingBytesMin = 64 * 1024;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 
 // Listening sockets until the shard takes them.
@@ -68,6 +71,11 @@ Fault check(const Config& config) {
   if (config.connections_max == 0 || config.connections_max > kConnectionsMax) {
     return {Code::Invalid,
             "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
+  }
+  if (!std::has_single_bit(config.shm_ring_bytes) || config.shm_ring_bytes < kShmRingBytesMin ||
+      config.shm_ring_bytes > net::kRingBytesMax) {
+    return {Code::Invalid, "shm_ring_bytes=" + std::to_string(config.shm_ring_bytes) + ": must be a power of two from " +
+                               std::to_string(kShmRingBytesMin) + " to " + std::to_string(net::kRingBytesMax)};
   }
   if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > config.arena_bytes) {
     return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +

@@ -24,6 +24,7 @@ DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
 DEFAULT_ARENA_BYTES = 256 * MIB
 ARENA_BYTES_MIN = 32 * MIB
+SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
 ARENA_BYTES_MAX = 8 * GIB
 INDEX_BYTES_MIN = 1 << 20  # per shard; a block takes 29 bytes
 
@@ -118,6 +119,7 @@ class ServeConfig:
     store: path of the store's file, or a block device that is blank or a store. size_bytes: of a store that has to be made; an
     existing one keeps its size, and a device's is its own.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
+    shm_ring_bytes: of each of the two rings through which a client of that socket is served.
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
@@ -131,6 +133,7 @@ class ServeConfig:
     index_bytes: int = 0
     listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
     unix: str = ""
+    shm_ring_bytes: int = MIB
     insecure_listen: bool = False
     engine: str = "auto"
     queue_depth: int = 64
@@ -172,6 +175,12 @@ class ServeConfig:
             )
         if self.engine not in ("auto", "uring", "pread"):
             raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")
+        ring = self.shm_ring_bytes
+        if not SHM_RING_BYTES_MIN <= ring <= SHM_RING_BYTES_MAX or ring & (ring - 1):
+            raise ConfigError(
+                f"shm_ring={format_bytes(ring)}: must be a power of two from {format_bytes(SHM_RING_BYTES_MIN)} to "
+                f"{format_bytes(SHM_RING_BYTES_MAX)}; every client over shared memory has two"
+            )
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
         if not 0 <= self.rewrite_share <= 1:

@@ -67,7 +67,7 @@ TEST_F(BothEnds, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
       TryClient client(address(which), 2);
       const int handle = client.layout(layout);
       ASSERT_TRUE(client.ready()) << client.facts().last_error;
-      EXPECT_STREQ(client.facts().transport, which == 0 ? "tcp" : "unix");
+      EXPECT_STREQ(client.facts().transport, which == 0 ? "tcp" : "shm");
       TrySection put(handle, names(3));
       put.into(opaque);
       TrySection cells(handle, names(4), 4);
