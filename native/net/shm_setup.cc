@@ -335,6 +335,11 @@ Fault take_rings(int socket, std::unique_ptr<Transport>* out) {
   const ssize_t got = receive_answer(socket, &answer, &held, &count);
   if (got < 0) return {{Code::Closed, static_cast<int>(got)}, "shared memory: " + errno_name(static_cast<int>(got))};
   if (got == 0) return {Code::Closed, "shared memory: the daemon closed the connection"};
+  if (got >= 4 && std::memcmp(&answer, "HSW1", 4) == 0) {  // an Abort
+    return {Code::Closed,
+            "shared memory: the daemon ends the connection before it begins: it is stopping or has "
+            "connections_max of them"};
+  }
   if (got != static_cast<ssize_t>(sizeof(answer)) || answer.magic != kShmMagic) {
     return {Code::Unsupported, "shared memory: " + std::to_string(got) +
                                    " bytes that are no answer to it; is it halfstepd, of this version? Connect by TCP instead"};

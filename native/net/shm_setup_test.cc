@@ -358,6 +358,7 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
   refused("descriptors", [](Offer& o) { o.answer.zero = 1; });
   refused("no answer", [](Offer& o) { o.answer.magic[3] = '2'; });
   refused("no answer", [](Offer& o) { o.bytes = 31; });
+  refused("connections_max", [](Offer& o) { o.answer.magic = {'H', 'S', 'W', '1'}; });
   refused("LimitNOFILE", [](Offer& o) {
     o.answer.version = 0;
     o.answer.refusal = ShmRefusal::Resources;

@@ -1,4 +1,4 @@
-// Put, match, get and cancel between a client and a daemon in one process, over TCP and a unix socket, without an interpreter.
+// Put, match, get and cancel between a client and a daemon in one process, over TCP and shared memory, without an interpreter.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -115,8 +115,12 @@ TEST_F(BothEnds, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
   }
 }
 
-TEST_F(BothEnds, DeleteListStatReleaseAndHoldsAreAnswered) {
-  TryClient client(address(0));
+class BothEndsOver : public BothEnds, public ::testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Each, BothEndsOver, ::testing::Values(0U, 1U),
+                         [](const auto& info) { return info.param == 0 ? "Tcp" : "SharedMemory"; });
+
+TEST_P(BothEndsOver, DeleteListStatReleaseAndHoldsAreAnswered) {
+  TryClient client(address(GetParam()));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks{random_octets(5000, 1), random_octets(6000, 2)};
   TrySection put(handle, names(2));
@@ -169,8 +173,8 @@ TEST_F(BothEnds, DeleteListStatReleaseAndHoldsAreAnswered) {
 
 // Whether the cancel comes before or after the last byte, every item has an answer, what is ok is whole, and the connection
 // serves the next call.
-TEST_F(BothEnds, ACancelledGetEndsAndWhatItCallsOkIsWhole) {
-  TryClient client(address(0));
+TEST_P(BothEndsOver, ACancelledGetEndsAndWhatItCallsOkIsWhole) {
+  TryClient client(address(GetParam()));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks;
   for (uint64_t i = 0; i < 8; ++i) blocks.push_back(random_octets(600'000, i));
