@@ -81,6 +81,7 @@ void add_config(nb::module_& m) {
       .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring or pread.")
       .def_rw("listen", &Config::listen)
       .def_rw("insecure_listen", &Config::insecure_listen)
+      .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
       .def_rw("connections_max", &Config::connections_max)
       .def_rw("connection_credit_bytes", &Config::connection_credit_bytes);
   add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");

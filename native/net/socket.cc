@@ -334,6 +334,10 @@ bool Address::loopback() const {
   return ::inet_pton(AF_INET6, host.c_str(), &v6) == 1 && loopback_v6(v6);
 }
 
+std::string unix_path_of_shard(const std::string& path, uint32_t shard) {
+  return shard == 0 ? path : path + "." + std::to_string(shard);
+}
+
 // ---- Sockets -------------------------------------------------------------------------------------------------------------
 
 Fault listen_on(const Address& address, int* descriptor, Address* bound) {
@@ -402,6 +406,7 @@ Status accept_on(int listener, Accepted* out) {
   out->peer_loopback = loopback_address(peer.get());
   set_options(descriptor, peer.get());
   if (peer.storage.ss_family == AF_UNIX) {
+    out->is_unix = true;
     ucred credentials{};
     socklen_t bytes = sizeof(credentials);
     if (::getsockopt(descriptor, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) == 0) {

@@ -20,6 +20,9 @@ struct Address {
   bool loopback() const;  // unix counts as such
 };
 
+// Where shard `shard` of a daemon listens whose first one listens on the unix socket `path`.
+std::string unix_path_of_shard(const std::string& path, uint32_t shard);
+
 // A listening socket. A busy port or path is named with its holder where that can be found; a stale unix socket (nobody
 // accepts on it) is replaced. `bound` gets the real port when 0 was asked for.
 Fault listen_on(const Address& address, int* descriptor, Address* bound);
@@ -42,6 +45,7 @@ class SocketFile {
 // SO_PEERCRED, else -1) describe the caller.
 struct Accepted {
   int descriptor = -1;
+  bool is_unix = false;
   bool peer_loopback = false;
   int64_t peer_uid = -1;
   std::string peer;

@@ -1,8 +1,5 @@
 #include "net/stream.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -25,10 +22,11 @@ constexpr size_t kDropBytes = kLoopScratchBytes / 2;
 // copy costs less than another system call.
 constexpr size_t kAheadBytesMin = 512;
 constexpr size_t kDirectBytesMin = 32 * KiB;
+// Where reading costs no system call: enough for a small frame at once.
+constexpr size_t kCopiedAheadBytes = 4 * KiB;
 
 constexpr size_t kIdleBytesMax = 4 * KiB;  // of buffers that an idle connection may keep
 constexpr uint64_t kIdleUs = 100'000;
-constexpr size_t kDrainBytesMax = 1 * MiB;
 
 bool known(uint8_t opcode) noexcept {
   using wire::Opcode;
@@ -75,38 +73,6 @@ void give_back(std::vector<T>& memory) noexcept {
   std::vector<T>().swap(memory);
 }
 
-ssize_t receive_message(int descriptor, iovec* vectors, size_t count) noexcept {
-  msghdr message{};
-  message.msg_iov = vectors;
-  message.msg_iovlen = count;
-  ssize_t got = 0;
-  do {
-    got = ::recvmsg(descriptor, &message, MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
-  return got;
-}
-
-ssize_t send_message(int descriptor, iovec* vectors, size_t count) noexcept {
-  msghdr message{};
-  message.msg_iov = vectors;
-  message.msg_iovlen = count;
-  ssize_t sent = 0;
-  do {
-    sent = ::sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent;
-}
-
-// Closing a TCP socket with unread bytes resets the connection, and a reset may overtake the Abort frame in the peer's socket.
-void drain(int descriptor) noexcept {
-  std::array<std::byte, 16 * KiB> dropped;
-  for (size_t total = 0; total < kDrainBytesMax;) {
-    const ssize_t got = ::recv(descriptor, dropped.data(), dropped.size(), MSG_DONTWAIT);
-    if (got <= 0) return;
-    total += static_cast<size_t>(got);
-  }
-}
-
 }  // namespace
 
 uint64_t Landing::bytes() const noexcept {
@@ -115,41 +81,45 @@ uint64_t Landing::bytes() const noexcept {
   return sum;
 }
 
-FrameStream::FrameStream(Loop& loop, int descriptor, FrameSink& sink)
+FrameStream::FrameStream(Loop& loop, int descriptor, FrameSink& sink) : FrameStream(loop, socket_transport(descriptor), sink) {}
+
+FrameStream::FrameStream(Loop& loop, std::unique_ptr<Transport> transport, FrameSink& sink)
     : loop_(loop),
       sink_(sink),
-      descriptor_(descriptor),
+      transport_(std::move(transport)),
       ahead_bytes_(kAheadBytesMax),
       soon_(&FrameStream::run_soon, this),
       trim_(&FrameStream::run_trim, this) {}
 
 FrameStream::~FrameStream() {
   assert(!in_ready_ && !pumping_);
-  if (descriptor_ >= 0) {
-    loop_.remove(descriptor_, this);
-    ::close(descriptor_);
-    descriptor_ = -1;
-  }
+  transport_ = nullptr;
   finished_ = true;
   queue_.drop();
 }
 
 Status FrameStream::start() {
-  watched_ = wanted_events();
-  return loop_.add(descriptor_, watched_, this);
+  const Status status = transport_->start(loop_, this);
+  if (!status.ok()) return status;
+  watch_for();
+  unasked_ = transport_ && !transport_->told_by_level();
+  if (unasked_) later();
+  return {};
 }
 
 void FrameStream::on_ready(uint32_t epoll_events) {
-  if (descriptor_ < 0) return;
+  if (!transport_) return;
   in_ready_ = true;
-  if ((epoll_events & EPOLLOUT) != 0) socket_full_ = false;
+  transport_->heard(epoll_events);
+  if ((epoll_events & EPOLLOUT) != 0 || !transport_->told_by_level()) full_ = false;
+  constexpr uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
   if (!paused_) {
-    if ((epoll_events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) receive();
-  } else if ((epoll_events & (EPOLLHUP | EPOLLERR)) != 0) {
+    if ((epoll_events & (EPOLLIN | kGone)) != 0) receive();
+  } else if ((epoll_events & kGone) != 0) {
     close({Code::Closed, -ECONNRESET});
   }
   in_ready_ = false;
-  if (descriptor_ >= 0) pump();
+  if (transport_) pump();
   trim_when_idle();
 }
 
@@ -159,15 +129,15 @@ void FrameStream::later() {
 
 void FrameStream::run_soon(void* self) {
   auto* stream = static_cast<FrameStream*>(self);
-  if (stream->descriptor_ < 0) {
+  if (!stream->transport_) {
     stream->finish();  // may destroy the stream
     return;
   }
-  if (!stream->rest_.empty() && !stream->paused_) {
+  if ((!stream->rest_.empty() || stream->unasked_) && !stream->paused_) {
     stream->in_ready_ = true;
     stream->receive();
     stream->in_ready_ = false;
-    if (stream->descriptor_ < 0) return;
+    if (!stream->transport_) return;
   }
   if (stream->send_error_ != 0) {
     // The peer's last words, an Abort perhaps, may still be unread.
@@ -178,26 +148,28 @@ void FrameStream::run_soon(void* self) {
     return;
   }
   stream->pump();
+  stream->trim_when_idle();
 }
 
 // ---- Receiving -----------------------------------------------------------------------------------------------------------
 
 void FrameStream::receive() {
   frames_left_ = kTurnFrames;
+  unasked_ = false;
   if (!parse_rest()) return;
   size_t budget = kTurnBytes;
-  while (descriptor_ >= 0 && !paused_ && !must_wait() && budget != 0) {
+  while (transport_ && !paused_ && !must_wait() && budget != 0) {
     std::array<iovec, kVectorsMax> vectors;
     size_t used = 0;
     const size_t landing = gather_landing(std::span(vectors).first(kVectorsMax - 1), &used);
     Bytes ahead;
     if (landing == payload_left_) {
-      ahead = loop_.scratch().first(ahead_bytes_);
+      ahead = loop_.scratch().first(transport_->told_by_level() ? ahead_bytes_ : std::min(ahead_bytes_, kCopiedAheadBytes));
       vectors[used++] = {ahead.data(), ahead.size()};
     }
-    const ssize_t result = receive_message(descriptor_, vectors.data(), used);
+    const ssize_t result = transport_->receive(vectors.data(), used);
     if (result < 0) {
-      if (errno != EAGAIN && errno != EWOULDBLOCK) end_of_input({Code::Closed, -errno});
+      if (result != -EAGAIN && result != -EWOULDBLOCK) end_of_input({Code::Closed, static_cast<int>(result)});
       return;
     }
     if (result == 0) {
@@ -211,9 +183,12 @@ void FrameStream::receive() {
     const size_t landed = std::min(got, landing);
     if (landed != 0) land(landed, nullptr);
     if (got > landing) parse(ahead.first(got - landing));
-    if (got < landing + ahead.size()) return;  // the socket is empty; epoll tells when it is not
+    if (got < landing + ahead.size() && transport_ && transport_->told_by_level()) return;  // it is empty; epoll tells more
     if (landing == 0) ahead_bytes_ = std::min(ahead_bytes_ * 2, kAheadBytesMax);
   }
+  if (!transport_ || transport_->told_by_level()) return;
+  unasked_ = true;
+  if (!paused_) later();
 }
 
 size_t FrameStream::gather_landing(std::span<iovec> out, size_t* used) noexcept {
@@ -244,7 +219,7 @@ size_t FrameStream::gather_landing(std::span<iovec> out, size_t* used) noexcept 
 // `count` bytes of the landing have arrived: in their place already, or at `copied_from`. The sink may divert the rest or end
 // the connection at every piece; bytes of this same read that lie beyond are then not shown.
 void FrameStream::land(size_t count, const std::byte* copied_from) {
-  while (count != 0 && descriptor_ >= 0) {
+  while (count != 0 && transport_) {
     const iovec piece = landing_.pieces_[landing_at_];
     const size_t step = std::min(count, piece.iov_len - landing_offset_);
     std::byte* to = nullptr;
@@ -266,7 +241,7 @@ void FrameStream::land(size_t count, const std::byte* copied_from) {
       sink_.on_landed({}, step);
     }
   }
-  if (descriptor_ >= 0 && payload_left_ == 0) end_chunk();
+  if (transport_ && payload_left_ == 0) end_chunk();
 }
 
 void FrameStream::end_chunk() {
@@ -284,7 +259,7 @@ bool FrameStream::parse_rest() {
 }
 
 void FrameStream::parse(ConstBytes bytes) {
-  while (!bytes.empty() && descriptor_ >= 0) {
+  while (!bytes.empty() && transport_) {
     if (must_wait()) {
       rest_.assign(bytes.begin(), bytes.end());
       if (!paused_) later();
@@ -357,7 +332,7 @@ void FrameStream::on_whole_frame(ConstBytes body) {
   landing_offset_ = 0;
   if (!is_chunk(header_) && frames_left_ != 0) --frames_left_;
   const Status status = sink_.on_frame(header_, body, &landing_);
-  if (descriptor_ < 0) return;
+  if (!transport_) return;
   if (!status.ok()) {
     abort(status, code_name(status.code()));
     return;
@@ -384,13 +359,14 @@ void FrameStream::divert_landing() noexcept {
 
 void FrameStream::pause_reading() {
   paused_ = true;
+  unasked_ = transport_ && !transport_->told_by_level();
   watch_for();
 }
 
 void FrameStream::resume_reading() {
   paused_ = false;
   watch_for();
-  if (!rest_.empty() && descriptor_ >= 0) later();
+  if ((!rest_.empty() || unasked_) && transport_) later();
 }
 
 void FrameStream::end_of_input(Status why) {
@@ -401,7 +377,7 @@ void FrameStream::end_of_input(Status why) {
 // ---- Sending -------------------------------------------------------------------------------------------------------------
 
 void FrameStream::send(ConstBytes frames) {
-  if (descriptor_ < 0) return;
+  if (!transport_) return;
   queue_.push(frames);
   if (!in_ready_ && !pumping_) later();
 }
@@ -420,7 +396,7 @@ void FrameStream::send_chunk(ConstBytes head, std::span<const ConstBytes> payloa
 
 void FrameStream::ask_for_more() {
   asked_ = true;
-  if (!in_ready_ && !pumping_ && descriptor_ >= 0) later();
+  if (!in_ready_ && !pumping_ && transport_) later();
 }
 
 void FrameStream::pump() {
@@ -428,7 +404,7 @@ void FrameStream::pump() {
   pumping_ = true;
   size_t budget = kTurnBytes;
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
-  while (descriptor_ >= 0) {
+  while (transport_) {
     if (asked_ && may_ask && queue_.bytes() < kSendLowBytes) {
       asked_ = false;
       may_ask = false;
@@ -439,7 +415,7 @@ void FrameStream::pump() {
       queue_.consume(0);  // empty payloads wait to be released
       if (queue_.bytes() == 0) break;
     }
-    if (socket_full_ || send_error_ != 0) break;
+    if (full_ || send_error_ != 0) break;
     if (budget == 0) {
       later();
       break;
@@ -448,7 +424,7 @@ void FrameStream::pump() {
     may_ask = true;
   }
   pumping_ = false;
-  if (descriptor_ < 0) return;
+  if (!transport_) return;
   if (asked_ && queue_.bytes() < kSendLowBytes && send_error_ == 0) later();
   watch_for();
 }
@@ -459,17 +435,17 @@ bool FrameStream::send_some(size_t* budget) {
   const size_t used = queue_.gather(vectors, *budget);
   size_t wanted = 0;
   for (size_t i = 0; i < used; ++i) wanted += vectors[i].iov_len;
-  const ssize_t result = send_message(descriptor_, vectors.data(), used);
+  const ssize_t result = transport_->send(vectors.data(), used);
   if (result < 0) {
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      socket_full_ = true;
+    if (result == -EAGAIN || result == -EWOULDBLOCK) {
+      full_ = true;
     } else {
-      send_failed(errno);
+      send_failed(static_cast<int>(-result));
     }
     return false;
   }
   const auto sent = static_cast<size_t>(result);
-  socket_full_ = sent < wanted;
+  full_ = sent < wanted;
   sent_bytes_ += sent;
   *budget -= sent;
   asked_ = true;
@@ -482,7 +458,7 @@ void FrameStream::send_what_fits() noexcept {
   if (queue_.bytes() == 0 || send_error_ != 0) return;
   std::array<iovec, kVectorsMax> vectors;
   const size_t used = queue_.gather(vectors, SIZE_MAX);
-  const ssize_t sent = send_message(descriptor_, vectors.data(), used);
+  const ssize_t sent = transport_->send(vectors.data(), used);
   if (sent > 0) sent_bytes_ += static_cast<uint64_t>(sent);
 }
 
@@ -493,26 +469,16 @@ void FrameStream::send_failed(int error) {
 
 // ---- Life ----------------------------------------------------------------------------------------------------------------
 
-uint32_t FrameStream::wanted_events() const noexcept {
-  return (paused_ ? 0U : uint32_t{EPOLLIN}) | (socket_full_ ? uint32_t{EPOLLOUT} : 0U);
-}
-
 void FrameStream::watch_for() {
-  if (descriptor_ < 0) return;
-  const uint32_t wanted = wanted_events();
-  if (wanted == watched_) return;
-  const Status status = loop_.change(descriptor_, wanted, this);
-  if (status.ok()) {
-    watched_ = wanted;
-  } else if (status.code() == Code::IoError) {
-    close(status);
-  }  // else start() has not been called yet
+  if (!transport_) return;
+  const Status status = transport_->want(!paused_, full_);
+  if (status.code() == Code::IoError) close(status);  // any other: start() has not been called yet
 }
 
 void FrameStream::trim_when_idle() {
-  if (descriptor_ < 0 || trim_.armed()) return;
+  if (!transport_ || trim_.armed()) return;
   const size_t held = queue_.held_bytes() + held_.capacity() + landing_.pieces_.capacity() * sizeof(iovec);
-  if (held <= kIdleBytesMax) return;
+  if (held <= kIdleBytesMax && !transport_->trimmable()) return;
   trim_mark_ = received_bytes_ + sent_bytes_;
   loop_.arm(trim_, loop_.now_us() + kIdleUs);
 }
@@ -521,6 +487,7 @@ void FrameStream::run_trim(void* self) {
   auto* stream = static_cast<FrameStream*>(self);
   if (stream->received_bytes_ + stream->sent_bytes_ == stream->trim_mark_) {
     stream->queue_.trim();
+    if (stream->transport_) stream->transport_->trim();
     if (stream->held_.empty()) give_back(stream->held_);
     if (stream->payload_left_ == 0) give_back(stream->landing_.pieces_);
     return;  // what is still held belongs to a frame under way; the next event looks again
@@ -529,7 +496,7 @@ void FrameStream::run_trim(void* self) {
 }
 
 void FrameStream::abort(Status why, std::string_view reason) {
-  if (descriptor_ < 0) return;
+  if (!transport_) return;
   std::vector<std::byte> frame;
   wire::FrameWriter writer(frame);
   writer.begin(wire::Opcode::Abort, 0);
@@ -537,16 +504,13 @@ void FrameStream::abort(Status why, std::string_view reason) {
   writer.finish();
   queue_.push(frame);
   send_what_fits();
-  (void)::shutdown(descriptor_, SHUT_WR);
-  drain(descriptor_);
+  transport_->finish_sending();
   close(why);
 }
 
 void FrameStream::close(Status why) {
-  if (descriptor_ < 0) return;
-  loop_.remove(descriptor_, this);
-  ::close(descriptor_);
-  descriptor_ = -1;
+  if (!transport_) return;
+  transport_ = nullptr;
   why_ = why;
   payload_left_ = 0;
   later();

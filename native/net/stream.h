@@ -1,8 +1,8 @@
 // stream.h — one connection as a stream of frames, the same code at both ends.
 // Receiving: the header and body of a frame come into the stream's own small buffer; the payload of a Chunk is received
 // straight into the memory that the sink names for it, and is shown to the sink piece by piece as it lands, while it is hot in
-// the cache. In the steady state one readv() takes the rest of a payload and the head of the next frame.
-// Sending: frames are queued as bytes plus references to payload memory, and leave in order by sendmsg(). When less than
+// the cache. In the steady state one receive() takes the rest of a payload and the head of the next frame.
+// Sending: frames are queued as bytes plus references to payload memory, and leave in order. When less than
 // kSendLowBytes are queued the sink is asked for more, so that requests take turns chunk by chunk and a cancelled one stops at
 // a border.
 // Invariants: body memory grows only as bytes really arrive, never by the sender's number; a frame that fails its checks closes
@@ -10,13 +10,14 @@
 // Re-entrancy: a sink may call every method of the stream from within its callbacks, but destroy the stream only in
 // on_closed(). abort() and close() act at once and call nothing back; on_closed() follows from the loop. send…() and
 // ask_for_more() call nothing back either: what is queued leaves when the callback has returned.
-// The end: a peer that closes its sending half ends the connection; what is queued and fits the socket is sent first.
+// The end: a peer that closes its sending half ends the connection; what is queued and fits the transport is sent first.
 // Thread: the loop's.
 #pragma once
 
 #include <sys/uio.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "base/status.h"
 #include "net/loop.h"
 #include "net/send_queue.h"
+#include "net/transport.h"
 #include "wire/message.h"
 
 namespace halfstep::net {
@@ -73,7 +75,8 @@ class FrameSink {
 
 class FrameStream final : public Watch {
  public:
-  // Takes the (connected) descriptor.
+  FrameStream(Loop& loop, std::unique_ptr<Transport> transport, FrameSink& sink);
+  // Over a socket: takes the (connected) descriptor.
   FrameStream(Loop& loop, int descriptor, FrameSink& sink);
   ~FrameStream() override;
   Status start();
@@ -88,16 +91,20 @@ class FrameStream final : public Watch {
 
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
-  // Stops and resumes reading (back-pressure): the peer sees a full socket. The Chunk that is landing may still be shown to its
-  // end, and no frame after it. A peer that dies while we do not read closes the connection at once.
+  // Stops and resumes reading (back-pressure): the peer sees a full socket or ring. The Chunk that is landing may still be
+  // shown to its end, and no frame after it. A peer that dies while we do not read closes the connection at once.
   void pause_reading();
   void resume_reading();
 
-  // Sends an Abort with `reason` if the socket takes it at once, then closes; on_closed follows from the loop, not from here.
+  // Sends an Abort with `reason` if the transport takes it at once, then closes; on_closed follows from the loop, not from
+  // here.
   void abort(Status why, std::string_view reason);
   // The same without a word to the peer.
   void close(Status why);
-  int descriptor() const noexcept { return descriptor_; }
+  // -1 once it is closed.
+  int descriptor() const noexcept { return transport_ ? transport_->descriptor() : -1; }
+  // Whether bytes travel through shared memory.
+  bool shared_memory() const noexcept { return transport_ && transport_->rings(); }
   uint64_t received_bytes() const noexcept { return received_bytes_; }
   uint64_t sent_bytes() const noexcept { return sent_bytes_; }
   // Frames of unknown opcodes that need not be understood: dropped as they arrive.
@@ -128,28 +135,27 @@ class FrameStream final : public Watch {
   void send_what_fits() noexcept;
   void send_failed(int error);
 
-  uint32_t wanted_events() const noexcept;
   void watch_for();
   void trim_when_idle();
   void finish();
 
   Loop& loop_;
   FrameSink& sink_;
-  int descriptor_;
+  std::unique_ptr<Transport> transport_;  // null: closed
   Status why_;
 
   uint64_t received_bytes_ = 0;
   uint64_t sent_bytes_ = 0;
   uint64_t skipped_frames_ = 0;
   uint64_t trim_mark_ = 0;  // received and sent bytes when trim_ was armed
-  uint32_t watched_ = 0;
-  bool finished_ = false;  // on_closed() was called
+  bool finished_ = false;   // on_closed() was called
   bool paused_ = false;
   bool in_ready_ = false;  // on_ready() runs and will pump
+  bool unasked_ = false;   // there may be more to receive, and nobody will tell
   bool pumping_ = false;
-  bool socket_full_ = false;  // EPOLLOUT is awaited
-  bool asked_ = false;        // on_sendable() is due when little is queued
-  int send_error_ = 0;        // what is left to read is still read
+  bool full_ = false;   // room to send is awaited
+  bool asked_ = false;  // on_sendable() is due when little is queued
+  int send_error_ = 0;  // what is left to read is still read
 
   wire::Header header_;          // of the frame under way
   bool in_body_ = false;         // header_ holds, its body is incomplete in held_

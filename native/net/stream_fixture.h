@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/prng.h"
 #include "net/loop.h"
+#include "net/shm_fixture.h"
 #include "net/socket.h"
 #include "net/stream.h"
 #include "wire/message.h"
@@ -150,7 +151,12 @@ class Recorder : public FrameSink {
   Status why;
 };
 
-// One stream on a loop; the test holds the other end of the connection as a plain descriptor.
+enum class Carrier { Socket, Rings };
+inline std::string carrier_name(const testing::TestParamInfo<Carrier>& info) {
+  return info.param == Carrier::Socket ? "Socket" : "Rings";
+}
+
+// One stream on a loop; the test holds the other end of the connection, as a plain descriptor or by hand.
 class StreamFixture : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(loop_.open().ok()); }
@@ -164,19 +170,33 @@ class StreamFixture : public testing::Test {
     stream_ = std::make_unique<FrameStream>(loop_, pair[1], sink_);
     ASSERT_TRUE(stream_->start().ok());
   }
+  void connect(Carrier carrier) {
+    if (carrier == Carrier::Socket) return connect(unix_pair());
+    RingPair pair = ring_pair(graveyard_);
+    far_rings_ = std::move(pair.client);
+    stream_ = std::make_unique<FrameStream>(loop_, std::move(pair.server), sink_);
+    ASSERT_TRUE(stream_->start().ok());
+  }
   void close_far() {
-    ::close(far_);
+    far_rings_ = nullptr;
+    if (far_ >= 0) ::close(far_);
     far_ = -1;
   }
   void write_far(ConstBytes bytes) {
+    if (far_rings_) {
+      const iovec all{const_cast<std::byte*>(bytes.data()), bytes.size()};
+      ASSERT_EQ(far_rings_->send(&all, 1), static_cast<ssize_t>(bytes.size()));
+      return;
+    }
     ASSERT_EQ(::send(far_, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
   }
   // What is there now.
   Octets read_far() {
     Octets all;
     std::array<std::byte, 65536> some;
+    const iovec vector{some.data(), some.size()};
     for (;;) {
-      const ssize_t got = ::recv(far_, some.data(), some.size(), MSG_DONTWAIT);
+      const ssize_t got = far_rings_ ? far_rings_->receive(&vector, 1) : ::recv(far_, some.data(), some.size(), MSG_DONTWAIT);
       if (got <= 0) return all;
       append(all, ConstBytes(some).first(static_cast<size_t>(got)));
     }
@@ -194,8 +214,10 @@ class StreamFixture : public testing::Test {
 
   ManualClock clock_;
   Loop loop_{clock_};
+  RingGraveyard graveyard_{loop_};
   Recorder sink_;
   std::unique_ptr<FrameStream> stream_;
+  std::unique_ptr<Transport> far_rings_;
   int far_ = -1;
 };
 

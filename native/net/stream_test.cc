@@ -13,7 +13,13 @@ namespace {
 
 using wire::Opcode;
 
-class Stream : public StreamFixture {};
+class Stream : public StreamFixture, public testing::WithParamInterface<Carrier> {
+ protected:
+  void connect() { StreamFixture::connect(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Over, Stream, testing::Values(Carrier::Socket, Carrier::Rings), carrier_name);
+
+class StreamOverTcp : public StreamFixture {};
 
 Octets unknown_frame(uint8_t opcode, ConstBytes body) {
   Octets out(wire::kHeaderBytes);
@@ -60,7 +66,7 @@ struct Recording {
 
 const std::vector<int64_t> kCut = {700, 300, -500, 1};
 
-TEST_F(Stream, ReadsTheSameAtEverySplit) {
+TEST_P(Stream, ReadsTheSameAtEverySplit) {
   const Recording recording;
   for (size_t split = 0; split <= recording.bytes.size(); ++split) {
     sink_ = Recorder();
@@ -77,7 +83,7 @@ TEST_F(Stream, ReadsTheSameAtEverySplit) {
   }
 }
 
-TEST_F(Stream, ReadsTheSameOneByteAtATime) {
+TEST_P(Stream, ReadsTheSameOneByteAtATime) {
   const Recording recording;
   sink_.cut = kCut;
   connect();
@@ -88,13 +94,17 @@ TEST_F(Stream, ReadsTheSameOneByteAtATime) {
   recording.expect(sink_, *stream_);
 }
 
-TEST_F(Stream, ReadsTheSameInRandomFragments) {
+TEST_P(Stream, ReadsTheSameInRandomFragments) {
   const Recording recording;
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng prng(seed);
     sink_ = Recorder();
     sink_.cut = kCut;
-    connect(seed % 2 == 0 ? unix_pair() : tcp_pair());
+    if (seed % 2 == 0) {
+      connect();
+    } else {
+      StreamFixture::connect(tcp_pair());
+    }
     for (ConstBytes rest = recording.bytes; !rest.empty();) {
       const size_t count = std::min<size_t>(rest.size(), 1 + prng.below(prng.chance(0.5) ? 40 : 2000));
       write_far(rest.first(count));
@@ -109,7 +119,7 @@ TEST_F(Stream, ReadsTheSameInRandomFragments) {
   }
 }
 
-TEST_F(Stream, KeepsInterleavedChunksApart) {
+TEST_P(Stream, KeepsInterleavedChunksApart) {
   connect();
   Octets first;
   Octets second;
@@ -127,7 +137,7 @@ TEST_F(Stream, KeepsInterleavedChunksApart) {
   EXPECT_EQ(sink_.landed[2], second);
 }
 
-TEST_F(Stream, TakesABodyOfTheLargestSize) {
+TEST_F(StreamOverTcp, TakesABodyOfTheLargestSize) {
   connect(tcp_pair());
   const Octets value = random_octets(wire::kBodyBytesMax - 8, 5);
   const Octets large = frame(Opcode::Put, 1, value);
@@ -141,7 +151,7 @@ TEST_F(Stream, TakesABodyOfTheLargestSize) {
   EXPECT_TRUE(std::equal(value.begin(), value.end(), sink_.last_body.begin() + 8));
 }
 
-TEST_F(Stream, DivertsTheRestOfAChunkAndTouchesItsMemoryNoMore) {
+TEST_P(Stream, DivertsTheRestOfAChunkAndTouchesItsMemoryNoMore) {
   connect();
   const Octets payload = random_octets(6000, 6);
   const Octets whole = chunk(1, payload);
@@ -158,7 +168,7 @@ TEST_F(Stream, DivertsTheRestOfAChunkAndTouchesItsMemoryNoMore) {
   EXPECT_EQ(sink_.landed[2], payload) << "the next Chunk lands again";
 }
 
-TEST_F(Stream, DivertsFromWithinTheCallback) {
+TEST_P(Stream, DivertsFromWithinTheCallback) {
   sink_.cut = {1000, 1000};
   connect();
   sink_.at_landed = [this] {
@@ -173,7 +183,7 @@ TEST_F(Stream, DivertsFromWithinTheCallback) {
   EXPECT_EQ(sink_.log, "32:1:16 end:1 35:1:0 ");
 }
 
-TEST_F(Stream, SendsBytesAndPayloadsInOrderAndReleasesEachOnce) {
+TEST_P(Stream, SendsBytesAndPayloadsInOrderAndReleasesEachOnce) {
   connect();
   const Octets payload = random_octets(10'000, 8);
   const std::array<ConstBytes, 2> pieces = {ConstBytes(payload).first(1), ConstBytes(payload).subspan(1)};
@@ -197,7 +207,7 @@ TEST_F(Stream, SendsBytesAndPayloadsInOrderAndReleasesEachOnce) {
   EXPECT_EQ(stream_->sent_bytes(), expected.size());
 }
 
-TEST_F(Stream, AsksForMoreOnlyWhileLittleIsQueuedAndOnlyAfterProgress) {
+TEST_P(Stream, AsksForMoreOnlyWhileLittleIsQueuedAndOnlyAfterProgress) {
   connect();
   turns();
   EXPECT_EQ(sink_.asked, 0) << "nothing was sent and nobody asked";
@@ -232,7 +242,7 @@ TEST_F(Stream, AsksForMoreOnlyWhileLittleIsQueuedAndOnlyAfterProgress) {
   EXPECT_GT(sink_.asked, asked);
 }
 
-TEST_F(Stream, ASinkThatAlwaysAsksDoesNotKeepATurnFromEnding) {
+TEST_P(Stream, ASinkThatAlwaysAsksDoesNotKeepATurnFromEnding) {
   connect();
   sink_.at_sendable = [this] { stream_->ask_for_more(); };
   stream_->ask_for_more();
@@ -241,7 +251,7 @@ TEST_F(Stream, ASinkThatAlwaysAsksDoesNotKeepATurnFromEnding) {
   EXPECT_LE(sink_.asked, 11);
 }
 
-TEST_F(Stream, StopsReadingWhilePausedAndLosesNothing) {
+TEST_P(Stream, StopsReadingWhilePausedAndLosesNothing) {
   connect();
   stream_->pause_reading();
   write_far(frame(Opcode::Match, 1, {}));
@@ -264,7 +274,7 @@ TEST_F(Stream, StopsReadingWhilePausedAndLosesNothing) {
   EXPECT_EQ(sink_.log, "3:1:0 3:2:0 3:3:0 ");
 }
 
-TEST_F(Stream, KeepsFramesOfTheSameReadWhilePaused) {
+TEST_P(Stream, KeepsFramesOfTheSameReadWhilePaused) {
   connect();
   sink_.at_frame = [this]() -> Status {
     stream_->pause_reading();
@@ -289,7 +299,7 @@ TEST_F(Stream, KeepsFramesOfTheSameReadWhilePaused) {
   EXPECT_EQ(sink_.log, "3:1:0 3:2:0 32:3:16 end:3 3:4:0 ");
 }
 
-TEST_F(Stream, ManySmallFramesTakeTurns) {
+TEST_P(Stream, ManySmallFramesTakeTurns) {
   connect();
   Octets bytes;
   for (uint64_t id = 1; id <= 3 * kTurnFrames; ++id) append(bytes, frame(Opcode::Match, id, {}));
@@ -305,7 +315,7 @@ TEST_F(Stream, ManySmallFramesTakeTurns) {
   EXPECT_EQ(before, 3 * kTurnFrames);
 }
 
-TEST_F(Stream, ConnectionsTakeTurns) {
+TEST_F(StreamOverTcp, ConnectionsTakeTurns) {
   connect(tcp_pair());
   const auto pair = unix_pair();
   Recorder other_sink;
@@ -333,11 +343,17 @@ TEST_F(Stream, ConnectionsTakeTurns) {
   ::close(pair[0]);
 }
 
-TEST_F(Stream, TwoStreamsExchangeLargeAndSmallChunksBothWays) {
-  const auto pair = tcp_pair();
+TEST_P(Stream, TwoStreamsExchangeLargeAndSmallChunksBothWays) {
   Recorder sinks[2];
-  FrameStream a(loop_, pair[0], sinks[0]);
-  FrameStream b(loop_, pair[1], sinks[1]);
+  RingPair pair;
+  if (GetParam() == Carrier::Rings) {
+    pair = ring_pair(graveyard_);
+  } else {
+    const auto sockets = tcp_pair();
+    pair = {socket_transport(sockets[0]), socket_transport(sockets[1])};
+  }
+  FrameStream a(loop_, std::move(pair.server), sinks[0]);
+  FrameStream b(loop_, std::move(pair.client), sinks[1]);
   ASSERT_TRUE(a.start().ok());
   ASSERT_TRUE(b.start().ok());
   Prng prng(11);

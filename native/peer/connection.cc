@@ -6,6 +6,7 @@
 #include <cassert>
 #include <utility>
 
+#include "net/shm_setup.h"
 #include "peer/client.h"
 
 namespace halfstep::peer {
@@ -112,19 +113,40 @@ void Connection::connect_to(const net::Address& address) {
 }
 
 void Connection::on_ready(uint32_t /*epoll_events*/) {
-  const int descriptor = std::exchange(connecting_, -1);
-  client_.loop().remove(descriptor, this);
-  if (const Status s = net::connect_result(descriptor); !s.ok()) {
-    ::close(descriptor);
-    return attempt_failed(address_.text() + ": " + code_text(s));
-  }
-  greet(descriptor);
+  if (state_ == State::Sharing) return share();
+  if (const Status s = net::connect_result(connecting_); !s.ok()) return drop_socket(code_text(s));
+  if (address_.is_unix) return ask_to_share();
+  client_.loop().remove(connecting_, this);
+  greet(net::socket_transport(std::exchange(connecting_, -1)));
 }
 
-void Connection::greet(int descriptor) {
+void Connection::drop_socket(const std::string& what) {
+  client_.loop().remove(connecting_, this);
+  ::close(std::exchange(connecting_, -1));
+  attempt_failed(address_.text() + ": " + what);
+}
+
+// The timer that bounds the attempt goes on.
+void Connection::ask_to_share() {
+  state_ = State::Sharing;
+  Status status = net::ask_for_rings(connecting_);
+  if (status.ok()) status = client_.loop().change(connecting_, EPOLLIN, this);
+  if (!status.ok()) drop_socket("asking for shared memory: " + code_text(status));
+}
+
+void Connection::share() {
+  std::unique_ptr<net::Transport> transport;
+  const Fault fault = net::take_rings(connecting_, &transport);
+  if (fault.status == Status(Code::Closed, -EAGAIN)) return;
+  if (!fault.ok()) return drop_socket(fault.what);
+  client_.loop().remove(std::exchange(connecting_, -1), this);
+  greet(std::move(transport));
+}
+
+void Connection::greet(std::unique_ptr<net::Transport> transport) {
   state_ = State::Greeting;
   counted_received_ = counted_sent_ = 0;
-  stream_ = std::make_unique<net::FrameStream>(client_.loop(), descriptor, *this);
+  stream_ = std::make_unique<net::FrameStream>(client_.loop(), std::move(transport), *this);
   if (const Status s = stream_->start(); !s.ok()) {
     stream_.reset();
     return attempt_failed(address_.text() + ": epoll: " + code_text(s));

@@ -1,7 +1,9 @@
 // connection.h — one connection to one shard: connects, greets, registers the client's layouts, then carries requests, and
 // begins again with back-off when it ends.
 //
-//   Waiting (-> Resolving) -> Connecting -> Greeting -> Registering -> Up -> (gone) -> Waiting
+//   Waiting (-> Resolving) -> Connecting (-> Sharing) -> Greeting -> Registering -> Up -> (gone) -> Waiting
+//
+// Sharing: over a unix socket, until the daemon has passed the memory of the rings.
 //
 // Invariants: requests are sent only while Up, in the order they were given; a request stays in its slot until its Final; when
 // the connection ends every request of it is answered and nothing is sent again; after abandon() no byte lands for it.
@@ -51,6 +53,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   const wire::HelloServer& hello() const noexcept { return hello_; }
   uint64_t load_bytes() const noexcept { return load_bytes_; }
   int descriptor() const noexcept { return stream_ ? stream_->descriptor() : -1; }
+  bool shared_memory() const noexcept { return stream_ && stream_->shared_memory(); }
 
   void give(Request& request);
   // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
@@ -64,11 +67,11 @@ class Connection final : public net::FrameSink, public net::Watch {
   Status on_chunk_end() override;
   void on_sendable() override;
   void on_closed(Status why) override;
-  // net::Watch: the socket while it connects
+  // net::Watch: the socket until there is a stream
   void on_ready(uint32_t epoll_events) override;
 
  private:
-  enum class State : uint8_t { Waiting, Resolving, Connecting, Greeting, Registering, Up, Stopped };
+  enum class State : uint8_t { Waiting, Resolving, Connecting, Sharing, Greeting, Registering, Up, Stopped };
   enum class LayoutState : uint8_t { Unknown, Asked, Ready, Refused };
   struct LayoutEntry {
     LayoutState state = LayoutState::Unknown;
@@ -78,7 +81,10 @@ class Connection final : public net::FrameSink, public net::Watch {
   void connect();
   void resolve();
   void connect_to(const net::Address& address);
-  void greet(int descriptor);
+  void ask_to_share();
+  void share();
+  void drop_socket(const std::string& what);
+  void greet(std::unique_ptr<net::Transport> transport);
   void attempt_failed(const std::string& what);
   void wait_and_retry();
   static void on_timer(void* self);

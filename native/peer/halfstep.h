@@ -48,7 +48,7 @@ typedef struct hs_answer {
 
 typedef struct hs_options {
   uint32_t struct_bytes;       /* sizeof(hs_options) */
-  const char* address;         /* "host:port" or "unix:/path" */
+  const char* address;         /* "host:port", or "unix:/path": shared memory with a daemon of this machine */
   const char* name_space;      /* "default" */
   uint32_t connections;        /* data connections per shard, 1-16; 0 = 1 */
   uint32_t connect_timeout_ms; /* of one attempt; 0 = 1000 */
@@ -78,7 +78,7 @@ typedef struct hs_client_facts {
   uint64_t bytes_per_s;
   uint64_t bytes_received, bytes_sent;
   uint64_t checksum_failures; /* parts that arrived and did not verify */
-  char transport[16];         /* "tcp", "unix", or "" while not connected */
+  char transport[16];         /* "tcp", "shm", or "" while not connected */
   char congestion[16];
   char last_error[256]; /* why it is not connected */
 } hs_client_facts;

@@ -18,13 +18,11 @@ void copy_text(char (&to)[kBytes], const std::string& text) {
   std::memset(to + bytes, 0, kBytes - bytes);
 }
 
-// The first shard's unix socket has the path that is known, each other one ".1", ".2" and so on behind it.
+// Of one shard's unix socket the path is known: where is another one's?
 std::string socket_path(std::string path, uint32_t shard_of_path, uint32_t shard) {
-  const auto suffix = [](uint32_t number) { return std::string(1, '.').append(std::to_string(number)); };
-  if (const std::string own = suffix(shard_of_path); shard_of_path != 0 && path.ends_with(own)) {
-    path.resize(path.size() - own.size());
-  }
-  return shard == 0 ? path : path.append(suffix(shard));
+  const std::string own = net::unix_path_of_shard("", shard_of_path);
+  if (path.ends_with(own)) path.resize(path.size() - own.size());
+  return net::unix_path_of_shard(path, shard);
 }
 
 }  // namespace
@@ -79,8 +77,8 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.transport, connection.address().is_unix ? "unix" : "tcp");
-    copy_text(facts_.congestion, connection.address().is_unix ? "" : net::congestion_control(connection.descriptor()));
+    copy_text(facts_.transport, connection.shared_memory() ? "shm" : "tcp");
+    copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// Arbitrary answers of a "daemon" to a client with a get and a put in flight, through the C interface and a real socket: no
+// Arbitrary answers of a "daemon" to a client with a get and a put in flight, through the C interface and real rings: no
 // crash, no byte outside the target, one answer for every item and one terminal event for every ticket, whatever comes. The
 // input is a list of frames in short form (Script below), which are sealed properly, so that it is their sense that is fuzzed;
 // what a frame looks like on the wire is net/stream_fuzz.cc's and wire/*_fuzz.cc's affair.
@@ -11,11 +11,15 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/crc.h"
+#include "net/loop.h"
+#include "net/shm_setup.h"
 #include "peer/halfstep.h"
 #include "wire/records.h"
 
@@ -36,14 +40,51 @@ auto uninterrupted(Call&& call) {
   return result;
 }
 
-bool receive(int socket, Bytes into) {
-  while (!into.empty()) {
-    const ssize_t got = uninterrupted([&] { return ::recv(socket, into.data(), into.size(), MSG_WAITALL); });
-    if (got <= 0) return false;
-    into = into.subspan(static_cast<size_t>(got));
+// The daemon's end of a connection, which waits.
+class Far final : public net::Watch {
+ public:
+  explicit Far(int socket)
+      : graveyard_(loop_), transport_(net::accepted_transport(socket, {kRingBytes, kRingBytes}, graveyard_)) {
+    require(loop_.open().ok() && transport_->start(loop_, this).ok());
   }
-  return true;
-}
+  void on_ready(uint32_t epoll_events) override { transport_->heard(epoll_events); }
+  bool receive(Bytes into) {
+    while (!into.empty()) {
+      const iovec vector{into.data(), into.size()};
+      const ssize_t got = transport_->receive(&vector, 1);
+      if (got == -EAGAIN) {
+        loop_.turn(kWaitUs);
+      } else if (got <= 0) {
+        return false;
+      } else {
+        into = into.subspan(static_cast<size_t>(got));
+      }
+    }
+    return true;
+  }
+  bool send(ConstBytes bytes) {
+    while (!bytes.empty()) {
+      const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+      const ssize_t sent = transport_->send(&vector, 1);
+      if (sent == -EAGAIN) {
+        loop_.turn(kWaitUs);
+      } else if (sent <= 0) {
+        return false;
+      } else {
+        bytes = bytes.subspan(static_cast<size_t>(sent));
+      }
+    }
+    return true;
+  }
+
+ private:
+  static constexpr uint32_t kRingBytes = 16 * 1024;
+  static constexpr uint64_t kWaitUs = 1'000'000;
+  SystemClock clock_;
+  net::Loop loop_{clock_};
+  net::RingGraveyard graveyard_;
+  std::unique_ptr<net::Transport> transport_;
+};
 
 constexpr std::byte kGuard{0xA5};
 constexpr size_t kGuardBytes = 256;
@@ -88,12 +129,12 @@ class Listener {
   int descriptor_;
 };
 
-bool read_frame(int socket) {
+bool read_frame(Far& far) {
   std::array<std::byte, wire::kHeaderBytes> head;
-  if (!receive(socket, head)) return false;
+  if (!far.receive(head)) return false;
   const auto header = load_le<wire::Header>(head.data());
   Octets rest(size_t{header.body_bytes} + header.payload_bytes);
-  return receive(socket, rest);
+  return far.receive(rest);
 }
 
 void add_whole_ok(wire::FrameWriter& frame) {
@@ -103,28 +144,27 @@ void add_whole_ok(wire::FrameWriter& frame) {
 }
 
 // Greets and registers the layout as a good daemon does, then has both requests.
-bool shake_hands(int socket, const wire::Layout& layout) {
+bool shake_hands(Far& far, const wire::Layout& layout) {
   Octets out;
   wire::FrameWriter frame(out);
   const auto send_all = [&] {
-    const ssize_t sent = uninterrupted([&] { return ::send(socket, out.data(), out.size(), MSG_NOSIGNAL); });
-    const bool whole = sent == static_cast<ssize_t>(out.size());
+    const bool whole = far.send(out);
     out.clear();
     return whole;
   };
-  if (!read_frame(socket)) return false;
+  if (!read_frame(far)) return false;
   frame.begin(wire::Opcode::Final, uint64_t{1} << 56);
   add_whole_ok(frame);
   frame.tlv(wire::Tlv::HelloServer, wire::HelloServer{.block_bytes_max = 1 << 20});
   frame.tlv(wire::Tlv::ShardMap, wire::ShardAddress{});
   frame.finish();
-  if (!send_all() || !read_frame(socket)) return false;
+  if (!send_all() || !read_frame(far)) return false;
   frame.begin(wire::Opcode::Final, uint64_t{2} << 56);
   add_whole_ok(frame);
   frame.tlv(wire::Tlv::LayoutHandle, wire::LayoutHandleRecord{.handle = 5, .id = layout.id()});
   frame.finish();
   if (!send_all()) return false;
-  return read_frame(socket) && read_frame(socket);
+  return read_frame(far) && read_frame(far);
 }
 
 // Frames in short form: u8 opcode, u8 whose, then by opcode.
@@ -299,14 +339,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
   const int socket = listener.accept();
   require(socket >= 0);
-  require(shake_hands(socket, layout));
+  auto far = std::make_unique<Far>(socket);
+  require(shake_hands(*far, layout));
   for (ConstBytes rest(frames); !rest.empty();) {
     const size_t step = std::min<size_t>(rest.size(), size % 2 == 0 ? rest.size() : 1500);
-    const ssize_t sent = uninterrupted([&] { return ::send(socket, rest.data(), step, MSG_NOSIGNAL); });
-    if (sent <= 0) break;  // the client has had enough
-    rest = rest.subspan(static_cast<size_t>(sent));
+    if (!far->send(rest.first(step))) break;  // the client has had enough
+    rest = rest.subspan(step);
   }
-  ::shutdown(socket, SHUT_WR);
+  far = nullptr;
   for (int done = 0; done < 2;) {
     hs_event event{};
     require(hs_queue_wait(queue, &event, 1, 30'000'000) == 1);
@@ -318,7 +358,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const hs_answer& answer : get_answers) require(answer.answer != HS_PENDING);
   for (const hs_answer& answer : put_answers) require(answer.answer != HS_PENDING);
   const Octets settled = target;
-  ::close(socket);
   hs_client_close(client);
   hs_queue_close(queue);
   require(target == settled);

@@ -28,9 +28,9 @@ bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespac
 
 }  // namespace
 
-Connection::Connection(Shard& shard, int descriptor, ShardMap map, bool admin)
+Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin)
     : shard_(shard),
-      stream_(shard.loop(), descriptor, *this),
+      stream_(shard.loop(), std::move(transport), *this),
       map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),

@@ -5,6 +5,7 @@
 // Thread: the shard's.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ class Connection final : public net::FrameSink {
   };
   static constexpr size_t kHandlesMax = 1024;
 
-  Connection(Shard& shard, int descriptor, ShardMap map, bool admin);
+  Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin);
   ~Connection() override;
   Status start();
 

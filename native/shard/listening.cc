@@ -45,7 +45,7 @@ Fault Listening::open_others(uint32_t shards) {
 Fault Listening::address_of(const Family& family, uint32_t shard, net::Address* out) {
   *out = family.asked;
   if (out->is_unix) {
-    out->host.append(1, '.').append(std::to_string(shard));
+    out->host = net::unix_path_of_shard(out->host, shard);
   } else if (out->port != 0) {
     if (out->port + shard > UINT16_MAX) {
       return {Code::Invalid, "listen=" + out->text() + ": shard " + std::to_string(shard) +

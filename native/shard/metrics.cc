@@ -167,6 +167,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_put_scratch_bytes_total", put_scratch_bytes);
   add(counters, "halfstep_put_checks_failed_total", put_checks_failed);
   add(out->gauges, "halfstep_connections_open", connections_open);
+  add(out->gauges, "halfstep_connections_shm", connections_shm);
   add(out->gauges, "halfstep_requests_open", requests_open);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);

@@ -44,6 +44,7 @@ class Counts {
   uint64_t connections_unread = 0;   // times that reading paused because a client did not read
   uint64_t connections_stalled = 0;  // ended because a client took nothing of what was queued for it
   uint64_t connections_open = 0;     // gauge
+  uint64_t connections_shm = 0;      // gauge: of the open ones, those over shared memory
   uint64_t requests_open = 0;        // gauge
   uint64_t bytes_received = 0;       // of connections that have ended; collect() is told those of live ones
   uint64_t bytes_sent = 0;

@@ -2,22 +2,29 @@
 // Thread: one.
 #pragma once
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/crc.h"
 #include "base/prng.h"
+#include "net/loop.h"
+#include "net/shm_setup.h"
 #include "wire/layout.h"
 #include "wire/message.h"
 #include "wire/records.h"
@@ -217,7 +224,10 @@ inline void take_apart(ConstBytes body, Said* said) {
   said->malformed |= !reader.status().ok();
 }
 
-class RawClient {
+// Whether tests talk through shared memory: ctest runs all of them a second time so.
+inline bool over_rings() { return ::getenv("HALFSTEP_TEST_RINGS") != nullptr; }
+
+class RawClient final : private net::Watch {
  public:
   using PartName = std::tuple<uint16_t, uint32_t, uint32_t>;  // section, item, part
 
@@ -231,20 +241,23 @@ class RawClient {
     ::setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
     ::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
     connected_ = ::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+    if (connected_ && over_rings()) connected_ = take_rings(wait_s);
   }
-  ~RawClient() { close(); }
+  ~RawClient() override { close(); }
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;
   void close() {
-    if (descriptor_ >= 0) ::close(descriptor_);
+    if (descriptor_ >= 0 && !rings_) ::close(descriptor_);
+    rings_ = nullptr;
     descriptor_ = -1;
   }
   bool connected() const { return connected_; }
-  int descriptor() const { return descriptor_; }
 
   bool send(ConstBytes bytes) {
     while (!bytes.empty()) {
-      const ssize_t sent = ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
+      const ssize_t sent = rings_ ? waiting([&] { return rings_->send(&vector, 1); })
+                                  : ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (sent <= 0) return false;
       bytes = bytes.subspan(static_cast<size_t>(sent));
     }
@@ -261,7 +274,18 @@ class RawClient {
   // The peer has closed and nothing is left to read.
   bool closed() {
     std::byte one;
-    return ::recv(descriptor_, &one, 1, 0) == 0;
+    return receive_some({&one, 1}) == 0;
+  }
+  // The same after dropping what is there, without waiting.
+  bool ended() {
+    std::byte drop[4096];
+    const iovec vector{drop, sizeof(drop)};
+    if (rings_) loop_.turn(0);
+    for (;;) {
+      ssize_t got = rings_ ? rings_->receive(&vector, 1) : ::recv(descriptor_, drop, sizeof(drop), MSG_DONTWAIT);
+      if (got < 0 && !rings_) got = -errno;
+      if (got <= 0) return got != -EAGAIN;
+    }
   }
 
   // Everything about request `id` up to its Final. Chunks are checked and kept; frames of others are kept in order.
@@ -444,14 +468,39 @@ class RawClient {
 
   bool receive_exactly(Bytes into) {
     while (!into.empty()) {
-      const ssize_t got = ::recv(descriptor_, into.data(), into.size(), 0);
+      const ssize_t got = receive_some(into);
       if (got <= 0) return false;
       into = into.subspan(static_cast<size_t>(got));
     }
     return true;
   }
+  ssize_t receive_some(Bytes into) {
+    const iovec vector{into.data(), into.size()};
+    if (rings_) return waiting([&] { return rings_->receive(&vector, 1); });
+    return ::recv(descriptor_, into.data(), into.size(), 0);
+  }
+
+  bool take_rings(int wait_s) {
+    wait_us_ = static_cast<uint64_t>(wait_s) * 1'000'000;
+    pollfd answered{.fd = descriptor_, .events = POLLIN, .revents = 0};
+    return net::ask_for_rings(descriptor_).ok() && ::poll(&answered, 1, wait_s * 1000) == 1 &&
+           net::take_rings(descriptor_, &rings_).ok() && loop_.open().ok() && rings_->start(loop_, this).ok();
+  }
+  void on_ready(uint32_t epoll_events) override { rings_->heard(epoll_events); }
+  template <typename Call>
+  ssize_t waiting(Call&& call) {
+    for (const uint64_t until_us = loop_.now_us() + wait_us_;;) {
+      const ssize_t moved = call();
+      if (moved != -EAGAIN || loop_.now_us() >= until_us) return moved;
+      loop_.turn(until_us - loop_.now_us());
+    }
+  }
 
   int descriptor_ = -1;
+  SystemClock clock_;
+  net::Loop loop_{clock_};
+  std::unique_ptr<net::Transport> rings_;  // has the descriptor
+  uint64_t wait_us_ = 0;
   bool connected_ = false;
   std::vector<Frame> kept_;
   std::vector<uint64_t> order_;

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "base/prng.h"
+#include "net/shm_setup.h"
 #include "shard/event_poll.h"
 #include "shard/listening.h"
 #include "shard/shard.h"
@@ -26,6 +28,7 @@ namespace {
 
 constexpr uint64_t kArenaBytesMin = 16 * MiB;
 constexpr uint32_t kConnectionsMax = 65'536;
+constexpr uint32_t kShmRingBytesMin = 64 * 1024;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
 
 Fault check(const Config& config) {
@@ -37,6 +40,11 @@ Fault check(const Config& config) {
   if (config.connections_max == 0 || config.connections_max > kConnectionsMax) {
     return {Code::Invalid,
             "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
+  }
+  if (!std::has_single_bit(config.shm_ring_bytes) || config.shm_ring_bytes < kShmRingBytesMin ||
+      config.shm_ring_bytes > net::kRingBytesMax) {
+    return {Code::Invalid, "shm_ring_bytes=" + std::to_string(config.shm_ring_bytes) + ": must be a power of two from " +
+                               std::to_string(kShmRingBytesMin) + " to " + std::to_string(net::kRingBytesMax)};
   }
   if (!(config.store.write_share >= 0.1 && config.store.write_share <= 0.9)) {
     return {Code::Invalid, "write_share=" + std::to_string(config.store.write_share) + ": must be 0.1 to 0.9"};

@@ -33,6 +33,7 @@ struct Config {
   std::vector<std::string> listen;                 // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
   bool insecure_listen = false;                    // allow an address beyond loopback though nobody is authenticated
   uint32_t connections_max = 4096;                 // of one shard
+  uint32_t shm_ring_bytes = 1U << 20;              // each way, of a client that asks for shared memory on a unix socket
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};

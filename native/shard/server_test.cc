@@ -246,6 +246,11 @@ TEST_F(ServerTest, NamesWhatItRefuses) {
   config_.connections_max = 0;
   EXPECT_NE(refusal().find("connections_max=0"), std::string::npos);
   config_.connections_max = 16;
+  for (const uint32_t bytes : {0U, 32U << 10, 100'000U, 128U << 20}) {
+    config_.shm_ring_bytes = bytes;
+    EXPECT_NE(refusal().find("shm_ring_bytes=" + std::to_string(bytes)), std::string::npos);
+  }
+  config_.shm_ring_bytes = 64U << 10;
   config_.store_bytes = 0;
   EXPECT_NE(refusal().find(config_.store_path), std::string::npos);
   config_.store_bytes = 1 * MiB;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "net/shm_setup.h"
 #include "shard/connection.h"
 #include "shard/listener.h"
 
@@ -23,7 +24,7 @@ class Shard::EngineWatch final : public net::Watch {
   void on_ready(uint32_t) override {}
 };
 
-Shard::Shard(const Setup& setup) : setup_(setup), loop_(*setup.clock), slots_(*setup.arena) {}
+Shard::Shard(const Setup& setup) : setup_(setup), loop_(*setup.clock), ring_graveyard_(loop_), slots_(*setup.arena) {}
 
 Shard::~Shard() {
   listeners_.clear();
@@ -190,6 +191,7 @@ void Shard::collect(Metrics* out) {
   for (const auto& connection : connections_) {
     now.bytes_received += connection->stream().received_bytes();
     now.bytes_sent += connection->stream().sent_bytes();
+    now.connections_shm += connection->stream().shared_memory() ? 1 : 0;
   }
   now.connections_open = connections_.size();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
@@ -206,7 +208,10 @@ void Shard::collect(Metrics* out) {
 
 void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
-  auto connection = std::make_unique<Connection>(*this, peer.descriptor, map, peer.peer_loopback || peer.peer_uid >= 0);
+  const uint32_t ring_bytes = setup_.config->shm_ring_bytes;
+  auto transport = peer.is_unix ? net::accepted_transport(peer.descriptor, {ring_bytes, ring_bytes}, ring_graveyard_)
+                                : net::socket_transport(peer.descriptor);
+  auto connection = std::make_unique<Connection>(*this, std::move(transport), map, peer.peer_loopback || peer.peer_uid >= 0);
   Connection& opened = *connection;
   opened.at_ = connections_.size();
   connections_.push_back(std::move(connection));

@@ -19,6 +19,7 @@
 #include "base/slots.h"
 #include "io/engine.h"
 #include "net/loop.h"
+#include "net/shm_setup.h"
 #include "net/socket.h"
 #include "shard/chunk_builder.h"
 #include "shard/listening.h"
@@ -138,6 +139,7 @@ class Shard {
   Pool<StoreCall> store_calls_;
 
   net::Loop loop_;
+  net::RingGraveyard ring_graveyard_;
   SlotPool slots_;
   std::unique_ptr<io::Engine> engine_;
   std::unique_ptr<store::Store> store_;

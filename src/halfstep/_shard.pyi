@@ -89,6 +89,13 @@ class Config:
     def insecure_listen(self, arg: bool, /) -> None: ...
 
     @property
+    def shm_ring_bytes(self) -> int:
+        """Each way, of a client over shared memory."""
+
+    @shm_ring_bytes.setter
+    def shm_ring_bytes(self, arg: int, /) -> None: ...
+
+    @property
     def connections_max(self) -> int: ...
 
     @connections_max.setter

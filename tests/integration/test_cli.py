@@ -310,7 +310,7 @@ def test_check_passes_and_leaves_nothing(run: Run, daemon: Any) -> None:
     assert "path in use: tcp" in text
     told = json.loads(run("check", daemon.unix_url, "--json").stdout)
     assert told["ok"] is True
-    assert told["path"].startswith("unix")
+    assert told["path"].startswith("shm")
     assert [step["ok"] for step in told["steps"]] == [True] * 5
     assert "check-" not in run("ls", "--limit", "100000").stdout.decode()
 

@@ -359,7 +359,7 @@ def test_both_transports_say_their_path(daemon: Any, layout: Layout) -> None:
         target = bytearray(8)
         assert over_unix.get([b"k"], target).ok.all()
         assert target == b"over tcp"
-        assert over_unix.path.startswith("unix ")
+        assert over_unix.path.startswith("shm ")
 
 
 def test_a_closed_client_says_so(client: halfstep.Client) -> None:

@@ -391,7 +391,7 @@ class Client:
         facts = self.facts()
         if not facts.connected:
             return f"not connected {address}" + (f": {facts.last_error}" if facts.last_error else "")
-        place = address.removeprefix("unix:") if facts.transport == "unix" else address
+        place = address.removeprefix("unix:") if facts.transport == "shm" else address
         return " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
 
     def wait_ready(self, timeout_ms: float) -> None:

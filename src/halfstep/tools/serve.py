@@ -36,7 +36,13 @@ from halfstep.tools.options import json_option
 )
 @click.option("--listen", multiple=True, default=("127.0.0.1:7350",), show_default=True, help="host:port; may be given again.")
 @click.option(
-    "--unix", default="", help='Path of the unix socket, or "none".  [default: halfstep.sock in the XDG runtime directory]'
+    "--unix",
+    default="",
+    help='Path of the unix socket, for shared memory with clients of this machine, or "none".  '
+    "[default: halfstep.sock in the XDG runtime directory]",
+)
+@click.option(
+    "--shm-ring", default="1MiB", show_default=True, help="Shared memory for each way of each client of the unix socket."
 )
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
 @click.option(
@@ -94,6 +100,7 @@ def serve(
     index: str,
     listen: tuple[str, ...],
     unix: str,
+    shm_ring: str,
     insecure_listen: bool,
     engine: str,
     queue_depth: int,
@@ -125,6 +132,7 @@ def serve(
         index_bytes=parse_bytes(index, "index") if index else 0,
         listen=listen,
         unix=unix,
+        shm_ring_bytes=parse_bytes(shm_ring, "shm_ring"),
         insecure_listen=insecure_listen,
         engine=engine,
         queue_depth=queue_depth,

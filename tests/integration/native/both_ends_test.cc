@@ -1,4 +1,4 @@
-// Put, match, get and cancel between a client and a daemon in one process, over TCP and a unix socket, without an interpreter.
+// Put, match, get and cancel between a client and a daemon in one process, over TCP and shared memory, without an interpreter.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -76,7 +76,7 @@ TEST_P(BothEndsOfShards, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
       TryClient client(address(which), 2);
       const int handle = client.layout(layout);
       ASSERT_TRUE(client.ready()) << client.facts().last_error;
-      EXPECT_STREQ(client.facts().transport, which == 0 ? "tcp" : "unix");
+      EXPECT_STREQ(client.facts().transport, which == 0 ? "tcp" : "shm");
       TrySection put(handle, names(3));
       put.into(opaque);
       TrySection cells(handle, names(4), 4);
@@ -124,8 +124,9 @@ TEST_P(BothEndsOfShards, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
   }
 }
 
+// Over shared memory or a socket: both come with one shard or several.
 TEST_P(BothEndsOfShards, DeleteListStatReleaseAndHoldsAreAnswered) {
-  TryClient client(address(0));
+  TryClient client(address(GetParam() % 2));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks{random_octets(5000, 1), random_octets(6000, 2)};
   TrySection put(handle, names(2));
@@ -182,7 +183,7 @@ TEST_P(BothEndsOfShards, DeleteListStatReleaseAndHoldsAreAnswered) {
 // Whether the cancel comes before or after the last byte, every item has an answer, what is ok is whole, and the connection
 // serves the next call.
 TEST_P(BothEndsOfShards, ACancelledGetEndsAndWhatItCallsOkIsWhole) {
-  TryClient client(address(0));
+  TryClient client(address(GetParam() % 2));
   const int handle = client.layout(make_layout({peer::kOpaque}));
   std::vector<Octets> blocks;
   for (uint64_t i = 0; i < 8; ++i) blocks.push_back(random_octets(600'000, i));

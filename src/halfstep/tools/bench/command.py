@@ -73,7 +73,8 @@ def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     own and removes that, but what it writes takes room: a daemon that serves others may evict their oldest blocks.
 
     \b
-    get    blocks that are in the daemon's memory           limit: plain sockets, one process to another
+    get    blocks that are in the daemon's memory           limit: plain sockets, one process to another;
+                                                            over shared memory: memcpy
     cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
     put    blocks that were never there                     limit: plain sockets
     mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets

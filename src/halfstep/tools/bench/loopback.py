@@ -1,4 +1,4 @@
-"""The raw loopback limit: two processes, plain sockets, nothing of ours.
+"""The raw loopback limit: two processes, plain sockets, nothing of ours; for shared memory a plain copy.
 
 One process sends blocks from a set of the same size as the daemon's, the other receives them into buffers of the size that the
 client's targets have, over as many connections and with the same congestion control. Nobody asks, answers, frames, checks or
@@ -31,19 +31,18 @@ def measure(
     congestion: str,
     seconds: float,
     sender_core: int | None,
-    unix: str = "",
 ) -> float:
-    """Bytes a second from a sending process into `target_bytes` of memory here. `unix`: over a unix socket of that path.
+    """Bytes a second from a sending process into `target_bytes` of memory here.
 
     sender_core: where the sender is pinned; the caller pins itself. Errors: OSError, subprocess.TimeoutExpired.
     """
-    with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as listener:
-        listener.bind(unix or ("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET) as listener:
+        listener.bind(("127.0.0.1", 0))
         listener.listen(connections)
         listener.settimeout(START_S)
-        where = unix or str(listener.getsockname()[1])
+        port = str(listener.getsockname()[1])
         core = "" if sender_core is None else str(sender_core)
-        command = [sys.executable, "-P", str(Path(__file__)), where, congestion, str(connections), str(set_bytes), core]
+        command = [sys.executable, "-P", str(Path(__file__)), port, congestion, str(connections), str(set_bytes), core]
         with subprocess.Popen(command) as sender:
             accepted: list[socket.socket] = []
             try:
@@ -55,6 +54,22 @@ def measure(
                 if not accepted:
                     sender.kill()
                 sender.wait(START_S)
+
+
+def copy(*, set_bytes: int, target_bytes: int, block_bytes: int, seconds: float) -> float:
+    """Bytes a second of copies of `block_bytes`, from a set that is walked through into `target_bytes` of memory."""
+    source, target = memoryview(mmap.mmap(-1, set_bytes)), memoryview(mmap.mmap(-1, target_bytes))
+    for memory in (source, target):
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+    copied = at = to = 0
+    started = now = time.perf_counter()
+    while now < started + seconds or not copied:
+        target[to : to + block_bytes] = source[at : at + block_bytes]
+        copied += block_bytes
+        at, to = (at + block_bytes) % set_bytes, (to + block_bytes) % target_bytes
+        now = time.perf_counter()
+    return copied / (now - started)
 
 
 def _receive(connections: list[socket.socket], target_bytes: int, seconds: float) -> float:
@@ -89,18 +104,17 @@ def _receive(connections: list[socket.socket], target_bytes: int, seconds: float
     return sum(count / span for count, span in zip(moved, spans, strict=True))
 
 
-def send(where: str, congestion: str, connections: int, set_bytes: int) -> None:
+def send(port: int, congestion: str, connections: int, set_bytes: int) -> None:
     """The sending process: until the receiver closes."""
     source = memoryview(mmap.mmap(-1, max(SEND_BYTES, set_bytes)))
     for at in range(0, len(source), mmap.PAGESIZE):
         source[at] = 1
 
     def stream(offset: int) -> None:
-        tcp = where.isdigit()
-        with socket.socket(socket.AF_INET if tcp else socket.AF_UNIX) as connection:
-            if tcp and congestion:
+        with socket.socket(socket.AF_INET) as connection:
+            if congestion:
                 connection.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, congestion.encode())
-            connection.connect(("127.0.0.1", int(where)) if tcp else where)
+            connection.connect(("127.0.0.1", port))
             at = offset
             try:
                 while True:
@@ -122,4 +136,4 @@ if __name__ == "__main__":
 
     if sys.argv[5]:
         os.sched_setaffinity(0, {int(sys.argv[5])})
-    send(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    send(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -6,12 +6,10 @@ there is no limit). Speed, limit, ratio and latencies thus belong together.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -57,7 +55,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Stream:
-    """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "unix".
+    """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "shm".
 
     address: the daemon's, for those who set it against another of its clients.
     """
@@ -77,18 +75,22 @@ class Stream:
 
 
 def plain_sockets(stream: Stream) -> Limit:
-    """Bytes in one direction, and nothing else."""
-    with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
-        bytes_per_s = loopback.measure(
-            set_bytes=stream.set_bytes,
-            target_bytes=stream.batch * stream.iodepth * stream.block_bytes,
-            connections=stream.connections,
-            congestion=stream.congestion,
-            seconds=stream.seconds,
-            sender_core=stream.daemon_core,
-            unix=str(Path(directory) / "stream.sock") if stream.kind == "unix" else "",
+    """Bytes in one direction, and nothing else; for shared memory one copy of them."""
+    target_bytes = stream.batch * stream.iodepth * stream.block_bytes
+    if stream.kind == "shm":
+        speed = loopback.copy(
+            set_bytes=stream.set_bytes, target_bytes=target_bytes, block_bytes=stream.block_bytes, seconds=stream.seconds
         )
-    return Limit(bytes_per_s, f"plain {stream.kind} sockets")
+        return Limit(speed, "memcpy by one thread")
+    bytes_per_s = loopback.measure(
+        set_bytes=stream.set_bytes,
+        target_bytes=target_bytes,
+        connections=stream.connections,
+        congestion=stream.congestion,
+        seconds=stream.seconds,
+        sender_core=stream.daemon_core,
+    )
+    return Limit(bytes_per_s, "plain tcp sockets")
 
 
 def refuse_unless_release(info: Mapping[str, str]) -> None:

@@ -44,10 +44,10 @@ class Place:
 
     @property
     def loopback(self) -> str | None:
-        """Either "tcp" or "unix", with both ends on this machine; None where a stream limit cannot be measured from here."""
+        """Either "tcp" or "shm", with both ends on this machine; None where a stream limit cannot be measured from here."""
         address = Endpoint.parse(self.url).address
         if address.startswith("unix:"):
-            return "unix"
+            return "shm"
         host = address.rsplit(":", 1)[0].strip("[]")
         try:
             return "tcp" if ipaddress.ip_address(host).is_loopback else None

@@ -1,0 +1,57 @@
+// transport.h — how the bytes of one connection travel: a socket, or rings in shared memory (shm_transport.h). FrameStream asks
+// for a batch of bytes at a time and knows nothing else of it.
+// Invariants: nothing blocks; after stop() nothing is called back; whoever drops a transport closes what it held.
+// Thread: the loop's.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/status.h"
+#include "net/loop.h"
+
+namespace halfstep::net {
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+
+  // From here on `watch` hears when there is something to receive, or room to send.
+  virtual Status start(Loop& loop, Watch* watch) = 0;
+  virtual void stop() noexcept = 0;
+  // What the stream waits for; false for both still tells of the other end's death.
+  virtual Status want(bool to_receive, bool to_send) = 0;
+  // What `watch` was called with, before anything else is asked.
+  virtual void heard(uint32_t epoll_events) noexcept = 0;
+
+  // As readv() and sendmsg() without waiting: bytes moved, 0 at the end of what the peer sent, or a negative errno.
+  virtual ssize_t receive(const iovec* vectors, size_t count) noexcept = 0;
+  virtual ssize_t send(const iovec* vectors, size_t count) noexcept = 0;
+  // Nothing more will be sent, and the transport is dropped next: what was sent must reach a peer that still reads.
+  virtual void finish_sending() noexcept = 0;
+  // The stream is idle: gives back what memory can be had at little cost, if there is any.
+  virtual void trim() noexcept {}
+  virtual bool trimmable() const noexcept { return false; }
+
+  // Whether `watch` is called again and again as long as there is something to receive. Else it is called only after receive()
+  // has said -EAGAIN, and send() likewise; and asking costs no system call.
+  virtual bool told_by_level() const noexcept = 0;
+  // Of the socket: a sign of life and a name for the connection.
+  virtual int descriptor() const noexcept = 0;
+  // Whether bytes travel through shared memory.
+  virtual bool rings() const noexcept { return false; }
+
+ protected:
+  Transport() = default;
+};
+
+// Takes the (connected) descriptor.
+std::unique_ptr<Transport> socket_transport(int descriptor);
+
+}  // namespace halfstep::net
