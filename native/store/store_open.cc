@@ -183,11 +183,12 @@ Status StoreImpl::close() {
   }
   streams_.give_up();
   turn();
-  if (header_writer_.lost()) return Code::Closed;
   BlockingIo io(core_.engine);
-  if (const Status status = io.flush(); !status.ok()) return status;
-  bool clean = streams_.idle() && core_.all_buried();
-  if (!seat_.leave(&clean)) return {};  // the last one writes it down
+  const Status flushed = header_writer_.lost() ? Status(Code::Closed) : io.flush();
+  if (!flushed.ok()) core_.flusher.note_failure();
+  bool clean = flushed.ok() && streams_.idle() && core_.all_buried();
+  // However it ends, the others wait for it no longer. The last one writes down how all ended.
+  if (!seat_.leave(&clean) || !flushed.ok()) return flushed;
   Status written;
   bool done = false;
   change_header(

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/slots.h"
 #include "store/explain.h"
 #include "store/store.h"
@@ -33,20 +34,20 @@ class ShardedStore final : public store::Store {
   bool has_namespace(std::string_view name) const noexcept override { return any().has_namespace(name); }
   std::vector<store::NamespaceInfo> namespaces() const override;
   void create_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
-    any().create_namespace(info, std::move(done));
+    of(info.name).create_namespace(info, std::move(done));
   }
   void limit_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
-    any().limit_namespace(info, std::move(done));
+    of(info.name).limit_namespace(info, std::move(done));
   }
   void delete_namespace(std::string_view name, std::function<void(Status)> done) override {
-    any().delete_namespace(name, std::move(done));
+    of(name).delete_namespace(name, std::move(done));
   }
   void clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) override {
-    any().clear(name, layout, std::move(done));
+    of(name).clear(name, layout, std::move(done));
   }
   void register_layout(std::string_view name, const wire::Layout& layout,
                        std::function<void(Status, uint32_t scope)> done) override {
-    any().register_layout(name, layout, std::move(done));
+    of(name).register_layout(name, layout, std::move(done));
   }
   uint32_t find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept override {
     return any().find_scope(name, layout);
@@ -107,6 +108,10 @@ class ShardedStore final : public store::Store {
     uint32_t open = 0;
   };
   store::Store& first() const noexcept { return *shards_.front().store; }
+  // Changes of one namespace take place in the order in which they are asked for, of one shard alone.
+  store::Store& of(std::string_view name_space) const noexcept {
+    return *shards_[xxh3_64(as_bytes(name_space)) % shards_.size()].store;
+  }
   // Names are everybody's: each question is put to another one.
   store::Store& any() const noexcept { return *shards_[asked_++ % shards_.size()].store; }
   store::Store& of(const store::IndexKey& key) const noexcept {

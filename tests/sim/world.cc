@@ -550,7 +550,8 @@ void World::check_list(uint32_t name_space) {
     const bool long_name = key.name.size() > store::format::kEngineKeyInline;
     const bool excused = found && ((long_name && history_.profile.faults != 0) || placements_.excuses(key.index_key));
     if (found != in_list && !excused) {
-      return model_.fail(Rule::Accounting, "list() and find() differ about key " + std::to_string(key.number));
+      return model_.fail(Rule::Accounting, "key " + std::to_string(key.number) + " is " + (found ? "found" : "not found") +
+                                               ", and " + (in_list ? "listed" : "not listed"));
     }
   }
 }
