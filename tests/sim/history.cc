@@ -269,7 +269,9 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     history.profile.keys += kKeysOfPressure;
     steps *= kRoundsOfPressure;
     mix = {{OpKind::Put, 60},   {OpKind::Hold, 6},   {OpKind::Get, 4},
-           {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, extras.chance(0.5) ? 1U : 6U}};
+           {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Crash, extras.chance(0.5) ? 1U : 10U}};
+    // What is reclaimed is discarded, and the power may go meanwhile.
+    history.profile.faults |= (bit_of(FaultKind::Discard) | bit_of(FaultKind::PowerCut)) & options.faults;
   }
   if (Prng(seed ^ 0x435554).chance(0.12)) mix = make_cuts(history.profile, options);
   Prng classes(seed ^ 0x434C4153);  // the same
