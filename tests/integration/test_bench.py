@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -396,3 +397,137 @@ def test_a_plan_makes_cold_sets_that_memory_cannot_hold() -> None:
         blocks = plan.cold_blocks(block_bytes, 256 << 20)
         assert blocks * block_bytes >= 2 * (256 << 20)
         assert blocks % 16 == 0
+
+
+def limits(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+def directio(directory: Path) -> None:
+    """Skips where the file system has no O_DIRECT."""
+    try:
+        os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600))
+    except OSError as error:
+        pytest.skip(f"no O_DIRECT in {directory}: {error}")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("tool", ["fio", "preadv"])
+def test_a_drive_is_measured_in_every_mode_and_left_as_it_was(tmp_path: Path, tool: str) -> None:
+    directio(tmp_path)
+    if tool == "fio" and shutil.which("fio") is None:
+        pytest.skip("there is no fio here")
+    sweep = ("--rw", "read,randread,write,mixed", "--bs", "4k,64k", "--iodepth", "1,3", "--size", "1MiB", "--rwmixread", "50")
+    result = limits(
+        "device", *sweep, "--runtime", "0.1", "--repeat", "1", "--tool", tool, "--directory", str(tmp_path), "--json"
+    )
+    if tool == "fio" and "io_uring" in result.stderr:
+        pytest.skip(result.stderr)
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    points = [(one["rw"], one["block_bytes"], one["iodepth"]) for one in told["results"]]
+    modes = ("read", "randread", "write", "mixed")
+    assert points == [(mode, size, depth) for mode in modes for size in (4096, 65536) for depth in (1, 3)]
+    for one in told["results"]:
+        sides = {side["name"] for side in one["sides"]}
+        assert sides <= {"read": {"read"}, "randread": {"read"}, "write": {"write"}, "mixed": {"read", "write"}}[one["rw"]]
+        assert one["gigabytes_per_s"] > 0
+        assert one["by"].startswith("fio-" if tool == "fio" else "preadv")
+        for side in one["sides"]:
+            assert 0 < side["p50_us"] <= side["p99_us"] <= side["p999_us"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_path_that_is_given_is_read_and_never_written(tmp_path: Path) -> None:
+    directio(tmp_path)
+    path = tmp_path / "somebody's:data"
+    path.write_bytes(os.urandom(300_000))
+    before = path.read_bytes()
+    result = limits("device", str(path), "--bs", "4k", "--runtime", "0.1", "--repeat", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert [side["name"] for one in document(result)["results"] for side in one["sides"]] == ["read"]
+    for rw in ("write", "mixed"):
+        refused = limits("device", str(path), "--rw", rw)
+        assert refused.exit_code == 3
+        assert f"{rw} would overwrite it" in refused.stderr
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", [("device", "--tool", "auto"), ("device", "--tool", "preadv"), ("wire", "--connections", "3")])
+def test_a_limit_ends_cleanly_when_it_is_interrupted(tmp_path: Path, number: int, what: tuple[str, ...]) -> None:
+    directio(tmp_path)
+    mine = ("--directory", str(tmp_path), "--size", "1MiB") if what[0] == "device" else ()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "halfstep.tools.cli", "bench", *what, *mine, "--runtime", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        wait_until(lambda: any(tmp_path.iterdir()), "it made nothing")
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if "preadv" not in what and (what[0] == "wire" or shutil.which("fio")):
+            wait_until(lambda: bool(children.read_text()), "it started nothing")
+        started = children.read_text().split()
+        running.send_signal(number)
+        _, complaint = running.communicate(timeout=END_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 130, complaint
+    assert complaint.strip() == "halfstep: interrupted"
+    assert list(tmp_path.iterdir()) == []
+    # One that was being started at that moment finds nobody to connect to.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "it left a process")
+
+
+@pytest.mark.integration
+def test_the_wire_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    sweep = ("--bs", "4k,64k", "--connections", "1,2", "--ping", "1,64", "--size", "1MiB")
+    result = limits("wire", *sweep, "--runtime", "0.05", "--repeat", "2", "--json")
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    points = [(one["over"], one["block_bytes"], one["connections"]) for one in told["streams"]]
+    assert points == [(over, size, count) for over in ("tcp", "unix") for size in (4096, 65536) for count in (1, 2)]
+    assert all(one["gigabytes_per_s"] > 0 and len(one["runs_gigabytes_per_s"]) == 2 for one in told["streams"])
+    assert [(one["over"], one["message_bytes"]) for one in told["pings"]] == [
+        (over, size) for over in ("tcp", "unix") for size in (1, 64)
+    ]
+    assert all(0 < one["p50_us"] <= one["p99_us"] <= one["p999_us"] for one in told["pings"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["device", "--rw", "get"], "rw='get'"),
+        (["device", "--bs", "1000"], "bs=1000: must be a multiple of 512"),
+        (["device", "--iodepth", "0"], "iodepth=0: must be 1 to 1024"),
+        (["device", "--size", "1"], "size=1: must be"),
+        (["device", "--size", "1024GiB"], "free; lower it or name another --directory"),
+        (["device", "--rwmixread", "101"], "rwmixread=101"),
+        (["wire", "--over", "udp"], "over='udp'"),
+        (["wire", "--connections", "17"], "connections=17: must be 1 to 16"),
+        (["wire", "--ping", "0"], "ping=0"),
+        (["wire", "--congestion", "none-such"], "congestion=none-such"),
+    ],
+)
+def test_a_limit_that_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:
+    result = limits(*arguments)
+    assert result.exit_code == 3, result.output
+    assert named in result.stderr
+
+
+def test_a_subcommand_takes_nothing_from_those_who_name_a_daemon() -> None:
+    for words in ([], ["--json"], ["halfstep://127.0.0.1:1/x"], ["--rw", "get", "device"]):
+        result = limits(*words, "--batch", "0")
+        assert "batch=0: must be 1 to 1024" in result.stderr, words
+    usage = limits("--help").stdout
+    assert "bench [OPTIONS] [URL]" in usage
+    assert "halfstep bench device" in usage

@@ -16,19 +16,10 @@ from halfstep.tools.bench.plan import Plan
 
 def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -> dict[str, Any]:
     """Build, machine, path and question; one flat object of JSON values."""
-    info = halfstep.build_info()
     facts = place.facts
     header: dict[str, Any] = {
-        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "version": info["version"],
-        "build": info["build"],
-        "commit": info["commit"],
-        "command": command,
+        **machine_facts(command),
         "seed": plan.seed,
-        "kernel": platform.release(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
         "pinned": _pinned(place),
         "path": client.path,
         "congestion_control": client.facts().congestion,
@@ -50,6 +41,22 @@ def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -
             "arena_bytes": facts["arena"]["bytes"],
         }
     return header
+
+
+def machine_facts(command: str) -> dict[str, Any]:
+    """What every document says first. `command`: how it was asked."""
+    info = halfstep.build_info()
+    return {
+        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "version": info["version"],
+        "build": info["build"],
+        "commit": info["commit"],
+        "command": command,
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+    }
 
 
 def _pinned(place: Place) -> str:

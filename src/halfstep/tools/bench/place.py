@@ -58,8 +58,8 @@ class Place:
 @contextmanager
 def place_of(plan: Plan) -> Iterator[Place]:
     """The daemon that the plan names, or one of our own in a temporary directory."""
-    client_core, daemon_core = _cores(plan)
-    with _pinned(client_core):
+    client_core, daemon_core = cores(pin=plan.pin)
+    with pinned(client_core):
         if plan.url:
             yield Place(plan.url, {}, client_core)
             return
@@ -91,16 +91,16 @@ def with_namespace(url: str, name: str) -> str:
     return f"halfstep://{address}/{quote(name)}"
 
 
-def _cores(plan: Plan) -> tuple[int | None, int | None]:
+def cores(*, pin: bool) -> tuple[int | None, int | None]:
     """(client's, daemon's): apart where there are two cores, and nowhere in particular where there is one."""
     allowed = sorted(os.sched_getaffinity(0))
-    if not plan.pin or len(allowed) < 2:
+    if not pin or len(allowed) < 2:
         return None, None
     return allowed[1], allowed[0]
 
 
 @contextmanager
-def _pinned(core: int | None) -> Iterator[None]:
+def pinned(core: int | None) -> Iterator[None]:
     """Puts this thread, and every thread and process that it starts, on one core."""
     before = os.sched_getaffinity(0)
     if core is not None:
@@ -125,7 +125,7 @@ def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonPro
     arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
     process = DaemonProcess(directory, *arguments, own_session=True)
     try:
-        with _pinned(core):
+        with pinned(core):
             process.start()
         yield process
         if not process.running:

@@ -64,18 +64,18 @@ class Plan:
                     f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)}: more than "
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
-        _within("batch", self.batch, 1, BATCH_MAX)
-        _within("connections", self.connections, 1, CONNECTIONS_MAX)
-        _within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
+        within("batch", self.batch, 1, BATCH_MAX)
+        within("connections", self.connections, 1, CONNECTIONS_MAX)
+        within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
         for depth in self.iodepth:
-            _within("iodepth", depth, 1, IODEPTH_MAX)
-        _within("read_share", self.read_share, 0.0, 1.0)
-        _within("runtime", self.seconds, 0.05, 3600.0)
-        _within("ramp", self.ramp_s, 0.0, 3600.0)
-        _within("latency_goal", self.goal_us, 0.0, 1e9)
-        _within("repeat", self.repeat, 1, 99)
-        _within("size", self.hot_bytes, MIB, 64 * GIB)
-        _within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
+            within("iodepth", depth, 1, IODEPTH_MAX)
+        within("read_share", self.read_share, 0.0, 1.0)
+        within("runtime", self.seconds, 0.05, 3600.0)
+        within("ramp", self.ramp_s, 0.0, 3600.0)
+        within("latency_goal", self.goal_us, 0.0, 1e9)
+        within("repeat", self.repeat, 1, 99)
+        within("size", self.hot_bytes, MIB, 64 * GIB)
+        within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
         return self
 
     def hot_blocks(self, block_bytes: int) -> int:
@@ -90,6 +90,7 @@ class Plan:
         return max(2, -(-wanted // (taken * self.batch))) * self.batch
 
 
-def _within(name: str, value: float, lowest: float, highest: float) -> None:
+def within(name: str, value: float, lowest: float, highest: float) -> None:
+    """Errors: ConfigError with name, value and bounds."""
     if not lowest <= value <= highest:
         raise ConfigError(f"{name}={value}: must be {lowest} to {highest}")
