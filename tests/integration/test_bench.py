@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed,
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
-from halfstep.tools.bench.workload import Outcome, Timing, endless
+from halfstep.tools.bench.workload import GetLane, LayerLane, Outcome, Timing, endless
 from halfstep.tools.cli import main
 
 END_S = 60
@@ -133,6 +134,48 @@ def test_a_sweep_has_a_result_for_every_size_and_depth_and_a_picture(tmp_path: P
     if drawn:
         text = picture.read_text()
         assert text.count("get, depth 3") == text.count("put, 64 KiB") == 2, "a line of each chart has this name"
+
+
+@measures
+@pytest.mark.integration
+def test_every_layer_of_every_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timings: list[Timing] = []
+
+    def watched(*arguments: Any, **options: Any) -> Timing:
+        timings.append(drive(*arguments, **options))
+        return timings[-1]
+
+    drive = measuring.drive
+    monkeypatch.setattr(measuring, "drive", watched)
+    result = bench("--rw", "layerwise", "--parts", "8", "--iodepth", "2", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (one,) = document(result)["results"]
+    assert (one["name"], one["verified"]) == ("layerwise", True)
+    assert one["blocks_compared_whole"] == 32
+    for timing in timings:
+        assert timing.layers is not None
+        assert len(timing.layers.first_us) == len(timing.latencies_us)
+        assert len(timing.layers.each_us) == 7 * len(timing.latencies_us)
+    assert 0 < one["first_layer_us"]["p50"] <= one["first_layer_us"]["p99"] <= one["latency_us"]["p999"]
+    assert one["further_layer_us"]["p50"] <= one["further_layer_us"]["p99"]
+
+
+def test_a_layer_that_is_announced_before_it_is_there_makes_its_blocks_wrong() -> None:
+    content = Content(8 * 4096, seed=1)
+    read = GetLane(content, endless(content, 8, 4, np.random.default_rng(1)), 4, np.random.default_rng(1))
+    lane = LayerLane(read, content, halfstep.Layout({}, [halfstep.Group(8, (4096,))]))
+    came = SimpleNamespace(ok=np.array([True, True, True, False]), reason=lambda _item: "miss (absent)")
+    for early, wrong in ((0, 0), (1, 1)):
+        lane.prepare()
+        content.fill(read.numbers, read.target)
+        head = read.target[1, 0]
+        read.target[1, 0] ^= np.uint64(early)
+        lane.progress(3, 1000)
+        read.target[1, 0] = head
+        lane.progress(8, 6000)
+        outcome = lane.check(came)
+        assert (outcome.ok, outcome.looked, outcome.wrong) == (3 - wrong, 3, wrong)
+    assert [more for _, more in lane.each_ns] == [2, 5, 2, 5]
 
 
 @measures
@@ -292,6 +335,8 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
+        (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
+        (["--rw", "layerwise", "--parts", "0"], "parts=0: must be 1 to 2560"),
     ],
 )
 def test_what_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:

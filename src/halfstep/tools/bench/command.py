@@ -35,7 +35,10 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.command("bench")
 @click.argument("url", default="", shell_complete=_complete_url)
 @click.option(
-    "--rw", default="get,cold", show_default=True, help="What to measure, comma between: get, cold, put, mixed, match."
+    "--rw",
+    default="get,cold",
+    show_default=True,
+    help="What to measure, comma between: get, cold, put, mixed, match, layerwise.",
 )
 @click.option(
     "--bs", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4k,64k,1m (k, m, g are binary)."
@@ -45,12 +48,13 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
 )
+@click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
 @click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
 @click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
 @click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
-@click.option("--size", default="64MiB", show_default=True, help="What get, mixed and match ask for.")
+@click.option("--size", default="64MiB", show_default=True, help="What get, layerwise, mixed and match ask for.")
 @click.option("--cold-size", default="", help="What cold walks through.  [default: twice the daemon's memory for blocks]")
 @click.option(
     "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."
@@ -93,6 +97,7 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     put    blocks that were never there                     limit: plain sockets
     mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets
     match  presence, half of it absent                      no bytes move, so no limit
+    layerwise  gets of blocks of --parts, layer by layer    limit: plain sockets
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.

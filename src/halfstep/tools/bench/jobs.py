@@ -74,6 +74,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         scenarios=tuple(listed(options["rw"])),
         block_bytes=tuple(size_of(size, "bs") for size in listed(options["bs"])),
         batch=whole(options["batch"], "batch"),
+        parts=whole(options["parts"], "parts"),
         connections=whole(options["connections"], "connections"),
         iodepth=tuple(whole(depth, "iodepth") for depth in listed(options["iodepth"])),
         read_share=_number(options["rwmixread"], "rwmixread") / 100,

@@ -30,6 +30,7 @@ from halfstep.tools.bench.workload import (
     DEADLINE_MS,
     GetLane,
     Lane,
+    LayerLane,
     MatchLane,
     MixedLane,
     Outcome,
@@ -132,7 +133,7 @@ def _client(plan: Plan, place: Place) -> Iterator[halfstep.Client]:
         own_namespace(place.url) as url,
         halfstep.connect(
             url,
-            layout=halfstep.Layout.opaque("halfstep-bench"),
+            layout=plan.layout_of("get", 0),
             required=True,
             deadline_ms=DEADLINE_MS,
             match_deadline_ms=DEADLINE_MS,
@@ -193,7 +194,7 @@ class _Bench:
         self._tell(f"{self._what(scenario)}: making blocks")
         blocks = self._blocks(scenario)
         if scenario != "put":
-            populate(self._client, self._content, blocks)
+            populate(self._client, self._content, blocks, self._layout(scenario))
         for depth in self._plan.iodepth:
             self._depth = depth
             outcome = self._run(scenario, blocks)
@@ -232,6 +233,9 @@ class _Bench:
     def _what(self, scenario: str) -> str:
         return f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
 
+    def _layout(self, scenario: str) -> halfstep.Layout:
+        return self._plan.layout_of(scenario, self._content.block_bytes)
+
     def _blocks(self, scenario: str) -> int:
         if scenario != "cold":
             return self._plan.hot_blocks(self._content.block_bytes)
@@ -252,6 +256,8 @@ class _Bench:
         reads = [GetLane(content, order, plan.batch, self._rng) for _ in range(count)] if scenario != "put" else []
         if scenario in ("get", "cold"):
             return reads
+        if scenario == "layerwise":
+            return [LayerLane(read, content, self._layout(scenario)) for read in reads]
         self._put_lanes = [put_lane(lane) for lane in range(count)]
         if scenario == "put":
             return self._put_lanes
@@ -259,7 +265,7 @@ class _Bench:
 
     def _warm_up(self, scenario: str, lanes: Sequence[Lane], blocks: int) -> None:
         """Once through the set: a hot one is then in memory, and of a cold one only its end is. Then the ramp."""
-        if scenario in ("get", "cold"):
+        if scenario in ("get", "cold", "layerwise"):
             drive(self._client, lanes, batches=blocks // self._plan.batch)
         else:
             drive(self._client, lanes, seconds=min(_WARM_UP_S_MAX, self._plan.seconds))
@@ -333,7 +339,7 @@ class _Bench:
         if scenario != "put":
             count = min(blocks, _VERIFY_BLOCKS_MAX)
             chosen = np.sort(np.random.default_rng(self._plan.seed).choice(blocks, count, replace=False))
-            outcome.add(verify(self._client, self._content, chosen.astype(np.uint64)))
+            outcome.add(verify(self._client, self._content, chosen.astype(np.uint64), self._layout(scenario)))
         for lane in self._put_lanes:
             for numbers in lane.stored:
                 outcome.add(verify(self._client, self._content, numbers))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from halfstep.daemon.config import ARENA_BYTES_MIN, GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError
+from halfstep.layout import PARTS_MAX, Group, Layout
 
-SCENARIOS = ("get", "cold", "put", "mixed", "match")
+SCENARIOS = ("get", "cold", "put", "mixed", "match", "layerwise")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
@@ -24,10 +25,11 @@ BUFFER_BYTES_MAX = GIB
 class Plan:
     """Everything a benchmark run is told. Zero or empty means: choose.
 
-    seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at the
-    client at once; several are measured one after the other. hot_bytes: what `get`, `mixed` and `match` ask for. cold_bytes:
-    what `cold` walks through; 0 = twice the daemon's memory for blocks. goal_us: what 99 of 100 calls shall not exceed.
-    directory: where a daemon of our own keeps its store; arena_bytes: its memory for blocks.
+    seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
+    the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
+    what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through; 0 = twice the daemon's
+    memory for blocks. goal_us: what 99 of 100 calls shall not exceed. directory: where a daemon of our own keeps its store;
+    arena_bytes: its memory for blocks.
     """
 
     url: str = ""
@@ -36,6 +38,7 @@ class Plan:
     batch: int = 16
     connections: int = 1
     iodepth: tuple[int, ...] = (1,)
+    parts: int = 32
     read_share: float = 0.7
     durability: str = "cache"
     seconds: float = 3.0
@@ -65,6 +68,12 @@ class Plan:
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
         within("batch", self.batch, 1, BATCH_MAX)
+        within("parts", self.parts, 1, PARTS_MAX)
+        for size in self.block_bytes if "layerwise" in self.scenarios else ():
+            if size % self.parts:
+                raise ConfigError(
+                    f"parts={self.parts}: bs={size} cannot be cut into as many equal parts; choose a divisor of it"
+                )
         within("connections", self.connections, 1, CONNECTIONS_MAX)
         within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
         for depth in self.iodepth:
@@ -77,6 +86,12 @@ class Plan:
         within("size", self.hot_bytes, MIB, 64 * GIB)
         within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
         return self
+
+    def layout_of(self, scenario: str, block_bytes: int) -> Layout:
+        """What the blocks of a scenario mean."""
+        if scenario != "layerwise":
+            return Layout.opaque("halfstep-bench")
+        return Layout({"name": "halfstep-bench"}, [Group(self.parts, (block_bytes // self.parts,))])
 
     def hot_blocks(self, block_bytes: int) -> int:
         """Blocks of the hot set: whole batches, one at least."""
