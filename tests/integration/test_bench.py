@@ -19,19 +19,22 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep.errors import ConfigError
+from halfstep.errors import ConfigError, InternalError
 
 pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
+from halfstep.tools.bench import driver as driving
 from halfstep.tools.bench import measure as measuring
 from halfstep.tools.bench import place as placing
+from halfstep.tools.bench.clones import Clones, merged
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
+from halfstep.tools.bench.driver import Driven
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
-from halfstep.tools.bench.workload import GetLane, LayerLane, Outcome, Timing, endless
+from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, Timing, endless
 from halfstep.tools.cli import main
 
 END_S = 60
@@ -145,8 +148,8 @@ def test_every_layer_of_every_call_has_its_time(tmp_path: Path, monkeypatch: pyt
         timings.append(drive(*arguments, **options))
         return timings[-1]
 
-    drive = measuring.drive
-    monkeypatch.setattr(measuring, "drive", watched)
+    drive = driving.drive
+    monkeypatch.setattr(driving, "drive", watched)
     result = bench("--rw", "layerwise", "--parts", "8", "--iodepth", "2", "--directory", str(tmp_path))
     assert result.exit_code == 0, result.output
     (one,) = document(result)["results"]
@@ -176,6 +179,68 @@ def test_a_layer_that_is_announced_before_it_is_there_makes_its_blocks_wrong() -
         outcome = lane.check(came)
         assert (outcome.ok, outcome.looked, outcome.wrong) == (3 - wrong, 3, wrong)
     assert [more for _, more in lane.each_ns] == [2, 5, 2, 5]
+
+
+@measures
+@pytest.mark.integration
+def test_clones_do_the_same_at_once_and_are_told_of_together(tmp_path: Path) -> None:
+    result = bench("--rw", "get,put,mixed,match,layerwise", "--numjobs", "3", "--iodepth", "2", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert told["header"]["numjobs"] == 3
+    assert [(one["name"], one["verified"]) for one in told["results"]] == [
+        (name, True) for name in ("get", "put", "mixed", "match", "layerwise")
+    ]
+    for one in told["results"]:
+        assert one["calls"] >= 6, "a clone keeps two calls at its client"
+        assert one["answers_not_ok"] == {}
+    assert processes_of(tmp_path) == []
+
+
+@measures
+@pytest.mark.integration
+def test_what_a_clone_dies_of_is_what_the_run_dies_of(shared_daemon: Any) -> None:
+    plan = Plan(numjobs=3, batch=4, block_bytes=(4096,), hot_bytes=1 << 20).validated()
+    with placing.own_namespace(shared_daemon.url) as url:
+        with Clones(plan, url, 4096, ()) as clones:
+            clones.begin("put", 1, 64, 0)
+            assert sum(len(numbers) for numbers in clones.stored()) >= 12
+        processes: list[Any] = []
+
+        def lose_one() -> None:
+            with Clones(plan, url, 4096, ()) as clones:
+                processes.extend(clones._processes)
+                processes[1].kill()
+                clones.begin("put", 1, 64, 0)
+
+        with pytest.raises(InternalError, match="client process 2 of 3 ended by signal 9"):
+            lose_one()
+        assert all(process.returncode is not None for process in processes)
+    with pytest.raises(ConfigError, match=r"client process [123] of 3: .*bench-"), Clones(plan, url, 4096, ()):
+        pass
+
+
+def test_the_slowest_clone_says_how_long_it_took() -> None:
+    def driven(seconds: float, *latencies: float) -> Driven:
+        outcome = Outcome(blocks=4, ok=3, looked=3, wrong=1, reasons={"late": 1})
+        return Driven(Timing(seconds, np.array(latencies), outcome, Layers(np.array(latencies), np.array([1.0]))), 0.5)
+
+    told = merged([driven(1.0, 5.0), driven(2.0, 7.0, 9.0)])
+    assert told.cpu_s == 1.0
+    assert told.timing.seconds == 2.0
+    assert told.timing.blocks_per_s == 3.0
+    assert told.timing.latencies_us.tolist() == [5.0, 7.0, 9.0]
+    assert told.timing.outcome == Outcome(blocks=8, ok=6, looked=6, wrong=2, reasons={"late": 2})
+    assert told.timing.layers is not None
+    assert (len(told.timing.layers.first_us), len(told.timing.layers.each_us)) == (3, 2)
+
+
+def test_clones_walk_through_a_cold_set_together() -> None:
+    content = Content(4096, seed=1)
+    walks = [endless(content, 40, 4, np.random.default_rng(1), (clone, 3)) for clone in range(3)]
+    seen = [next(walk) for walk, batches in zip(walks, (4, 3, 3), strict=True) for _ in range(batches)]
+    assert sorted(np.concatenate(seen).tolist()) == list(range(40))
+    assert next(endless(content, 4, 4, np.random.default_rng(1), (1, 3))).tolist() == [0, 1, 2, 3], "one batch for three"
 
 
 @measures
@@ -226,18 +291,27 @@ def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
 
 @measures
 @pytest.mark.integration
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 3), (signal.SIGTERM, 3)])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int, jobs: int) -> None:
     command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--runtime", "60", "--directory", str(tmp_path)]
+    command += ["--numjobs", str(jobs)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: bool(processes_of(tmp_path)), "its daemon did not appear")
         wait_until(lambda: any(tmp_path.glob("*/store.hs")), "its store did not appear")
-        running.send_signal(signal.SIGINT)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        # The daemon, and every clone where there are several.
+        wait_until(lambda: len(children.read_text().split()) >= (1 if jobs == 1 else 1 + jobs), "its clones did not appear")
+        started = children.read_text().split()
+        running.send_signal(number)
         _, complaint = running.communicate(timeout=END_S)
     finally:
         running.kill()
         running.wait()
-    assert running.returncode != 0, complaint
+    assert running.returncode == 130, complaint
+    assert complaint.strip() == b"halfstep: interrupted"
+    # A clone that was being started at that moment finds that nobody speaks to it.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "it left a process")
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []
 
@@ -256,8 +330,8 @@ def test_its_namespace_is_gone_afterwards(shared_daemon: Any, monkeypatch: pytes
             raise KeyboardInterrupt
         return drive(client, *arguments, **options)
 
-    drive = measuring.drive
-    monkeypatch.setattr(measuring, "drive", watched)
+    drive = driving.drive
+    monkeypatch.setattr(driving, "drive", watched)
     result = bench("--rw", "get", shared_daemon.url)
     assert (result.exit_code != 0) == interrupted, result.output
     assert seen, "it measured in another namespace"
@@ -295,7 +369,7 @@ def test_a_set_that_memory_holds_is_refused_as_cold(tmp_path: Path) -> None:
 def test_blocks_in_each_others_place_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that mixes up names would pass every checksum; here the blocks are stored under their neighbours' keys."""
 
-    def swapped(client: halfstep.Client, content: Content, count: int) -> None:
+    def swapped(client: halfstep.Client, content: Content, count: int, _layout: halfstep.Layout) -> None:
         rows = np.empty((count, content.words), np.uint64)
         content.fill(content.numbers(0, count), rows)
         put = client.put(content.keys(content.numbers(0, count)), np.roll(rows, 1, axis=0), deadline_ms=10_000)
@@ -335,6 +409,8 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
+        (["--numjobs", "0"], "numjobs=0: must be 1 to 32"),
+        (["--bs", "32MiB", "--batch", "2", "--numjobs", "17"], "numjobs=17: more than 1 GiB at once"),
         (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
         (["--rw", "layerwise", "--parts", "0"], "parts=0: must be 1 to 2560"),
     ],

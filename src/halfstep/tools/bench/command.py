@@ -48,6 +48,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
 )
+@click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
 @click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
 @click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
 @click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
@@ -111,6 +112,7 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
     One picture of it all           halfstep bench --rw get,put --bs 4k,64k,1m --iodepth 1,4,16 --plot sweep.svg
     How deep can I go?              halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
+    Do clients share fairly?        halfstep bench --rw get --bs 64k --numjobs 4
     A daemon in service             halfstep bench halfstep://node7:7350 --rw get --runtime 1
     For a program                   halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'
 

@@ -74,6 +74,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         scenarios=tuple(listed(options["rw"])),
         block_bytes=tuple(size_of(size, "bs") for size in listed(options["bs"])),
         batch=whole(options["batch"], "batch"),
+        numjobs=whole(options["numjobs"], "numjobs"),
         parts=whole(options["parts"], "parts"),
         connections=whole(options["connections"], "connections"),
         iodepth=tuple(whole(depth, "iodepth") for depth in listed(options["iodepth"])),

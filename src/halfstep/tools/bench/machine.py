@@ -24,6 +24,7 @@ def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -
         "path": client.path,
         "congestion_control": client.facts().congestion,
         "connections": plan.connections,
+        "numjobs": plan.numjobs,
         "seconds": plan.seconds,
         "ramp_s": plan.ramp_s,
         "repeat": plan.repeat,
@@ -60,10 +61,12 @@ def machine_facts(command: str) -> dict[str, Any]:
 
 
 def _pinned(place: Place) -> str:
-    if place.client_core is None:
+    if not place.client_cores:
         return "no"
     daemon = "the daemon is not ours" if place.daemon_core is None else f"daemon and sender on core {place.daemon_core}"
-    return f"client on core {place.client_core}, {daemon}"
+    cores = ", ".join(str(core) for core in place.client_cores)
+    clients = f"client on core {cores}" if len(place.client_cores) == 1 else f"clients on cores {cores}"
+    return f"{clients}, {daemon}"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -15,6 +15,7 @@ BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
 BATCH_MAX = 1024
 CONNECTIONS_MAX = 16
+NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 DEPTHS_MAX = 16
 # What one run's source and target buffers may take together; more says nothing that less does not.
@@ -38,6 +39,7 @@ class Plan:
     batch: int = 16
     connections: int = 1
     iodepth: tuple[int, ...] = (1,)
+    numjobs: int = 1
     parts: int = 32
     read_share: float = 0.7
     durability: str = "cache"
@@ -62,9 +64,10 @@ class Plan:
                 raise ConfigError(
                     f"bs={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
                 )
-            if size * self.batch * max(self.iodepth, default=1) > BUFFER_BYTES_MAX:
+            if size * self.batch * max(self.iodepth, default=1) * self.numjobs > BUFFER_BYTES_MAX:
                 raise ConfigError(
-                    f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)}: more than "
+                    f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)} x "
+                    f"numjobs={self.numjobs}: more than "
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
         within("batch", self.batch, 1, BATCH_MAX)
@@ -75,6 +78,7 @@ class Plan:
                     f"parts={self.parts}: bs={size} cannot be cut into as many equal parts; choose a divisor of it"
                 )
         within("connections", self.connections, 1, CONNECTIONS_MAX)
+        within("numjobs", self.numjobs, 1, NUMJOBS_MAX)
         within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
         for depth in self.iodepth:
             within("iodepth", depth, 1, IODEPTH_MAX)

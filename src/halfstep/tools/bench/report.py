@@ -250,6 +250,8 @@ class Report:
             "a latency is one batch call, from submit to its terminal event, depth: how many are at the client at once; "
             f"the run with the median ratio of {head['repeat']} is shown"
         )
+        if head["numjobs"] > 1:
+            yield f"{head['numjobs']} client processes at once: all blocks in the time of the slowest, all latencies"
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
             yield f"limit by {limit}, mean of right before and right after each run"
         few = sum(len(result.run.timing.latencies_us) < _CALLS_FOR_P999 for result in self.results)

@@ -104,10 +104,11 @@ PING_COLUMNS: tuple[str | tuple[str, str], ...] = (
 def measure_wire(plan: WirePlan, tell: Tell, command: str) -> tuple[dict[str, Any], list[StreamResult], list[PingResult]]:
     """(header, streams, pings). Errors: ConfigError, Unavailable."""
     plan = plan.validated()
-    client_core, other_core = cores(pin=plan.pin)
+    client_cores, other_core = cores(pin=plan.pin)
+    client_cores = client_cores[:1]
     header = {
         **machine_facts(command),
-        "pinned": "no" if client_core is None else f"receiver on core {client_core}, sender on core {other_core}",
+        "pinned": "no" if not client_cores else f"receiver on core {client_cores[0]}, sender on core {other_core}",
         "congestion_control": plan.congestion or "the system's",
         "batch": plan.batch,
         "set_bytes": plan.set_bytes,
@@ -117,7 +118,7 @@ def measure_wire(plan: WirePlan, tell: Tell, command: str) -> tuple[dict[str, An
     streams: list[StreamResult] = []
     pings: list[PingResult] = []
     try:
-        with pinned(client_core), tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
+        with pinned(*client_cores), tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
             for over in plan.over:
                 unix = str(Path(directory) / "wire.sock") if over == "unix" else ""
                 streams += [

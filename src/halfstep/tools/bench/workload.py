@@ -258,14 +258,18 @@ class MixedLane:
         return self._current.check(result)
 
 
-def endless(content: Content, count: int, batch: int, rng: np.random.Generator) -> Iterator[Numbers]:
+def endless(
+    content: Content, count: int, batch: int, rng: np.random.Generator, share: tuple[int, int] = (0, 1)
+) -> Iterator[Numbers]:
     """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over.
 
     Over and over in the same order: with a set larger than a memory that forgets the oldest, every block is gone when it is
-    asked for again.
+    asked for again. share: (i, n): every n-th of them from the i-th on, so that n walkers go through all of it together.
     """
     starts = list(range(0, count - batch + 1, batch))
     rng.shuffle(starts)
+    # Where there are more walkers than batches, each walks through all.
+    starts = starts[share[0] :: share[1]] or starts
     while True:
         for start in starts:
             yield content.numbers(start, batch)
