@@ -276,6 +276,7 @@ def stalled(directory: Path, core: int | None, seconds: float, rounds: int) -> d
     lowest_alone: list[float] = []
     growth: list[int] = []
     ends: list[float] = []
+    slowest: list[float] = []
     with daemon_of(directory, core) as daemon, ExitStack() as stack:
         filled(daemon, content, MEMORY_BLOCKS)
         recording = Recording(daemon, content)
@@ -303,6 +304,7 @@ def stalled(directory: Path, core: int | None, seconds: float, rounds: int) -> d
             lowest.append(min(beside) / statistics.mean(beside))
             lowest_alone.append(min(alone) / statistics.mean(alone))
             ends.append(timing.percentile_us(0.99))
+            slowest.append(timing.percentile_us(1.0))
     bound = CONNECTION_BYTES_MAX * (GOOD + STALLED + SLOW)
     return {
         "connections": GOOD + STALLED + SLOW,
@@ -316,6 +318,7 @@ def stalled(directory: Path, core: int | None, seconds: float, rounds: int) -> d
         "blocks_each": beside,
         "share_min": SHARE_MIN,
         "p99_us": ends,
+        "slowest_us": slowest,
         "reached": max(growth) <= bound and statistics.median(ratios) >= SHARE_MIN and statistics.median(lowest) >= SHARE_MIN,
     }
 
@@ -373,7 +376,7 @@ def line(name: str, told: dict[str, Any]) -> str:
             f"{told['connections']} connections, {told['stalled']} stalled, {told['slow']} slow: the daemon {grew}; "
             f"the good ones have {statistics.median(told['throughput_of_alone']):.2f} of what they have alone, the last "
             f"of them {statistics.median(told['lowest_share']):.2f} of a fair share (at least {SHARE_MIN}; alone "
-            f"{statistics.median(told['lowest_share_alone']):.2f})"
+            f"{statistics.median(told['lowest_share_alone']):.2f}); slowest get {max(told['slowest_us']) / 1e3:,.0f} ms"
         )
     elif name == "idle":
         said = f"{told['connections']} connections: {told['bytes_each'] / KIB:.1f} KiB each (at most {IDLE_BYTES_MAX // KIB})"
