@@ -5,31 +5,36 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import halfstep
-from halfstep.errors import ConfigError
+from halfstep.errors import ConfigError, InternalError
 
 pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
+from halfstep.tools.bench import driver as driving
 from halfstep.tools.bench import measure as measuring
 from halfstep.tools.bench import place as placing
+from halfstep.tools.bench.clones import Clones, merged
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
+from halfstep.tools.bench.driver import Driven
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
-from halfstep.tools.bench.workload import Outcome, Timing, endless
+from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, Timing, endless
 from halfstep.tools.cli import main
 
 END_S = 60
@@ -136,6 +141,110 @@ def test_a_sweep_has_a_result_for_every_size_and_depth_and_a_picture(tmp_path: P
 
 @measures
 @pytest.mark.integration
+def test_every_layer_of_every_call_has_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timings: list[Timing] = []
+
+    def watched(*arguments: Any, **options: Any) -> Timing:
+        timings.append(drive(*arguments, **options))
+        return timings[-1]
+
+    drive = driving.drive
+    monkeypatch.setattr(driving, "drive", watched)
+    result = bench("--rw", "layerwise", "--parts", "8", "--iodepth", "2", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    (one,) = document(result)["results"]
+    assert (one["name"], one["verified"]) == ("layerwise", True)
+    assert one["blocks_compared_whole"] == 32
+    for timing in timings:
+        assert timing.layers is not None
+        assert len(timing.layers.first_us) == len(timing.latencies_us)
+        assert len(timing.layers.each_us) == 7 * len(timing.latencies_us)
+    assert 0 < one["first_layer_us"]["p50"] <= one["first_layer_us"]["p99"] <= one["latency_us"]["p999"]
+    assert one["further_layer_us"]["p50"] <= one["further_layer_us"]["p99"]
+
+
+def test_a_layer_that_is_announced_before_it_is_there_makes_its_blocks_wrong() -> None:
+    content = Content(8 * 4096, seed=1)
+    read = GetLane(content, endless(content, 8, 4, np.random.default_rng(1)), 4, np.random.default_rng(1))
+    lane = LayerLane(read, content, halfstep.Layout({}, [halfstep.Group(8, (4096,))]))
+    came = SimpleNamespace(ok=np.array([True, True, True, False]), reason=lambda _item: "miss (absent)")
+    for early, wrong in ((0, 0), (1, 1)):
+        lane.prepare()
+        content.fill(read.numbers, read.target)
+        head = read.target[1, 0]
+        read.target[1, 0] ^= np.uint64(early)
+        lane.progress(3, 1000)
+        read.target[1, 0] = head
+        lane.progress(8, 6000)
+        outcome = lane.check(came)
+        assert (outcome.ok, outcome.looked, outcome.wrong) == (3 - wrong, 3, wrong)
+    assert [more for _, more in lane.each_ns] == [2, 5, 2, 5]
+
+
+@measures
+@pytest.mark.integration
+def test_clones_do_the_same_at_once_and_are_told_of_together(tmp_path: Path) -> None:
+    result = bench("--rw", "get,put,mixed,match,layerwise", "--numjobs", "3", "--iodepth", "2", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert told["header"]["numjobs"] == 3
+    assert [(one["name"], one["verified"]) for one in told["results"]] == [
+        (name, True) for name in ("get", "put", "mixed", "match", "layerwise")
+    ]
+    for one in told["results"]:
+        assert one["calls"] >= 6, "a clone keeps two calls at its client"
+        assert one["answers_not_ok"] == {}
+    assert processes_of(tmp_path) == []
+
+
+@measures
+@pytest.mark.integration
+def test_what_a_clone_dies_of_is_what_the_run_dies_of(shared_daemon: Any) -> None:
+    plan = Plan(numjobs=3, batch=4, block_bytes=(4096,), hot_bytes=1 << 20).validated()
+    with placing.own_namespace(shared_daemon.url) as url:
+        with Clones(plan, url, 4096, ()) as clones:
+            clones.begin("put", 1, 64, 0)
+            assert sum(len(numbers) for numbers in clones.stored()) >= 12
+        processes: list[Any] = []
+
+        def lose_one() -> None:
+            with Clones(plan, url, 4096, ()) as clones:
+                processes.extend(clones._processes)
+                processes[1].kill()
+                clones.begin("put", 1, 64, 0)
+
+        with pytest.raises(InternalError, match="client process 2 of 3 ended by signal 9"):
+            lose_one()
+        assert all(process.returncode is not None for process in processes)
+    with pytest.raises(ConfigError, match=r"client process [123] of 3: .*bench-"), Clones(plan, url, 4096, ()):
+        pass
+
+
+def test_the_slowest_clone_says_how_long_it_took() -> None:
+    def driven(seconds: float, *latencies: float) -> Driven:
+        outcome = Outcome(blocks=4, ok=3, looked=3, wrong=1, reasons={"late": 1})
+        return Driven(Timing(seconds, np.array(latencies), outcome, Layers(np.array(latencies), np.array([1.0]))), 0.5)
+
+    told = merged([driven(1.0, 5.0), driven(2.0, 7.0, 9.0)])
+    assert told.cpu_s == 1.0
+    assert told.timing.seconds == 2.0
+    assert told.timing.blocks_per_s == 3.0
+    assert told.timing.latencies_us.tolist() == [5.0, 7.0, 9.0]
+    assert told.timing.outcome == Outcome(blocks=8, ok=6, looked=6, wrong=2, reasons={"late": 2})
+    assert told.timing.layers is not None
+    assert (len(told.timing.layers.first_us), len(told.timing.layers.each_us)) == (3, 2)
+
+
+def test_clones_walk_through_a_cold_set_together() -> None:
+    content = Content(4096, seed=1)
+    walks = [endless(content, 40, 4, np.random.default_rng(1), (clone, 3)) for clone in range(3)]
+    seen = [next(walk) for walk, batches in zip(walks, (4, 3, 3), strict=True) for _ in range(batches)]
+    assert sorted(np.concatenate(seen).tolist()) == list(range(40))
+    assert next(endless(content, 4, 4, np.random.default_rng(1), (1, 3))).tolist() == [0, 1, 2, 3], "one batch for three"
+
+
+@measures
+@pytest.mark.integration
 def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
     jobs = tmp_path / "jobs.toml"
     jobs.write_text('[global]\nrw = "get"\n[small]\nbs = ["4k", "8k"]\n[deep]\nrw = ["match"]\niodepth = 2\n')
@@ -182,18 +291,27 @@ def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
 
 @measures
 @pytest.mark.integration
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 3), (signal.SIGTERM, 3)])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int, jobs: int) -> None:
     command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--runtime", "60", "--directory", str(tmp_path)]
+    command += ["--numjobs", str(jobs)]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: bool(processes_of(tmp_path)), "its daemon did not appear")
         wait_until(lambda: any(tmp_path.glob("*/store.hs")), "its store did not appear")
-        running.send_signal(signal.SIGINT)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        # The daemon, and every clone where there are several.
+        wait_until(lambda: len(children.read_text().split()) >= (1 if jobs == 1 else 1 + jobs), "its clones did not appear")
+        started = children.read_text().split()
+        running.send_signal(number)
         _, complaint = running.communicate(timeout=END_S)
     finally:
         running.kill()
         running.wait()
-    assert running.returncode != 0, complaint
+    assert running.returncode == 130, complaint
+    assert complaint.strip() == b"halfstep: interrupted"
+    # A clone that was being started at that moment finds that nobody speaks to it.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "it left a process")
     assert list(tmp_path.iterdir()) == []
     assert processes_of(tmp_path) == []
 
@@ -212,8 +330,8 @@ def test_its_namespace_is_gone_afterwards(shared_daemon: Any, monkeypatch: pytes
             raise KeyboardInterrupt
         return drive(client, *arguments, **options)
 
-    drive = measuring.drive
-    monkeypatch.setattr(measuring, "drive", watched)
+    drive = driving.drive
+    monkeypatch.setattr(driving, "drive", watched)
     result = bench("--rw", "get", shared_daemon.url)
     assert (result.exit_code != 0) == interrupted, result.output
     assert seen, "it measured in another namespace"
@@ -251,7 +369,7 @@ def test_a_set_that_memory_holds_is_refused_as_cold(tmp_path: Path) -> None:
 def test_blocks_in_each_others_place_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that mixes up names would pass every checksum; here the blocks are stored under their neighbours' keys."""
 
-    def swapped(client: halfstep.Client, content: Content, count: int) -> None:
+    def swapped(client: halfstep.Client, content: Content, count: int, _layout: halfstep.Layout) -> None:
         rows = np.empty((count, content.words), np.uint64)
         content.fill(content.numbers(0, count), rows)
         put = client.put(content.keys(content.numbers(0, count)), np.roll(rows, 1, axis=0), deadline_ms=10_000)
@@ -291,6 +409,10 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
+        (["--numjobs", "0"], "numjobs=0: must be 1 to 32"),
+        (["--bs", "32MiB", "--batch", "2", "--numjobs", "17"], "numjobs=17: more than 1 GiB at once"),
+        (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
+        (["--rw", "layerwise", "--parts", "0"], "parts=0: must be 1 to 2560"),
     ],
 )
 def test_what_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:
@@ -396,3 +518,137 @@ def test_a_plan_makes_cold_sets_that_memory_cannot_hold() -> None:
         blocks = plan.cold_blocks(block_bytes, 256 << 20)
         assert blocks * block_bytes >= 2 * (256 << 20)
         assert blocks % 16 == 0
+
+
+def limits(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *arguments])
+
+
+def directio(directory: Path) -> None:
+    """Skips where the file system has no O_DIRECT."""
+    try:
+        os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600))
+    except OSError as error:
+        pytest.skip(f"no O_DIRECT in {directory}: {error}")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("tool", ["fio", "preadv"])
+def test_a_drive_is_measured_in_every_mode_and_left_as_it_was(tmp_path: Path, tool: str) -> None:
+    directio(tmp_path)
+    if tool == "fio" and shutil.which("fio") is None:
+        pytest.skip("there is no fio here")
+    sweep = ("--rw", "read,randread,write,mixed", "--bs", "4k,64k", "--iodepth", "1,3", "--size", "1MiB", "--rwmixread", "50")
+    result = limits(
+        "device", *sweep, "--runtime", "0.1", "--repeat", "1", "--tool", tool, "--directory", str(tmp_path), "--json"
+    )
+    if tool == "fio" and "io_uring" in result.stderr:
+        pytest.skip(result.stderr)
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    points = [(one["rw"], one["block_bytes"], one["iodepth"]) for one in told["results"]]
+    modes = ("read", "randread", "write", "mixed")
+    assert points == [(mode, size, depth) for mode in modes for size in (4096, 65536) for depth in (1, 3)]
+    for one in told["results"]:
+        sides = {side["name"] for side in one["sides"]}
+        assert sides <= {"read": {"read"}, "randread": {"read"}, "write": {"write"}, "mixed": {"read", "write"}}[one["rw"]]
+        assert one["gigabytes_per_s"] > 0
+        assert one["by"].startswith("fio-" if tool == "fio" else "preadv")
+        for side in one["sides"]:
+            assert 0 < side["p50_us"] <= side["p99_us"] <= side["p999_us"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_path_that_is_given_is_read_and_never_written(tmp_path: Path) -> None:
+    directio(tmp_path)
+    path = tmp_path / "somebody's:data"
+    path.write_bytes(os.urandom(300_000))
+    before = path.read_bytes()
+    result = limits("device", str(path), "--bs", "4k", "--runtime", "0.1", "--repeat", "1", "--json")
+    assert result.exit_code == 0, result.output
+    assert [side["name"] for one in document(result)["results"] for side in one["sides"]] == ["read"]
+    for rw in ("write", "mixed"):
+        refused = limits("device", str(path), "--rw", rw)
+        assert refused.exit_code == 3
+        assert f"{rw} would overwrite it" in refused.stderr
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", [("device", "--tool", "auto"), ("device", "--tool", "preadv"), ("wire", "--connections", "3")])
+def test_a_limit_ends_cleanly_when_it_is_interrupted(tmp_path: Path, number: int, what: tuple[str, ...]) -> None:
+    directio(tmp_path)
+    mine = ("--directory", str(tmp_path), "--size", "1MiB") if what[0] == "device" else ()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "halfstep.tools.cli", "bench", *what, *mine, "--runtime", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        wait_until(lambda: any(tmp_path.iterdir()), "it made nothing")
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if "preadv" not in what and (what[0] == "wire" or shutil.which("fio")):
+            wait_until(lambda: bool(children.read_text()), "it started nothing")
+        started = children.read_text().split()
+        running.send_signal(number)
+        _, complaint = running.communicate(timeout=END_S)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 130, complaint
+    assert complaint.strip() == "halfstep: interrupted"
+    assert list(tmp_path.iterdir()) == []
+    # One that was being started at that moment finds nobody to connect to.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "it left a process")
+
+
+@pytest.mark.integration
+def test_the_wire_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    sweep = ("--bs", "4k,64k", "--connections", "1,2", "--ping", "1,64", "--size", "1MiB")
+    result = limits("wire", *sweep, "--runtime", "0.05", "--repeat", "2", "--json")
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    points = [(one["over"], one["block_bytes"], one["connections"]) for one in told["streams"]]
+    assert points == [(over, size, count) for over in ("tcp", "unix") for size in (4096, 65536) for count in (1, 2)]
+    assert all(one["gigabytes_per_s"] > 0 and len(one["runs_gigabytes_per_s"]) == 2 for one in told["streams"])
+    assert [(one["over"], one["message_bytes"]) for one in told["pings"]] == [
+        (over, size) for over in ("tcp", "unix") for size in (1, 64)
+    ]
+    assert all(0 < one["p50_us"] <= one["p99_us"] <= one["p999_us"] for one in told["pings"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["device", "--rw", "get"], "rw='get'"),
+        (["device", "--bs", "1000"], "bs=1000: must be a multiple of 512"),
+        (["device", "--iodepth", "0"], "iodepth=0: must be 1 to 1024"),
+        (["device", "--size", "1"], "size=1: must be"),
+        (["device", "--size", "1024GiB"], "free; lower it or name another --directory"),
+        (["device", "--rwmixread", "101"], "rwmixread=101"),
+        (["wire", "--over", "udp"], "over='udp'"),
+        (["wire", "--connections", "17"], "connections=17: must be 1 to 16"),
+        (["wire", "--ping", "0"], "ping=0"),
+        (["wire", "--congestion", "none-such"], "congestion=none-such"),
+    ],
+)
+def test_a_limit_that_cannot_be_measured_is_named(arguments: list[str], named: str) -> None:
+    result = limits(*arguments)
+    assert result.exit_code == 3, result.output
+    assert named in result.stderr
+
+
+def test_a_subcommand_takes_nothing_from_those_who_name_a_daemon() -> None:
+    for words in ([], ["--json"], ["halfstep://127.0.0.1:1/x"], ["--rw", "get", "device"]):
+        result = limits(*words, "--batch", "0")
+        assert "batch=0: must be 1 to 1024" in result.stderr, words
+    usage = limits("--help").stdout
+    assert "bench [OPTIONS] [URL]" in usage
+    assert "halfstep bench device" in usage

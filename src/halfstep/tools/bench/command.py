@@ -1,26 +1,44 @@
-"""`halfstep bench`: flags to a Plan, progress, and the table."""
+"""`halfstep bench`: flags to a Plan, progress, and the table. Its subcommands are in limits_command.py."""
 
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
+from halfstep.tools.bench.limits_command import device, wire
+from halfstep.tools.bench.terminal import progress, terminable
 from halfstep.tools.options import json_option, print_json, print_table
 
 
-@click.command()
-@click.argument("url", default="")
+class _BenchGroup(click.Group):
+    """`halfstep bench device`, `halfstep bench wire`; everything else is about a daemon, and so needs no word."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """That of a subcommand's group where one is named, else that of `sweep`."""
+        if args and args[0] in self.commands:
+            return super().make_context(info_name, args, parent, **extra)
+        return sweep.make_context(info_name, args, parent, **extra)
+
+
+def _complete_url(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Subcommands stand where a URL may."""
+    return [name for name in bench.commands if name.startswith(incomplete)]
+
+
+@click.command("bench")
+@click.argument("url", default="", shell_complete=_complete_url)
 @click.option(
-    "--rw", default="get,cold", show_default=True, help="What to measure, comma between: get, cold, put, mixed, match."
+    "--rw",
+    default="get,cold",
+    show_default=True,
+    help="What to measure, comma between: get, cold, put, mixed, match, layerwise.",
 )
 @click.option(
     "--bs", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4k,64k,1m (k, m, g are binary)."
@@ -30,12 +48,14 @@ from halfstep.tools.options import json_option, print_json, print_table
 @click.option(
     "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
 )
+@click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
+@click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
 @click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
 @click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
 @click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
-@click.option("--size", default="64MiB", show_default=True, help="What get, mixed and match ask for.")
+@click.option("--size", default="64MiB", show_default=True, help="What get, layerwise, mixed and match ask for.")
 @click.option("--cold-size", default="", help="What cold walks through.  [default: twice the daemon's memory for blocks]")
 @click.option(
     "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."
@@ -66,7 +86,7 @@ from halfstep.tools.options import json_option, print_json, print_table
     help="Draw throughput and latency over block size and depth, .svg or .png.",
 )
 @json_option
-def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options: Any) -> None:
+def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options: Any) -> None:
     """Measure a daemon, verify every block, and set the speed against what the machine can do.
 
     Without URL it starts a daemon of its own in a temporary directory and removes it. With one it works in a namespace of its
@@ -79,6 +99,7 @@ def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     put    blocks that were never there                     limit: plain sockets
     mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets
     match  presence, half of it absent                      no bytes move, so no limit
+    layerwise  gets of blocks of --parts, layer by layer    limit: plain sockets
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
@@ -92,8 +113,11 @@ def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
     One picture of it all           halfstep bench --rw get,put --bs 4k,64k,1m --iodepth 1,4,16 --plot sweep.svg
     How deep can I go?              halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
+    Do clients share fairly?        halfstep bench --rw get --bs 64k --numjobs 4
     A daemon in service             halfstep bench halfstep://node7:7350 --rw get --runtime 1
     For a program                   halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'
+
+    The limits alone, by code that is not ours: halfstep bench device --help, halfstep bench wire --help.
 
     A job file holds tables of these options: [global] for all jobs, one more table for each job (docs/performance.md).
 
@@ -109,7 +133,7 @@ def bench(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     if picture is not None:
         check_picture(picture)
     command = shlex.join(["halfstep", *sys.argv[1:]])
-    with _terminable(), _progress(sum(steps_of(plan) for _, plan in plans)) as tell:
+    with terminable(), progress(sum(steps_of(plan) for _, plan in plans)) as tell:
         reports = [(name, measure(plan, _titled(tell, name), command)) for name, plan in plans]
     if picture is not None:
         plot([(f"{name}: " if name else "", report) for name, report in reports], picture)
@@ -132,39 +156,4 @@ def _titled(tell: Callable[[str], None], name: str) -> Callable[[str], None]:
     return (lambda text: tell(f"{name}: {text}")) if name else tell
 
 
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """What is being done, on a terminal only. Drawn between runs: a thread that draws would be measured, too."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _text: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, auto_refresh=False, transient=True) as progress:
-        task = progress.add_task("", total=steps)
-
-        def tell(text: str) -> None:
-            progress.update(task, description=text, advance=1)
-            progress.refresh()
-
-        yield tell
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM cleans up as Ctrl-C does."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+bench = _BenchGroup("bench", commands=[device, wire], help=sweep.help)

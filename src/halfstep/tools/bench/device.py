@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from halfstep.errors import DeviceError
 
@@ -33,8 +36,9 @@ class BlockDevice:
 
     @classmethod
     def of(cls, path: Path) -> BlockDevice:
-        """The device that holds `path`; all disks together where the file system hides it (overlay, btrfs)."""
-        number = path.stat().st_dev
+        """The device that holds `path`, or is it; all disks together where the file system hides it (overlay, btrfs)."""
+        status = path.stat()
+        number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
         entry = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
         if (entry / "stat").exists():
             return cls(entry.resolve().name, (entry / "stat",))
@@ -112,46 +116,82 @@ def raw_read_speed(path: Path, device: BlockDevice, extents: Sequence[tuple[int,
     the last reads have ended; with reads this large that is several hundredths.) Errors: DeviceError.
     """
     before = device.read_bytes()
-    elapsed, by = _threads(path, extents, depth)
+    moved = plain_io(path, (Transfer(*extent) for extent in extents), depth, max(length for _, length in extents))
     total = sum(length for _, length in extents)
-    return RawSpeed(total / elapsed, by, total, device.read_bytes() - before)
+    return RawSpeed(total / moved.seconds, moved.by, total, device.read_bytes() - before)
 
 
-def _threads(path: Path, extents: Sequence[tuple[int, int]], depth: int) -> tuple[float, str]:
-    """Seconds, and by what."""
-    count = min(depth, _THREADS_MAX, len(extents))
-    left: Iterator[tuple[int, int]] = iter(extents)
+class Transfer(NamedTuple):
+    """One read, or one write, with O_DIRECT."""
+
+    offset: int
+    length: int
+    write: bool = False
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What plain I/O came to. by: what made it. A latency for each read and each write."""
+
+    seconds: float
+    by: str
+    reads_us: npt.NDArray[np.float64]
+    writes_us: npt.NDArray[np.float64]
+
+
+def plain_io(path: Path, transfers: Iterable[Transfer], depth: int, length_max: int, *, writes: bool = False) -> Moved:
+    """Makes the transfers in their order, `depth` at a time; what is written is noise. Errors: DeviceError.
+
+    writes: whether the file may be written to.
+    """
+    count = min(depth, _THREADS_MAX)
+    left = iter(transfers)
     lock = threading.Lock()
-    failures: list[OSError] = []
-    largest = max(length for _, length in extents)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    failures: list[str] = []
+    took_ns: tuple[list[int], list[int]] = [], []
+    stopped = False
+    noise = os.urandom(length_max) if writes else b""
+    try:
+        descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        raise DeviceError(f"{path}: cannot be opened with O_DIRECT: {error.strerror}; choose a disk that has it") from None
 
-    def read() -> None:
-        with mmap.mmap(-1, largest) as buffer, memoryview(buffer) as view:
+    def move() -> None:
+        with mmap.mmap(-1, length_max) as buffer, memoryview(buffer) as view:
+            buffer[: len(noise)] = noise
             while True:
                 with lock:
-                    extent = next(left, None)
-                if extent is None:
+                    transfer = None if stopped or failures else next(left, None)
+                if transfer is None:
                     return
-                offset, length = extent
+                offset, length, write = transfer
+                began = time.perf_counter_ns()
                 try:
-                    got = os.preadv(descriptor, [view[:length]], offset)
-                    if got != length:
-                        raise OSError(f"{got} of {length} bytes at {offset}")
+                    got = (os.pwritev if write else os.preadv)(descriptor, [view[:length]], offset)
+                    why = "" if got == length else f"{got} bytes came"
                 except OSError as error:
-                    failures.append(error)
+                    why = str(error.strerror)
+                if why:
+                    failures.append(f"{path}: {'write' if write else 'read'} of {length} bytes at {offset}: {why}")
                     return
+                took_ns[write].append(time.perf_counter_ns() - began)
 
+    threads = [threading.Thread(target=move) for _ in range(count)]
+    started = time.perf_counter()
     try:
-        threads = [threading.Thread(target=read) for _ in range(count)]
-        started = time.perf_counter()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         elapsed = time.perf_counter() - started
     finally:
+        stopped = True
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
         os.close(descriptor)
     if failures:
-        raise DeviceError(f"{path}: plain reads failed: {failures[0]}")
-    return elapsed, f"preadv in {count} Python threads"
+        raise DeviceError(f"plain {failures[0]}")
+    reads_us, writes_us = (np.array(times, np.float64) / 1e3 for times in took_ns)
+    calls = "preadv and pwritev" if writes else "preadv"
+    return Moved(elapsed, f"{calls} in {count} Python threads", reads_us, writes_us)

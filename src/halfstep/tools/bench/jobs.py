@@ -71,32 +71,35 @@ def _check(path: Path, job: str, key: str, value: object, options: Mapping[str, 
 def _plan(options: Mapping[str, Any]) -> Plan:
     return Plan(
         url=str(options["url"]),
-        scenarios=tuple(_listed(options["rw"])),
-        block_bytes=tuple(_size(size, "bs") for size in _listed(options["bs"])),
-        batch=_whole(options["batch"], "batch"),
-        connections=_whole(options["connections"], "connections"),
-        iodepth=tuple(_whole(depth, "iodepth") for depth in _listed(options["iodepth"])),
+        scenarios=tuple(listed(options["rw"])),
+        block_bytes=tuple(size_of(size, "bs") for size in listed(options["bs"])),
+        batch=whole(options["batch"], "batch"),
+        numjobs=whole(options["numjobs"], "numjobs"),
+        parts=whole(options["parts"], "parts"),
+        connections=whole(options["connections"], "connections"),
+        iodepth=tuple(whole(depth, "iodepth") for depth in listed(options["iodepth"])),
         read_share=_number(options["rwmixread"], "rwmixread") / 100,
         durability=str(options["durability"]),
         seconds=_number(options["runtime"], "runtime"),
         ramp_s=_number(options["ramp"], "ramp"),
-        repeat=_whole(options["repeat"], "repeat"),
-        seed=_whole(options["seed"], "seed"),
-        hot_bytes=_size(options["size"], "size"),
-        cold_bytes=_size(options["cold_size"], "cold_size") if options["cold_size"] else 0,
+        repeat=whole(options["repeat"], "repeat"),
+        seed=whole(options["seed"], "seed"),
+        hot_bytes=size_of(options["size"], "size"),
+        cold_bytes=size_of(options["cold_size"], "cold_size") if options["cold_size"] else 0,
         goal_us=_micros(options["latency_goal"]) if options["latency_goal"] else 0.0,
         directory=Path(options["directory"]),
-        arena_bytes=_size(options["arena"], "arena"),
+        arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
         pin=bool(options["pin"]),
     ).validated()
 
 
-def _listed(value: object) -> list[str]:
+def listed(value: object) -> list[str]:
+    """Parts between commas, without empty ones."""
     return [part for text in str(value).split(",") if (part := text.strip())]
 
 
-def _size(value: object, name: str) -> int:
+def size_of(value: object, name: str) -> int:
     """Bytes; k, m and g alone are binary, as fio has it."""
     text = str(value)
     if match := _FIO_SIZE.fullmatch(text):
@@ -104,7 +107,8 @@ def _size(value: object, name: str) -> int:
     return parse_bytes(text, name)
 
 
-def _whole(value: object, name: str) -> int:
+def whole(value: object, name: str) -> int:
+    """Errors: ConfigError that names the value."""
     try:
         return int(str(value))
     except ValueError:

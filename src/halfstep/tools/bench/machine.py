@@ -16,23 +16,15 @@ from halfstep.tools.bench.plan import Plan
 
 def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -> dict[str, Any]:
     """Build, machine, path and question; one flat object of JSON values."""
-    info = halfstep.build_info()
     facts = place.facts
     header: dict[str, Any] = {
-        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "version": info["version"],
-        "build": info["build"],
-        "commit": info["commit"],
-        "command": command,
+        **machine_facts(command),
         "seed": plan.seed,
-        "kernel": platform.release(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
         "pinned": _pinned(place),
         "path": client.path,
         "congestion_control": client.facts().congestion,
         "connections": plan.connections,
+        "numjobs": plan.numjobs,
         "seconds": plan.seconds,
         "ramp_s": plan.ramp_s,
         "repeat": plan.repeat,
@@ -52,11 +44,29 @@ def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -
     return header
 
 
+def machine_facts(command: str) -> dict[str, Any]:
+    """What every document says first. `command`: how it was asked."""
+    info = halfstep.build_info()
+    return {
+        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "version": info["version"],
+        "build": info["build"],
+        "commit": info["commit"],
+        "command": command,
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+    }
+
+
 def _pinned(place: Place) -> str:
-    if place.client_core is None:
+    if not place.client_cores:
         return "no"
     daemon = "the daemon is not ours" if place.daemon_core is None else f"daemon and sender on core {place.daemon_core}"
-    return f"client on core {place.client_core}, {daemon}"
+    cores = ", ".join(str(core) for core in place.client_cores)
+    clients = f"client on core {cores}" if len(place.client_cores) == 1 else f"clients on cores {cores}"
+    return f"{clients}, {daemon}"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -6,8 +6,7 @@ there is no limit). Speed, limit, ratio and latencies thus belong together.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,37 +17,23 @@ from halfstep.client.url import Endpoint
 from halfstep.daemon.config import format_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
-from halfstep.tools.bench.content import BODIES, Content
+from halfstep.tools.bench.clones import Clones
+from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed
+from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
 from halfstep.tools.bench.machine import cpu_seconds, header_of
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Refusal, Report, Result, Run
-from halfstep.tools.bench.workload import (
-    DEADLINE_MS,
-    GetLane,
-    Lane,
-    MatchLane,
-    MixedLane,
-    Outcome,
-    PutLane,
-    drive,
-    endless,
-    populate,
-    verify,
-)
+from halfstep.tools.bench.workload import DEADLINE_MS, Outcome, populate, verify
 
 # A cold read whose bytes the device did not move by this share was not cold; the rest is other traffic's rounding.
 COLD_SHARE_MIN = 0.99
-# Numbers of blocks that puts make, far from those that gets ask for, and anew for each depth; multiples of BODIES.
-_FIRST_PUT, _FIRST_MIXED, _PUTS_A_DEPTH = 1 << 40, 1 << 41, 1 << 32
-_WARM_UP_S_MAX = 0.3
 _VERIFY_BLOCKS_MAX = 16_384
 # What the raw device limit reads first, to learn how much takes as long as a timed run.
 _RAW_BYTES_FIRST = 256 << 20
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
-assert _FIRST_PUT % BODIES == _FIRST_MIXED % BODIES == _PUTS_A_DEPTH % BODIES == 0
 
 Tell = Callable[[str], None]
 
@@ -57,7 +42,7 @@ Tell = Callable[[str], None]
 class Stream:
     """What a stream limit is asked for: as much as the run that it stands beside. Sizes in bytes; kind: "tcp" or "shm".
 
-    address: the daemon's, for those who set it against another of its clients.
+    connections: of all `numjobs` clients together. address: the daemon's, for those who set it against another of its clients.
     """
 
     kind: str
@@ -67,6 +52,7 @@ class Stream:
     batch: int
     iodepth: int
     connections: int
+    numjobs: int
     set_bytes: int
     congestion: str
     seconds: float
@@ -76,7 +62,7 @@ class Stream:
 
 def plain_sockets(stream: Stream) -> Limit:
     """Bytes in one direction, and nothing else; for shared memory one copy of them."""
-    target_bytes = stream.batch * stream.iodepth * stream.block_bytes
+    target_bytes = stream.batch * stream.iodepth * stream.block_bytes * stream.numjobs
     if stream.kind == "shm":
         speed = loopback.copy(
             set_bytes=stream.set_bytes, target_bytes=target_bytes, block_bytes=stream.block_bytes, seconds=stream.seconds
@@ -118,10 +104,15 @@ def measure(plan: Plan, tell: Tell, command: str, stream_limit: Callable[[Stream
     with place_of(plan) as place:
         report: Report | None = None
         for block_bytes in plan.block_bytes:
-            with _client(plan, place) as client:
+            content = Content(block_bytes, plan.seed)
+            with (
+                own_namespace(place.url) as url,
+                bench_client(plan, url) as client,
+                _drives(plan, place, client, content) as drives,
+            ):
                 if report is None:
                     report = Report(header_of(plan, place, client, command), plan.goal_us)
-                bench = _Bench(plan, place, client, Content(block_bytes, plan.seed), tell, stream_limit)
+                bench = _Bench(plan, place, client, content, drives, tell, stream_limit)
                 for scenario in plan.scenarios:
                     bench.run(scenario, report)
     assert report is not None, "a plan has a block size"
@@ -129,20 +120,13 @@ def measure(plan: Plan, tell: Tell, command: str, stream_limit: Callable[[Stream
 
 
 @contextmanager
-def _client(plan: Plan, place: Place) -> Iterator[halfstep.Client]:
-    with (
-        own_namespace(place.url) as url,
-        halfstep.connect(
-            url,
-            layout=halfstep.Layout.opaque("halfstep-bench"),
-            required=True,
-            deadline_ms=DEADLINE_MS,
-            match_deadline_ms=DEADLINE_MS,
-            connections=plan.connections,
-            mode="on",
-        ) as client,
-    ):
-        yield client
+def _drives(plan: Plan, place: Place, client: halfstep.Client, content: Content) -> Iterator[Drives]:
+    """The client of this process, or several processes."""
+    if plan.numjobs == 1:
+        yield Driver(plan, client, content)
+        return
+    with Clones(plan, client.url, content.block_bytes, place.client_cores) as clones:
+        yield clones
 
 
 @dataclass(frozen=True)
@@ -174,6 +158,7 @@ class _Bench:
         place: Place,
         client: halfstep.Client,
         content: Content,
+        drives: Drives,
         tell: Tell,
         stream_limit: Callable[[Stream], Limit],
     ) -> None:
@@ -182,10 +167,10 @@ class _Bench:
         self._place = place
         self._client = client
         self._content = content
+        self._drives = drives
         self._tell = tell
         self._device = BlockDevice.of(place.store) if place.store else None
         self._rng = np.random.default_rng(plan.seed)
-        self._put_lanes: list[PutLane] = []
         self._raw_bytes = _RAW_BYTES_FIRST
         self._depth = 1
         self._puts = 0
@@ -195,7 +180,7 @@ class _Bench:
         self._tell(f"{self._what(scenario)}: making blocks")
         blocks = self._blocks(scenario)
         if scenario != "put":
-            populate(self._client, self._content, blocks)
+            populate(self._client, self._content, blocks, self._layout(scenario))
         for depth in self._plan.iodepth:
             self._depth = depth
             outcome = self._run(scenario, blocks)
@@ -203,13 +188,12 @@ class _Bench:
                 report.refused.append(outcome)
             else:
                 report.results.append(outcome)
-            self._puts += _PUTS_A_DEPTH
+            self._puts += PUTS_A_DEPTH
 
     def _run(self, scenario: str, blocks: int) -> Result | Refusal:
         """At one depth."""
         plan, what = self._plan, f"{self._what(scenario)} x {self._depth}"
-        lanes = self._lanes(scenario, blocks)
-        self._warm_up(scenario, lanes, blocks)
+        self._drives.begin(scenario, self._depth, blocks, self._puts)
         runs = []
         self._limit(scenario)  # learns how long it takes, and warms up
         limit = self._limit(scenario)
@@ -217,9 +201,9 @@ class _Bench:
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
             if scenario == "mixed":
                 self._hold(blocks)
-            before, cpu_before = self._counters(), self._cpu()
-            timing = drive(self._client, lanes, seconds=plan.seconds)
-            cpu = _spent(cpu_before, self._cpu())
+            before, daemon_before = self._counters(), self._daemon_cpu_s()
+            driven = self._drives.drive(plan.seconds)
+            timing, cpu = driven.timing, _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
             if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
@@ -234,39 +218,14 @@ class _Bench:
     def _what(self, scenario: str) -> str:
         return f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
 
+    def _layout(self, scenario: str) -> halfstep.Layout:
+        return self._plan.layout_of(scenario, self._content.block_bytes)
+
     def _blocks(self, scenario: str) -> int:
         if scenario != "cold":
             return self._plan.hot_blocks(self._content.block_bytes)
         memory = int(self._client.stat()['halfstep_memory_bytes{of="capacity"}'])
         return self._plan.cold_blocks(self._content.block_bytes, memory)
-
-    def _lanes(self, scenario: str, blocks: int) -> Sequence[Lane]:
-        plan, content = self._plan, self._content
-        order = endless(content, blocks, plan.batch, np.random.default_rng(plan.seed))
-        count = self._depth
-        first = (_FIRST_MIXED if scenario == "mixed" else _FIRST_PUT) + self._puts
-
-        def put_lane(lane: int) -> PutLane:
-            return PutLane(content, plan.batch, lane, count, first, plan.durability)
-
-        if scenario == "match":
-            return [MatchLane(content, order, plan.batch) for _ in range(count)]
-        reads = [GetLane(content, order, plan.batch, self._rng) for _ in range(count)] if scenario != "put" else []
-        if scenario in ("get", "cold"):
-            return reads
-        self._put_lanes = [put_lane(lane) for lane in range(count)]
-        if scenario == "put":
-            return self._put_lanes
-        return [MixedLane(read, write, plan.read_share, self._rng) for read, write in zip(reads, self._put_lanes, strict=True)]
-
-    def _warm_up(self, scenario: str, lanes: Sequence[Lane], blocks: int) -> None:
-        """Once through the set: a hot one is then in memory, and of a cold one only its end is. Then the ramp."""
-        if scenario in ("get", "cold"):
-            drive(self._client, lanes, batches=blocks // self._plan.batch)
-        else:
-            drive(self._client, lanes, seconds=min(_WARM_UP_S_MAX, self._plan.seconds))
-        if self._plan.ramp_s > 0:
-            drive(self._client, lanes, seconds=self._plan.ramp_s)
 
     def _hold(self, blocks: int) -> None:
         """Keeps the hot set while puts overwrite what is oldest."""
@@ -292,12 +251,13 @@ class _Bench:
                 block_bytes=self._content.block_bytes,
                 batch=plan.batch,
                 iodepth=self._depth,
-                connections=plan.connections,
+                connections=plan.connections * plan.numjobs,
+                numjobs=plan.numjobs,
                 set_bytes=plan.hot_blocks(self._content.block_bytes) * self._content.block_bytes,
                 congestion=self._client.facts().congestion,
                 seconds=plan.seconds,
                 daemon_core=place.daemon_core,
-                client_core=place.client_core,
+                client_core=place.client_cores[0] if place.client_cores else None,
             )
         )
 
@@ -306,7 +266,7 @@ class _Bench:
         if store is None or self._device is None:
             return None
         extents = extents_of(store, self._content.block_bytes, plan.batch, self._raw_bytes, plan.seed)
-        raw = raw_read_speed(store, self._device, extents, plan.batch * self._depth)
+        raw = raw_read_speed(store, self._device, extents, plan.batch * self._depth * plan.numjobs)
         # The next one takes as long as a timed run: a device that is fast for a moment is not a fast device.
         self._raw_bytes = int(raw.bytes_per_s * plan.seconds)
         if raw.device_bytes < COLD_SHARE_MIN * raw.bytes:
@@ -314,9 +274,9 @@ class _Bench:
             return None
         return Limit(raw.bytes_per_s, raw.by)
 
-    def _cpu(self) -> CpuTime:
+    def _daemon_cpu_s(self) -> float | None:
         pid = self._place.daemon_pid
-        return CpuTime(time.process_time(), None if pid is None else cpu_seconds(pid))
+        return None if pid is None else cpu_seconds(pid)
 
     def _counters(self) -> _Counters:
         told = self._client.stat()
@@ -335,17 +295,15 @@ class _Bench:
         if scenario != "put":
             count = min(blocks, _VERIFY_BLOCKS_MAX)
             chosen = np.sort(np.random.default_rng(self._plan.seed).choice(blocks, count, replace=False))
-            outcome.add(verify(self._client, self._content, chosen.astype(np.uint64)))
-        for lane in self._put_lanes:
-            for numbers in lane.stored:
-                outcome.add(verify(self._client, self._content, numbers))
-        self._put_lanes = []
+            outcome.add(verify(self._client, self._content, chosen.astype(np.uint64), self._layout(scenario)))
+        for numbers in self._drives.stored():
+            outcome.add(verify(self._client, self._content, numbers))
         return outcome
 
 
-def _spent(before: CpuTime, after: CpuTime) -> CpuTime:
-    daemon = None if before.daemon is None or after.daemon is None else after.daemon - before.daemon
-    return CpuTime(after.client - before.client, daemon)
+def _spent(client_s: float, daemon_before_s: float | None, daemon_after_s: float | None) -> CpuTime:
+    daemon = None if daemon_before_s is None or daemon_after_s is None else daemon_after_s - daemon_before_s
+    return CpuTime(client_s, daemon)
 
 
 def _between(before: Limit | None, after: Limit | None) -> Limit | None:

@@ -28,12 +28,12 @@ from halfstep.tools.options import connected
 class Place:
     """url: with the daemon's default namespace. facts: what a daemon of our own says of itself, else empty; daemon_pid: its.
 
-    client_core, daemon_core: where each side is pinned; None where it is not.
+    client_cores: where clients are pinned, one after the other; none where they are not. daemon_core: likewise.
     """
 
     url: str
     facts: dict[str, Any]
-    client_core: int | None = None
+    client_cores: tuple[int, ...] = ()
     daemon_core: int | None = None
     daemon_pid: int | None = None
 
@@ -58,17 +58,18 @@ class Place:
 @contextmanager
 def place_of(plan: Plan) -> Iterator[Place]:
     """The daemon that the plan names, or one of our own in a temporary directory."""
-    client_core, daemon_core = _cores(plan)
-    with _pinned(client_core):
+    apart, daemon_core = cores(pin=plan.pin)
+    client_cores = apart[: plan.numjobs]
+    with pinned(*client_cores):
         if plan.url:
-            yield Place(plan.url, {}, client_core)
+            yield Place(plan.url, {}, client_cores)
             return
         directory = None if plan.directory == Path() else plan.directory
         with (
             tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
             _daemon(plan, Path(own), daemon_core) as process,
         ):
-            yield Place(process.url, process.facts, client_core, daemon_core, process.pid)
+            yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
 
 
 @contextmanager
@@ -91,20 +92,20 @@ def with_namespace(url: str, name: str) -> str:
     return f"halfstep://{address}/{quote(name)}"
 
 
-def _cores(plan: Plan) -> tuple[int | None, int | None]:
-    """(client's, daemon's): apart where there are two cores, and nowhere in particular where there is one."""
+def cores(*, pin: bool) -> tuple[tuple[int, ...], int | None]:
+    """(those for clients, the daemon's): apart where there are two cores, and nowhere in particular where there is one."""
     allowed = sorted(os.sched_getaffinity(0))
-    if not plan.pin or len(allowed) < 2:
-        return None, None
-    return allowed[1], allowed[0]
+    if not pin or len(allowed) < 2:
+        return (), None
+    return tuple(allowed[1:]), allowed[0]
 
 
 @contextmanager
-def _pinned(core: int | None) -> Iterator[None]:
-    """Puts this thread, and every thread and process that it starts, on one core."""
+def pinned(*cores: int) -> Iterator[None]:
+    """Puts this thread, and every thread and process that it starts, on these cores, if there are any."""
     before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, {core})
+    if cores:
+        os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
@@ -125,7 +126,7 @@ def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonPro
     arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
     process = DaemonProcess(directory, *arguments, own_session=True)
     try:
-        with _pinned(core):
+        with pinned(*(() if core is None else (core,))):
             process.start()
         yield process
         if not process.running:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from halfstep.daemon.config import ARENA_BYTES_MIN, GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError
+from halfstep.layout import PARTS_MAX, Group, Layout
 
-SCENARIOS = ("get", "cold", "put", "mixed", "match")
+SCENARIOS = ("get", "cold", "put", "mixed", "match", "layerwise")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
 BATCH_MAX = 1024
 CONNECTIONS_MAX = 16
+NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 DEPTHS_MAX = 16
 # What one run's source and target buffers may take together; more says nothing that less does not.
@@ -24,10 +26,11 @@ BUFFER_BYTES_MAX = GIB
 class Plan:
     """Everything a benchmark run is told. Zero or empty means: choose.
 
-    seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at the
-    client at once; several are measured one after the other. hot_bytes: what `get`, `mixed` and `match` ask for. cold_bytes:
-    what `cold` walks through; 0 = twice the daemon's memory for blocks. goal_us: what 99 of 100 calls shall not exceed.
-    directory: where a daemon of our own keeps its store; arena_bytes: its memory for blocks.
+    seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
+    the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
+    what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through; 0 = twice the daemon's
+    memory for blocks. goal_us: what 99 of 100 calls shall not exceed. directory: where a daemon of our own keeps its store;
+    arena_bytes: its memory for blocks.
     """
 
     url: str = ""
@@ -36,6 +39,8 @@ class Plan:
     batch: int = 16
     connections: int = 1
     iodepth: tuple[int, ...] = (1,)
+    numjobs: int = 1
+    parts: int = 32
     read_share: float = 0.7
     durability: str = "cache"
     seconds: float = 3.0
@@ -59,24 +64,38 @@ class Plan:
                 raise ConfigError(
                     f"bs={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
                 )
-            if size * self.batch * max(self.iodepth, default=1) > BUFFER_BYTES_MAX:
+            if size * self.batch * max(self.iodepth, default=1) * self.numjobs > BUFFER_BYTES_MAX:
                 raise ConfigError(
-                    f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)}: more than "
+                    f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)} x "
+                    f"numjobs={self.numjobs}: more than "
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
-        _within("batch", self.batch, 1, BATCH_MAX)
-        _within("connections", self.connections, 1, CONNECTIONS_MAX)
-        _within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
+        within("batch", self.batch, 1, BATCH_MAX)
+        within("parts", self.parts, 1, PARTS_MAX)
+        for size in self.block_bytes if "layerwise" in self.scenarios else ():
+            if size % self.parts:
+                raise ConfigError(
+                    f"parts={self.parts}: bs={size} cannot be cut into as many equal parts; choose a divisor of it"
+                )
+        within("connections", self.connections, 1, CONNECTIONS_MAX)
+        within("numjobs", self.numjobs, 1, NUMJOBS_MAX)
+        within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
         for depth in self.iodepth:
-            _within("iodepth", depth, 1, IODEPTH_MAX)
-        _within("read_share", self.read_share, 0.0, 1.0)
-        _within("runtime", self.seconds, 0.05, 3600.0)
-        _within("ramp", self.ramp_s, 0.0, 3600.0)
-        _within("latency_goal", self.goal_us, 0.0, 1e9)
-        _within("repeat", self.repeat, 1, 99)
-        _within("size", self.hot_bytes, MIB, 64 * GIB)
-        _within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
+            within("iodepth", depth, 1, IODEPTH_MAX)
+        within("read_share", self.read_share, 0.0, 1.0)
+        within("runtime", self.seconds, 0.05, 3600.0)
+        within("ramp", self.ramp_s, 0.0, 3600.0)
+        within("latency_goal", self.goal_us, 0.0, 1e9)
+        within("repeat", self.repeat, 1, 99)
+        within("size", self.hot_bytes, MIB, 64 * GIB)
+        within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
         return self
+
+    def layout_of(self, scenario: str, block_bytes: int) -> Layout:
+        """What the blocks of a scenario mean."""
+        if scenario != "layerwise":
+            return Layout.opaque("halfstep-bench")
+        return Layout({"name": "halfstep-bench"}, [Group(self.parts, (block_bytes // self.parts,))])
 
     def hot_blocks(self, block_bytes: int) -> int:
         """Blocks of the hot set: whole batches, one at least."""
@@ -90,6 +109,7 @@ class Plan:
         return max(2, -(-wanted // (taken * self.batch))) * self.batch
 
 
-def _within(name: str, value: float, lowest: float, highest: float) -> None:
+def within(name: str, value: float, lowest: float, highest: float) -> None:
+    """Errors: ConfigError with name, value and bounds."""
     if not lowest <= value <= highest:
         raise ConfigError(f"{name}={value}: must be {lowest} to {highest}")

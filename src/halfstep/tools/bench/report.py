@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from halfstep.daemon.config import format_bytes
-from halfstep.tools.bench.workload import Outcome, Timing
+from halfstep.tools.bench.workload import Outcome, Timing, percentile_us
 
 # With fewer calls than this the 99.9th percentile is the slowest call.
 _CALLS_FOR_P999 = 1000
@@ -58,6 +58,15 @@ class Run:
     proof: Proof
     cpu: CpuTime
 
+    def _layers(self) -> dict[str, Any]:
+        layers = self.timing.layers
+        if layers is None:
+            return {}
+        times = (("first_layer_us", layers.first_us), ("further_layer_us", layers.each_us))
+        return {
+            name: {"p50": percentile_us(us, 0.5), "p99": percentile_us(us, 0.99)} if len(us) else None for name, us in times
+        }
+
     @property
     def ratio(self) -> float | None:
         """To the mean of the limits that were measured right before and right after."""
@@ -75,6 +84,7 @@ class Run:
                 "p99": self.timing.percentile_us(0.99),
                 "p999": self.timing.percentile_us(0.999),
             },
+            **self._layers(),
             "limit_gigabytes_per_s": _giga(self.limit.bytes_per_s if self.limit else None),
             "ratio_to_limit": self.ratio,
             "cpu_s_per_gib": self.cpu.per_gib(0 if self.bytes_per_s is None else self.proof.payload_bytes),
@@ -240,6 +250,8 @@ class Report:
             "a latency is one batch call, from submit to its terminal event, depth: how many are at the client at once; "
             f"the run with the median ratio of {head['repeat']} is shown"
         )
+        if head["numjobs"] > 1:
+            yield f"{head['numjobs']} client processes at once: all blocks in the time of the slowest, all latencies"
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
             yield f"limit by {limit}, mean of right before and right after each run"
         few = sum(len(result.run.timing.latencies_us) < _CALLS_FOR_P999 for result in self.results)
@@ -267,6 +279,11 @@ class Report:
             if proof.device_read_bytes is not None:
                 moved.append(f"device read {format_bytes(proof.device_read_bytes)}")
             yield f"{what}: {', '.join(moved)}"
+        if result.name == "layerwise":
+            told = result.run.as_json()
+            for name, title in (("first_layer_us", "first layer after"), ("further_layer_us", "each further one after")):
+                if us := told[name]:
+                    yield f"{what}: {title} {us['p50']:,.0f} us at the median, {us['p99']:,.0f} at p99"
         if result.name == "get" and result.run.proof.hits_flash:
             yield f"{what}: {result.run.proof.hits_flash} blocks came from flash: the set does not fit into the daemon's memory"
         for reason, count in result.answers.items():

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from halfstep import Client, Queue, Ticket
+from halfstep import Client, Layout, Queue, Ticket
 from halfstep.errors import Unavailable
 from halfstep.tools.bench.content import BODIES, Content, Numbers, Words
 from halfstep.tools.options import refusal
@@ -46,12 +47,24 @@ class Outcome:
 
 
 @dataclass
+class Layers:
+    """When the layers of gets could be used. first_us: one per call, from submit to its first layer over all blocks.
+
+    each_us: of every further layer, from the one before it; those that were seen at once share the time equally.
+    """
+
+    first_us: npt.NDArray[np.float64]
+    each_us: npt.NDArray[np.float64]
+
+
+@dataclass
 class Timing:
-    """One timed run. latencies_us: one per batch call, in order of their ends."""
+    """One timed run. latencies_us: one per batch call, in order of their ends. layers: of gets in layer order alone."""
 
     seconds: float
     latencies_us: np.ndarray[tuple[int], np.dtype[np.float64]]
     outcome: Outcome
+    layers: Layers | None = None
 
     @property
     def blocks_per_s(self) -> float:
@@ -60,7 +73,12 @@ class Timing:
 
     def percentile_us(self, share: float) -> float:
         """The latency that `share` of the calls do not exceed: one that was measured, never a mean of two."""
-        return float(np.quantile(self.latencies_us, share, method="inverted_cdf"))
+        return percentile_us(self.latencies_us, share)
+
+
+def percentile_us(times_us: npt.NDArray[np.float64], share: float) -> float:
+    """The time that `share` of them do not exceed."""
+    return float(np.quantile(times_us, share, method="inverted_cdf"))
 
 
 class Lane(Protocol):
@@ -87,25 +105,72 @@ class GetLane:
         self._batches = batches
         self._rng = rng
         # Written to, so that no page fault falls into a timed run.
-        self._target: Words = np.full((batch, content.words), 0xA5, np.uint64)
-        self._numbers = content.numbers(0, 0)
-        self._keys = content.keys(self._numbers)
+        self.target: Words = np.full((batch, content.words), 0xA5, np.uint64)
+        self.numbers = content.numbers(0, 0)
+        self.keys = content.keys(self.numbers)
 
     def prepare(self) -> None:
         """The next batch of numbers."""
-        self._numbers = next(self._batches)
-        self._keys = self._content.keys(self._numbers)
+        self.numbers = next(self._batches)
+        self.keys = self._content.keys(self.numbers)
 
     def submit(self, queue: Queue) -> Ticket[Any]:
         """A get."""
-        return queue.get(self._keys, self._target, deadline_ms=DEADLINE_MS)
+        return queue.get(self.keys, self.target, deadline_ms=DEADLINE_MS)
 
     def check(self, result: Any) -> Outcome:
         """Every block that came is looked at, at one page that changes from batch to batch."""
         ok = result.ok
         seen = int(ok.sum())
-        wrong = self._content.wrong_heads(self._numbers, self._target, int(self._rng.integers(self._content.pages))) & ok
+        wrong = self._content.wrong_heads(self.numbers, self.target, int(self._rng.integers(self._content.pages))) & ok
         return Outcome(len(ok), seen - int(wrong.sum()), seen, int(wrong.sum()), _reasons(result, ok))
+
+
+class LayerLane:
+    """Reads as GetLane does, first layers first, and notes when each layer may be used.
+
+    One page of every block of the first layer is looked at when that is said to be complete: usable means right.
+    """
+
+    def __init__(self, read: GetLane, content: Content, layout: Layout) -> None:
+        self._read = read
+        self._content = content
+        self._layout = layout
+        self._begun = self._seen_at = self._seen = 0
+        self._early_wrong: npt.NDArray[np.bool_] | None = None
+        self.first_ns: list[int] = []
+        self.each_ns: list[tuple[int, int]] = []
+
+    def prepare(self) -> None:
+        """The next batch of numbers."""
+        self._read.prepare()
+        self._seen, self._early_wrong = 0, None
+
+    def submit(self, queue: Queue) -> Ticket[Any]:
+        """A get in layer order."""
+        self._begun = self._seen_at = time.perf_counter_ns()
+        return queue.get(self._read.keys, self._read.target, deadline_ms=DEADLINE_MS, layout=self._layout, order="layer")
+
+    def progress(self, steps_done: int, at_ns: int) -> None:
+        """So many layers are complete."""
+        more = steps_done - self._seen
+        if more <= 0:
+            return
+        if self._seen == 0:
+            self.first_ns.append(at_ns - self._begun)
+            self._early_wrong = self._content.wrong_heads(self._read.numbers, self._read.target, 0)
+            more -= 1
+        if more:
+            self.each_ns.append((at_ns - self._seen_at, more))
+        self._seen, self._seen_at = steps_done, at_ns
+
+    def check(self, result: Any) -> Outcome:
+        """As of any get; a block whose first layer was said to be there and was not is wrong."""
+        outcome = self._read.check(result)
+        early = int((self._early_wrong & result.ok).sum()) if self._early_wrong is not None else 0
+        outcome.wrong += early
+        outcome.ok = max(0, outcome.ok - early)
+        return outcome
 
 
 class PutLane:
@@ -193,14 +258,18 @@ class MixedLane:
         return self._current.check(result)
 
 
-def endless(content: Content, count: int, batch: int, rng: np.random.Generator) -> Iterator[Numbers]:
+def endless(
+    content: Content, count: int, batch: int, rng: np.random.Generator, share: tuple[int, int] = (0, 1)
+) -> Iterator[Numbers]:
     """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over.
 
     Over and over in the same order: with a set larger than a memory that forgets the oldest, every block is gone when it is
-    asked for again.
+    asked for again. share: (i, n): every n-th of them from the i-th on, so that n walkers go through all of it together.
     """
     starts = list(range(0, count - batch + 1, batch))
     rng.shuffle(starts)
+    # Where there are more walkers than batches, each walks through all.
+    starts = starts[share[0] :: share[1]] or starts
     while True:
         for start in starts:
             yield content.numbers(start, batch)
@@ -226,22 +295,37 @@ def drive(client: Client, lanes: Sequence[Lane], *, seconds: float = 0.0, batche
             submitted += 1
         while begun:
             for event in queue.wait():
+                ended = time.perf_counter_ns()
+                lane, at = begun[event.ticket]
+                if isinstance(lane, LayerLane):
+                    lane.progress(event.steps_done, ended)
                 if not event.done:
                     continue
-                ended = time.perf_counter_ns()
-                lane, at = begun.pop(event.ticket)
+                del begun[event.ticket]
                 latencies.append(ended - at)
                 outcome.add(lane.check(event.ticket.result()))
                 if submitted < batches or (not batches and ended < until):
                     submit(lane)
                     submitted += 1
-    return Timing((ended - started) / 1e9, np.array(latencies) / 1e3, outcome)
+    return Timing((ended - started) / 1e9, np.array(latencies) / 1e3, outcome, _layers(lanes))
 
 
-def populate(client: Client, content: Content, count: int) -> None:
+def _layers(lanes: Sequence[Lane]) -> Layers | None:
+    """What the lanes noted since they were asked last."""
+    noting = [lane for lane in lanes if isinstance(lane, LayerLane)]
+    if not noting:
+        return None
+    first = np.array([ns for lane in noting for ns in lane.first_ns], np.float64)
+    spans = np.array([span for lane in noting for span in lane.each_ns], np.float64).reshape(-1, 2)
+    for lane in noting:
+        lane.first_ns, lane.each_ns = [], []
+    return Layers(first / 1e3, np.repeat(spans[:, 0] / spans[:, 1], spans[:, 1].astype(np.int64)) / 1e3)
+
+
+def populate(client: Client, content: Content, count: int, layout: Layout | None = None) -> None:
     """Makes numbers 0 to `count` present and on media: what still has to be written stays in memory, cold as it should be.
 
-    Errors: Unavailable where the daemon will not take them.
+    layout: theirs; None = the client's. Errors: Unavailable where the daemon will not take them.
     """
     bulk = _bulk(content)
     source: Words = np.empty((bulk, content.words), np.uint64)
@@ -249,13 +333,13 @@ def populate(client: Client, content: Content, count: int) -> None:
         numbers = content.numbers(first, min(bulk, count - first))
         rows = source[: len(numbers)]
         content.fill(numbers, rows)
-        _put_all(client, content, numbers, rows)
+        _put_all(client, content, numbers, rows, layout)
 
 
-def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words) -> None:
+def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words, layout: Layout | None) -> None:
     until = time.monotonic() + DEADLINE_MS / 1e3
     while True:
-        result = client.put(content.keys(numbers), rows, durability="persist", deadline_ms=DEADLINE_MS)
+        result = client.put(content.keys(numbers), rows, durability="persist", deadline_ms=DEADLINE_MS, layout=layout)
         ok = result.ok
         if ok.all():
             return
@@ -268,7 +352,7 @@ def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words) ->
         time.sleep(0.01)
 
 
-def verify(client: Client, content: Content, numbers: Numbers) -> Outcome:
+def verify(client: Client, content: Content, numbers: Numbers, layout: Layout | None = None) -> Outcome:
     """Reads blocks and compares every byte. Not timed."""
     outcome = Outcome()
     bulk = _bulk(content)
@@ -276,7 +360,7 @@ def verify(client: Client, content: Content, numbers: Numbers) -> Outcome:
     for first in range(0, len(numbers), bulk):
         some = numbers[first : first + bulk]
         rows = target[: len(some)]
-        result = client.get(content.keys(some), rows, deadline_ms=DEADLINE_MS)
+        result = client.get(content.keys(some), rows, deadline_ms=DEADLINE_MS, layout=layout)
         ok = result.ok
         wrong = content.wrong_blocks(some[ok], rows[ok])
         outcome.add(Outcome(len(some), int(ok.sum()) - wrong, int(ok.sum()), wrong, _reasons(result, ok)))

@@ -1,0 +1,303 @@
+"""`halfstep bench device`: what a drive does for code that is not ours: fio, or plain preadv where there is none.
+
+Invariants: a path that was given is opened for reading alone; what is written is a file that this made, and removes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.errors import ConfigError, DeviceError
+from halfstep.tools.bench.device import BlockDevice, Transfer, plain_io
+from halfstep.tools.bench.fio import Side, fio_version, run_fio
+from halfstep.tools.bench.machine import device_name, machine_facts
+from halfstep.tools.bench.plan import within
+from halfstep.tools.bench.terminal import Tell
+
+MODES = ("read", "randread", "write", "mixed")
+TOOLS = ("auto", "fio", "preadv")
+_READS = ("read", "randread")
+_SECTOR_BYTES = 512
+# In which the file is made; its end is left out where it is no multiple.
+_FILL_BYTES, _FILL_DEPTH = MIB, 8
+# Less than this of what was read came from the device: something else answered.
+_DEVICE_SHARE_MIN = 0.99
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """path: read and never written; None: a file of its own in `directory`, of size_bytes. Every mode x size x depth."""
+
+    path: Path | None
+    directory: Path
+    tool: str
+    modes: tuple[str, ...]
+    block_bytes: tuple[int, ...]
+    iodepth: tuple[int, ...]
+    read_percent: int
+    size_bytes: int
+    seconds: float
+    repeat: int
+    seed: int
+
+    def validated(self) -> DevicePlan:
+        """Itself. Errors: ConfigError with value, bound and remedy."""
+        if unknown := [mode for mode in self.modes if mode not in MODES] or not self.modes:
+            raise ConfigError(f"rw={','.join(self.modes)!r}: {unknown} unknown; choose from {', '.join(MODES)}")
+        if self.path is not None and (writes := [mode for mode in self.modes if mode not in _READS]):
+            raise ConfigError(
+                f"rw={','.join(self.modes)}: {self.path} is somebody's data, and {writes[0]} would overwrite it; "
+                "choose from read, randread, or leave the path out to have a file made in --directory"
+            )
+        for block_bytes in self.block_bytes:
+            if not _SECTOR_BYTES <= block_bytes <= 64 * MIB or block_bytes % _SECTOR_BYTES:
+                raise ConfigError(f"bs={block_bytes}: must be a multiple of {_SECTOR_BYTES} up to 64MiB, as O_DIRECT has it")
+        within("values of bs", len(self.block_bytes), 1, 16)
+        within("values of iodepth", len(self.iodepth), 1, 16)
+        for depth in self.iodepth:
+            within("iodepth", depth, 1, 1024)
+        within("rwmixread", self.read_percent, 0, 100)
+        within("size", self.size_bytes, max((MIB, *self.block_bytes)), 1024 * GIB)
+        within("runtime", self.seconds, 0.05, 3600.0)
+        within("repeat", self.repeat, 1, 99)
+        if self.tool == "fio" and not fio_version():
+            raise ConfigError("tool=fio: there is no fio here; install the package fio, or use --tool preadv")
+        return self
+
+    @property
+    def steps(self) -> int:
+        """Announced ones."""
+        return 1 + len(self.modes) * len(self.block_bytes) * len(self.iodepth) * self.repeat
+
+
+@dataclass(frozen=True)
+class DeviceResult:
+    """One mode, size and depth: of `repeat` runs the one with the median speed. device_read_bytes: by the kernel's count."""
+
+    rw: str
+    block_bytes: int
+    iodepth: int
+    by: str
+    sides: tuple[Side, ...]
+    device_read_bytes: int | None
+    read_bytes: int
+    runs_bytes_per_s: tuple[float, ...]
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Read and written."""
+        return sum(side.bytes_per_s for side in self.sides)
+
+    @property
+    def from_device(self) -> bool | None:
+        """Whether the device says that it read what came; None where nothing was read or nothing counts."""
+        if not self.read_bytes or self.device_read_bytes is None:
+            return None
+        return self.device_read_bytes >= _DEVICE_SHARE_MIN * self.read_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """Speeds in GB/s, times in microseconds."""
+        sides = [
+            {**asdict(side), "gigabytes_per_s": side.bytes_per_s / 1e9, "bytes_per_s": side.bytes_per_s} for side in self.sides
+        ]
+        return {
+            "rw": self.rw,
+            "block_bytes": self.block_bytes,
+            "iodepth": self.iodepth,
+            "by": self.by,
+            "gigabytes_per_s": self.bytes_per_s / 1e9,
+            "sides": sides,
+            "read_bytes": self.read_bytes,
+            "device_read_bytes": self.device_read_bytes,
+            "read_from_device": self.from_device,
+            "runs_gigabytes_per_s": [speed / 1e9 for speed in self.runs_bytes_per_s],
+        }
+
+    def rows(self) -> Iterator[list[str]]:
+        """Of the table: one a side."""
+        for side in self.sides:
+            yield [
+                self.rw if self.rw != "mixed" else f"mixed: {side.name}",
+                format_bytes(self.block_bytes),
+                str(self.iodepth),
+                f"{side.bytes_per_s / 1e9:.2f}",
+                f"{side.iops:,.0f}",
+                *(f"{us:,.0f}" for us in (side.p50_us, side.p99_us, side.p999_us)),
+                self.by,
+            ]
+
+
+COLUMNS: tuple[str | tuple[str, str], ...] = (
+    "",
+    *((title, "right") for title in ("block", "depth", "GB/s", "transfers/s", "p50 us", "p99 us", "p99.9 us")),
+    "by",
+)
+
+
+def measure_device(plan: DevicePlan, tell: Tell, command: str) -> tuple[dict[str, Any], list[DeviceResult]]:
+    """(header, results). Errors: ConfigError, DeviceError."""
+    plan = plan.validated()
+    with _file(plan, tell) as (path, file_bytes):
+        device = BlockDevice.of(path)
+        header = {
+            **machine_facts(command),
+            "path": str(path) if plan.path is not None else f"its own file in {path.parent}",
+            "file_bytes": file_bytes,
+            "device": device_name(device),
+            "seconds": plan.seconds,
+            "repeat": plan.repeat,
+            "seed": plan.seed,
+        }
+        results = [
+            _measured(plan, path, file_bytes, device, mode, block_bytes, depth, tell)
+            for mode in plan.modes
+            for block_bytes in plan.block_bytes
+            for depth in plan.iodepth
+        ]
+    return header, results
+
+
+def remarks(header: dict[str, Any], results: list[DeviceResult]) -> Iterator[str]:
+    """What a reader has to know to read the table rightly."""
+    yield f"kernel {header['kernel']}, {header['cpu']}, {header['cores']} cores, load {header['load_average']:.1f} at the start"
+    yield f"{header['path']}, {format_bytes(header['file_bytes'])}, on {header['device']}; O_DIRECT; writes are not flushed"
+    yield f"a latency is one transfer, depth: how many are at the device at once; the median run of {header['repeat']} is shown"
+    if any(result.by.startswith("pread") for result in results):
+        yield "below 64KiB or at a depth of many it is Python that is measured; with the package fio it would be the device"
+    for result in results:
+        if result.from_device is False:
+            yield (
+                f"{result.rw} {format_bytes(result.block_bytes)} depth {result.iodepth}: the device read "
+                f"{result.device_read_bytes} of {result.read_bytes} bytes: a cache, or never-written ranges, answered; "
+                "this is no limit of the drive"
+            )
+
+
+def _measured(
+    plan: DevicePlan,
+    path: Path,
+    file_bytes: int,
+    device: BlockDevice,
+    mode: str,
+    block_bytes: int,
+    depth: int,
+    tell: Tell,
+) -> DeviceResult:
+    if file_bytes < block_bytes:
+        raise ConfigError(f"bs={block_bytes}: {path} has {file_bytes} bytes; a transfer must fit")
+    what = f"{mode} {format_bytes(block_bytes)} x {depth}"
+    runs = []
+    for number in range(plan.repeat):
+        tell(f"{what}: run {number + 1} of {plan.repeat}")
+        before = device.read_bytes() if device.stat_files else None
+        by, sides = _run(plan, path, file_bytes // block_bytes * block_bytes, device, mode, block_bytes, depth, tell, what)
+        moved = None if before is None else device.read_bytes() - before
+        read_bytes = sum(side.transfers * block_bytes for side in sides if side.name == "read")
+        runs.append((sum(side.bytes_per_s for side in sides), by, tuple(sides), moved, read_bytes))
+    _, by, sides_shown, moved, read_bytes = sorted(runs, key=lambda run: run[0])[(len(runs) - 1) // 2]
+    speeds = tuple(run[0] for run in runs)
+    return DeviceResult(mode, block_bytes, depth, by, sides_shown, moved, read_bytes, speeds)
+
+
+def _run(
+    plan: DevicePlan,
+    path: Path,
+    file_bytes: int,
+    device: BlockDevice,
+    mode: str,
+    block_bytes: int,
+    depth: int,
+    tell: Tell,
+    what: str,
+) -> tuple[str, list[Side]]:
+    version = "" if plan.tool == "preadv" else fio_version()
+    if not version:
+        return _plain(plan, path, file_bytes, mode, block_bytes, depth)
+    last = [time.monotonic(), device.read_bytes() + device.written_bytes()]
+
+    def news() -> None:
+        now, moved = time.monotonic(), device.read_bytes() + device.written_bytes()
+        if device.stat_files:
+            tell(f"{what}: {(moved - last[1]) / (now - last[0]) / 1e9:.2f} GB/s", 0)
+        last[:] = now, moved
+
+    sides = run_fio(
+        path,
+        rw=mode,
+        block_bytes=block_bytes,
+        depth=depth,
+        file_bytes=file_bytes,
+        read_percent=plan.read_percent,
+        seconds=plan.seconds,
+        seed=plan.seed,
+        read_only=plan.path is not None,
+        while_it_runs=news,
+    )
+    return f"{version}, io_uring", sides
+
+
+def _plain(plan: DevicePlan, path: Path, file_bytes: int, mode: str, block_bytes: int, depth: int) -> tuple[str, list[Side]]:
+    def transfers() -> Iterator[Transfer]:
+        blocks, rng = file_bytes // block_bytes, np.random.default_rng(plan.seed)
+        until, number = time.perf_counter() + plan.seconds, 0
+        while time.perf_counter() < until or number == 0:
+            block = number % blocks if mode in ("read", "write") else int(rng.integers(blocks))
+            write = mode == "write" or (mode == "mixed" and rng.random() * 100 >= plan.read_percent)
+            yield Transfer(block * block_bytes, block_bytes, write)
+            number += 1
+
+    moved = plain_io(path, transfers(), depth, block_bytes, writes=mode not in _READS)
+    both = (("read", moved.reads_us), ("write", moved.writes_us))
+    return moved.by, [_side(name, times, moved.seconds, block_bytes) for name, times in both if len(times)]
+
+
+def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_bytes: int) -> Side:
+    p50, p99, p999 = (float(np.quantile(times_us, share, method="inverted_cdf")) for share in (0.5, 0.99, 0.999))
+    count = len(times_us)
+    return Side(name, count * block_bytes / seconds, count / seconds, p50, p99, p999, count)
+
+
+@contextmanager
+def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
+    """(path, bytes) of what is measured."""
+    if plan.path is not None:
+        tell(f"looking at {plan.path}")
+        try:
+            with plan.path.open("rb") as file:
+                yield plan.path, min(plan.size_bytes, file.seek(0, os.SEEK_END))
+        except PermissionError as error:
+            raise DeviceError(f"{plan.path}: cannot be read: {error.strerror}; run it as somebody who may") from None
+        return
+    directory = Path(tempfile.gettempdir()) if plan.directory == Path() else plan.directory
+    free = shutil.disk_usage(directory).free
+    if free < plan.size_bytes:
+        raise DeviceError(
+            f"size={format_bytes(plan.size_bytes)}: {directory} has {format_bytes(free // KIB * KIB)} free; lower it or name "
+            "another --directory"
+        )
+    path = directory / f"halfstep-bench-{secrets.token_hex(8)}.dat"
+    tell(f"writing {format_bytes(plan.size_bytes)} to {path}")
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        size = -(-plan.size_bytes // _FILL_BYTES) * _FILL_BYTES
+        os.ftruncate(descriptor, size)
+        fill = (Transfer(at, _FILL_BYTES, write=True) for at in range(0, size, _FILL_BYTES))
+        plain_io(path, fill, _FILL_DEPTH, _FILL_BYTES, writes=True)
+        os.fsync(descriptor)
+        yield path, size
+    finally:
+        os.close(descriptor)
+        path.unlink()
