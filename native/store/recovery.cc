@@ -99,6 +99,7 @@ std::vector<uint32_t> Recovery::segments_with_frames() {
 
 void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
   tails_.resize(core_.catalog.segment_count());
+  walked_.resize(core_.catalog.segment_count());
   for (format::PageHeader& tail : tails_) tail.page_count = 0;
   const uint32_t place = core_.places.segment_pages() - 1;
   PageBuffer pages(kTailsAtOnce);
@@ -230,7 +231,7 @@ bool Recovery::take() {
   if (!open_) open_ = open_segment(loader);
   const std::vector<FoundEntry>& entries = loader.scanned().entries;
   Segment& segment = core_.catalog.segment(loader.number());
-  if (doubt_ != Doubt::None && !settle_doubt(entries[ordinal_].entry)) return false;
+  if (doubt_ != Doubt::None && !settle_doubt(segment, entries[ordinal_].entry)) return false;
   for (uint32_t left = kEntriesPerTurn; open_ && left > 0 && ordinal_ < entries.size(); --left) {
     if (ordinal_ + kAhead < entries.size()) core_.catalog.prefetch(key_of(entries[ordinal_ + kAhead].entry));
     const FoundEntry& found = entries[ordinal_];
@@ -271,6 +272,7 @@ bool Recovery::open_segment(SegmentLoader& loader) {
          " metadata pages bad; recovered from the others");
   }
   segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
+  walked_[segment.number] = !scanned.by_footer;
   segment.newest_frame = scanned.sequence_max;  // of a footer: drawn when the segment was full
   segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
   segment.frames = scanned.frames;
@@ -396,8 +398,9 @@ bool Recovery::placed(Segment& segment, const format::Entry& entry, Status statu
 
 // ---- What only flash can say -----------------------------------------------------------------------------------------------
 
-// Whether this entry's block is newer than the one that is known. Of one birth, the copy that is there already will do. How old
-// that is only its frame says.
+// Whether this entry's block is newer than the one that is known. How old that is only its frame says. Of one birth, the copy
+// that is there already will do, unless it comes from frames alone and the other one from a footer: then an earlier start may
+// have begun to write a footer that calls the first one void, and who goes by that would lose the block.
 void Recovery::ask_birth(const Block& known) {
   known_ = known;
   const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
@@ -415,10 +418,10 @@ void Recovery::ask_soundness(const Segment& segment, const format::Entry& entry)
 }
 
 // False: the answer is still being read.
-bool Recovery::settle_doubt(const format::Entry& entry) {
+bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) {
   if (doubt_ == Doubt::Birth) {
     if (frame_reading_) return false;
-    newer_ = newer_by_frame(entry);
+    newer_ = newer_by_frame(entry, segment.number);
     if (newer_ == Verdict::Open) {
       // The page of its frame is damaged: the segment's other word for it.
       if (roll_read_ == nullptr) {
@@ -443,7 +446,7 @@ bool Recovery::settle_doubt(const format::Entry& entry) {
   return true;
 }
 
-Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry) const {
+Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry, uint32_t number) const {
   if (HALFSTEP_MUTANT(OlderCopyWins)) return Verdict::Yes;
   if (frame_io_.error != 0) return Verdict::Open;
   const Segment& segment = core_.catalog.segment(known_.location.segment);
@@ -454,7 +457,10 @@ Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry) const {
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry there = entry_at(frame_header_.page(p), i);
-      if (there.page == known_.location.page) return entry.birth > there.birth ? Verdict::Yes : Verdict::No;
+      if (there.page != known_.location.page) continue;
+      const bool newer =
+          entry.birth == there.birth ? walked_[known_.location.segment] && !walked_[number] : entry.birth > there.birth;
+      return newer ? Verdict::Yes : Verdict::No;
     }
   }
   return Verdict::Open;

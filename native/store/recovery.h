@@ -69,8 +69,8 @@ class Recovery {
   // The questions that need a look at flash
   void ask_birth(const Block& known);
   void ask_soundness(const Segment& segment, const format::Entry& entry);
-  bool settle_doubt(const format::Entry& entry);
-  Verdict newer_by_frame(const format::Entry& entry) const;
+  bool settle_doubt(const Segment& segment, const format::Entry& entry);
+  Verdict newer_by_frame(const format::Entry& entry, uint32_t number) const;
 
   // After one that failed no later one tells what is on media.
   bool flush() {
@@ -88,6 +88,7 @@ class Recovery {
   BlockingIo io_;
   uint64_t began_us_ = 0;
   LogContents log_;
+  std::vector<bool> walked_;               // by segment: what is known of it comes from frames alone
   std::vector<format::PageHeader> tails_;  // by segment; of no pages: its footer has none that fits
   std::vector<IndexKey> unreadable_;       // failed their check
   index::Table pinned_;                    // keys that the log pins -> birth of the block that was published
