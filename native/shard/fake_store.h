@@ -84,6 +84,7 @@ class FakeStore final : public store::Store {
   const store::Geometry& geometry() const noexcept override { return geometry_; }
   const store::RecoveryReport& recovery() const noexcept override { return recovery_; }
   bool recovering() const noexcept override { return false; }
+  bool lost() const noexcept override { return is_lost; }
   std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
 
   bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }
@@ -175,6 +176,7 @@ class FakeStore final : public store::Store {
     }
   }
   size_t stages() const noexcept { return staging_.size(); }
+  bool is_lost = false;
   bool hold_stages = false;  // they are being read: nobody gets them back
   void unpin(store::Resident* resident) noexcept override { --static_cast<Block*>(resident)->pins; }
   Status begin_write(store::Write& write) override {

@@ -76,6 +76,17 @@ TEST_F(KeysTest, DeleteIsAnsweredWhenItIsOnMedia) {
   EXPECT_EQ(client->ask(Opcode::Match, 7, {}, {section_of({"a", "b"}, 100)}).matched.at(0), (std::vector<bool>{false, true}));
 }
 
+TEST_F(KeysTest, AShardWhoseStoreWasTakenEndsAndSaysWhy) {
+  ends_because_ = "another process has taken the store";
+  auto client = open({parted(1, 100)});
+  client->put(5, {section_of({"a"}, 100)});
+  on_shard([&] { fake_->hold_removes = true; });
+  client->send(request_frame(Opcode::Delete, 6, {}, {section_of({"a"}, 100)}));
+  wait_until([&] { return shard_->counts().requests_open == 1; });
+  on_shard([&] { fake_->is_lost = true; });
+  EXPECT_TRUE(client->finish(6).malformed) << "the connection is closed without an answer";
+}
+
 TEST_F(KeysTest, ADeleteOutlivesItsDeadlineAndItsConnection) {
   auto client = open({parted(1, 100)});
   client->put(5, {section_of({"a", "b"}, 100)});

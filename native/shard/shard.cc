@@ -92,7 +92,13 @@ Fault Shard::listen(std::vector<ListeningSocket> sockets) {
 
 void Shard::run(std::string* why, Metrics* last) {
   why->clear();
-  while (!stopping_ || (counts_.requests_open != 0 && loop_.now_us() < stop_by_us_)) turn();
+  // A store that another process has taken is of no use to anybody here: who needs it finds out, and whoever restarts us is
+  // told.
+  while (!store_->lost() && (!stopping_ || (counts_.requests_open != 0 && loop_.now_us() < stop_by_us_))) turn();
+  if (store_->lost())
+    *why =
+        "another process has taken the store (the start number in its header is not ours): nothing is written to it any more; "
+        "serve it once";
   close_connections();
   {
     const std::lock_guard lock(posted_mutex_);
@@ -100,7 +106,7 @@ void Shard::run(std::string* why, Metrics* last) {
   }
   run_posted();
   collect(last);
-  if (const Status status = store_->close(); !status.ok()) {
+  if (const Status status = store_->close(); !status.ok() && why->empty()) {
     *why = "closing the store: " + std::string(code_name(status.code())) +
            (status.detail() != 0 ? ", " + errno_name(status.detail()) : "");
   }

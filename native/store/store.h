@@ -344,6 +344,8 @@ class Store {
   // answered until the newer is found.
   virtual bool recovering() const noexcept = 0;
   virtual std::array<std::byte, 16> uuid() const noexcept = 0;
+  // Another process has taken it: nothing is written any more, and puts that were committed are not answered.
+  virtual bool lost() const noexcept = 0;
 
   // Names ------------------------------------------------------------------------------------------------------------------
   virtual bool has_namespace(std::string_view name) const noexcept = 0;

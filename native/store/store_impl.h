@@ -56,6 +56,7 @@ class StoreImpl final : public Store {
   const Geometry& geometry() const noexcept override { return core_.places.geometry; }
   const RecoveryReport& recovery() const noexcept override { return report_; }
   bool recovering() const noexcept override { return core_.recovering(); }
+  bool lost() const noexcept override { return header_writer_.lost(); }
   std::array<std::byte, 16> uuid() const noexcept override { return core_.header.fixed.store_uuid; }
 
   bool has_namespace(std::string_view name) const noexcept override { return core_.header.find_namespace(name) != nullptr; }

@@ -29,6 +29,7 @@ class ShardedStore final : public store::Store {
   const store::Geometry& geometry() const noexcept override { return first().geometry(); }
   const store::RecoveryReport& recovery() const noexcept override;
   bool recovering() const noexcept override;
+  bool lost() const noexcept override { return first().lost(); }
   std::array<std::byte, 16> uuid() const noexcept override { return first().uuid(); }
 
   bool has_namespace(std::string_view name) const noexcept override { return any().has_namespace(name); }
