@@ -92,7 +92,7 @@ def test_a_batch_goes_to_all_shards_over_tcp_and_the_unix_socket(
             back = np.zeros_like(data)
             assert client.get(keys, back).ok.all()
             assert (back == data).all()
-            assert client.path.startswith("unix" if url == sharded.unix_url else "tcp")
+            assert client.path.startswith("shm" if url == sharded.unix_url else "tcp")
             by_shard = client.stat_by_shard()
             assert list(by_shard) == list(range(sharded.shards))
             assert all(counters["halfstep_store_blocks"] > 0 for counters in by_shard.values())
