@@ -114,7 +114,8 @@ void StoreImpl::begin_recovery() {
 
 void StoreImpl::end_recovery() {
   recovery_.reset();
-#ifdef __GLIBC__
+// Under a sanitizer glibc's own allocator is not in use, and its first call, by several shards at once, is not safe.
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   (void)::malloc_trim(0);  // its windows and lists are megabytes that nothing else will ever need
 #endif
 }
