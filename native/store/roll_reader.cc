@@ -21,7 +21,9 @@ void RollReader::turn() {
   Segment& segment = core_.catalog.segment(request.segment);
   if (!begun_) {
     begun_ = true;
-    read_.begin(request.segment, segment.generation, &request.scanned);
+    // One that ended without a footer may have the pages of one all the same: the start could not read it, or could not finish
+    // it. What the index knows comes from the frames, and the footer may call it void.
+    read_.begin(request.segment, segment.generation, &request.scanned, segment.state == SegmentState::Ended);
   }
   if (read_.go_on()) return;
   begun_ = false;

@@ -13,7 +13,9 @@ class SegmentRead {
   SegmentRead(const SegmentRead&) = delete;  // its request points into it
   SegmentRead& operator=(const SegmentRead&) = delete;
 
-  void begin(uint32_t number, uint64_t generation, ScannedSegment* out) { scan_.begin(number, generation, false, out); }
+  void begin(uint32_t number, uint64_t generation, ScannedSegment* out, bool frames_alone = false) {
+    scan_.begin(number, generation, frames_alone, out);
+  }
   // The footer's last page was read before, and fits.
   void begin_at_footer(uint32_t number, uint64_t generation, const format::PageHeader& tail, ScannedSegment* out) {
     scan_.begin_at_footer(number, generation, tail, out);
