@@ -264,7 +264,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   Mix mix = mix_of(prng);
   // More keys than the store has room for, holds among them, and several rounds through it: what is alive has to give way.
   size_t steps = options.steps;
-  if (history.profile.groups == kLargeGroups && extras.chance(0.4)) {
+  if (history.profile.groups == kLargeGroups && extras.chance(0.65)) {
     history.profile.segments = kSegmentsMin;
     history.profile.keys += kKeysOfPressure;
     steps *= kRoundsOfPressure;
