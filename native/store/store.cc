@@ -204,7 +204,7 @@ void StoreImpl::turn() {
     core_.bury_again();
     if (recovery_ != nullptr) {
       (void)recovery_->turn();
-      if (recovery_->done()) end_recovery();
+      if (recovery_->done()) recovery_.reset();
     } else {
       tend();
     }

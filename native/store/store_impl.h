@@ -125,7 +125,6 @@ class StoreImpl final : public Store {
   void tend();
   void count_metadata() noexcept;
   void finish_recovery();
-  void end_recovery();
   int32_t refuse_while_recovering() noexcept {
     ++core_.counters.throttled_recovering;
     return kThrottledRecovery;

@@ -1,5 +1,4 @@
 // store_open.cc — a store from nothing, a store that is there, and its clean end.
-#include <malloc.h>
 
 #include <cassert>
 
@@ -109,15 +108,7 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
 void StoreImpl::begin_recovery() {
   recovery_ = std::make_unique<Recovery>(core_, &report_);
   recovery_->begin();
-  if (recovery_->go_on(core_.options.recover_before_us)) end_recovery();
-}
-
-void StoreImpl::end_recovery() {
-  recovery_.reset();
-// Under a sanitizer glibc's own allocator is not in use, and its first call, by several shards at once, is not safe.
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  (void)::malloc_trim(0);  // its windows and lists are megabytes that nothing else will ever need
-#endif
+  if (recovery_->go_on(core_.options.recover_before_us)) recovery_.reset();
 }
 
 void StoreImpl::finish_recovery() {
