@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from halfstep.tools.bench import place as placing
 from halfstep.tools.bench.clones import Clones, merged
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
-from halfstep.tools.bench.driver import Driven
+from halfstep.tools.bench.driver import Driven, Driver
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
@@ -233,6 +233,24 @@ def test_the_slowest_clone_says_how_long_it_took() -> None:
     assert told.timing.outcome == Outcome(blocks=8, ok=6, looked=6, wrong=2, reasons={"late": 2})
     assert told.timing.layers is not None
     assert (len(told.timing.layers.first_us), len(told.timing.layers.each_us)) == (3, 2)
+
+
+def test_a_clone_that_starts_late_has_the_time_before_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def driven(_client: Any, _lanes: Any, *, seconds: float) -> Timing:
+        asked.append(seconds)
+        return Timing(0.5, np.array([1.0]), Outcome())
+
+    monkeypatch.setattr(driving, "drive", driven)
+    driver = Driver(Plan().validated(), cast("halfstep.Client", None), Content(4096, 1))
+    assert driver.drive(3.0).timing.seconds == 0.5
+    late = driver.drive(3.0, time.perf_counter_ns() - 2_000_000_000)
+    assert late.timing.seconds >= 2.5
+    assert driver.drive(3.0, time.perf_counter_ns() - 4_000_000_000).timing.seconds >= 4.5
+    assert asked[0] == 3.0
+    assert 0 <= asked[1] <= 1.0
+    assert asked[2] == 0.0
 
 
 def test_clones_walk_through_a_cold_set_together() -> None:

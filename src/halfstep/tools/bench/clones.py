@@ -47,7 +47,7 @@ class Clones:
         self._all("begin", scenario, depth, blocks, puts)
 
     def drive(self, seconds: float) -> Driven:
-        """All start at the same moment; see merged()."""
+        """All in the same time, which begins at the same moment; see merged()."""
         return merged(self._all("drive", seconds, time.perf_counter_ns() + _NOTICE_NS))
 
     def stored(self) -> list[Numbers]:
@@ -60,7 +60,7 @@ class Clones:
             for clone in range(self._plan.numjobs):
                 # Ctrl-C at a terminal is for the parent, which ends them.
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "halfstep.tools.bench.clones"],
+                    [sys.executable, "-P", "-m", "halfstep.tools.bench.clones"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,
@@ -146,7 +146,7 @@ class Clones:
 
 
 def merged(driven: Sequence[Driven]) -> Driven:
-    """All blocks in the time of the slowest, every latency."""
+    """All blocks in the time until the slowest was done, every latency, those of one after those of another."""
     timings = [one.timing for one in driven]
     outcome = Outcome()
     for timing in timings:

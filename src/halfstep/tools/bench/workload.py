@@ -59,7 +59,7 @@ class Layers:
 
 @dataclass
 class Timing:
-    """One timed run. latencies_us: one per batch call, in order of their ends. layers: of gets in layer order alone."""
+    """One timed run. latencies_us: one per batch call. layers: of gets in layer order alone."""
 
     seconds: float
     latencies_us: np.ndarray[tuple[int], np.dtype[np.float64]]
