@@ -159,6 +159,7 @@ def test_every_layer_of_every_call_has_its_time(tmp_path: Path, monkeypatch: pyt
         assert timing.layers is not None
         assert len(timing.layers.first_us) == len(timing.latencies_us)
         assert len(timing.layers.each_us) == 7 * len(timing.latencies_us)
+        assert timing.layers.first_us.sum() + timing.layers.each_us.sum() <= timing.latencies_us.sum() * 1.000001
     assert 0 < one["first_layer_us"]["p50"] <= one["first_layer_us"]["p99"] <= one["latency_us"]["p999"]
     assert one["further_layer_us"]["p50"] <= one["further_layer_us"]["p99"]
 
@@ -168,17 +169,21 @@ def test_a_layer_that_is_announced_before_it_is_there_makes_its_blocks_wrong() -
     read = GetLane(content, endless(content, 8, 4, np.random.default_rng(1)), 4, np.random.default_rng(1))
     lane = LayerLane(read, content, halfstep.Layout({}, [halfstep.Group(8, (4096,))]))
     came = SimpleNamespace(ok=np.array([True, True, True, False]), reason=lambda _item: "miss (absent)")
-    for early, wrong in ((0, 0), (1, 1)):
+    queue: Any = SimpleNamespace(get=lambda *_arguments, **_options: None)
+    # Block 1, as it is when its first layer is announced, and at the end.
+    for early, late, wrong in ((0, 0, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)):
         lane.prepare()
+        lane.submit(queue)
         content.fill(read.numbers, read.target)
-        head = read.target[1, 0]
         read.target[1, 0] ^= np.uint64(early)
-        lane.progress(3, 1000)
-        read.target[1, 0] = head
-        lane.progress(8, 6000)
+        lane.progress(3, lane._begun + 1000)
+        content.fill(read.numbers, read.target)
+        read.target[1, ::512] ^= np.uint64(late)
+        lane.progress(8, lane._begun + 6000)
         outcome = lane.check(came)
         assert (outcome.ok, outcome.looked, outcome.wrong) == (3 - wrong, 3, wrong)
-    assert [more for _, more in lane.each_ns] == [2, 5, 2, 5]
+    assert lane.first_ns == [1000] * 4
+    assert lane.each_ns == [(0, 2), (5000, 5)] * 4, "two layers came with the first one"
 
 
 @measures

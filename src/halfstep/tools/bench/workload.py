@@ -50,7 +50,8 @@ class Outcome:
 class Layers:
     """When the layers of gets could be used. first_us: one per call, from submit to its first layer over all blocks.
 
-    each_us: of every further layer, from the one before it; those that were seen at once share the time equally.
+    each_us: of every further layer, from the one before it; those that were seen at once share the time equally, and those that
+    were seen with the first one came with it, in no time.
     """
 
     first_us: npt.NDArray[np.float64]
@@ -118,12 +119,16 @@ class GetLane:
         """A get."""
         return queue.get(self.keys, self.target, deadline_ms=DEADLINE_MS)
 
-    def check(self, result: Any) -> Outcome:
-        """Every block that came is looked at, at one page that changes from batch to batch."""
+    def check(self, result: Any, wrong_before: npt.NDArray[np.bool_] | bool = False) -> Outcome:
+        """Every block that came is looked at, at one page that changes from batch to batch.
+
+        wrong_before: which were already seen to be wrong.
+        """
         ok = result.ok
         seen = int(ok.sum())
-        wrong = self._content.wrong_heads(self.numbers, self.target, int(self._rng.integers(self._content.pages))) & ok
-        return Outcome(len(ok), seen - int(wrong.sum()), seen, int(wrong.sum()), _reasons(result, ok))
+        wrong = self._content.wrong_heads(self.numbers, self.target, int(self._rng.integers(self._content.pages)))
+        wrong_count = int(((wrong | wrong_before) & ok).sum())
+        return Outcome(len(ok), seen - wrong_count, seen, wrong_count, _reasons(result, ok))
 
 
 class LayerLane:
@@ -137,18 +142,18 @@ class LayerLane:
         self._content = content
         self._layout = layout
         self._begun = self._seen_at = self._seen = 0
-        self._early_wrong: npt.NDArray[np.bool_] | None = None
+        self._early_wrong: npt.NDArray[np.bool_] | bool = False
         self.first_ns: list[int] = []
         self.each_ns: list[tuple[int, int]] = []
 
     def prepare(self) -> None:
         """The next batch of numbers."""
         self._read.prepare()
-        self._seen, self._early_wrong = 0, None
+        self._seen, self._early_wrong = 0, False
 
     def submit(self, queue: Queue) -> Ticket[Any]:
         """A get in layer order."""
-        self._begun = self._seen_at = time.perf_counter_ns()
+        self._begun = time.perf_counter_ns()
         return queue.get(self._read.keys, self._read.target, deadline_ms=DEADLINE_MS, layout=self._layout, order="layer")
 
     def progress(self, steps_done: int, at_ns: int) -> None:
@@ -159,6 +164,7 @@ class LayerLane:
         if self._seen == 0:
             self.first_ns.append(at_ns - self._begun)
             self._early_wrong = self._content.wrong_heads(self._read.numbers, self._read.target, 0)
+            self._seen_at = at_ns
             more -= 1
         if more:
             self.each_ns.append((at_ns - self._seen_at, more))
@@ -166,11 +172,7 @@ class LayerLane:
 
     def check(self, result: Any) -> Outcome:
         """As of any get; a block whose first layer was said to be there and was not is wrong."""
-        outcome = self._read.check(result)
-        early = int((self._early_wrong & result.ok).sum()) if self._early_wrong is not None else 0
-        outcome.wrong += early
-        outcome.ok = max(0, outcome.ok - early)
-        return outcome
+        return self._read.check(result, self._early_wrong)
 
 
 class PutLane:
