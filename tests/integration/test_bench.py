@@ -27,6 +27,7 @@ from click.testing import CliRunner, Result
 from halfstep.tools.bench import driver as driving
 from halfstep.tools.bench import measure as measuring
 from halfstep.tools.bench import place as placing
+from halfstep.tools.bench import wire_limit
 from halfstep.tools.bench.clones import Clones, merged
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
@@ -645,6 +646,13 @@ def test_the_wire_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     assert all(0 < one["p50_us"] <= one["p99_us"] <= one["p999_us"] for one in told["pings"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_slow_round_trip_counts_in_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_limit.loopback, "ping_pong", lambda **_options: [1000, 1000, 8000])
+    plan = wire_limit.WirePlan(("tcp",), (4096,), 1, (1,), (64,), 1 << 20, "", 0.05, 1, pin=False)
+    told = wire_limit._ping(plan, "tcp", "", 64, None, lambda _text, _steps=1: None)
+    assert (told.p50_us, told.round_trips, told.round_trips_per_s) == (1.0, 3, 300_000.0)
 
 
 @pytest.mark.parametrize(

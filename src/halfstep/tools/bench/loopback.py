@@ -41,8 +41,8 @@ def measure(
     sender_core: where the sender is pinned; the caller pins itself. piece_bytes: what the sender gives to one call.
     Errors: OSError, subprocess.TimeoutExpired.
     """
-    arguments = [congestion, str(connections), str(set_bytes), str(piece_bytes)]
-    with _other_process("send", arguments, connections, sender_core, unix) as accepted:
+    numbers = connections, set_bytes, piece_bytes
+    with _other_process("send", numbers, connections, congestion, sender_core, unix) as accepted:
         return _receive(accepted, target_bytes, seconds)
 
 
@@ -51,7 +51,7 @@ def ping_pong(*, message_bytes: int, congestion: str, seconds: float, other_core
 
     Errors as of measure().
     """
-    with _other_process("echo", [congestion, str(message_bytes)], 1, other_core, unix) as (connection,):
+    with _other_process("echo", (message_bytes,), 1, congestion, other_core, unix) as (connection,):
         connection.settimeout(None)
         if not unix:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -72,15 +72,18 @@ def ping_pong(*, message_bytes: int, congestion: str, seconds: float, other_core
 
 @contextmanager
 def _other_process(
-    what: str, arguments: list[str], connections: int, core: int | None, unix: str
+    what: str, numbers: tuple[int, ...], connections: int, congestion: str, core: int | None, unix: str
 ) -> Iterator[list[socket.socket]]:
     """Connections from a process that runs this file, which ends when they are closed. Ctrl-C at a terminal is not for it."""
     with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as listener:
+        if congestion and not unix:
+            listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, congestion.encode())  # and so what it accepts
         listener.bind(unix or ("127.0.0.1", 0))
         listener.listen(connections)
         listener.settimeout(START_S)
         where = unix or str(listener.getsockname()[1])
-        command = [sys.executable, "-P", str(Path(__file__)), what, "" if core is None else str(core), where, *arguments]
+        command = [sys.executable, "-P", str(Path(__file__)), what, "" if core is None else str(core), where, congestion]
+        command += map(str, numbers)
         with subprocess.Popen(command, start_new_session=True) as other:
             accepted: list[socket.socket] = []
             try:
