@@ -315,6 +315,18 @@ def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
 
 @measures
 @pytest.mark.integration
+@pytest.mark.parametrize("what", [[*QUICK, "--rw", "match"], ["device", "--size", "1MiB", "--runtime", "0.1", "--repeat", "1"]])
+def test_the_directory_that_one_is_in_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: list[str]) -> None:
+    directio(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not-here"))
+    result = limits(*what, "--directory", ".")
+    assert result.exit_code == 0, result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@measures
+@pytest.mark.integration
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGINT, 1), (signal.SIGINT, 3), (signal.SIGTERM, 3)])
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int, jobs: int) -> None:
     command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--runtime", "60", "--directory", str(tmp_path)]

@@ -146,7 +146,7 @@ class Clones:
 
 
 def merged(driven: Sequence[Driven]) -> Driven:
-    """All blocks in the time until the slowest was done, every latency, those of one after those of another."""
+    """All blocks in the time until the last was done, every latency, those of one after those of another."""
     timings = [one.timing for one in driven]
     outcome = Outcome()
     for timing in timings:

@@ -64,7 +64,6 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path(),
     help="Where its own daemon's store goes: the drive to be measured.  [default: the temporary directory]",
 )
 @click.option("--arena", default="256MiB", show_default=True, help="Its own daemon's memory for blocks.")

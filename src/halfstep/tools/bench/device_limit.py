@@ -39,10 +39,13 @@ _DEVICE_SHARE_MIN = 0.99
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """path: read and never written; None: a file of its own in `directory`, of size_bytes. Every mode x size x depth."""
+    """path: read and never written; None: a file of its own of size_bytes in `directory`; None: the temporary one.
+
+    Every mode x size x depth.
+    """
 
     path: Path | None
-    directory: Path
+    directory: Path | None
     tool: str
     modes: tuple[str, ...]
     block_bytes: tuple[int, ...]
@@ -281,7 +284,7 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
         except PermissionError as error:
             raise DeviceError(f"{plan.path}: cannot be read: {error.strerror}; run it as somebody who may") from None
         return
-    directory = Path(tempfile.gettempdir()) if plan.directory == Path() else plan.directory
+    directory = plan.directory or Path(tempfile.gettempdir())
     free = shutil.disk_usage(directory).free
     if free < plan.size_bytes:
         raise DeviceError(

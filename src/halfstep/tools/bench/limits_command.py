@@ -31,7 +31,6 @@ def _command() -> str:
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path(),
     help="Where its own file goes: the drive to be measured.  [default: the temporary directory]",
 )
 @click.option(
@@ -48,7 +47,7 @@ def device(
     runtime: float,
     repeat: int,
     seed: int,
-    directory: Path,
+    directory: Path | None,
     tool: str,
     as_json: bool,
 ) -> None:

@@ -64,9 +64,8 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        directory = None if plan.directory == Path() else plan.directory
         with (
-            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
+            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=plan.directory) as own,
             _daemon(plan, Path(own), daemon_core) as process,
         ):
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)

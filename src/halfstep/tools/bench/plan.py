@@ -24,7 +24,7 @@ BUFFER_BYTES_MAX = GIB
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a benchmark run is told. Zero or empty means: choose.
+    """Everything a benchmark run is told. Zero, empty or None means: choose.
 
     seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
     the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
@@ -50,7 +50,7 @@ class Plan:
     hot_bytes: int = 64 * MIB
     cold_bytes: int = 0
     goal_us: float = 0.0
-    directory: Path = Path()
+    directory: Path | None = None
     arena_bytes: int = 256 * MIB
     engine: str = "auto"
     pin: bool = True

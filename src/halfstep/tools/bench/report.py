@@ -251,7 +251,7 @@ class Report:
             f"the run with the median ratio of {head['repeat']} is shown"
         )
         if head["numjobs"] > 1:
-            yield f"{head['numjobs']} client processes at once: all blocks in the time until the slowest was done, all latencies"
+            yield f"{head['numjobs']} client processes at once: all blocks in the time until the last was done, all latencies"
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
             yield f"limit by {limit}, mean of right before and right after each run"
         few = sum(len(result.run.timing.latencies_us) < _CALLS_FOR_P999 for result in self.results)
