@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from halfstep.tools.bench.limits_command import device, wire
+from halfstep.tools.bench.plan import DURABILITIES, ENGINES
 from halfstep.tools.bench.terminal import progress, terminable
 from halfstep.tools.options import json_option, print_json, print_table
 
@@ -51,7 +52,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
 @click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
 @click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
-@click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
+@click.option("--durability", type=click.Choice(DURABILITIES), default="cache", show_default=True, help="Of puts.")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
 @click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
@@ -67,9 +68,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     help="Where its own daemon's store goes: the drive to be measured.  [default: the temporary directory]",
 )
 @click.option("--arena", default="256MiB", show_default=True, help="Its own daemon's memory for blocks.")
-@click.option(
-    "--engine", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True, help="Its own daemon's."
-)
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its own daemon's.")
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Daemon and client on a core each.")
 @click.option(
     "--job",
