@@ -25,9 +25,9 @@ pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
 from halfstep.tools.bench import driver as driving
+from halfstep.tools.bench import loopback, wire_limit
 from halfstep.tools.bench import measure as measuring
 from halfstep.tools.bench import place as placing
-from halfstep.tools.bench import wire_limit
 from halfstep.tools.bench.clones import Clones, merged
 from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
@@ -292,6 +292,11 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\nbatch = 0\n", "job one: batch=0: must be 1 to 1024"),
         ("[one]\nbatch = 1.5\n", "job one: batch=1.5: must be a whole number"),
         ("[one]\nlatency-goal = 2\n", "job one: latency_goal=2: not a time"),
+        ("[one]\npin = 'no'\n", "job one: pin='no': must be true or false"),
+        ("[one]\ndurability = 'disk'\n", "job one: durability='disk': unknown; choose from cache, persist"),
+        ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread"),
+        ("[one]\ndirectory = '/not/here'\n", "job one: directory=/not/here: is none"),
+        ("[one]\nseed = -1\n", "job one: seed=-1: must be 0 to"),
         ("[one", "jobs.toml"),
     ],
 )
@@ -446,6 +451,7 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
         (["--numjobs", "0"], "numjobs=0: must be 1 to 32"),
+        (["--rwmixread", "101"], "rwmixread=101"),
         (["--bs", "32MiB", "--batch", "2", "--numjobs", "17"], "numjobs=17: more than 1 GiB at once"),
         (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
         (["--rw", "layerwise", "--parts", "0"], "parts=0: must be 1 to 2560"),
@@ -537,15 +543,31 @@ def test_raw_reads_cover_what_was_written_and_nothing_else(tmp_path: Path) -> No
         pytest.skip(f"this file system does not tell what was written: {written_ranges(path)}")
     extents = extents_of(path, 64 << 10, 4, 2 << 20, seed=1)
     assert sorted(extents) == [(at, 64 << 10) for at in range(4 << 20, 6 << 20, 64 << 10)]
-    try:
-        speed = raw_read_speed(path, BlockDevice.of(path), extents, 4)
-    except OSError as error:
-        pytest.skip(f"no O_DIRECT here: {error}")
+    directio(tmp_path)
+    speed = raw_read_speed(path, BlockDevice.of(path), extents, 4)
     assert speed.bytes == 2 << 20
     small = extents_of(path, 4096, 64, 4 << 20, seed=1)
     assert {length for _, length in small} == {64 << 10}, "neighbours are read together"
     assert sorted(small) == sorted(extents * 2), "all of it comes again where more is wanted"
     assert speed.bytes_per_s > 0
+
+
+def test_a_copy_beside_shared_memory_is_not_one_of_pythons_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+
+    def copy(*, set_bytes: int, target_bytes: int, piece_bytes: int, seconds: float) -> float:
+        pieces.append(piece_bytes)
+        assert set_bytes % piece_bytes == target_bytes % piece_bytes == 0
+        return loopback.copy(set_bytes=set_bytes, target_bytes=target_bytes, piece_bytes=piece_bytes, seconds=seconds)
+
+    monkeypatch.setattr(measuring, "loopback", SimpleNamespace(copy=copy))
+    for block_bytes in (4096, 64 << 10):
+        plan = Plan(block_bytes=(block_bytes,), batch=6, hot_bytes=3 << 20).validated()
+        stream = measuring.Stream(
+            "shm", "unix:/x", "get", block_bytes, 6, 1, 1, 1, plan.hot_blocks(block_bytes) * block_bytes, "", 0.05, None, None
+        )
+        assert measuring.plain_sockets(stream).bytes_per_s > 0
+    assert pieces == [6 * 4096, 64 << 10]
 
 
 def test_a_plan_makes_cold_sets_that_memory_cannot_hold() -> None:
@@ -674,8 +696,9 @@ def test_a_slow_round_trip_counts_in_their_rate(monkeypatch: pytest.MonkeyPatch)
         (["device", "--bs", "1000"], "bs=1000: must be a multiple of 512"),
         (["device", "--iodepth", "0"], "iodepth=0: must be 1 to 1024"),
         (["device", "--size", "1"], "size=1: must be"),
-        (["device", "--size", "1024GiB"], "free; lower it or name another --directory"),
         (["device", "--rwmixread", "101"], "rwmixread=101"),
+        (["device", "--seed", "-1"], "seed=-1: must be 0 to"),
+        (["device", "/dev/null"], "/dev/null: is neither a file nor a block device"),
         (["wire", "--over", "udp"], "over='udp'"),
         (["wire", "--connections", "17"], "connections=17: must be 1 to 16"),
         (["wire", "--ping", "0"], "ping=0"),
@@ -686,6 +709,14 @@ def test_a_limit_that_cannot_be_measured_is_named(arguments: list[str], named: s
     result = limits(*arguments)
     assert result.exit_code == 3, result.output
     assert named in result.stderr
+
+
+def test_a_file_that_does_not_fit_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _directory: SimpleNamespace(free=(1 << 20) - 1))
+    result = limits("device", "--size", "1MiB", "--directory", str(tmp_path))
+    assert result.exit_code == 3
+    assert f"size=1 MiB: {tmp_path} has 1023 KiB free; lower it or name another --directory" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_subcommand_takes_nothing_from_those_who_name_a_daemon() -> None:

@@ -106,8 +106,8 @@ def _receive_all(connection: socket.socket, target: memoryview) -> None:
         at += got
 
 
-def copy(*, set_bytes: int, target_bytes: int, block_bytes: int, seconds: float) -> float:
-    """Bytes a second of copies of `block_bytes`, from a set that is walked through into `target_bytes` of memory."""
+def copy(*, set_bytes: int, target_bytes: int, piece_bytes: int, seconds: float) -> float:
+    """Bytes a second of copies of `piece_bytes`, from a set that is walked through into `target_bytes`: whole pieces both."""
     source, target = memoryview(mmap.mmap(-1, set_bytes)), memoryview(mmap.mmap(-1, target_bytes))
     for memory in (source, target):
         for at in range(0, len(memory), mmap.PAGESIZE):
@@ -115,9 +115,9 @@ def copy(*, set_bytes: int, target_bytes: int, block_bytes: int, seconds: float)
     copied = at = to = 0
     started = now = time.perf_counter()
     while now < started + seconds or not copied:
-        target[to : to + block_bytes] = source[at : at + block_bytes]
-        copied += block_bytes
-        at, to = (at + block_bytes) % set_bytes, (to + block_bytes) % target_bytes
+        target[to : to + piece_bytes] = source[at : at + piece_bytes]
+        copied += piece_bytes
+        at, to = (at + piece_bytes) % set_bytes, (to + piece_bytes) % target_bytes
         now = time.perf_counter()
     return copied / (now - started)
 
