@@ -133,7 +133,7 @@ class ServeConfig:
     shards: into how many a new store is divided, 0 = one; an existing one has what it has. cores: on which the shards run, one
     after the other and round again; empty = any. arena_bytes, index_bytes and the rates are those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
-    shm_ring_bytes: of each of the two rings through which a client of that socket is served.
+    shm_ring_bytes: of each of the two rings of every connection through that socket.
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
@@ -198,7 +198,7 @@ class ServeConfig:
         if not SHM_RING_BYTES_MIN <= ring <= SHM_RING_BYTES_MAX or ring & (ring - 1):
             raise ConfigError(
                 f"shm_ring={format_bytes(ring)}: must be a power of two from {format_bytes(SHM_RING_BYTES_MIN)} to "
-                f"{format_bytes(SHM_RING_BYTES_MAX)}; every client over shared memory has two"
+                f"{format_bytes(SHM_RING_BYTES_MAX)}; every connection over shared memory has two"
             )
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
