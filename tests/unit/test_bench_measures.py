@@ -132,6 +132,24 @@ def test_a_layer_that_is_announced_before_it_is_there_makes_its_blocks_wrong() -
     assert lane.each_ns == [(0, 2), (5000, 5)] * 4, "two layers came with the first one"
 
 
+def test_bytes_that_are_left_of_the_last_get_are_not_those_of_this_one() -> None:
+    content = Content(8 * 4096, seed=1)
+    read = GetLane(content, endless(content, 4, 4, np.random.default_rng(1)), 4, np.random.default_rng(1))
+    layers = LayerLane(read, content, halfstep.Layout({}, [halfstep.Group(8, (4096,))]))
+    came = SimpleNamespace(ok=np.array([True] * 4))
+    for _ in range(3):
+        read.prepare()
+        content.fill(read.numbers, read.target)
+        assert read.check(came).ok == 4
+        read.prepare()
+        assert read.check(came).wrong == 4, "nothing was written, though the same blocks were asked for"
+        content.fill(read.numbers, read.target)
+        layers.prepare()
+        layers.progress(1, 1)
+        content.fill(read.numbers, read.target)
+        assert layers.check(came).wrong == 4, "its first layer came late"
+
+
 def test_the_slowest_clone_says_how_long_it_took() -> None:
     def driven(seconds: float, *latencies: float) -> Driven:
         outcome = Outcome(blocks=4, ok=3, looked=3, wrong=1, reasons={"late": 1})

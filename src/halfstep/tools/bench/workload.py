@@ -109,11 +109,14 @@ class GetLane:
         self.target: Words = np.full((batch, content.words), 0xA5, np.uint64)
         self.numbers = content.numbers(0, 0)
         self.keys = content.keys(self.numbers)
+        self._page = 0
 
     def prepare(self) -> None:
-        """The next batch of numbers."""
+        """The next batch of numbers, and the page that will be looked at."""
         self.numbers = next(self._batches)
         self.keys = self._content.keys(self.numbers)
+        self._page = int(self._rng.integers(self._content.pages))
+        self._content.forget_heads(self.target, self._page)
 
     def submit(self, queue: Queue) -> Ticket[Any]:
         """A get."""
@@ -126,7 +129,7 @@ class GetLane:
         """
         ok = result.ok
         seen = int(ok.sum())
-        wrong = self._content.wrong_heads(self.numbers, self.target, int(self._rng.integers(self._content.pages)))
+        wrong = self._content.wrong_heads(self.numbers, self.target, self._page)
         wrong_count = int(((wrong | wrong_before) & ok).sum())
         return Outcome(len(ok), seen - wrong_count, seen, wrong_count, _reasons(result, ok))
 
@@ -149,6 +152,7 @@ class LayerLane:
     def prepare(self) -> None:
         """The next batch of numbers."""
         self._read.prepare()
+        self._content.forget_heads(self._read.target, 0)
         self._seen, self._early_wrong = 0, False
 
     def submit(self, queue: Queue) -> Ticket[Any]:
