@@ -41,7 +41,10 @@ from halfstep.tools.options import json_option
     "[default: halfstep.sock in the XDG runtime directory]",
 )
 @click.option(
-    "--shm-ring", default="1MiB", show_default=True, help="Shared memory for each way of each connection through the unix socket."
+    "--shm-ring",
+    default="1MiB",
+    show_default=True,
+    help="Shared memory, each way, of a connection through the unix socket.",
 )
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
 @click.option(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import click
 
 from halfstep.tools.bench.limits_command import device, wire
 from halfstep.tools.bench.plan import DURABILITIES, ENGINES
-from halfstep.tools.bench.terminal import progress, terminable
+from halfstep.tools.bench.terminal import asked, progress, terminable
 from halfstep.tools.options import json_option, print_json, print_table
 
 
@@ -94,10 +92,10 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     get    blocks that are in the daemon's memory           limit: plain sockets, one process to another;
                                                             over shared memory: memcpy
     cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
-    put    blocks that were never there                     limit: plain sockets
-    mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets
+    put    blocks that were never there                     limit: that of get
+    mixed  gets of the hot set among puts (--rwmixread)     limit: that of get
     match  presence, half of it absent                      no bytes move, so no limit
-    layerwise  gets of blocks of --parts, layer by layer    limit: plain sockets
+    layerwise  gets of blocks of --parts, layer by layer    limit: that of get
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
@@ -130,9 +128,8 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     plans = [(job.name, job.plan()) for job in jobs]
     if picture is not None:
         check_picture(picture)
-    command = shlex.join(["halfstep", *sys.argv[1:]])
     with terminable(), progress(sum(steps_of(plan) for _, plan in plans)) as tell:
-        reports = [(name, measure(plan, _titled(tell, name), command)) for name, plan in plans]
+        reports = [(name, measure(plan, _titled(tell, name), asked())) for name, plan in plans]
     if picture is not None:
         plot([(f"{name}: " if name else "", report) for name, report in reports], picture)
     if as_json:

@@ -94,7 +94,10 @@ def _other_process(
                     connection.close()
                 if len(accepted) < connections:
                     other.kill()
-                other.wait(START_S)
+                try:
+                    other.wait(START_S)
+                except subprocess.TimeoutExpired:
+                    other.kill()
 
 
 def _receive_all(connection: socket.socket, target: memoryview) -> None:

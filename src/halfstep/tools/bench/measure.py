@@ -33,8 +33,6 @@ _RAW_BYTES_FIRST = 256 << 20
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
 
-Tell = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Stream:
@@ -96,7 +94,9 @@ def steps_of(plan: Plan) -> int:
     return 1 + len(plan.block_bytes) * len(plan.scenarios) * (1 + len(plan.iodepth) * (plan.repeat + 1))
 
 
-def measure(plan: Plan, tell: Tell, command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets) -> Report:
+def measure(
+    plan: Plan, tell: Callable[[str], None], command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets
+) -> Report:
     """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
 
     stream_limit: what gets and puts are set against, measured before and after each timed run.
@@ -162,7 +162,7 @@ class _Bench:
         client: halfstep.Client,
         content: Content,
         drives: Drives,
-        tell: Tell,
+        tell: Callable[[str], None],
         stream_limit: Callable[[Stream], Limit],
     ) -> None:
         self._stream_limit = stream_limit
