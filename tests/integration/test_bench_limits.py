@@ -45,6 +45,19 @@ def test_a_drive_is_measured_in_every_mode_and_left_as_it_was(tmp_path: Path, to
 
 
 @pytest.mark.integration
+def test_what_fio_says_before_it_fails_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directio(tmp_path)
+    fio = tmp_path / "fio"
+    fio.write_text("#!/bin/sh\n[ $1 = --version ] && echo fio-0 && exit\necho '{\"jobs\": ['\necho no ring here >&2\nexit 1\n")
+    fio.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    result = command("device", "--size", "1MiB", "--runtime", "0.1", "--directory", str(tmp_path))
+    assert result.exit_code == 3, result.output
+    assert "fio with io_uring ended with status 1: no ring here; --tool preadv needs neither of them" in result.stderr
+    assert list(tmp_path.iterdir()) == [fio]
+
+
+@pytest.mark.integration
 def test_a_path_that_is_given_is_read_and_never_written(tmp_path: Path) -> None:
     directio(tmp_path)
     path = tmp_path / "somebody's:data"

@@ -284,7 +284,7 @@ class Report:
             for name, title in (("first_layer_us", "first layer after"), ("further_layer_us", "each further one after")):
                 if us := told[name]:
                     yield f"{what}: {title} {us['p50']:,.0f} us at the median, {us['p99']:,.0f} at p99"
-        if result.name == "get" and result.run.proof.hits_flash:
+        if result.name in ("get", "layerwise") and result.run.proof.hits_flash:
             yield f"{what}: {result.run.proof.hits_flash} blocks came from flash: the set does not fit into the daemon's memory"
         for reason, count in result.answers.items():
             yield f"{what}: {count} blocks answered {reason}, not counted"
