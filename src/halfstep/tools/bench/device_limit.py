@@ -27,6 +27,7 @@ from halfstep.tools.bench.fio import Side, fio_version, run_fio
 from halfstep.tools.bench.machine import device_name, machine_facts
 from halfstep.tools.bench.plan import SEED_MAX, within
 from halfstep.tools.bench.terminal import Tell
+from halfstep.tools.bench.workload import percentile_us
 
 MODES = ("read", "randread", "write", "mixed")
 _READS = ("read", "randread")
@@ -261,7 +262,7 @@ class _Point:
 
 
 def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_bytes: int) -> Side:
-    p50, p99, p999 = (float(np.quantile(times_us, share, method="inverted_cdf")) for share in (0.5, 0.99, 0.999))
+    p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
     count = len(times_us)
     return Side(name, count * block_bytes / seconds, count / seconds, p50, p99, p999, count)
 

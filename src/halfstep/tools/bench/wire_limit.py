@@ -18,6 +18,7 @@ from halfstep.tools.bench.machine import machine_facts
 from halfstep.tools.bench.place import cores, pinned
 from halfstep.tools.bench.plan import CONNECTIONS_MAX, within
 from halfstep.tools.bench.terminal import Tell
+from halfstep.tools.bench.workload import percentile_us
 
 OVER = ("tcp", "unix")
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -203,7 +204,7 @@ def _ping(plan: WirePlan, over: str, unix: str, message_bytes: int, other_core: 
             message_bytes=message_bytes, congestion=plan.congestion, seconds=plan.seconds, other_core=other_core, unix=unix
         )
         times_us = np.array(took, np.float64) / 1e3
-        p50, p99, p999 = (float(np.quantile(times_us, share, method="inverted_cdf")) for share in (0.5, 0.99, 0.999))
+        p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
         runs.append(PingResult(over, message_bytes, p50, p99, p999, len(took), len(took) / (sum(took) / 1e9)))
         _remove(unix)
     return sorted(runs, key=lambda run: run.p50_us)[(len(runs) - 1) // 2]

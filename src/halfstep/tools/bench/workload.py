@@ -73,12 +73,12 @@ class Timing:
         return self.outcome.ok / self.seconds
 
     def percentile_us(self, share: float) -> float:
-        """The latency that `share` of the calls do not exceed: one that was measured, never a mean of two."""
+        """The latency that `share` of the calls do not exceed."""
         return percentile_us(self.latencies_us, share)
 
 
 def percentile_us(times_us: npt.NDArray[np.float64], share: float) -> float:
-    """The time that `share` of them do not exceed."""
+    """The time that `share` of them do not exceed: one that was measured, never a mean of two."""
     return float(np.quantile(times_us, share, method="inverted_cdf"))
 
 
