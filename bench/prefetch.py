@@ -117,6 +117,8 @@ def fill(client: halfstep.Client, trace: Trace, blocks: int, block_bytes: int) -
         left = np.arange(len(numbers))
         while len(left):  # what was throttled is offered again
             done = client.put(trace.keys[numbers[left]], noise[left], durability="persist")
+            if not done.ok.all() and not done.throttled:
+                raise SystemExit(f"blocks of {format_bytes(block_bytes)}: {done!r}")
             left = left[~done.ok]
 
 

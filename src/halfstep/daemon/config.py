@@ -27,6 +27,7 @@ ARENA_BYTES_MIN, ARENA_BYTES_MAX = 32 * MIB, 8 * GIB
 SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
 INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
 SHARDS_MAX = 16
+CORES_MAX = 4096
 
 # Slower, a pass over anything takes years; faster, it is no background work any more.
 SCRUB_RATE_MIN = 4 * KIB
@@ -81,8 +82,8 @@ def parse_cores(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", item)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first or last - first >= 4096:
-            raise ConfigError(f"cores={text!r}: write numbers and ranges of cores, for example 0-3,8")
+        if last < first or last - first >= CORES_MAX:
+            raise ConfigError(f"cores={text!r}: write numbers and ranges of up to {CORES_MAX} cores, for example 0-3,8")
         cores.extend(range(first, last + 1))
     return tuple(cores)
 

@@ -122,7 +122,10 @@ class Clones:
         return f"client process {clone + 1} of {self._plan.numjobs}"
 
     def _why_ended(self, clone: int) -> HalfstepError:
-        status = self._processes[clone].wait(_END_S)
+        try:
+            status = self._processes[clone].wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return InternalError(f"{self._name(clone)} neither answers nor ends; start it again")
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return InternalError(f"{self._name(clone)} ended {how} before its time; what it said stands above; start it again")
 
