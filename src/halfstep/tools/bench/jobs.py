@@ -87,10 +87,10 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         hot_bytes=size_of(options["size"], "size"),
         cold_bytes=size_of(options["cold_size"], "cold_size") if options["cold_size"] else 0,
         goal_us=_micros(options["latency_goal"]) if options["latency_goal"] else 0.0,
-        directory=Path(options["directory"]),
+        directory=Path(options["directory"]) if options["directory"] is not None else None,
         arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
-        pin=bool(options["pin"]),
+        pin=_switch(options["pin"], "pin"),
     ).validated()
 
 
@@ -120,6 +120,12 @@ def _number(value: object, name: str) -> float:
         return float(str(value))
     except ValueError:
         raise ConfigError(f"{name}={value!r}: must be a number") from None
+
+
+def _switch(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r}: must be true or false, without quotation marks")
+    return value
 
 
 def _micros(value: object) -> float:

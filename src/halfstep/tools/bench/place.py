@@ -64,12 +64,30 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        directory = None if plan.directory == Path() else plan.directory
-        with (
-            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
-            _daemon(plan, Path(own), daemon_core) as process,
-        ):
+        arguments = ("--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
+        with own_daemon(*arguments, directory=plan.directory, core=daemon_core) as process:
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
+
+
+@contextmanager
+def own_daemon(
+    *arguments: str, directory: Path | None = None, core: int | None = None, unix: bool = False
+) -> Iterator[DaemonProcess]:
+    """`halfstep serve` with these flags as a process of its own, on a core. directory: where it has a directory of its own.
+
+    unix: with a socket there. Errors: Unavailable, InternalError where it ended by itself.
+    """
+    with tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own:
+        socket = str(Path(own) / "h.sock") if unix else "none"
+        process = DaemonProcess(Path(own), *arguments, unix=socket, own_session=True)
+        try:
+            with pinned(*(() if core is None else (core,))):
+                process.start()
+            yield process
+            if not process.running:
+                raise InternalError(f"the daemon ended by itself: {process.log_end()}")
+        finally:
+            process.close()
 
 
 @contextmanager
@@ -118,18 +136,3 @@ def _store_bytes(plan: Plan) -> int:
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))
-
-
-@contextmanager
-def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonProcess]:
-    """`halfstep serve --json` as a process of its own."""
-    arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
-    process = DaemonProcess(directory, *arguments, own_session=True)
-    try:
-        with pinned(*(() if core is None else (core,))):
-            process.start()
-        yield process
-        if not process.running:
-            raise InternalError(f"the daemon ended by itself: {process.log_end()}")
-    finally:
-        process.close()

@@ -10,6 +10,8 @@ from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX, Group, Layout
 
 SCENARIOS = ("get", "cold", "put", "mixed", "match", "layerwise")
+DURABILITIES = ("cache", "persist")
+ENGINES = ("auto", "uring", "pread")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
@@ -18,13 +20,14 @@ CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 DEPTHS_MAX = 16
+SEED_MAX = 2**63 - 1
 # What one run's source and target buffers may take together; more says nothing that less does not.
 BUFFER_BYTES_MAX = GIB
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a benchmark run is told. Zero or empty means: choose.
+    """Everything a benchmark run is told. Zero, empty or None means: choose.
 
     seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
     the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
@@ -50,7 +53,7 @@ class Plan:
     hot_bytes: int = 64 * MIB
     cold_bytes: int = 0
     goal_us: float = 0.0
-    directory: Path = Path()
+    directory: Path | None = None
     arena_bytes: int = 256 * MIB
     engine: str = "auto"
     pin: bool = True
@@ -82,7 +85,12 @@ class Plan:
         within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
         for depth in self.iodepth:
             within("iodepth", depth, 1, IODEPTH_MAX)
-        within("read_share", self.read_share, 0.0, 1.0)
+        within("rwmixread", self.read_share * 100, 0, 100)
+        one_of("durability", self.durability, DURABILITIES)
+        one_of("engine", self.engine, ENGINES)
+        within("seed", self.seed, 0, SEED_MAX)
+        if self.directory is not None and not self.directory.is_dir():
+            raise ConfigError(f"directory={self.directory}: is none; make it, or name another")
         within("runtime", self.seconds, 0.05, 3600.0)
         within("ramp", self.ramp_s, 0.0, 3600.0)
         within("latency_goal", self.goal_us, 0.0, 1e9)
@@ -107,6 +115,12 @@ class Plan:
         # A small block takes a page at least in the daemon's memory.
         taken = max(block_bytes, 4 * KIB)
         return max(2, -(-wanted // (taken * self.batch))) * self.batch
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Errors: ConfigError with name, value and what there is."""
+    if value not in known:
+        raise ConfigError(f"{name}={value!r}: unknown; choose from {', '.join(known)}")
 
 
 def within(name: str, value: float, lowest: float, highest: float) -> None:
