@@ -224,10 +224,7 @@ void MemoryEngine::turn() {
       --active.polls_left;
       return false;
     }
-    if (!active.lost && prng_.chance(faults_.lost_completion_chance)) {
-      lose_completion(active);
-      return false;
-    }
+    if (!active.executed && told_late(active)) return false;
     due_.push_back(active);
     return true;
   });
@@ -240,16 +237,30 @@ void MemoryEngine::turn() {
     }
   }
   for (const Active& active : due_) {
-    if (!active.lost) execute(active);
+    if (!active.executed) execute(active);
     done_.push_back(*active.request);
   }
+}
+
+bool MemoryEngine::told_late(Active& active) {
+  if (prng_.chance(faults_.lost_completion_chance)) {
+    lose_completion(active);
+    return true;
+  }
+  if (faults_.completion_polls_max > 0)
+    active.polls_left = static_cast<uint32_t>(prng_.below(uint64_t{faults_.completion_polls_max} + 1));
+  if (active.polls_left == 0) return false;
+  execute(active);
+  active.executed = true;
+  --active.polls_left;
+  return true;
 }
 
 // It keeps its place in the queue until it is given up. What it did stays done: that of a write may be on media.
 void MemoryEngine::lose_completion(Active& active) {
   execute(active);
   Request& request = *active.request;
-  active.lost = true;
+  active.executed = true;
   active.polls_left = kLostPolls;
   if (request.error != 0) return;
   ++fault_counters_.lost_completions;
@@ -402,7 +413,7 @@ void MemoryEngine::crash(Crash how) {
       fault_counters_.discarded_pages +=
           device.discard(request.offset, request.bytes, prng_, [this](uint64_t) { return prng_.chance(0.5); });
     }
-    if (request.op != Op::Write || active.lost) continue;
+    if (request.op != Op::Write || active.executed) continue;
     // At a power cut of a device with a cache, it is the cache that tears: cut_power() goes on from
     // here.
     const bool settled = how == Crash::Killed || !device.volatile_cache();

@@ -55,6 +55,7 @@ inline constexpr uint32_t kLostPolls = 300;  // until a request whose completion
 struct MemoryFaults {
   bool shuffle = true;
   uint32_t delay_polls_max = 0;
+  uint32_t completion_polls_max = 0;  // of a request that has been carried out, until that is told
   double stall_chance = 0;
   double read_error_chance = 0;
   double write_error_chance = 0;
@@ -221,13 +222,14 @@ class MemoryEngine final : public Engine {
   struct Active {
     Request* request = nullptr;
     uint32_t polls_left = 0;
-    bool lost = false;  // carried out, its completion is lost
+    bool executed = false;  // it is only to be told of
     uint64_t flush_through = 0;
     uint64_t number = 0;  // order of handing over
   };
 
   void turn();
   void execute(const Active& active);
+  bool told_late(Active& active);
   void lose_completion(Active& active);
   void read(Request& request, MemoryDevice& device);
   void write(Request& request, MemoryDevice& device);

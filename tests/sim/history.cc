@@ -131,6 +131,14 @@ Mix make_cuts(Profile& p, const HistoryOptions& options) {
   return {{OpKind::Put, 50}, {OpKind::Turns, 40}, {OpKind::Get, 10}, {OpKind::Crash, 8}, {OpKind::Settle, 2}};
 }
 
+// Bits of media that flip between clean stops, with nothing else to blame: what they hit is lost, and nothing beside it.
+Mix make_rots(Profile& p, const HistoryOptions& options) {
+  p.faults = options.faults & bit_of(FaultKind::BitRot);
+  p.chances = {};
+  return {{OpKind::Put, 50}, {OpKind::Remove, 8}, {OpKind::Expire, 3}, {OpKind::Get, 10},
+          {OpKind::Rot, 10}, {OpKind::Turns, 20}, {OpKind::Settle, 4}, {OpKind::Restart, 6}};
+}
+
 // Segments enough for streams by TTL (streams.h), blocks that live for seconds to hours, and time that passes between them.
 constexpr uint32_t kSegmentsOfClasses = 16;
 constexpr std::array<uint32_t, 6> kTtlsOfClasses = {20, 90, 200, 900, 4'000, 30'000};
@@ -161,6 +169,13 @@ void add_lost_completions(uint64_t seed, const HistoryOptions& options, Profile*
   if (!media || !prng.chance(0.35)) return;
   p->faults |= bit_of(FaultKind::LostCompletion) & options.faults;
   if ((p->faults & bit_of(FaultKind::LostCompletion)) != 0) p->chances.lost_completion_chance = small_chance(prng) / 4;
+}
+
+// The same: what has been carried out is told later.
+void add_late_completions(uint64_t seed, Profile* p) {
+  Prng prng(seed ^ 0x4C415445);
+  const bool delays = (p->faults & bit_of(FaultKind::Delay)) != 0;
+  if (delays && prng.chance(0.5)) p->chances.completion_polls_max = static_cast<uint32_t>(1 + prng.below(12));
 }
 
 // The same. A scrub is looked at by places and events, which are told of one shard alone; and each shard ends its recovery when
@@ -284,12 +299,14 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
     history.profile.faults |= (bit_of(FaultKind::Discard) | bit_of(FaultKind::PowerCut)) & options.faults;
   }
   if (Prng(seed ^ 0x435554).chance(0.12)) mix = make_cuts(history.profile, options);
+  if (Prng(seed ^ 0x524F5453).chance(0.06)) mix = make_rots(history.profile, options);
   Prng classes(seed ^ 0x434C4153);  // the same
   const bool by_class = classes.chance(0.04);
   if (by_class) {
     mix = make_classes(history.profile, classes);
     steps = options.steps * kRoundsOfPressure;
   }
+  add_late_completions(seed, &history.profile);
   const bool ttls = prng.chance(0.4);
   Prng sliding(seed ^ 0x534C494445);  // the same
   if (ttls && sliding.chance(0.8)) history.profile.sliding_ttl_s = static_cast<uint32_t>(5 + sliding.below(50));
