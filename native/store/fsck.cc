@@ -24,9 +24,9 @@ class Fsck {
   Fault run();
 
  private:
-  // The newest readable copy of a key's block.
+  // A readable copy of a key's block; live is the one that a start would take.
   struct Copy {
-    uint64_t birth = 0;
+    CopyRank rank;
     uint32_t segment = 0;
     uint32_t page = 0;
     uint64_t bytes = 0;
@@ -64,7 +64,7 @@ class Fsck {
   Names names_;
   LogContents log_;
   std::optional<SegmentScanner> scanner_;
-  index::Table newest_;  // key -> place in copies_
+  index::Table taken_;  // key -> place in copies_
   std::vector<Copy> copies_;
   uint64_t store_time_s_ = 0;
   // Of each shard segments to read, then megabytes of payload.
@@ -91,7 +91,7 @@ Fault Fsck::run() {
 bool Fsck::look_at_shard(uint32_t shard) {
   places_ = places_.of_shard(shard);
   log_ = LogContents();
-  newest_ = index::Table();
+  taken_ = index::Table();
   copies_.clear();
   look_at_log();
   store_time_s_ = std::max(store_time_s_, log_.created_max_s);
@@ -226,14 +226,15 @@ void Fsck::take(const FsckSegment& segment, const ScannedSegment& scanned, const
     ++report_.expired;
     return;
   }
-  const uint64_t known = newest_.find(key);
+  const uint64_t known = taken_.find(key);
+  const CopyRank rank{entry.birth, scanned.by_footer, segment.generation};
   if (known != index::Table::kNone) {
     ++report_.superseded;
-    if (copies_[known].birth >= entry.birth) return;
+    if (copies_[known].rank >= rank) return;
     copies_[known].live = false;
   }
-  newest_.put(key, copies_.size());
-  copies_.push_back({entry.birth, segment.number, entry.page, shape_of(entry).extent_bytes(), entry.checksum,
+  taken_.put(key, copies_.size());
+  copies_.push_back({rank, segment.number, entry.page, shape_of(entry).extent_bytes(), entry.checksum,
                      entry.page < std::min(scanned.watermark, scanned.next_page), true});
 }
 

@@ -398,9 +398,7 @@ bool Recovery::placed(Segment& segment, const format::Entry& entry, Status statu
 
 // ---- What only flash can say -----------------------------------------------------------------------------------------------
 
-// Whether this entry's block is newer than the one that is known. How old that is only its frame says. Of one birth, the copy
-// that is there already will do, unless it comes from frames alone and the other one from a footer: then an earlier start may
-// have begun to write a footer that calls the first one void, and who goes by that would lose the block.
+// Whether this entry counts more than the one that is known. How old that is only its frame says.
 void Recovery::ask_birth(const Block& known) {
   known_ = known;
   const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
@@ -434,7 +432,7 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
   if (doubt_ == Doubt::BirthByRoll) {
     if (roll_read_->reading() || roll_read_->go_on()) return false;
     const bool newer = std::any_of(roll_.entries.begin(), roll_.entries.end(), [&](const FoundEntry& there) {
-      return there.present && there.entry.page == known_.location.page && entry.birth > there.entry.birth;
+      return there.present && there.entry.page == known_.location.page && counts_more(entry, segment.number, there.entry);
     });
     newer_ = newer ? Verdict::Yes : Verdict::No;
   }
@@ -444,6 +442,14 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
   }
   doubt_ = Doubt::None;
   return true;
+}
+
+// Than `there`, the entry of the one that is known.
+bool Recovery::counts_more(const format::Entry& entry, uint32_t number, const format::Entry& there) const noexcept {
+  const auto rank = [this](uint32_t segment, uint64_t birth) {
+    return CopyRank{birth, !walked_[segment], core_.catalog.segment(segment).generation};
+  };
+  return rank(number, entry.birth) > rank(known_.location.segment, there.birth);
 }
 
 Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry, uint32_t number) const {
@@ -457,10 +463,7 @@ Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry, uint32_t 
     if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry there = entry_at(frame_header_.page(p), i);
-      if (there.page != known_.location.page) continue;
-      const bool newer =
-          entry.birth == there.birth ? walked_[known_.location.segment] && !walked_[number] : entry.birth > there.birth;
-      return newer ? Verdict::Yes : Verdict::No;
+      if (there.page == known_.location.page) return counts_more(entry, number, there) ? Verdict::Yes : Verdict::No;
     }
   }
   return Verdict::Open;

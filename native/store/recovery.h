@@ -4,7 +4,7 @@
 // the sealed ones, newest first, while the store serves. At the end the persistent holds of the blocks that are there are taken
 // again.
 // An entry is left out if it was deleted, has expired or its scope is dead; what lies past the last recorded watermark is read
-// and verified first; of one key the higher birth wins.
+// and verified first; of one key's copies the one of the highest rank counts (CopyRank).
 // While it goes on, a key that is not found is a miss, and what was found may still give way to a newer block of that key.
 // Nothing is written to segments and nothing evicted, so that no birth in the index is younger than what is still to be found
 // and no segment is reused before it was looked at; a delete is remembered for what is found after it (Core::buried).
@@ -71,6 +71,7 @@ class Recovery {
   void ask_soundness(const Segment& segment, const format::Entry& entry);
   bool settle_doubt(const Segment& segment, const format::Entry& entry);
   Verdict newer_by_frame(const format::Entry& entry, uint32_t number) const;
+  bool counts_more(const format::Entry& entry, uint32_t number, const format::Entry& there) const noexcept;
 
   // After one that failed, since this process opened the device, no later one tells what is on media.
   bool flush() {

@@ -3,7 +3,8 @@
 
 #include <map>
 
-#include "store/store_fixture.h"
+#include "store/page.h"
+#include "store/twin_fixture.h"
 
 namespace halfstep::store {
 namespace {
@@ -193,6 +194,59 @@ TEST_F(Misread, OfTheLastFramesHeaderIsReadAgainBeforeTheWalkEnds) {
     return TapEngine::Fate::Pass;
   });
   all_are_there();
+}
+
+// ---- Two copies of one birth -----------------------------------------------------------------------------------------------
+
+TEST(Twins, ACopyThatAFooterNamesGoesBeforeOneThatWasWalked) {
+  TwinBed bed(51);
+  bed.make_twins();
+  bed.open();
+  EXPECT_GT(bed.store->recovery().segments_by_frames, 0U);
+  for (uint32_t i = 0; i < TwinBed::kTwins; ++i) {
+    EXPECT_EQ(bed.segment_of(TwinBed::twin(i)), bed.original()) << i;
+    EXPECT_EQ(bed.get(TwinBed::twin(i)), Code::Ok) << i;
+  }
+  // What the newer segment says twice is nobody's any more, and it may be used again.
+  bed.crash(io::MemoryEngine::Crash::PowerCut);
+  bed.open();
+  for (uint32_t i = 0; i < TwinBed::kTwins; ++i) EXPECT_EQ(bed.get(TwinBed::twin(i)), Code::Ok) << i;
+}
+
+// A start reads a copy wrongly, calls it void in the footer that it writes, and dies before that footer has its last page.
+TEST(Twins, NoneIsInThePlaceThatAHalfWrittenFooterCallsVoid) {
+  TwinBed bed(52);
+  bed.make_twins();
+  const Places places = places_of(bed.geometry);
+  const uint64_t end = places.segment(bed.newer()) + TwinBed::kSegmentBytes;
+  uint64_t misread = 0;
+  for (const uint64_t at : bed.offsets_of(TwinBed::twin(0))) misread = bed.segment_at(at) == bed.newer() ? at : misread;
+  bed.device->flip_bit(misread + 100, 3);
+  bed.tap->tap = [&](io::Request& request) {
+    if (request.op != io::Op::Write || request.offset + request.bytes != end) return TapEngine::Fate::Pass;
+    request.bytes -= kPageBytes;
+    return TapEngine::Fate::LastToArrive;
+  };
+  (void)!Store::open(*bed.tap, *bed.slots, bed.clock, bed.options, &bed.store).ok();
+  ASSERT_TRUE(bed.tap->dead()) << "no footer was written";
+  bed.crash(io::MemoryEngine::Crash::Killed);
+  bed.device->flip_bit(misread + 100, 3);
+
+  std::vector<std::byte> page(kPageBytes);
+  bed.device->read(end - 2 * kPageBytes, page);
+  const auto header = load_le<format::PageHeader>(page.data());
+  ASSERT_EQ(header.kind, static_cast<uint8_t>(format::PageKind::FooterEntries));
+  uint32_t voids = 0;
+  for (uint32_t i = 0; i < header.entries; ++i) voids += (entry_at(page, i).flags & format::kEntryVoid) != 0 ? 1 : 0;
+  ASSERT_GE(voids, 1U);
+  bed.device->read(end - kPageBytes, page);
+  ASSERT_NE(load_le<format::PageHeader>(page.data()).generation, header.generation) << "the last page arrived";
+
+  bed.open();
+  for (uint32_t i = 0; i < TwinBed::kTwins; ++i) {
+    EXPECT_EQ(bed.segment_of(TwinBed::twin(i)), bed.original()) << i;
+    EXPECT_EQ(bed.get(TwinBed::twin(i)), Code::Ok) << i;
+  }
 }
 
 }  // namespace

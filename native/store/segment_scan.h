@@ -6,6 +6,7 @@
 // Thread: the shard's; SegmentScanner outside its loop (blocking).
 #pragma once
 
+#include <compare>
 #include <vector>
 
 #include "store/blocking_io.h"
@@ -25,6 +26,16 @@ struct ScannedSegment : Roll {
   uint32_t read_errors = 0;
   uint64_t sequence_max = 0;
   uint64_t created_max_s = 0;
+};
+
+// Of several copies of one key the greatest counts, whoever asks: of the newest block; of one block's copies one that a footer
+// names rather than one that is known from frames alone, because an earlier start may have begun to write a footer that calls
+// that one void, and who went by it would lose the block; then that of the newest segment.
+struct CopyRank {
+  uint64_t birth = 0;
+  bool by_footer = false;
+  uint64_t generation = 0;  // of its segment
+  auto operator<=>(const CopyRank&) const = default;
 };
 
 // Sans I/O: says which pages it has to see next, and goes on as far as these go.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "sim/sharded_store.h"
 #include "store/expiry_marks.h"
 
 namespace halfstep::sim {
@@ -21,7 +22,7 @@ void StoreTime::sample(const Clock& clock) noexcept {
 }
 
 Model::Model(const History& history, const Placements& placements, const Clock& clock)
-    : placements_(placements), clock_(clock), keys_(history.profile.keys) {
+    : placements_(placements), clock_(clock), shards_(history.profile.shards), keys_(history.profile.keys) {
   const Profile& profile = history.profile;
   std::vector<uint32_t> groups;
   for (uint32_t group = 0; group < kGroups; ++group) {
@@ -302,8 +303,9 @@ void Model::process_stopped_cleanly() {
   }
 }
 
-void Model::log_was_lost() noexcept {
+void Model::log_was_lost(uint32_t shard) noexcept {
   for (Key& key : keys_) {
+    if (shard_of(key.index_key, shards_) != shard) continue;
     key.must = key.clean_must = false;
     key.dead_below = 0;
     key.view = key.puts.empty() ? Key::View::None : Key::View::Unsure;

@@ -140,8 +140,8 @@ class Model {
   void missing_at_death(Key& key) noexcept;
   void process_died();
   void process_stopped_cleanly();
-  // Media faults hit both copies of the record log: the shard may start empty, or without its last deletes.
-  void log_was_lost() noexcept;
+  // Media faults hit both copies of this shard's record log: it may start empty, or without its last deletes.
+  void log_was_lost(uint32_t shard) noexcept;
 
   // Whether every block that there can be has been found or not: nothing expires and no name is gone.
   bool exact(const Key& key) const noexcept;
@@ -155,6 +155,7 @@ class Model {
 
   const Placements& placements_;
   const Clock& clock_;
+  const uint32_t shards_;
   StoreTime time_;
   std::vector<Key> keys_;
   uint64_t lost_ = 0;  // in this process, without another excuse than eviction or a failed write

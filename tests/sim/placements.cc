@@ -10,7 +10,8 @@ namespace halfstep::sim {
 
 using store::format::PageKind;
 
-Placements::Placements(const store::Places& places) : places_(places), segments_(places.geometry.segments) {}
+Placements::Placements(const store::Places& places)
+    : places_(places), segments_(places.geometry.segments), logs_(places.geometry.shards) {}
 
 void Placements::wrote(uint64_t offset, ConstBytes bytes) {
   const uint64_t first = places_.segment(0);
@@ -56,10 +57,14 @@ void Placements::wrote(uint64_t offset, ConstBytes bytes) {
 void Placements::wrote_log(uint64_t offset, ConstBytes page) {
   const auto header = load_le<store::format::PageHeader>(page.data());
   if (header.magic != store::format::kPageMagic || header.kind != static_cast<uint8_t>(PageKind::RecordLog)) return;
-  if (header.generation > log_epoch_) log_records_.clear();
-  log_epoch_ = std::max(log_epoch_, header.generation);
-  if (header.entries == 0) return;
-  log_records_.push_back({offset + sizeof header, header.entries * sizeof(store::format::Record)});
+  for (uint32_t shard = 0; shard < logs_.size(); ++shard) {
+    const Range page_range{offset, kPageBytes};
+    if (!page_range.touches(log_range(0, shard)) && !page_range.touches(log_range(1, shard))) continue;
+    Log& log = logs_[shard];
+    if (header.generation > log.epoch) log.records.clear();
+    log.epoch = std::max(log.epoch, header.generation);
+    if (header.entries > 0) log.records.push_back({offset + sizeof header, header.entries * sizeof(store::format::Record)});
+  }
 }
 
 void Placements::hit(const Range& range) {
@@ -69,7 +74,15 @@ void Placements::hit(const Range& range) {
   }
   for (uint32_t copy = 0; copy < 2; ++copy) {
     if (range.touches({places_.header(copy), store::format::kHeaderReserveBytes})) header_hit_[copy].now = true;
-    if (range.touches({places_.log(copy, 0, 0), places_.logs_bytes()})) log_hit_[copy].now = true;
+  }
+  hit_logs(range);
+}
+
+void Placements::hit_logs(const Range& range) noexcept {
+  for (uint32_t shard = 0; shard < logs_.size(); ++shard) {
+    for (uint32_t copy = 0; copy < 2; ++copy) {
+      if (range.touches(log_range(copy, shard))) logs_[shard].hit[copy].now = true;
+    }
   }
 }
 
@@ -97,9 +110,7 @@ void Placements::unwritten(const Range& range) noexcept {
     if (!segment.footer.has_value() || !segment.footer->touches(range)) continue;
     forget_footer(segment);
   }
-  for (uint32_t copy = 0; copy < 2; ++copy) {
-    if (range.touches({places_.log(copy, 0, 0), places_.logs_bytes()})) log_hit_[copy].now = true;
-  }
+  hit_logs(range);
 }
 
 bool Placements::hit_in(const Segment& segment, const Range& range) const noexcept {
@@ -122,13 +133,17 @@ bool Placements::excuses(const store::IndexKey& key) const {
 }
 
 void Placements::opening() noexcept {
-  for (Wound* wound : {&header_hit_[0], &header_hit_[1], &log_hit_[0], &log_hit_[1]}) {
-    *wound = {wound->any(), false};
+  for (Wound& wound : header_hit_) wound = {wound.any(), false};
+  for (Log& log : logs_) {
+    for (Wound& wound : log.hit) wound = {wound.any(), false};
   }
 }
 
 void Placements::opened() noexcept {
-  for (Wound* wound : {&header_hit_[0], &header_hit_[1], &log_hit_[0], &log_hit_[1]}) wound->before = false;
+  for (Wound& wound : header_hit_) wound.before = false;
+  for (Log& log : logs_) {
+    for (Wound& wound : log.hit) wound.before = false;
+  }
 }
 
 std::optional<Range> Placements::target(Prng& prng) const {
@@ -139,8 +154,10 @@ std::optional<Range> Placements::target(Prng& prng) const {
     return Range{places_.header(copy), uint64_t{header_pages_} * kPageBytes};
   }
   if (what < 30) {
-    if (log_records_.empty()) return {};
-    return log_records_[prng.below(log_records_.size())];
+    std::vector<Range> records;
+    for (const Log& log : logs_) records.insert(records.end(), log.records.begin(), log.records.end());
+    if (records.empty()) return {};
+    return records[prng.below(records.size())];
   }
   std::vector<const Segment*> written;
   for (const Segment& segment : segments_) {

@@ -2,8 +2,8 @@
 // that a lost block is excused if its bytes or its only description were hit, and else is not.
 // Learned from the writes of the store as they pass, by the on-flash format (store/format.h), without asking the store.
 // Invariants: what is excused was hit: a hit on one of two descriptions excuses nothing. A segment's hits are forgotten when
-// its next generation begins to be written; those of the header and the log once an open has written both copies anew. Thread:
-// one.
+// its next generation begins to be written; those of the header and the logs once an open has written both copies anew. Each
+// shard has a log of its own, with epochs of its own. Thread: one.
 #pragma once
 
 #include <functional>
@@ -42,7 +42,7 @@ class Placements {
   bool excuses(const store::IndexKey& key) const;
   // Something of the header's or the log's copies was hit since they were last written anew.
   bool header_hit(uint32_t copy) const noexcept { return header_hit_[copy].any(); }
-  bool log_lost() const noexcept { return log_hit_[0].any() && log_hit_[1].any(); }
+  bool log_lost(uint32_t shard) const noexcept { return logs_[shard].hit[0].any() && logs_[shard].hit[1].any(); }
   uint64_t hits() const noexcept { return hits_; }
 
   void opening() noexcept;
@@ -71,17 +71,25 @@ class Placements {
     bool now = false;
     bool any() const noexcept { return before || now; }
   };
+  // A shard's, in two copies.
+  struct Log {
+    Wound hit[2];
+    std::vector<Range> records;  // as far as pages of its last epoch say something
+    uint64_t epoch = 0;
+  };
+  Range log_range(uint32_t copy, uint32_t shard) const noexcept {
+    return {places_.log(copy, shard, 0), uint64_t{2} * places_.log_half_pages * kPageBytes};
+  }
   void wrote_log(uint64_t offset, ConstBytes page);
+  void hit_logs(const Range& range) noexcept;
   bool hit_in(const Segment& segment, const Range& range) const noexcept;
   static void forget_footer(Segment& segment) noexcept;
 
   store::Places places_;
   std::vector<Segment> segments_;
   Wound header_hit_[2];
-  Wound log_hit_[2];
   uint32_t header_pages_ = 1;
-  std::vector<Range> log_records_;  // as far as pages of the log's last epoch say something
-  uint64_t log_epoch_ = 0;
+  std::vector<Log> logs_;  // by shard
   uint64_t hits_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sim/crash_engine.h"
 #include "sim/placements.h"
@@ -157,6 +158,81 @@ TEST_F(PlacementsTest, AFooterThatNeverArrivedDescribesNothing) {
   EXPECT_FALSE(placements->excuses(one));
   placements->process_ended([](uint64_t, Bytes page) { std::ranges::fill(page, std::byte{}); });
   EXPECT_TRUE(placements->excuses(one));
+}
+
+// The logs of two shards, each with one record written.
+class PlacementsOfShards : public ::testing::Test {
+ protected:
+  PlacementsOfShards() {
+    store::Geometry geometry{4 * MiB, store::format::kSegmentBytesMin, 8, 2, 256 * KiB};
+    while (!store::places_of(geometry).valid()) geometry.device_bytes += MiB;
+    places = store::places_of(geometry);
+    placements = std::make_unique<Placements>(places);
+  }
+  static store::PageBuffer log_page(uint32_t shard, uint64_t epoch) {
+    store::PageBuffer page(1);
+    store::format::PageHeader header;
+    header.kind = static_cast<uint8_t>(store::format::PageKind::RecordLog);
+    header.generation = epoch;
+    header.shard = shard;
+    header.entries = 1;
+    store::seal_page({}, header, page.bytes());
+    return page;
+  }
+  void write_log(uint32_t shard, uint64_t epoch) {
+    for (uint32_t copy = 0; copy < 2; ++copy) placements->wrote(places.log(copy, shard, 0), log_page(shard, epoch).bytes());
+  }
+  // In the half that is the other one than write_log()'s: a hit is one of the whole copy.
+  void hit(uint32_t copy, uint32_t shard) { placements->hit({places.log(copy, shard, 1) + 17, 1}); }
+
+  store::Places places;
+  std::unique_ptr<Placements> placements;
+};
+
+TEST_F(PlacementsOfShards, ALogIsLostWhenBothCopiesOfOneShardsWereHit) {
+  hit(0, 0);
+  hit(1, 1);
+  EXPECT_FALSE(placements->log_lost(0));
+  EXPECT_FALSE(placements->log_lost(1)) << "of each there is another copy";
+  hit(1, 0);
+  EXPECT_TRUE(placements->log_lost(0));
+  EXPECT_FALSE(placements->log_lost(1));
+  placements->opening();
+  EXPECT_TRUE(placements->log_lost(0)) << "until both copies are written anew";
+  placements->opened();
+  EXPECT_FALSE(placements->log_lost(0));
+}
+
+TEST_F(PlacementsOfShards, AWriteThatFailedCountsAsAHitOfThatShardsLogAlone) {
+  placements->unwritten({places.log(0, 1, 0), kPageBytes});
+  placements->unwritten({places.log(1, 0, 0), kPageBytes});
+  EXPECT_FALSE(placements->log_lost(0));
+  EXPECT_FALSE(placements->log_lost(1));
+  placements->unwritten({places.log(1, 1, 0), kPageBytes});
+  EXPECT_TRUE(placements->log_lost(1));
+  EXPECT_FALSE(placements->log_lost(0));
+}
+
+TEST_F(PlacementsOfShards, RecordsOfEveryShardAreTargetsWhateverTheOthersEpoch) {
+  write_log(0, 3);
+  write_log(1, 9);
+  const auto seen = [this] {
+    std::set<uint64_t> offsets;
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      Prng prng(seed);
+      const std::optional<Range> target = placements->target(prng);
+      for (uint32_t half = 0; half < 8 && target.has_value(); ++half) {
+        const uint64_t log = places.log(half & 1, half >> 1 & 1, half >> 2);
+        if (target->touches({log, kPageBytes})) offsets.insert(log);
+      }
+    }
+    return offsets;
+  };
+  const std::set<uint64_t> all = {places.log(0, 0, 0), places.log(1, 0, 0), places.log(0, 1, 0), places.log(1, 1, 0)};
+  EXPECT_EQ(seen(), all);
+  // What was written before is nothing any more, of that shard.
+  placements->wrote(places.log(0, 0, 1), log_page(0, 4).bytes());
+  EXPECT_EQ(seen(), (std::set<uint64_t>{places.log(0, 0, 1), places.log(0, 1, 0), places.log(1, 1, 0)}));
 }
 
 }  // namespace

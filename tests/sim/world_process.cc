@@ -138,7 +138,9 @@ void World::open(uint64_t salt) {
     }
     process_->tombstones = process_->store->recovery().tombstones;
     process_->open_flush_failed = process_->memory.fault_counters().flush_errors > 0;
-    if (placements_.log_lost()) model_.log_was_lost();
+    for (uint32_t shard = 0; shard < history_.profile.shards; ++shard) {
+      if (placements_.log_lost(shard)) model_.log_was_lost(shard);
+    }
     placements_.opened();
     model_.process_began();
     process_->recovering = process_->store->recovering();
