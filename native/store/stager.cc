@@ -6,31 +6,11 @@ namespace halfstep::store {
 
 // ---- The queue -------------------------------------------------------------------------------------------------------------
 
-void Stager::List::insert_after(Stage* before, Stage& stage) noexcept {
-  stage.store_before = before;
-  stage.store_next = before != nullptr ? before->store_next : first;
-  (stage.store_next != nullptr ? stage.store_next->store_before : last) = &stage;
-  (before != nullptr ? before->store_next : first) = &stage;
-}
-
-void Stager::List::erase(Stage& stage) noexcept {
-  (stage.store_before != nullptr ? stage.store_before->store_next : first) = stage.store_next;
-  (stage.store_next != nullptr ? stage.store_next->store_before : last) = stage.store_before;
-  stage.store_before = stage.store_next = nullptr;
-}
-
-// Behind all of its priority.
-void Stager::insert(List& list, Stage& stage) noexcept {
-  Stage* before = list.last;
-  while (before != nullptr && before->priority > stage.priority) before = before->store_before;
-  list.insert_after(before, stage);
-}
-
 void Stager::stage(Stage& stage) {
   stage.status = {};
   stage.was_there = false;
   stage.store_state = Queued;
-  insert(queue_, stage);
+  queue_.push_back(stage);
 }
 
 bool Stager::withdraw(Stage& stage) noexcept {
@@ -53,21 +33,21 @@ void Stager::turn() {
   const uint64_t now_us = core_.clock.now_us();
   core_.staged.turn(now_us);
   if (stopped_) {
-    while (queue_.first != nullptr || waiting_.first != nullptr) {
-      Stage& stage = queue_.first != nullptr ? *queue_.first : *waiting_.first;
-      (void)withdraw(stage);
-      finish(stage, {Code::Throttled, kThrottledMemory});
+    while (Stage* stage = queue_.empty() ? waiting_.first() : queue_.first()) {
+      (void)withdraw(*stage);
+      finish(*stage, {Code::Throttled, kThrottledMemory});
     }
     return;
   }
   if (now_us < retry_at_us_) return;
   for (uint32_t begun = 0; begun < kBegunInTurn && room_under_way(); ++begun) {
     // Who waits for room goes first, as soon as some came free.
-    const bool freed = waiting_.first != nullptr && core_.staged.freed() != waited_since_;
-    List& list = freed ? waiting_ : queue_;
-    if (list.first == nullptr) return;
-    Stage& stage = *list.first;
-    list.erase(stage);
+    const bool freed = !waiting_.empty() && core_.staged.freed() != waited_since_;
+    StageQueue& queue = freed ? waiting_ : queue_;
+    Stage* const first = queue.first();
+    if (first == nullptr) return;
+    Stage& stage = *first;
+    queue.erase(stage);
     stage.store_state = Idle;
     switch (begin(stage)) {
       case Begun::Yes: break;
@@ -76,13 +56,13 @@ void Stager::turn() {
           finish(stage, {Code::Throttled, kThrottledMemory});
           break;
         }
-        if (freed || waiting_.first == nullptr) waited_since_ = core_.staged.freed();
+        if (freed || waiting_.empty()) waited_since_ = core_.staged.freed();
         stage.store_state = Waiting;
-        freed ? waiting_.insert_after(nullptr, stage) : insert(waiting_, stage);
+        freed ? waiting_.push_front(stage) : waiting_.push_back(stage);
         break;
       case Begun::NoMemory:  // gets and puts have all of it just now
         stage.store_state = freed ? Waiting : Queued;
-        list.insert_after(nullptr, stage);
+        queue.push_front(stage);
         retry_at_us_ = now_us + kRetryUs;
         return;
     }
@@ -90,7 +70,7 @@ void Stager::turn() {
 }
 
 uint64_t Stager::next_turn_us() const noexcept {
-  const bool queued = queue_.first != nullptr || (waiting_.first != nullptr && core_.staged.freed() != waited_since_);
+  const bool queued = !queue_.empty() || (!waiting_.empty() && core_.staged.freed() != waited_since_);
   if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : retry_at_us_;
   return core_.staged.next_due_us();
 }
