@@ -25,7 +25,6 @@ Extent* BlockReader::resolve(Read& read) {
       return nullptr;
     }
     core_.memory.pin(*extent);
-    if (!read.ahead) core_.staged.used(*extent);
     read.status = {};
     return extent;
   }
@@ -98,7 +97,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
 
   // Keys come from the root of a prefix chain to its leaf; the root is touched last.
   for (size_t i = window.size(); i-- > 0;) {
-    if (window[i]->store_own != nullptr && !window[i]->ahead) core_.touch(window[i]->key);
+    if (window[i]->store_own == nullptr || window[i]->ahead) continue;
+    core_.staged.used(*static_cast<Extent*>(window[i]->store_own));
+    core_.touch(window[i]->key);
   }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);

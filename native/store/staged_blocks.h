@@ -35,7 +35,7 @@ class StagedBlocks {
   }
   // Of one that is kept: who asked last says for how long.
   void keep_until(Extent& extent, uint64_t until_us) { note_end(extent, until_us); }
-  // A get has pinned it.
+  // A get has pinned it, and takes it: nothing of the get's window can fail any more.
   void used(Extent& extent) noexcept {
     if (extent.staged == Extent::Staged::Coming) {
       extent.staged = Extent::Staged::Late;

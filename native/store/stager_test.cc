@@ -1,6 +1,7 @@
 #include "store/stager.h"
 
 #include <deque>
+#include <initializer_list>
 #include <vector>
 
 #include "store/store_fixture.h"
@@ -242,6 +243,61 @@ TEST(Stager, AStopEndsWhatIsLeft) {
   for (const StageBed::Asked* asked : all) EXPECT_TRUE(asked->done);
   EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
   EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+// Takes all of memory that is not staged; what comes of it is given back at once, in the turns after.
+class FullMemory {
+ public:
+  explicit FullMemory(StageBed& bed) : bed_(bed) {
+    Status status;
+    for (int i = 0; status.ok(); ++i) {
+      status = bed.begin_put(puts_.emplace_back(), "new" + std::to_string(i), kGroupOpaque, kBlockBytes, false);
+    }
+    EXPECT_EQ(status, Status(Code::Throttled, kThrottledMemory));
+    for (status = {}; status.ok() && next_ < StageBed::kBlocks; ++next_) status = begin_reads({next_});
+    EXPECT_EQ(status, Code::Throttled);
+  }
+  Status begin_reads(std::initializer_list<int> numbers) {
+    std::vector<Read*> window;
+    for (const int number : numbers) {
+      Read& read = reads_.emplace_back();
+      read.key = bed_.key(StageBed::name(number), kGroupOpaque);
+      read.component = wire::Component::of(kGroupOpaque, 0, 0);
+      read.owner = &bed_;
+      read.complete = [](Read& done) { static_cast<StageBed*>(done.owner)->store->unpin(done.resident); };
+      window.push_back(&read);
+    }
+    return bed_.store->begin_reads(window);
+  }
+  // Which nobody has in memory.
+  int absent() const { return next_; }
+
+ private:
+  StageBed& bed_;
+  std::deque<StoreBed::Put> puts_;
+  std::deque<Read> reads_;
+  int next_ = 10;
+};
+
+TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
+  StageBed bed(8 * MiB);
+  bed.staged(3);
+  StageBed::Asked& coming = bed.stage(4);
+  bed.store->turn();  // begins it
+  FullMemory full(bed);
+  EXPECT_EQ(full.begin_reads({3, 4, full.absent()}), Code::Throttled);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 2 * kBlockBytes);
+  for (int i = 0; i < 1000 && bed.store->gauges().memory_pinned_bytes > 2 * kBlockBytes; ++i) bed.turns(1);
+  EXPECT_TRUE(coming.done);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(bed.counters().staged_used, 0U);
+  EXPECT_EQ(bed.counters().staged_late, 0U);
+  const uint64_t reads = bed.device_reads();
+  for (const int number : {3, 4}) EXPECT_EQ(bed.get(bed.name(number), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.device_reads(), reads);
+  EXPECT_EQ(bed.counters().staged_used, 2U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
 }
 
 // What is read in time leaves nothing behind.
