@@ -80,7 +80,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
           bytes += SlotPool::held_bytes(block.extent_bytes());
         }
       }
-      if (bytes > core_.memory.read_bytes_max()) return Code::TooLarge;
+      // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
+      const uint64_t staged_bytes = window.size() > 1 ? core_.staged.bytes() : 0;
+      if (bytes > core_.memory.read_bytes_max() - staged_bytes) return Code::TooLarge;
       core_.memory.note_refusal();
       return Code::Throttled;
     }

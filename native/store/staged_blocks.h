@@ -1,6 +1,7 @@
 // staged_blocks.h — blocks in memory that wait for their first read, and how much memory they may take while they wait.
 // Invariants: a kept block is pinned once by this; what is kept and what is on its way never takes more than a quarter of
-// memory; a block is kept until its first read, or until its time is over.
+// memory, nor more than half of what writes leave, and the largest block there may be finds room beside it and all that writes
+// may hold; a block is kept until its first read, or until its time is over.
 // Thread: the shard's.
 #pragma once
 
@@ -14,8 +15,8 @@ namespace halfstep::store {
 
 class StagedBlocks {
  public:
-  StagedBlocks(Memory& memory, Counters& counters) noexcept
-      : memory_(memory), counters_(counters), bytes_max_(memory.capacity_bytes() / kShareOfMemory) {}
+  StagedBlocks(Memory& memory, Counters& counters, uint64_t block_bytes_max) noexcept
+      : memory_(memory), counters_(counters), bytes_max_(bytes_max_of(memory, block_bytes_max)) {}
 
   uint64_t bytes() const noexcept { return bytes_; }
   bool fits(uint64_t bytes) const noexcept { return bytes_ + bytes <= bytes_max_; }
@@ -60,8 +61,12 @@ class StagedBlocks {
   uint64_t freed() const noexcept { return freed_; }
 
  private:
-  // Reads have half of memory or more: what is staged leaves them at least as much again.
   static constexpr uint64_t kShareOfMemory = 4;
+  static uint64_t bytes_max_of(const Memory& memory, uint64_t block_bytes_max) noexcept {
+    const uint64_t reads = memory.read_bytes_max();
+    const uint64_t largest = SlotPool::held_bytes(block_bytes_max + format::trailer_bytes(wire::kPartsMax));
+    return std::min({memory.capacity_bytes() / kShareOfMemory, reads / 2, reads - std::min(reads, largest)});
+  }
   static constexpr size_t kEndsMin = 256;
   struct End {
     uint64_t until_us;

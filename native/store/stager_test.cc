@@ -1,7 +1,7 @@
 #include "store/stager.h"
 
 #include <deque>
-#include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "store/store_fixture.h"
@@ -245,23 +245,29 @@ TEST(Stager, AStopEndsWhatIsLeft) {
   EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
 }
 
-// Takes all of memory that is not staged; what comes of it is given back at once, in the turns after.
+// Takes the writes' share of memory and then, unless it is to be left, what is left for reads; what comes is given back at
+// once, in the turns after.
 class FullMemory {
  public:
-  explicit FullMemory(StageBed& bed) : bed_(bed) {
+  explicit FullMemory(StageBed& bed, bool reads_too = true) : bed_(bed) {
     Status status;
     for (int i = 0; status.ok(); ++i) {
       status = bed.begin_put(puts_.emplace_back(), "new" + std::to_string(i), kGroupOpaque, kBlockBytes, false);
     }
     EXPECT_EQ(status, Status(Code::Throttled, kThrottledMemory));
-    for (status = {}; status.ok() && next_ < StageBed::kBlocks; ++next_) status = begin_reads({next_});
+    if (!reads_too) return;
+    // The last ones of all: those before are staged where there is room.
+    for (status = {}; next_ > 0; --next_) {
+      status = begin_reads(next_ - 1, 1);
+      if (!status.ok()) break;
+    }
     EXPECT_EQ(status, Code::Throttled);
   }
-  Status begin_reads(std::initializer_list<int> numbers) {
+  Status begin_reads(const std::vector<std::string>& names) {
     std::vector<Read*> window;
-    for (const int number : numbers) {
+    for (const std::string& name : names) {
       Read& read = reads_.emplace_back();
-      read.key = bed_.key(StageBed::name(number), kGroupOpaque);
+      read.key = bed_.key(name, kGroupOpaque);
       read.component = wire::Component::of(kGroupOpaque, 0, 0);
       read.owner = &bed_;
       read.complete = [](Read& done) { static_cast<StageBed*>(done.owner)->store->unpin(done.resident); };
@@ -269,14 +275,19 @@ class FullMemory {
     }
     return bed_.store->begin_reads(window);
   }
+  Status begin_reads(int first, int count) {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(StageBed::name(first + i));
+    return begin_reads(names);
+  }
   // Which nobody has in memory.
-  int absent() const { return next_; }
+  int absent() const { return next_ - 1; }
 
  private:
   StageBed& bed_;
   std::deque<StoreBed::Put> puts_;
   std::deque<Read> reads_;
-  int next_ = 10;
+  int next_ = StageBed::kBlocks;
 };
 
 TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
@@ -285,7 +296,7 @@ TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
   StageBed::Asked& coming = bed.stage(4);
   bed.store->turn();  // begins it
   FullMemory full(bed);
-  EXPECT_EQ(full.begin_reads({3, 4, full.absent()}), Code::Throttled);
+  EXPECT_EQ(full.begin_reads({bed.name(3), bed.name(4), bed.name(full.absent())}), Code::Throttled);
   EXPECT_EQ(bed.store->gauges().staged_bytes, 2 * kBlockBytes);
   for (int i = 0; i < 1000 && bed.store->gauges().memory_pinned_bytes > 2 * kBlockBytes; ++i) bed.turns(1);
   EXPECT_TRUE(coming.done);
@@ -298,6 +309,56 @@ TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
   EXPECT_EQ(bed.device_reads(), reads);
   EXPECT_EQ(bed.counters().staged_used, 2U);
   EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+}
+
+// How much is staged when everybody has asked for everything.
+uint64_t stage_all(StageBed& bed) {
+  for (int i = 0; i < StageBed::kBlocks; ++i) bed.stage(i);
+  bed.turns(1000);
+  return bed.store->gauges().staged_bytes;
+}
+
+TEST(Stager, ReadsFindRoomBesideAFullWriteBufferAndAllThatIsStaged) {
+  for (const double write_share : {0.1, 0.5, 0.9}) {
+    StageBed bed;
+    bed.options.write_share = write_share;
+    bed.reopen();
+    EXPECT_GT(stage_all(bed), 0U) << write_share;
+    FullMemory full(bed, false);
+    EXPECT_EQ(full.begin_reads(StageBed::kBlocks - 1, 1), Code::Ok) << write_share;
+    bed.turns(1000);
+  }
+}
+
+TEST(Stager, ALargestBlockFindsRoomBesideAFullWriteBufferAndAllThatIsStaged) {
+  for (const uint64_t spare : {32 * KiB, 512 * KiB}) {
+    StageBed bed(8 * MiB);
+    const uint32_t largest = bed.store->geometry().block_bytes_max;
+    ASSERT_EQ(bed.put("largest", kGroupOpaque, largest, true), Code::Ok);
+    const uint64_t rest = SlotPool::held_bytes(largest + format::trailer_bytes(wire::kPartsMax)) + spare;
+    bed.options.write_share = 1 - static_cast<double>(rest) / static_cast<double>(bed.store->gauges().memory_capacity_bytes);
+    bed.reopen();
+    if (spare < kBlockBytes) {
+      EXPECT_EQ(bed.staged(3).stage.status, Code::TooLarge) << "there never is room for it";
+    } else {
+      EXPECT_GT(stage_all(bed), 0U);
+    }
+    FullMemory full(bed, false);
+    EXPECT_EQ(full.begin_reads(std::vector<std::string>{"largest"}), Code::Ok);
+    bed.turns(1000);
+  }
+}
+
+TEST(Stager, AWindowOfReadsThatWhatIsStagedStandsInTheWayOfIsToBeCut) {
+  StageBed bed(8 * MiB);
+  const uint64_t staged = stage_all(bed);
+  FullMemory full(bed, false);
+  const uint64_t half = bed.store->gauges().memory_capacity_bytes / 2;
+  const auto fits = static_cast<int>((half - staged) / kBlockBytes);
+  const int first = StageBed::kBlocks - fits - 1;
+  EXPECT_EQ(full.begin_reads(first, fits + 1), Code::TooLarge);
+  EXPECT_EQ(full.begin_reads(first, fits), Code::Ok);
+  bed.turns(1000);
 }
 
 // What is read in time leaves nothing behind.
