@@ -28,14 +28,28 @@ class StagedBlocks {
     ++freed_;
   }
 
+  // Its read has begun, and its bytes are reserved.
+  void coming(Extent& extent) noexcept {
+    extent.staged = Extent::Staged::Coming;
+    extent.staged_until_us = 0;
+  }
+  // Somebody wants it kept while it is on its way: also when a get, before, has said that it takes it.
+  void wanted_too(Extent& extent) noexcept {
+    if (extent.staged == Extent::Staged::Late) extent.staged = Extent::Staged::Coming;
+  }
   // Pinned by the caller, who reserved its bytes; both are this one's from now on.
   void keep(Extent& extent, uint64_t until_us) {
+    const uint64_t until_others_us = extent.staged == Extent::Staged::Coming ? extent.staged_until_us : 0;
     extent.staged = Extent::Staged::Kept;
     ++kept_;
-    note_end(extent, until_us);
+    note_end(extent, std::max(until_us, until_others_us));
   }
-  // Of one that is kept: who asked last says for how long.
-  void keep_until(Extent& extent, uint64_t until_us) { note_end(extent, until_us); }
+  // Of one that is kept, or will be: who asks for longest says for how long.
+  void keep_until(Extent& extent, uint64_t until_us) {
+    if (until_us <= extent.staged_until_us) return;
+    if (extent.staged == Extent::Staged::Kept) return note_end(extent, until_us);
+    extent.staged_until_us = until_us;
+  }
   // A get has pinned it, and takes it: nothing of the get's window can fail any more.
   void used(Extent& extent) noexcept {
     if (extent.staged == Extent::Staged::Coming) {
@@ -85,6 +99,7 @@ class StagedBlocks {
       std::erase_if(ends_, [this](const End& end) { return !current(end); });
       std::make_heap(ends_.begin(), ends_.end(), later);
     }
+    extent.staged_until_us = until_us;
     extent.staged_stamp = ++stamp_;
     ends_.push_back({until_us, extent.number, extent.staged_stamp});
     std::push_heap(ends_.begin(), ends_.end(), later);

@@ -83,7 +83,7 @@ void Stager::stop() {
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 Stager::Begun Stager::begin(Stage& stage) {
-  const Extent* extent = core_.resident(stage.key);
+  Extent* extent = core_.resident(stage.key);
   uint64_t bytes = 0;
   bool there = false;
   if (extent != nullptr) {
@@ -102,8 +102,8 @@ Stager::Begun Stager::begin(Stage& stage) {
     finish(stage, Code::TooLarge);
     return Begun::Yes;
   }
-  const bool kept = extent != nullptr && extent->staged == Extent::Staged::Kept;
-  if (!kept && !core_.staged.fits(bytes)) return Begun::NoRoom;
+  const bool has_room = extent != nullptr && extent->staged != Extent::Staged::No;  // it is kept, or on its way
+  if (!has_room && !core_.staged.fits(bytes)) return Begun::NoRoom;
 
   if (unused_.empty()) unused_.push_back(&aheads_.emplace_back());
   Ahead& ahead = *unused_.back();
@@ -112,7 +112,7 @@ Stager::Begun Stager::begin(Stage& stage) {
   ahead.stager = this;
   ahead.stage = &stage;
   ahead.bytes = bytes;
-  ahead.was_there = extent != nullptr;
+  ahead.own = extent == nullptr;
   ahead.read.key = stage.key;
   ahead.read.component = stage.component;
   ahead.read.ahead = true;
@@ -120,15 +120,17 @@ Stager::Begun Stager::begin(Stage& stage) {
   ahead.read.complete = &Stager::on_read;
   stage.store_state = Reading;
   if (extent == nullptr) {
-    ahead.reserved_bytes = bytes;
     core_.staged.reserve(bytes);
+  } else {
+    stage.was_there = extent->state != ExtentState::Reading;
+    core_.staged.wanted_too(*extent);
   }
   bytes_under_way_ += bytes;
   ++reads_under_way_;
   Read* const window[] = {&ahead.read};
   const Status status = reader_.begin(window);
   if (!status.ok()) {
-    if (ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+    if (ahead.own) core_.staged.give_back(bytes);
     bytes_under_way_ -= bytes;
     --reads_under_way_;
     unused_.push_back(&ahead);
@@ -138,8 +140,8 @@ Stager::Begun Stager::begin(Stage& stage) {
     return Begun::Yes;
   }
   // What is still under way here is what this read has begun: if it has ended already, its place may be another's.
-  if (ahead.stage == &stage && ahead.reserved_bytes != 0 && ahead.read.store_own != nullptr) {
-    static_cast<Extent*>(ahead.read.store_own)->staged = Extent::Staged::Coming;
+  if (ahead.stage == &stage && ahead.own && ahead.read.store_own != nullptr) {
+    core_.staged.coming(*static_cast<Extent*>(ahead.read.store_own));
   }
   return Begun::Yes;
 }
@@ -156,9 +158,7 @@ void Stager::arrived(Ahead& ahead) {
   bool keeps = false;
   if (status.ok()) {
     Extent& extent = Extent::of(*ahead.read.resident);
-    stage.was_there = ahead.was_there;
-    const bool own = ahead.reserved_bytes != 0;
-    if (own) {
+    if (ahead.own) {
       ++core_.counters.staged;
       core_.counters.staged_bytes += extent.slot().held_bytes();
     }
@@ -168,21 +168,24 @@ void Stager::arrived(Ahead& ahead) {
         core_.staged.keep_until(extent, until_us);
         break;
       case Extent::Staged::Late:
-        if (own) extent.staged = Extent::Staged::No;
+        if (ahead.own) extent.staged = Extent::Staged::No;
         break;
-      case Extent::Staged::Coming: keeps = own; break;  // else who brought it keeps it
-      case Extent::Staged::No: keeps = own || core_.staged.fits(ahead.bytes); break;
+      case Extent::Staged::Coming:
+        keeps = ahead.own;
+        if (!keeps) core_.staged.keep_until(extent, until_us);  // by the one that reads it, who is told last
+        break;
+      case Extent::Staged::No: keeps = ahead.own || core_.staged.fits(ahead.bytes); break;
     }
     if (keeps && !stopped_) {
-      if (!own) core_.staged.reserve(ahead.bytes);
+      if (!ahead.own) core_.staged.reserve(ahead.bytes);
       core_.staged.keep(extent, until_us);
     } else {
       keeps = false;
-      if (own) extent.staged = Extent::Staged::No;
+      if (ahead.own) extent.staged = Extent::Staged::No;
       core_.memory.unpin(extent);
     }
   }
-  if (!keeps && ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+  if (!keeps && ahead.own) core_.staged.give_back(ahead.bytes);
   bytes_under_way_ -= ahead.bytes;
   --reads_under_way_;
   ahead.stage = nullptr;

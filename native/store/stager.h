@@ -37,9 +37,8 @@ class Stager {
     Read read;
     Stager* stager = nullptr;
     Stage* stage = nullptr;
-    uint64_t reserved_bytes = 0;  // of what was on flash alone
     uint64_t bytes = 0;
-    bool was_there = false;
+    bool own = false;  // it reads from flash by itself, and has reserved its bytes
   };
 
   bool room_under_way() const noexcept;

@@ -311,6 +311,76 @@ TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
   EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
 }
 
+TEST(Stager, WhoAsksForABlockThatIsOnItsWayHasItKeptForAsLong) {
+  for (const bool longest_first : {false, true}) {
+    StageBed bed;
+    StageBed::Asked& first = bed.stage(5, 0, false, longest_first ? 60 * kKeepUs : 1'000);
+    bed.store->turn();  // begins it
+    StageBed::Asked& second = bed.stage(5, 0, false, longest_first ? 1'000 : 60 * kKeepUs);
+    while (!first.done || !second.done) bed.turns(1);
+    EXPECT_EQ(second.stage.status, Code::Ok);
+    EXPECT_FALSE(first.stage.was_there);
+    EXPECT_FALSE(second.stage.was_there) << "it was on its way";
+    EXPECT_TRUE(bed.staged(5).stage.was_there);
+    bed.clock.us += 10 * kKeepUs;
+    bed.pump();
+    EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+    bed.clock.us += 50 * kKeepUs;
+    bed.pump();
+    EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+    EXPECT_EQ(bed.counters().staged_unused, 1U);
+  }
+}
+
+TEST(Stager, AnEarlierEndOfTheSameBlockEndsNothing) {
+  StageBed bed;
+  bed.stage(5, 0, false, 60 * kKeepUs);
+  bed.turns(100);
+  bed.stage(5, 0, false, 1'000);
+  bed.turns(100);
+  bed.clock.us += 10 * kKeepUs;
+  bed.pump();
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+}
+
+TEST(Stager, WhoAsksForABlockThatIsOnItsWayNeedsNoRoomOfItsOwn) {
+  StageBed bed;
+  const int last = static_cast<int>(bed.store->gauges().memory_capacity_bytes / 4 / kBlockBytes) - 1;
+  for (int i = 0; i < last; ++i) bed.stage(i);
+  bed.turns(1000);
+  StageBed::Asked& first = bed.stage(last);
+  bed.store->turn();  // begins it: the last that there is room for
+  StageBed::Asked& second = bed.stage(last);
+  StageBed::Asked& another = bed.stage(last + 1);
+  bed.turns(1000);
+  EXPECT_EQ(first.stage.status, Code::Ok);
+  EXPECT_EQ(second.stage.status, Code::Ok);
+  EXPECT_EQ(another.stage.status, Code::Throttled);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, static_cast<uint64_t>(last + 1) * kBlockBytes);
+}
+
+TEST(Stager, WhoAsksAfterAGetForWhatIsStillOnItsWayHasItKept) {
+  StageBed bed;
+  bed.stage(5);
+  bed.store->turn();  // begins it
+  Read read;
+  read.key = bed.key(bed.name(5), kGroupOpaque);
+  read.component = wire::Component::of(kGroupOpaque, 0, 0);
+  read.owner = &bed;
+  read.complete = [](Read& done) { static_cast<StageBed*>(done.owner)->store->unpin(done.resident); };
+  Read* window[] = {&read};
+  ASSERT_EQ(bed.store->begin_reads(window), Code::Ok);
+  StageBed::Asked& again = bed.stage(5);
+  bed.store->turn();
+  while (!again.done) bed.turns(1);
+  EXPECT_EQ(bed.counters().staged_late, 1U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+  EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.counters().staged_used, 1U);
+  EXPECT_EQ(bed.device_reads(), 1U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
 // How much is staged when everybody has asked for everything.
 uint64_t stage_all(StageBed& bed) {
   for (int i = 0; i < StageBed::kBlocks; ++i) bed.stage(i);
