@@ -60,8 +60,12 @@ class StagedBlocks {
       let_go(extent);
     }
   }
+  // Lets go of what is due, as much of it as one turn may: for the rest the next one is due at once.
   void turn(uint64_t now_us) noexcept {
-    while (!ends_.empty() && ends_.front().until_us <= now_us) {
+    overdue_ = false;
+    for (uint32_t ended = 0; !ends_.empty() && ends_.front().until_us <= now_us; ++ended) {
+      overdue_ = ended == kEndedInTurn;
+      if (overdue_) return;
       const End end = ends_.front();
       std::pop_heap(ends_.begin(), ends_.end(), later);
       ends_.pop_back();
@@ -70,7 +74,14 @@ class StagedBlocks {
       let_go(memory_.extent(end.extent));
     }
   }
-  uint64_t next_due_us() const noexcept { return ends_.empty() ? UINT64_MAX : ends_.front().until_us; }
+  // Of everything, however much it is.
+  void let_all_go() noexcept {
+    while (!ends_.empty()) turn(UINT64_MAX);
+  }
+  uint64_t next_due_us() const noexcept {
+    if (overdue_) return 0;
+    return ends_.empty() ? UINT64_MAX : ends_.front().until_us;
+  }
   // How often room came free.
   uint64_t freed() const noexcept { return freed_; }
 
@@ -82,6 +93,7 @@ class StagedBlocks {
     return std::min({memory.capacity_bytes() / kShareOfMemory, reads / 2, reads - std::min(reads, largest)});
   }
   static constexpr size_t kEndsMin = 256;
+  static constexpr uint32_t kEndedInTurn = 1024;
   struct End {
     uint64_t until_us;
     uint32_t extent;
@@ -118,6 +130,7 @@ class StagedBlocks {
   uint64_t freed_ = 0;
   uint64_t kept_ = 0;
   uint32_t stamp_ = 0;
+  bool overdue_ = false;
   std::vector<End> ends_;  // a heap, the earliest in front; also of blocks that are not kept any more
 };
 

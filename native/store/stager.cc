@@ -71,13 +71,14 @@ void Stager::turn() {
 
 uint64_t Stager::next_turn_us() const noexcept {
   const bool queued = !queue_.empty() || (!waiting_.empty() && core_.staged.freed() != waited_since_);
-  if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : retry_at_us_;
-  return core_.staged.next_due_us();
+  const uint64_t due_us = core_.staged.next_due_us();
+  if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : std::min(retry_at_us_, due_us);
+  return due_us;
 }
 
 void Stager::stop() {
   stopped_ = true;
-  core_.staged.turn(UINT64_MAX);
+  core_.staged.let_all_go();
 }
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 #include "store/stager.h"
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "store/staged_blocks.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -442,6 +444,37 @@ TEST(Stager, ALongRunOfPrefetchesKeepsItsBooks) {
     EXPECT_EQ(bed.store->gauges().staged_bytes, 0U) << round;
     EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U) << round;
   }
+}
+
+TEST(StagedBlocks, HoweverManyComeToTheirEndOneTurnLetsGoOfSomeAndTheNextIsDueAtOnce) {
+  constexpr uint64_t kBlocks = 2500, kBytes = 4096, kAtOnceMax = 1024;
+  std::unique_ptr<Arena> arena;
+  ASSERT_TRUE(Arena::create(32 * MiB, false, &arena).ok());
+  SlotPool slots(*arena);
+  Memory memory(slots, 0, 0.5);
+  Counters counters;
+  StagedBlocks staged(memory, counters, 64 * KiB);
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    Extent* extent = memory.make({i, i}, kBytes, ExtentState::Reading);
+    ASSERT_NE(extent, nullptr);
+    memory.list(*extent, false);
+    memory.pin(*extent);
+    memory.set_state(*extent, ExtentState::Clean);
+    staged.reserve(kBytes);
+    staged.keep(*extent, 100);
+  }
+  uint64_t turns = 0;
+  for (uint64_t let_go = 0; let_go < kBlocks; ++turns) {
+    ASSERT_LE(staged.next_due_us(), 100U);
+    staged.turn(100);
+    EXPECT_LE(counters.staged_unused, let_go + kAtOnceMax);
+    ASSERT_GT(counters.staged_unused, let_go);
+    let_go = counters.staged_unused;
+    EXPECT_EQ(staged.next_due_us(), let_go < kBlocks ? 0 : UINT64_MAX) << "what is overdue is due now";
+  }
+  EXPECT_EQ(turns, 3U);
+  EXPECT_EQ(staged.bytes(), 0U);
+  EXPECT_EQ(memory.pinned_bytes(), 0U);
 }
 
 }  // namespace
