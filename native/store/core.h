@@ -76,7 +76,7 @@ struct Core {
         names_uncertain(place.keeper->names_uncertain()),
         log({&engine, &flusher, places, page_secret, &Core::born_before, this}),
         memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
-        staged(memory, counters),
+        staged(memory, counters, places.geometry.block_bytes_max),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time_base_s(header.fixed.store_time_s),
         store_time_base_us(clock.now_us()) {

@@ -200,7 +200,6 @@ TEST(HotPolicy, LearnsThatBlocksOfOneUseAreNotWorthTheirTime) {
   EXPECT_EQ(hits, kLoop * 100);
 }
 
-// Whatever happens in whatever order, who is not busy goes exactly once, and who is busy stays.
 TEST(HotPolicy, WhatComesAheadOfItsFirstUseHasNotBeenUsed) {
   HotPolicy used(100);
   HotPolicy ahead(100);
@@ -219,6 +218,7 @@ TEST(HotPolicy, WhatComesAheadOfItsFirstUseHasNotBeenUsed) {
   EXPECT_EQ(ahead.ghosts(), 1U) << "of what was never used nothing is remembered";
 }
 
+// Whatever happens in whatever order, who is not busy goes exactly once, and who is busy stays.
 TEST(HotPolicy, LosesNobodyInAnyOrderOfEvents) {
   constexpr uint32_t kBlocks = 200, kPages = 64;
   Prng prng(1);

@@ -71,7 +71,8 @@ class Extent final : public Resident {
   // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
   enum class Staged : uint8_t { No, Coming, Late, Kept };
   Staged staged = Staged::No;
-  uint32_t staged_stamp = 0;  // of the entry in StagedBlocks that says until when
+  uint64_t staged_until_us = 0;  // kept, or to be kept once it is there
+  uint32_t staged_stamp = 0;     // of the entry in StagedBlocks that says so
 
   uint32_t number = 0;                 // among all extents, for good
   uint32_t record = HotPolicy::kNone;  // of the policy, while listed

@@ -25,7 +25,6 @@ Extent* BlockReader::resolve(Read& read) {
       return nullptr;
     }
     core_.memory.pin(*extent);
-    if (!read.ahead) core_.staged.used(*extent);
     read.status = {};
     return extent;
   }
@@ -81,7 +80,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
           bytes += SlotPool::held_bytes(block.extent_bytes());
         }
       }
-      if (bytes > core_.memory.read_bytes_max()) return Code::TooLarge;
+      // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
+      const uint64_t staged_bytes = window.size() > 1 ? core_.staged.bytes() : 0;
+      if (bytes > core_.memory.read_bytes_max() - staged_bytes) return Code::TooLarge;
       core_.memory.note_refusal();
       return Code::Throttled;
     }
@@ -101,6 +102,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
   const Moment now = core_.moment();
   for (size_t i = window.size(); i-- > 0;) {
     if (window[i]->store_own == nullptr || window[i]->ahead) continue;
+    core_.staged.used(*static_cast<Extent*>(window[i]->store_own));
     Moment* of_request = window[i]->moment;
     if (of_request != nullptr && !of_request->set) *of_request = now;
     const bool apart = of_request == nullptr || HALFSTEP_MUTANT(WindowsApart);

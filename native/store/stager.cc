@@ -6,31 +6,11 @@ namespace halfstep::store {
 
 // ---- The queue -------------------------------------------------------------------------------------------------------------
 
-void Stager::List::insert_after(Stage* before, Stage& stage) noexcept {
-  stage.store_before = before;
-  stage.store_next = before != nullptr ? before->store_next : first;
-  (stage.store_next != nullptr ? stage.store_next->store_before : last) = &stage;
-  (before != nullptr ? before->store_next : first) = &stage;
-}
-
-void Stager::List::erase(Stage& stage) noexcept {
-  (stage.store_before != nullptr ? stage.store_before->store_next : first) = stage.store_next;
-  (stage.store_next != nullptr ? stage.store_next->store_before : last) = stage.store_before;
-  stage.store_before = stage.store_next = nullptr;
-}
-
-// Behind all of its priority.
-void Stager::insert(List& list, Stage& stage) noexcept {
-  Stage* before = list.last;
-  while (before != nullptr && before->priority > stage.priority) before = before->store_before;
-  list.insert_after(before, stage);
-}
-
 void Stager::stage(Stage& stage) {
   stage.status = {};
   stage.was_there = false;
   stage.store_state = Queued;
-  insert(queue_, stage);
+  queue_.push_back(stage);
 }
 
 bool Stager::withdraw(Stage& stage) noexcept {
@@ -53,21 +33,21 @@ void Stager::turn() {
   const uint64_t now_us = core_.clock.now_us();
   core_.staged.turn(now_us);
   if (stopped_) {
-    while (queue_.first != nullptr || waiting_.first != nullptr) {
-      Stage& stage = queue_.first != nullptr ? *queue_.first : *waiting_.first;
-      (void)withdraw(stage);
-      finish(stage, {Code::Throttled, kThrottledMemory});
+    while (Stage* stage = queue_.empty() ? waiting_.first() : queue_.first()) {
+      (void)withdraw(*stage);
+      finish(*stage, {Code::Throttled, kThrottledMemory});
     }
     return;
   }
   if (now_us < retry_at_us_) return;
   for (uint32_t begun = 0; begun < kBegunInTurn && room_under_way(); ++begun) {
     // Who waits for room goes first, as soon as some came free.
-    const bool freed = waiting_.first != nullptr && core_.staged.freed() != waited_since_;
-    List& list = freed ? waiting_ : queue_;
-    if (list.first == nullptr) return;
-    Stage& stage = *list.first;
-    list.erase(stage);
+    const bool freed = !waiting_.empty() && core_.staged.freed() != waited_since_;
+    StageQueue& queue = freed ? waiting_ : queue_;
+    Stage* const first = queue.first();
+    if (first == nullptr) return;
+    Stage& stage = *first;
+    queue.erase(stage);
     stage.store_state = Idle;
     switch (begin(stage)) {
       case Begun::Yes: break;
@@ -76,13 +56,13 @@ void Stager::turn() {
           finish(stage, {Code::Throttled, kThrottledMemory});
           break;
         }
-        if (freed || waiting_.first == nullptr) waited_since_ = core_.staged.freed();
+        if (freed || waiting_.empty()) waited_since_ = core_.staged.freed();
         stage.store_state = Waiting;
-        freed ? waiting_.insert_after(nullptr, stage) : insert(waiting_, stage);
+        freed ? waiting_.push_front(stage) : waiting_.push_back(stage);
         break;
       case Begun::NoMemory:  // gets and puts have all of it just now
         stage.store_state = freed ? Waiting : Queued;
-        list.insert_after(nullptr, stage);
+        queue.push_front(stage);
         retry_at_us_ = now_us + kRetryUs;
         return;
     }
@@ -90,20 +70,21 @@ void Stager::turn() {
 }
 
 uint64_t Stager::next_turn_us() const noexcept {
-  const bool queued = queue_.first != nullptr || (waiting_.first != nullptr && core_.staged.freed() != waited_since_);
-  if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : retry_at_us_;
-  return core_.staged.next_due_us();
+  const bool queued = !queue_.empty() || (!waiting_.empty() && core_.staged.freed() != waited_since_);
+  const uint64_t due_us = core_.staged.next_due_us();
+  if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : std::min(retry_at_us_, due_us);
+  return due_us;
 }
 
 void Stager::stop() {
   stopped_ = true;
-  core_.staged.turn(UINT64_MAX);
+  core_.staged.let_all_go();
 }
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 Stager::Begun Stager::begin(Stage& stage) {
-  const Extent* extent = core_.resident(stage.key);
+  Extent* extent = core_.resident(stage.key);
   uint64_t bytes = 0;
   bool there = false;
   if (extent != nullptr) {
@@ -122,8 +103,8 @@ Stager::Begun Stager::begin(Stage& stage) {
     finish(stage, Code::TooLarge);
     return Begun::Yes;
   }
-  const bool kept = extent != nullptr && extent->staged == Extent::Staged::Kept;
-  if (!kept && !core_.staged.fits(bytes)) return Begun::NoRoom;
+  const bool has_room = extent != nullptr && extent->staged != Extent::Staged::No;  // it is kept, or on its way
+  if (!has_room && !core_.staged.fits(bytes)) return Begun::NoRoom;
 
   if (unused_.empty()) unused_.push_back(&aheads_.emplace_back());
   Ahead& ahead = *unused_.back();
@@ -132,7 +113,7 @@ Stager::Begun Stager::begin(Stage& stage) {
   ahead.stager = this;
   ahead.stage = &stage;
   ahead.bytes = bytes;
-  ahead.was_there = extent != nullptr;
+  ahead.own = extent == nullptr;
   ahead.read.key = stage.key;
   ahead.read.component = stage.component;
   ahead.read.ahead = true;
@@ -140,15 +121,17 @@ Stager::Begun Stager::begin(Stage& stage) {
   ahead.read.complete = &Stager::on_read;
   stage.store_state = Reading;
   if (extent == nullptr) {
-    ahead.reserved_bytes = bytes;
     core_.staged.reserve(bytes);
+  } else {
+    stage.was_there = extent->state != ExtentState::Reading;
+    core_.staged.wanted_too(*extent);
   }
   bytes_under_way_ += bytes;
   ++reads_under_way_;
   Read* const window[] = {&ahead.read};
   const Status status = reader_.begin(window);
   if (!status.ok()) {
-    if (ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+    if (ahead.own) core_.staged.give_back(bytes);
     bytes_under_way_ -= bytes;
     --reads_under_way_;
     unused_.push_back(&ahead);
@@ -158,8 +141,8 @@ Stager::Begun Stager::begin(Stage& stage) {
     return Begun::Yes;
   }
   // What is still under way here is what this read has begun: if it has ended already, its place may be another's.
-  if (ahead.stage == &stage && ahead.reserved_bytes != 0 && ahead.read.store_own != nullptr) {
-    static_cast<Extent*>(ahead.read.store_own)->staged = Extent::Staged::Coming;
+  if (ahead.stage == &stage && ahead.own && ahead.read.store_own != nullptr) {
+    core_.staged.coming(*static_cast<Extent*>(ahead.read.store_own));
   }
   return Begun::Yes;
 }
@@ -176,9 +159,7 @@ void Stager::arrived(Ahead& ahead) {
   bool keeps = false;
   if (status.ok()) {
     Extent& extent = Extent::of(*ahead.read.resident);
-    stage.was_there = ahead.was_there;
-    const bool own = ahead.reserved_bytes != 0;
-    if (own) {
+    if (ahead.own) {
       ++core_.counters.staged;
       core_.counters.staged_bytes += extent.slot().held_bytes();
     }
@@ -188,21 +169,24 @@ void Stager::arrived(Ahead& ahead) {
         core_.staged.keep_until(extent, until_us);
         break;
       case Extent::Staged::Late:
-        if (own) extent.staged = Extent::Staged::No;
+        if (ahead.own) extent.staged = Extent::Staged::No;
         break;
-      case Extent::Staged::Coming: keeps = own; break;  // else who brought it keeps it
-      case Extent::Staged::No: keeps = own || core_.staged.fits(ahead.bytes); break;
+      case Extent::Staged::Coming:
+        keeps = ahead.own;
+        if (!keeps) core_.staged.keep_until(extent, until_us);  // by the one that reads it, who is told last
+        break;
+      case Extent::Staged::No: keeps = ahead.own || core_.staged.fits(ahead.bytes); break;
     }
     if (keeps && !stopped_) {
-      if (!own) core_.staged.reserve(ahead.bytes);
+      if (!ahead.own) core_.staged.reserve(ahead.bytes);
       core_.staged.keep(extent, until_us);
     } else {
       keeps = false;
-      if (own) extent.staged = Extent::Staged::No;
+      if (ahead.own) extent.staged = Extent::Staged::No;
       core_.memory.unpin(extent);
     }
   }
-  if (!keeps && ahead.reserved_bytes != 0) core_.staged.give_back(ahead.reserved_bytes);
+  if (!keeps && ahead.own) core_.staged.give_back(ahead.bytes);
   bytes_under_way_ -= ahead.bytes;
   --reads_under_way_;
   ahead.stage = nullptr;

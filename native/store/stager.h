@@ -1,5 +1,5 @@
 // stager.h — brings blocks into memory ahead of their first read, behind everybody who reads now.
-// A queue by priority, first come first served within one. Blocks come by the same verified reads as any (reader.h); while gets
+// A queue by priority (stage_queue.h). Blocks come by the same verified reads as any (reader.h); while gets
 // read from the device only few are under way. What came is kept for its first read (staged_blocks.h). Where there is no room
 // for it: who follows a chain waits until earlier blocks of it were read, anybody else is told at once. Invariants: each stage
 // is done exactly once or withdrawn; a block that a get waits for is read once, for both. Thread: the shard's.
@@ -9,6 +9,7 @@
 
 #include "store/core.h"
 #include "store/reader.h"
+#include "store/stage_queue.h"
 
 namespace halfstep::store {
 
@@ -31,23 +32,15 @@ class Stager {
 
   enum State : uint8_t { Idle, Queued, Waiting, Reading };
   enum class Begun : uint8_t { Yes, NoRoom, NoMemory };
-  struct List {
-    Stage* first = nullptr;
-    Stage* last = nullptr;
-    void insert_after(Stage* before, Stage& stage) noexcept;
-    void erase(Stage& stage) noexcept;
-  };
   // One read ahead. Pooled.
   struct Ahead {
     Read read;
     Stager* stager = nullptr;
     Stage* stage = nullptr;
-    uint64_t reserved_bytes = 0;  // of what was on flash alone
     uint64_t bytes = 0;
-    bool was_there = false;
+    bool own = false;  // it reads from flash by itself, and has reserved its bytes
   };
 
-  static void insert(List& list, Stage& stage) noexcept;
   bool room_under_way() const noexcept;
   Begun begin(Stage& stage);
   static void on_read(Read& read);
@@ -56,8 +49,8 @@ class Stager {
 
   Core& core_;
   BlockReader& reader_;
-  List queue_;
-  List waiting_;               // who follow, for room
+  StageQueue queue_;
+  StageQueue waiting_;         // who follow, for room
   uint64_t waited_since_ = 0;  // StagedBlocks::freed() when the first of them found none
   uint64_t retry_at_us_ = 0;
   std::deque<Ahead> aheads_;

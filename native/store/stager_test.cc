@@ -1,7 +1,11 @@
 #include "store/stager.h"
 
 #include <deque>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "store/staged_blocks.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -24,6 +28,8 @@ class StageBed : public StoreBed {
 
   struct Asked {
     Stage stage;
+    int number = 0;
+    std::vector<int>* ended = nullptr;
     bool done = false;
   };
   Asked& stage(int number, uint8_t priority = 0, bool follow = false, uint64_t keep_us = kKeepUs) {
@@ -34,10 +40,13 @@ class StageBed : public StoreBed {
     asked.stage.follow = follow;
     asked.stage.keep_us = keep_us;
     asked.stage.owner = &asked;
+    asked.number = number;
+    asked.ended = &ended_;
     asked.stage.done = [](Stage& stage) {
-      auto& done = static_cast<Asked*>(stage.owner)->done;
-      EXPECT_FALSE(done) << "done twice";
-      done = true;
+      auto& self = *static_cast<Asked*>(stage.owner);
+      EXPECT_FALSE(self.done) << "done twice";
+      self.done = true;
+      self.ended->push_back(self.number);
     };
     store->stage(asked.stage);
     return asked;
@@ -57,9 +66,18 @@ class StageBed : public StoreBed {
   }
   uint64_t device_reads() const { return engine->counters().reads - reads_before_; }
   const Counters& counters() const { return store->counters(); }
+  // From now on blocks come in the order in which their reads began.
+  void serve_in_order() {
+    faults.shuffle = false;
+    reopen();
+    reads_before_ = engine->counters().reads;
+  }
+  // Whose stages are done, in that order.
+  const std::vector<int>& ended() const { return ended_; }
 
  private:
   uint64_t reads_before_ = 0;
+  std::vector<int> ended_;
   std::deque<Asked> asked_;
 };
 
@@ -159,21 +177,28 @@ TEST(Stager, WhoFollowsAChainGetsTheRestAsTheReaderComes) {
   EXPECT_EQ(bed.device_reads(), uint64_t{StageBed::kBlocks});
 }
 
-TEST(Stager, TheMoreUrgentComeFirst) {
+TEST(Stager, TheMoreUrgentComeFirstAndEqualsInTurn) {
   StageBed bed;
-  StageBed::Asked& late = bed.stage(1, 9);
-  StageBed::Asked& soon = bed.stage(2, 1);
-  for (int i = 10; i < 40; ++i) bed.stage(i, 5);
-  int order = 0;
-  int late_at = -1;
-  int soon_at = -1;
-  for (; order < 1000 && !late.done; ++order) {
-    bed.turns(1);
-    if (soon.done && soon_at < 0) soon_at = order;
+  bed.serve_in_order();
+  for (int i = 0; i < 30; ++i) bed.stage(i, static_cast<uint8_t>(i % 3 == 0 ? 255 : i % 3 == 1 ? 70 : 5));
+  bed.turns(100);
+  std::vector<int> expected;
+  for (const int rest : {2, 1, 0}) {
+    for (int i = rest; i < 30; i += 3) expected.push_back(i);
   }
-  late_at = order;
-  EXPECT_GE(soon_at, 0);
-  EXPECT_LT(soon_at, late_at);
+  EXPECT_EQ(bed.ended(), expected);
+}
+
+// However many there are: a request's keys come in one call, behind tens of thousands of others.
+TEST(Stager, AnUrgentOneIsPutBeforeOthersWithoutALookAtThem) {
+  StageBed bed;
+  bed.serve_in_order();
+  StageBed::Asked* others[] = {&bed.stage(1, 9), &bed.stage(2, 9)};
+  for (StageBed::Asked* other : others) other->stage.priority = 0;
+  bed.stage(3, 5);
+  for (StageBed::Asked* other : others) other->stage.priority = 9;
+  bed.turns(100);
+  EXPECT_EQ(bed.ended(), (std::vector<int>{3, 1, 2}));
 }
 
 TEST(Stager, WhatIsWithdrawnIsNotRead) {
@@ -222,6 +247,192 @@ TEST(Stager, AStopEndsWhatIsLeft) {
   EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
 }
 
+// Takes the writes' share of memory and then, unless it is to be left, what is left for reads; what comes is given back at
+// once, in the turns after.
+class FullMemory {
+ public:
+  explicit FullMemory(StageBed& bed, bool reads_too = true) : bed_(bed) {
+    Status status;
+    for (int i = 0; status.ok(); ++i) {
+      status = bed.begin_put(puts_.emplace_back(), "new" + std::to_string(i), kGroupOpaque, kBlockBytes, false);
+    }
+    EXPECT_EQ(status, Status(Code::Throttled, kThrottledMemory));
+    if (!reads_too) return;
+    // The last ones of all: those before are staged where there is room.
+    for (status = {}; next_ > 0; --next_) {
+      status = begin_reads(next_ - 1, 1);
+      if (!status.ok()) break;
+    }
+    EXPECT_EQ(status, Code::Throttled);
+  }
+  Status begin_reads(const std::vector<std::string>& names) {
+    std::vector<Read*> window;
+    for (const std::string& name : names) {
+      Read& read = reads_.emplace_back();
+      read.key = bed_.key(name, kGroupOpaque);
+      read.component = wire::Component::of(kGroupOpaque, 0, 0);
+      read.owner = &bed_;
+      read.complete = [](Read& done) { static_cast<StageBed*>(done.owner)->store->unpin(done.resident); };
+      window.push_back(&read);
+    }
+    return bed_.store->begin_reads(window);
+  }
+  Status begin_reads(int first, int count) {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back(StageBed::name(first + i));
+    return begin_reads(names);
+  }
+  // Which nobody has in memory.
+  int absent() const { return next_ - 1; }
+
+ private:
+  StageBed& bed_;
+  std::deque<StoreBed::Put> puts_;
+  std::deque<Read> reads_;
+  int next_ = StageBed::kBlocks;
+};
+
+TEST(Stager, AGetThatFindsNoMemoryForAllOfItsBlocksUsesUpNone) {
+  StageBed bed(8 * MiB);
+  bed.staged(3);
+  StageBed::Asked& coming = bed.stage(4);
+  bed.store->turn();  // begins it
+  FullMemory full(bed);
+  EXPECT_EQ(full.begin_reads({bed.name(3), bed.name(4), bed.name(full.absent())}), Code::Throttled);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 2 * kBlockBytes);
+  for (int i = 0; i < 1000 && bed.store->gauges().memory_pinned_bytes > 2 * kBlockBytes; ++i) bed.turns(1);
+  EXPECT_TRUE(coming.done);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 2 * kBlockBytes);
+  EXPECT_EQ(bed.counters().staged_used, 0U);
+  EXPECT_EQ(bed.counters().staged_late, 0U);
+  const uint64_t reads = bed.device_reads();
+  for (const int number : {3, 4}) EXPECT_EQ(bed.get(bed.name(number), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.device_reads(), reads);
+  EXPECT_EQ(bed.counters().staged_used, 2U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+}
+
+TEST(Stager, WhoAsksForABlockThatIsOnItsWayHasItKeptForAsLong) {
+  for (const bool longest_first : {false, true}) {
+    StageBed bed;
+    StageBed::Asked& first = bed.stage(5, 0, false, longest_first ? 60 * kKeepUs : 1'000);
+    bed.store->turn();  // begins it
+    StageBed::Asked& second = bed.stage(5, 0, false, longest_first ? 1'000 : 60 * kKeepUs);
+    while (!first.done || !second.done) bed.turns(1);
+    EXPECT_EQ(second.stage.status, Code::Ok);
+    EXPECT_FALSE(first.stage.was_there);
+    EXPECT_FALSE(second.stage.was_there) << "it was on its way";
+    EXPECT_TRUE(bed.staged(5).stage.was_there);
+    bed.clock.us += 10 * kKeepUs;
+    bed.pump();
+    EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+    bed.clock.us += 50 * kKeepUs;
+    bed.pump();
+    EXPECT_EQ(bed.store->gauges().staged_bytes, 0U);
+    EXPECT_EQ(bed.counters().staged_unused, 1U);
+  }
+}
+
+TEST(Stager, AnEarlierEndOfTheSameBlockEndsNothing) {
+  StageBed bed;
+  bed.stage(5, 0, false, 60 * kKeepUs);
+  bed.turns(100);
+  bed.stage(5, 0, false, 1'000);
+  bed.turns(100);
+  bed.clock.us += 10 * kKeepUs;
+  bed.pump();
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+}
+
+TEST(Stager, WhoAsksForABlockThatIsOnItsWayNeedsNoRoomOfItsOwn) {
+  StageBed bed;
+  const int last = static_cast<int>(bed.store->gauges().memory_capacity_bytes / 4 / kBlockBytes) - 1;
+  for (int i = 0; i < last; ++i) bed.stage(i);
+  bed.turns(1000);
+  StageBed::Asked& first = bed.stage(last);
+  bed.store->turn();  // begins it: the last that there is room for
+  StageBed::Asked& second = bed.stage(last);
+  StageBed::Asked& another = bed.stage(last + 1);
+  bed.turns(1000);
+  EXPECT_EQ(first.stage.status, Code::Ok);
+  EXPECT_EQ(second.stage.status, Code::Ok);
+  EXPECT_EQ(another.stage.status, Code::Throttled);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, static_cast<uint64_t>(last + 1) * kBlockBytes);
+}
+
+TEST(Stager, WhoAsksAfterAGetForWhatIsStillOnItsWayHasItKept) {
+  StageBed bed;
+  bed.stage(5);
+  bed.store->turn();  // begins it
+  Read read;
+  read.key = bed.key(bed.name(5), kGroupOpaque);
+  read.component = wire::Component::of(kGroupOpaque, 0, 0);
+  read.owner = &bed;
+  read.complete = [](Read& done) { static_cast<StageBed*>(done.owner)->store->unpin(done.resident); };
+  Read* window[] = {&read};
+  ASSERT_EQ(bed.store->begin_reads(window), Code::Ok);
+  StageBed::Asked& again = bed.stage(5);
+  bed.store->turn();
+  while (!again.done) bed.turns(1);
+  EXPECT_EQ(bed.counters().staged_late, 1U);
+  EXPECT_EQ(bed.store->gauges().staged_bytes, kBlockBytes);
+  EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
+  EXPECT_EQ(bed.counters().staged_used, 1U);
+  EXPECT_EQ(bed.device_reads(), 1U);
+  EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+// How much is staged when everybody has asked for everything.
+uint64_t stage_all(StageBed& bed) {
+  for (int i = 0; i < StageBed::kBlocks; ++i) bed.stage(i);
+  bed.turns(1000);
+  return bed.store->gauges().staged_bytes;
+}
+
+TEST(Stager, ReadsFindRoomBesideAFullWriteBufferAndAllThatIsStaged) {
+  for (const double write_share : {0.1, 0.5, 0.9}) {
+    StageBed bed;
+    bed.options.write_share = write_share;
+    bed.reopen();
+    EXPECT_GT(stage_all(bed), 0U) << write_share;
+    FullMemory full(bed, false);
+    EXPECT_EQ(full.begin_reads(StageBed::kBlocks - 1, 1), Code::Ok) << write_share;
+    bed.turns(1000);
+  }
+}
+
+TEST(Stager, ALargestBlockFindsRoomBesideAFullWriteBufferAndAllThatIsStaged) {
+  for (const uint64_t spare : {32 * KiB, 512 * KiB}) {
+    StageBed bed(8 * MiB);
+    const uint32_t largest = bed.store->geometry().block_bytes_max;
+    ASSERT_EQ(bed.put("largest", kGroupOpaque, largest, true), Code::Ok);
+    const uint64_t rest = SlotPool::held_bytes(largest + format::trailer_bytes(wire::kPartsMax)) + spare;
+    bed.options.write_share = 1 - static_cast<double>(rest) / static_cast<double>(bed.store->gauges().memory_capacity_bytes);
+    bed.reopen();
+    if (spare < kBlockBytes) {
+      EXPECT_EQ(bed.staged(3).stage.status, Code::TooLarge) << "there never is room for it";
+    } else {
+      EXPECT_GT(stage_all(bed), 0U);
+    }
+    FullMemory full(bed, false);
+    EXPECT_EQ(full.begin_reads(std::vector<std::string>{"largest"}), Code::Ok);
+    bed.turns(1000);
+  }
+}
+
+TEST(Stager, AWindowOfReadsThatWhatIsStagedStandsInTheWayOfIsToBeCut) {
+  StageBed bed(8 * MiB);
+  const uint64_t staged = stage_all(bed);
+  FullMemory full(bed, false);
+  const uint64_t half = bed.store->gauges().memory_capacity_bytes / 2;
+  const auto fits = static_cast<int>((half - staged) / kBlockBytes);
+  const int first = StageBed::kBlocks - fits - 1;
+  EXPECT_EQ(full.begin_reads(first, fits + 1), Code::TooLarge);
+  EXPECT_EQ(full.begin_reads(first, fits), Code::Ok);
+  bed.turns(1000);
+}
+
 // What is read in time leaves nothing behind.
 TEST(Stager, ALongRunOfPrefetchesKeepsItsBooks) {
   StageBed bed;
@@ -233,6 +444,37 @@ TEST(Stager, ALongRunOfPrefetchesKeepsItsBooks) {
     EXPECT_EQ(bed.store->gauges().staged_bytes, 0U) << round;
     EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U) << round;
   }
+}
+
+TEST(StagedBlocks, HoweverManyComeToTheirEndOneTurnLetsGoOfSomeAndTheNextIsDueAtOnce) {
+  constexpr uint64_t kBlocks = 2500, kBytes = 4096, kAtOnceMax = 1024;
+  std::unique_ptr<Arena> arena;
+  ASSERT_TRUE(Arena::create(32 * MiB, false, &arena).ok());
+  SlotPool slots(*arena);
+  Memory memory(slots, 0, 0.5);
+  Counters counters;
+  StagedBlocks staged(memory, counters, 64 * KiB);
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    Extent* extent = memory.make({i, i}, kBytes, ExtentState::Reading);
+    ASSERT_NE(extent, nullptr);
+    memory.list(*extent, false);
+    memory.pin(*extent);
+    memory.set_state(*extent, ExtentState::Clean);
+    staged.reserve(kBytes);
+    staged.keep(*extent, 100);
+  }
+  uint64_t turns = 0;
+  for (uint64_t let_go = 0; let_go < kBlocks; ++turns) {
+    ASSERT_LE(staged.next_due_us(), 100U);
+    staged.turn(100);
+    EXPECT_LE(counters.staged_unused, let_go + kAtOnceMax);
+    ASSERT_GT(counters.staged_unused, let_go);
+    let_go = counters.staged_unused;
+    EXPECT_EQ(staged.next_due_us(), let_go < kBlocks ? 0 : UINT64_MAX) << "what is overdue is due now";
+  }
+  EXPECT_EQ(turns, 3U);
+  EXPECT_EQ(staged.bytes(), 0U);
+  EXPECT_EQ(memory.pinned_bytes(), 0U);
 }
 
 }  // namespace

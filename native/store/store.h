@@ -101,9 +101,9 @@ struct Read {
 struct Stage {
   IndexKey key;
   wire::Component component;
-  uint8_t priority = 0;                  // lower ones first
-  bool follow = false;                   // where there is no room for staged blocks: waits until earlier ones were read
-  uint64_t keep_us = 0;                  // how long it is kept for its first read, from when it is there
+  uint8_t priority = 0;  // lower ones first
+  bool follow = false;   // where there is no room for staged blocks: waits until earlier ones were read
+  uint64_t keep_us = 0;  // how long it is kept for its first read, from when it is there; of several the longest
   void (*done)(Stage& stage) = nullptr;  // never from inside stage()
   void* owner = nullptr;
   uint64_t tag = 0;
@@ -297,7 +297,9 @@ struct Options {
   // The index is sized once. 0: for blocks of 256 KiB on average, but never less than 16 MiB where smaller blocks would fill
   // that.
   uint64_t index_bytes = 0;
-  double write_share = 0.5;  // of the slots that writes may hold at once; reads always find the rest
+  // Of the slots, what writes may hold at once. The rest is for reads; of it what is staged takes half at most, and never the
+  // room for one largest block.
+  double write_share = 0.5;
   // Eviction (policy.h): what reclaim may write again, as a share of what users write and, when that leaves more, in bytes a
   // day of users' writes and its own together (0 = the share alone).
   std::string policy = "seg-adapt10";
@@ -386,7 +388,7 @@ class Store {
   // One for each, in order: memory is asked for ahead. `out` is as long as `sought`.
   virtual void find_many(std::span<const Sought> sought, std::span<Found> out) noexcept = 0;
   // A window of reads: takes memory for all of them or for none (Throttled: try again after on_memory; TooLarge: would never
-  // fit, cut the window). `complete` comes once for each, also for misses.
+  // fit, or not as long as blocks are staged: cut the window). `complete` comes once for each, also for misses.
   virtual Status begin_reads(std::span<Read* const> window) = 0;
   virtual void unpin(Resident* resident) noexcept = 0;
   // Takes it into a queue: turn() brings what is in it, a little at a time while others read. close() ends what is left with

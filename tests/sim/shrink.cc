@@ -18,7 +18,7 @@ History without(const History& history, FaultKind fault) {
   io::MemoryFaults& chances = calmer.profile.chances;
   switch (fault) {
     case FaultKind::Reorder: chances.shuffle = false; break;
-    case FaultKind::Delay: chances.delay_polls_max = 0; break;
+    case FaultKind::Delay: chances.delay_polls_max = chances.completion_polls_max = 0; break;
     case FaultKind::Stall: chances.stall_chance = 0; break;
     case FaultKind::ReadError: chances.read_error_chance = 0; break;
     case FaultKind::WriteError: chances.write_error_chance = 0; break;
@@ -28,10 +28,12 @@ History without(const History& history, FaultKind fault) {
     case FaultKind::MisdirectedRead: chances.misdirected_read_chance = 0; break;
     case FaultKind::MisdirectedWrite: chances.misdirected_write_chance = 0; break;
     case FaultKind::TornWrite: chances.torn_writes = false; break;
+    case FaultKind::DiscardError: chances.discard_error_chance = 0; break;
+    case FaultKind::LostCompletion: chances.lost_completion_chance = 0; break;
     default: break;
   }
   const bool by_operation = fault == FaultKind::WriteError || fault == FaultKind::FlushError || fault == FaultKind::NoSpace ||
-                            fault == FaultKind::Kill || fault == FaultKind::PowerCut;
+                            fault == FaultKind::Kill || fault == FaultKind::PowerCut || fault == FaultKind::BitRot;
   if (!by_operation) calmer.profile.faults &= ~bit_of(fault);
   return calmer;
 }
