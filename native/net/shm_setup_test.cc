@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,6 +27,26 @@ size_t open_descriptors() {
   ::closedir(folder);
   return count;
 }
+
+// While it exists, this process may have at most so many more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t more) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest_free = ::dup(0);
+    EXPECT_GE(lowest_free, 0);
+    ::close(lowest_free);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest_free) + more;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
 
 // What a client that takes things into its own hands gets.
 struct Received {
@@ -122,6 +143,26 @@ TEST_F(ShmSetup, AnAskOfAnotherVersionIsRefusedInWords) {
   const Fault fault = take_rings(far_, &none);
   EXPECT_EQ(fault.status.code(), Code::Unsupported);
   EXPECT_NE(fault.what.find("version 1"), std::string::npos) << fault.what;
+}
+
+TEST_F(ShmSetup, WhatDescriptorsDoNotSufficeForIsRefusedInWords) {
+  for (size_t more = 0;; ++more) {
+    ASSERT_LT(more, 20U);
+    sink_ = Recorder();
+    accept();
+    ASSERT_TRUE(ask_for_rings(far_).ok());
+    {
+      const FewDescriptors few(more);
+      turns();
+    }
+    const Fault fault = take_rings(far_, &far_rings_);
+    if (fault.ok()) break;
+    EXPECT_EQ(fault.status.code(), Code::Unsupported) << more;
+    EXPECT_NE(fault.what.find("LimitNOFILE"), std::string::npos) << more << ": " << fault.what;
+    EXPECT_EQ(sink_.closed, 1);
+    close_far();
+  }
+  far_ = -1;
 }
 
 TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
@@ -297,16 +338,19 @@ TEST_F(ShmSetup, AnIdleEndGivesBackTheRingThatItFills) {
 struct Offer {
   ShmAnswer answer{.memory_bytes = kRingControlBytes + 2 * kRing, .to_server_bytes = kRing, .to_client_bytes = kRing};
   uint64_t real_bytes = kRingControlBytes + 2 * kRing;
-  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // -1: of what is no memfd
   size_t descriptors = 3;
   size_t bytes = sizeof(ShmAnswer);
+  size_t descriptors_to_spare = 100;  // the client's
 };
 
 Fault offered(const Offer& offer) {
   const auto pair = unix_pair();
-  const int memory = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  EXPECT_EQ(::ftruncate(memory, static_cast<off_t>(offer.real_bytes)), 0);
-  EXPECT_EQ(::fcntl(memory, F_ADD_SEALS, offer.seals), 0);
+  const int memory = offer.seals < 0 ? ::dup(pair[1]) : ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (offer.seals >= 0) {
+    EXPECT_EQ(::ftruncate(memory, static_cast<off_t>(offer.real_bytes)), 0);
+    EXPECT_EQ(::fcntl(memory, F_ADD_SEALS, offer.seals), 0);
+  }
   std::array<int, 5> passed{memory, pair[1], pair[1], pair[1], pair[1]};
   iovec vector{const_cast<ShmAnswer*>(&offer.answer), offer.bytes};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(5 * sizeof(int))> control{};
@@ -324,7 +368,11 @@ Fault offered(const Offer& offer) {
   }
   EXPECT_EQ(::sendmsg(pair[1], &message, 0), static_cast<ssize_t>(offer.bytes));
   std::unique_ptr<Transport> rings;
-  Fault fault = take_rings(pair[0], &rings);
+  Fault fault;
+  {
+    const FewDescriptors few(offer.descriptors_to_spare);
+    fault = take_rings(pair[0], &rings);
+  }
   if (!rings) ::close(pair[0]);
   ::close(pair[1]);
   ::close(memory);
@@ -353,7 +401,12 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
   refused("power of two", [](Offer& o) { o.answer.to_client_bytes = 128U << 20; });
   refused("descriptors", [](Offer& o) { o.descriptors = 2; });
   refused("descriptors", [](Offer& o) { o.descriptors = 0; });
+  refused("descriptors", [](Offer& o) { o.descriptors = 4; });
   refused("descriptors", [](Offer& o) { o.descriptors = 5; });
+  for (const size_t more : {0U, 1U, 2U}) {
+    refused("ulimit -n", [more](Offer& o) { o.descriptors_to_spare = more; });
+  }
+  refused("no memfd", [](Offer& o) { o.seals = -1; });
   refused("version 9", [](Offer& o) { o.answer.version = 9; });
   refused("descriptors", [](Offer& o) { o.answer.zero = 1; });
   refused("no answer", [](Offer& o) { o.answer.magic[3] = '2'; });
