@@ -326,6 +326,7 @@ void RingGraveyard::on_timer(void* self) {
 Status ask_for_rings(int socket) noexcept {
   const ShmAsk ask;
   const ssize_t sent = ::send(socket, &ask, sizeof(ask), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) return {};  // take_rings() reads what it said before it closed
   if (sent < 0) return last_error();
   return sent == static_cast<ssize_t>(sizeof(ask)) ? Status() : Status(Code::IoError, -EMSGSIZE);
 }

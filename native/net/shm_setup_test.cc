@@ -165,6 +165,18 @@ TEST_F(ShmSetup, WhatDescriptorsDoNotSufficeForIsRefusedInWords) {
   far_ = -1;
 }
 
+// The daemon may have accepted, said why it will not serve, and closed, before the client has asked for anything.
+TEST_F(ShmSetup, WhoAsksTooLateHearsWhyItWasClosed) {
+  accept();
+  stream_->abort(Code::TooLarge, "connections_max=2 is reached");
+  turns();
+  EXPECT_TRUE(ask_for_rings(far_).ok());
+  std::unique_ptr<Transport> none;
+  const Fault fault = take_rings(far_, &none);
+  EXPECT_EQ(fault.status.code(), Code::Closed);
+  EXPECT_NE(fault.what.find("connections_max"), std::string::npos) << fault.what;
+}
+
 TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
   accept();
   ASSERT_TRUE(ask_for_rings(far_).ok());
