@@ -11,6 +11,7 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "base/prng.h"
@@ -253,11 +254,10 @@ class RunningServer final : public Server {
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    Fault no_thread;
     for (const auto& own : shards_) {
-      own->thread = std::thread([this, &own = *own] { run(own); });
-      std::string name = "halfstep-shard";
-      if (shards_.size() > 1) name = std::string("hs-shard-").append(std::to_string(own->number));  // 15 characters at most
-      pthread_setname_np(own->thread.native_handle(), name.c_str());
+      if (no_thread.ok()) no_thread = start_thread(*own);
+      if (!no_thread.ok()) own->opened.set_value(no_thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 
@@ -278,6 +278,20 @@ class RunningServer final : public Server {
     go.set_value(fault.ok());
     if (!fault.ok()) join();
     return fault;
+  }
+
+  Fault start_thread(Own& own) {
+    try {
+      own.thread = std::thread([this, &own] { run(own); });
+    } catch (const std::system_error& error) {
+      return {{Code::IoError, -error.code().value()},
+              "the thread of shard " + std::to_string(own.number) + ": " + errno_name(error.code().value()) +
+                  "; raise the limit of processes (ulimit -u, TasksMax=) or of memory"};
+    }
+    std::string name = "halfstep-shard";
+    if (shards_.size() > 1) name = std::string("hs-shard-").append(std::to_string(own.number));  // 15 characters at most
+    pthread_setname_np(own.thread.native_handle(), name.c_str());
+    return {};
   }
 
   void join() {

@@ -1,9 +1,14 @@
 // A server whose store has several shards, by real sockets and threads: who serves what, and what all of them know.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "net/socket.h"
@@ -215,6 +220,33 @@ TEST_F(ShardsTest, AStartThatFailsForOneLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(config_.store_path));
   EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
   config_.store.policy = "seg-adapt10";
+  start();
+}
+
+TEST_F(ShardsTest, AThreadThatCannotBeHadIsAFaultAndLeavesNothing) {
+  // Room in this process for one stack of this size.
+  constexpr uint64_t kStackBytes = 4096 * MiB;
+  uint64_t mapped_pages = 0;
+  std::ifstream("/proc/self/statm") >> mapped_pages;
+  rlimit memory_before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &memory_before), 0);
+  pthread_attr_t before;
+  pthread_attr_t large;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(::pthread_attr_init(&large), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&large, kStackBytes), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&large), 0);
+  rlimit memory = memory_before;
+  memory.rlim_cur = mapped_pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + kStackBytes * 3 / 2;
+  EXPECT_EQ(::setrlimit(RLIMIT_AS, &memory), 0);
+  const std::string why = refusal();
+  EXPECT_EQ(::setrlimit(RLIMIT_AS, &memory_before), 0);
+  EXPECT_EQ(::pthread_setattr_default_np(&before), 0);
+  EXPECT_NE(why.find("thread of shard 1"), std::string::npos) << why;
+  sigset_t blocked;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &blocked), 0);
+  EXPECT_EQ(::sigismember(&blocked, SIGINT), 0);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
   start();
 }
 
