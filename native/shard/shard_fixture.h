@@ -168,7 +168,7 @@ class ShardFixture : public ::testing::Test {
       *out = std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{device_.get()});
       return Fault();
     };
-    setup.open_store = [this](io::Engine&, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+    setup.open_store = [this](io::Engine&, SlotPool& slots, const std::function<void()>&, std::unique_ptr<store::Store>* out) {
       auto fake = std::make_unique<FakeStore>(slots);
       fake_ = fake.get();
       *out = std::move(fake);
