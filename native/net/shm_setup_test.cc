@@ -53,6 +53,7 @@ struct Received {
   ShmAnswer answer;
   ssize_t bytes = 0;
   std::vector<int> descriptors;
+  RingMemory memory;
   ~Received() {
     for (const int descriptor : descriptors) ::close(descriptor);
   }
@@ -89,6 +90,16 @@ class ShmSetup : public StreamFixture {
     const Fault fault = take_rings(far_, &far_rings_);
     ASSERT_TRUE(fault.ok()) << fault.what;
     far_ = -1;
+  }
+  // A client that asks, and does with what it gets what it likes.
+  void accept_raw(Received* got) {
+    accept();
+    ASSERT_TRUE(ask_for_rings(far_).ok());
+    turns();
+    receive_raw(far_, got);
+    ASSERT_EQ(got->bytes, static_cast<ssize_t>(sizeof(ShmAnswer)));
+    ASSERT_EQ(got->descriptors.size(), 3U);
+    ASSERT_TRUE(RingMemory::map(got->descriptors[0], got->answer, &got->memory).ok());
   }
 };
 
@@ -178,13 +189,8 @@ TEST_F(ShmSetup, WhoAsksTooLateHearsWhyItWasClosed) {
 }
 
 TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
-  accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
-  turns();
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.bytes, static_cast<ssize_t>(sizeof(ShmAnswer)));
-  ASSERT_EQ(got.descriptors.size(), 3U);
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
   EXPECT_NE(::ftruncate(got.descriptors[0], 4096), 0);
   EXPECT_NE(::ftruncate(got.descriptors[0], 64 << 20), 0);
   EXPECT_NE(::fcntl(got.descriptors[0], F_ADD_SEALS, F_SEAL_WRITE), 0);
@@ -192,14 +198,9 @@ TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
 
 // Flags are shared by all who have a descriptor: one that blocks when the server writes to it would stop the server.
 TEST_F(ShmSetup, AClientCannotMakeTheServerWait) {
-  accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
-  turns();
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.descriptors.size(), 3U);
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+  RingMemory& memory = got.memory;
   const uint64_t most = UINT64_MAX - 1;
   for (const size_t i : {size_t{1}, size_t{2}}) {
     (void)!::write(got.descriptors[i], &most, sizeof(most));
@@ -217,14 +218,9 @@ TEST_F(ShmSetup, AClientThatScribblesIsClosedAndNothingElse) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng prng(seed);
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns(1);
     Received got;
-    receive_raw(far_, &got);
-    ASSERT_EQ(got.descriptors.size(), 3U);
-    RingMemory memory;
-    ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+    ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+    RingMemory& memory = got.memory;
     for (int round = 0; round < 20 && sink_.closed == 0; ++round) {
       stream_->send_chunk(frame(Opcode::Chunk, 1, {}, 100), {}, nullptr, nullptr, 0);
       prng.fill(prng.chance(0.5) ? memory.to_server_data() : memory.to_client_data());
@@ -261,14 +257,9 @@ size_t resident_bytes(int memory) {
 TEST_F(ShmSetup, PagesAreGivenBackWhenTheConnectionEndsThoughTheClientKeepsTheMemory) {
   for (const bool client_first : {true, false}) {
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns();
     Received got;
-    receive_raw(far_, &got);
-    ASSERT_EQ(got.descriptors.size(), 3U);
-    RingMemory memory;
-    ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+    ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+    RingMemory& memory = got.memory;
     std::fill(memory.to_server_data().begin(), memory.to_server_data().end(), std::byte{1});
     std::fill(memory.to_client_data().begin(), memory.to_client_data().end(), std::byte{1});
     EXPECT_GE(resident_bytes(got.descriptors[0]), 2 * kRing);
@@ -289,12 +280,8 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
   const size_t count = 70;  // more than are kept
   for (size_t i = 0; i < count; ++i) {
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns(1);
     clients.push_back(std::make_unique<Received>());
-    receive_raw(far_, clients.back().get());
-    ASSERT_EQ(clients.back()->descriptors.size(), 3U);
+    ASSERT_NO_FATAL_FAILURE(accept_raw(clients.back().get()));
     stream_->abort(Code::Invalid, "last words");
     ASSERT_TRUE(turn_until([this] { return sink_.closed != 0; }));
     stream_.reset();
@@ -302,9 +289,7 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
   }
   EXPECT_EQ(resident_bytes(clients.front()->descriptors[0]), 0U) << "the oldest gave way";
   Received& last = *clients.back();
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(last.descriptors[0], last.answer, &memory).ok());
-  RingReader reader(memory.to_client(), memory.to_client_data(), -1);
+  RingReader reader(last.memory.to_client(), last.memory.to_client_data(), -1);
   Octets words(1000);
   const iovec vector{words.data(), words.size()};
   const ssize_t got = reader.read(&vector, 1);
@@ -316,14 +301,9 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
 }
 
 TEST_F(ShmSetup, AnIdleEndGivesBackTheRingThatItFills) {
-  accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
-  turns();
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.descriptors.size(), 3U);
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+  RingMemory& memory = got.memory;
   RingReader reader(memory.to_client(), memory.to_client_data(), -1);
   const int kept = got.descriptors[0];
   const Octets payload = random_octets(32 * KiB, 1);
