@@ -16,6 +16,7 @@
 #include "io/memory_engine.h"
 #include "net/socket.h"
 #include "shard/fake_store.h"
+#include "shard/metrics_fixture.h"
 #include "shard/raw_client.h"
 #include "shard/shard.h"
 
@@ -119,12 +120,7 @@ class ShardFixture : public ::testing::Test {
   double metric(const std::string& name) {
     Metrics metrics;
     on_shard([&] { shard_->collect(&metrics); });
-    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1;
+    return value_of(metrics, name);
   }
   // Nothing of any request is left: no slot, no pin, no credit.
   void expect_nothing_held() {

@@ -6,15 +6,13 @@
 
 #include <atomic>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
 #include "net/socket.h"
-#include "shard/metrics.h"
 #include "shard/raw_client.h"
-#include "shard/server.h"
+#include "shard/server_fixture.h"
 
 namespace halfstep::shard {
 namespace {
@@ -23,34 +21,14 @@ constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr uint32_t kShards = 3;
 constexpr uint32_t kBlockBytes = 4096;
 
-class ShardsTest : public ::testing::Test {
+class ShardsTest : public ServerFixture {
  protected:
   void SetUp() override {
-    char directory[] = "/tmp/halfstep-shards-XXXXXX";
-    ASSERT_NE(mkdtemp(directory), nullptr);
-    directory_ = directory;
-    config_.store_path = directory_ + "/store.hs";
+    ServerFixture::SetUp();
     config_.store_bytes = 420 * MiB;
     config_.shards = kShards;
     config_.arena_bytes = kShards * 16 * MiB;
-    config_.huge_pages = false;
-    config_.connection_credit_bytes = 4 * MiB;
-    config_.listen = {"unix:" + directory_ + "/s", "127.0.0.1:0"};
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-  void start() {
-    server_.reset();
-    const Fault fault = Server::start(config_, &server_);
-    ASSERT_TRUE(fault.ok()) << fault.what;
-  }
-  std::string refusal() {
-    std::unique_ptr<Server> server;
-    const Fault fault = Server::start(config_, &server);
-    EXPECT_FALSE(fault.ok());
-    return fault.what;
+    config_.listen.push_back("127.0.0.1:0");
   }
   std::string socket(uint32_t shard) const {
     return directory_ + "/s" + (shard == 0 ? std::string() : std::string(1, '.').append(std::to_string(shard)));
@@ -93,19 +71,6 @@ class ShardsTest : public ::testing::Test {
     if (!client.send(out)) return {};
     return client.finish(id).whole.value_or(AnswerReason());
   }
-  double metric(const std::string& name) const {
-    const Metrics metrics = server_->metrics();
-    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1;
-  }
-
-  Config config_;
-  std::string directory_;
-  std::unique_ptr<Server> server_;
 };
 
 TEST_F(ShardsTest, EachServesItsOwnKeysAndSendsOthersAway) {
@@ -285,14 +250,7 @@ TEST(AddShard, SumsWhatIsMuchAndTakesTheWorstOfWhatIsLong) {
   Metrics total;
   add_shard(one, &total);
   add_shard(two, &total);
-  const auto value = [&](const std::string& name) {
-    for (const auto* samples : {&total.counters, &total.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1.0;
-  };
+  const auto value = [&total](const std::string& name) { return value_of(total, name); };
   EXPECT_EQ(value("a_total{of=\"x\"}"), 1);
   EXPECT_EQ(value("a_total{of=\"y\"}"), 12);
   EXPECT_EQ(value("a_total{of=\"z\"}"), 3);
