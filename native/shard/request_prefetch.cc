@@ -6,6 +6,7 @@
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/request_keys.h"
+#include "shard/section_items.h"
 #include "shard/shard.h"
 
 namespace halfstep::shard {
@@ -68,13 +69,11 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
     const uint32_t scope = connection.handles()[section.head.layout].scope;
-    wire::KeyCursor keys(section.keys);
-    ConstBytes key;
-    while (keys.next(&key)) {
-      for (uint32_t c = 0; c < section.head.component_count; ++c) {
+    for_items(shard().store(), scope, section, [&](auto names, auto index_keys) {
+      for (size_t i = 0; i < names.size(); ++i) {
         store::Stage& stage = stages_[number];
-        stage.component = {section.head.first_component + c};
-        stage.key = shard().store().key_of({scope, stage.component, key});
+        stage.component = names[i].component;
+        stage.key = index_keys[i];
         stage.priority = view.batch.priority;
         stage.follow = (view.batch.flags & wire::kBatchFollow) != 0;
         stage.keep_us = keep_ms * 1000;
@@ -83,7 +82,8 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
         stage.tag = number++;
         shard().store().stage(stage);
       }
-    }
+      return true;
+    });
   }
 }
 
