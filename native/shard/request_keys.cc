@@ -267,27 +267,9 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
 
 void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
   wire::RequestView& view = connection.shard().request_view();
-  const Status parsed = wire::parse_request(opcode, body, &view);
-  admit(connection, opcode, id, view.batch.deadline_us, view.batch.priority);
-  if (!parsed.ok()) {
-    answer_unparsed(connection, opcode, id, parsed, body);
-    finish();
-    return;
-  }
-  if (!check_names(connection, opcode, id, view)) {
-    finish();
-    return;
-  }
-  section_items_.clear();
-  uint32_t items = 0;
-  for (uint32_t s = 0; s < view.section_count; ++s) {
-    section_items_.push_back(view.sections[s].item_count());
-    items += view.sections[s].item_count();
-  }
-  const bool all = items == 0;
-  if (all) items = 1;
+  if (!admit_parsed(connection, opcode, id, body, &view, 0)) return;
+  const uint32_t items = answers_.open(view);
   lease_until_us_ = lease_until_us(shard(), view.until.hold_ms);
-  answers_.assign(items, {});
   changes_.assign(items, {});  // they stay where they are until the last is done
   for (uint32_t number = 0; number < items; ++number) {
     store::Change& change = changes_[number];
@@ -298,7 +280,7 @@ void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, Co
   }
   open_ = items;
   retain(items + 1);
-  if (all) shard().store().release_all(changes_[0]);
+  if (view.section_count == 0) shard().store().release_all(changes_[0]);
   uint32_t number = 0;
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
@@ -342,9 +324,7 @@ void ChangeRequest::on_changed(store::Change& change) {
 }
 
 void ChangeRequest::end(AnswerReason with) {
-  for (AnswerReason& status : answers_) {
-    if (status.answer == Answer::Pending) status = with;
-  }
+  answers_.fill(with);
   Reply reply(*connection(), id());
   if (opcode() == Opcode::Release) {  // holds that were not there are no failure: what is told is the first real one
     const auto failed = std::find_if(answers_.begin(), answers_.end(), [](AnswerReason a) { return a.answer != Answer::Ok; });
@@ -352,15 +332,7 @@ void ChangeRequest::end(AnswerReason with) {
     shard().counts().answer(Opcode::Release, status);
     reply.whole(status);
   } else {
-    uint32_t number = 0;
-    for (uint32_t s = 0; s < section_items_.size(); ++s) {
-      wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
-      for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
-        shard().counts().answer(opcode(), answers_[number]);
-        statuses.add(i, answers_[number]);
-      }
-      statuses.close();
-    }
+    answers_.write(reply, shard().counts(), opcode());
   }
   reply.send();
   finish();
