@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <new>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -142,6 +148,90 @@ TEST_F(ShmRing, TwoThreadsLoseNoBellAndNoByte) {
   }
   producer.join();
   EXPECT_TRUE(got == sent);
+}
+
+// The moment between a side's look at the ring and its word that it waits: that word is on a page which cannot be written to
+// at first, and while the side stands at the fault the other one takes its step. Nobody rings for it, as nobody waits yet.
+class ShmRingMoment : public testing::Test {
+ protected:
+  static constexpr size_t kSize = 4096;
+
+  void SetUp() override {
+    page_bytes_ = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+    void* mapped = ::mmap(nullptr, 2 * page_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(mapped);
+    late_page_ = memory_ + page_bytes_;
+    auto* control = new (late_page_ - offsetof(RingControl, reader_waits)) RingControl{};
+    bell_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    writer_ = std::make_unique<RingWriter>(*control, data_, bell_);
+    reader_ = std::make_unique<RingReader>(*control, data_, bell_);
+    struct sigaction action {};
+    action.sa_sigaction = &ShmRingMoment::on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    ASSERT_EQ(::sigaction(SIGSEGV, &action, &before_), 0);
+    ASSERT_EQ(::mprotect(late_page_, page_bytes_, PROT_READ), 0);
+  }
+  void TearDown() override {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    step_ = nullptr;
+    ::munmap(memory_, 2 * page_bytes_);
+    ::close(bell_);
+  }
+  bool rung() const {
+    uint64_t count = 0;
+    return ::read(bell_, &count, sizeof(count)) == sizeof(count);
+  }
+
+  static inline std::function<void()> step_;
+  Octets data_ = Octets(kSize);
+  std::unique_ptr<RingWriter> writer_;
+  std::unique_ptr<RingReader> reader_;
+
+ private:
+  static void on_fault(int, siginfo_t* at, void*) {
+    const auto* address = static_cast<const std::byte*>(at->si_addr);
+    if (step_ == nullptr || address < late_page_ || address >= late_page_ + page_bytes_) {
+      ::signal(SIGSEGV, SIG_DFL);  // another fault: it comes again, and ends the test
+      return;
+    }
+    ::mprotect(late_page_, page_bytes_, PROT_READ | PROT_WRITE);
+    std::exchange(step_, nullptr)();
+  }
+
+  static inline size_t page_bytes_ = 0;
+  static inline std::byte* late_page_ = nullptr;
+  std::byte* memory_ = nullptr;
+  int bell_ = -1;
+  struct sigaction before_ {};
+};
+
+TEST_F(ShmRingMoment, AWriterSeesRoomThatCameBeforeItSaidThatItWaits) {
+  const Octets sent = random_octets(kSize + 10, 1);
+  Octets got(kSize);
+  step_ = [&] {
+    const iovec all{got.data(), got.size()};
+    EXPECT_EQ(reader_->read(&all, 1), static_cast<ssize_t>(kSize));
+  };
+  const iovec more{const_cast<std::byte*>(sent.data()), sent.size()};
+  EXPECT_EQ(writer_->write(&more, 1), static_cast<ssize_t>(sent.size()));
+  EXPECT_EQ(step_, nullptr) << "the moment never came";
+  EXPECT_FALSE(rung());
+  EXPECT_TRUE(std::equal(got.begin(), got.end(), sent.begin()));
+}
+
+TEST_F(ShmRingMoment, AReaderSeesBytesThatCameBeforeItSaidThatItWaits) {
+  const Octets sent = random_octets(10, 2);
+  step_ = [&] {
+    const iovec all{const_cast<std::byte*>(sent.data()), sent.size()};
+    EXPECT_EQ(writer_->write(&all, 1), static_cast<ssize_t>(sent.size()));
+  };
+  Octets got(sent.size());
+  const iovec into{got.data(), got.size()};
+  EXPECT_EQ(reader_->read(&into, 1), static_cast<ssize_t>(got.size()));
+  EXPECT_EQ(step_, nullptr) << "the moment never came";
+  EXPECT_FALSE(rung());
+  EXPECT_EQ(got, sent);
 }
 
 TEST_F(ShmRing, AReaderBelievesNoImpossibleTail) {

@@ -65,25 +65,27 @@ class Descriptors {
 // What the server has of a connection's rings, and what it passes on.
 struct Made {
   RingMemory memory;
+  int socket = -1;        // the connection's, once more
   int own_bell = -1;      // an eventfd that the server writes to: nobody else has it
   int client_rings = -1;  // an eventfd that the client writes to, which the server only polls
   Made() = default;
   Made(const Made&) = delete;
   Made& operator=(const Made&) = delete;
   ~Made() {
-    if (own_bell >= 0) ::close(own_bell);
-    if (client_rings >= 0) ::close(client_rings);
+    for (const int descriptor : {socket, own_bell, client_rings}) {
+      if (descriptor >= 0) ::close(descriptor);
+    }
   }
 };
 
-Status make_rings(const RingSizes& sizes, Made* made, Descriptors* passed) {
+Status make_rings(int socket, const RingSizes& sizes, Made* made, Descriptors* passed) {
   Status status = RingMemory::create(sizes.to_server_bytes, sizes.to_client_bytes, &made->memory, &(*passed)[0]);
   if (!status.ok()) return status;
-  made->client_rings = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  made->own_bell = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  (*passed)[1] = ::fcntl(made->client_rings, F_DUPFD_CLOEXEC, 0);
-  (*passed)[2] = ::epoll_create1(EPOLL_CLOEXEC);
-  if (made->client_rings < 0 || made->own_bell < 0 || (*passed)[1] < 0 || (*passed)[2] < 0) return last_error();
+  if ((made->socket = ::fcntl(socket, F_DUPFD_CLOEXEC, 0)) < 0) return last_error();
+  if ((made->client_rings = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0) return last_error();
+  if ((made->own_bell = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) < 0) return last_error();
+  if (((*passed)[1] = ::fcntl(made->client_rings, F_DUPFD_CLOEXEC, 0)) < 0) return last_error();
+  if (((*passed)[2] = ::epoll_create1(EPOLL_CLOEXEC)) < 0) return last_error();
   epoll_event event{};
   event.events = EPOLLIN;
   if (::epoll_ctl((*passed)[2], EPOLL_CTL_ADD, made->own_bell, &event) != 0) return last_error();
@@ -111,8 +113,15 @@ Status send_answer(int socket, const ShmAnswer& answer, const int* descriptors) 
   return sent == static_cast<ssize_t>(sizeof(answer)) ? Status() : Status(Code::IoError, -EMSGSIZE);
 }
 
-// Every descriptor that came is held, or closed: also those that nobody asked for.
-ssize_t receive_answer(int socket, ShmAnswer* answer, Descriptors* held, size_t* count) noexcept {
+// What came with an answer.
+struct Passed {
+  Descriptors held;
+  size_t count = 0;
+  bool truncated = false;  // there was no room for all, in this process or in the call's buffer
+};
+
+// Every descriptor that came is counted, and held or closed: also those that nobody asked for.
+ssize_t receive_answer(int socket, ShmAnswer* answer, Passed* passed) noexcept {
   iovec vector{answer, sizeof(*answer)};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptors * sizeof(int))> control{};
   msghdr message{};
@@ -122,21 +131,21 @@ ssize_t receive_answer(int socket, ShmAnswer* answer, Descriptors* held, size_t*
   message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return -errno;
-  *count = 0;
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
     if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
     const size_t here = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < here; ++i) {
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(head) + i * sizeof(int), sizeof(int));
-      if (*count < kDescriptors) {
-        (*held)[(*count)++] = descriptor;
+      if (passed->count < kDescriptors) {
+        passed->held[passed->count] = descriptor;
       } else {
         ::close(descriptor);
       }
+      ++passed->count;
     }
   }
-  if ((message.msg_flags & MSG_CTRUNC) != 0) *count = 0;
+  passed->truncated = (message.msg_flags & MSG_CTRUNC) != 0;
   return got;
 }
 
@@ -195,33 +204,26 @@ class AcceptedTransport final : public Transport {
     ShmAsk ask;
     std::memcpy(&ask, first_.data(), sizeof(ask));
     first_at_ = first_bytes_;
-    const int socket = inner_->descriptor();
-    ShmAnswer answer;
     if (ask.zero != 0 || ask.version_min > kShmVersion || ask.version_max < kShmVersion) {
-      answer.version = 0;
-      answer.refusal = ShmRefusal::Version;
-      (void)send_answer(socket, answer, nullptr);
+      refuse(ShmRefusal::Version);
       return {Code::Unsupported, -EPROTO};
     }
     Made made;
     Descriptors passed;
-    if (Status status = make_rings(sizes_, &made, &passed); !status.ok()) {
-      answer.version = 0;
-      answer.refusal = ShmRefusal::Resources;
-      (void)send_answer(socket, answer, nullptr);
+    if (Status status = make_rings(inner_->descriptor(), sizes_, &made, &passed); !status.ok()) {
+      refuse(ShmRefusal::Resources);
       return status;
     }
-    answer.memory_bytes = made.memory.bytes();
-    answer.to_server_bytes = sizes_.to_server_bytes;
-    answer.to_client_bytes = sizes_.to_client_bytes;
-    const int own = ::fcntl(socket, F_DUPFD_CLOEXEC, 0);
-    if (own < 0) return last_error();
+    const ShmAnswer answer{.memory_bytes = made.memory.bytes(),
+                           .to_server_bytes = sizes_.to_server_bytes,
+                           .to_client_bytes = sizes_.to_client_bytes};
     inner_->stop();
-    inner_ = server_rings(std::move(made.memory), own, std::exchange(made.own_bell, -1), std::exchange(made.client_rings, -1),
-                          graveyard_);
+    inner_ = server_rings(std::move(made.memory), std::exchange(made.socket, -1), std::exchange(made.own_bell, -1),
+                          std::exchange(made.client_rings, -1), graveyard_);
     if (Status status = inner_->start(*loop_, watch_); !status.ok()) return status;
     return send_answer(inner_->descriptor(), answer, passed.data());
   }
+  void refuse(ShmRefusal why) noexcept { (void)send_answer(inner_->descriptor(), {.version = 0, .refusal = why}, nullptr); }
 
   const RingSizes sizes_;
   RingGraveyard& graveyard_;
@@ -324,15 +326,15 @@ void RingGraveyard::on_timer(void* self) {
 Status ask_for_rings(int socket) noexcept {
   const ShmAsk ask;
   const ssize_t sent = ::send(socket, &ask, sizeof(ask), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) return {};  // take_rings() reads what it said before it closed
   if (sent < 0) return last_error();
   return sent == static_cast<ssize_t>(sizeof(ask)) ? Status() : Status(Code::IoError, -EMSGSIZE);
 }
 
 Fault take_rings(int socket, std::unique_ptr<Transport>* out) {
   ShmAnswer answer;
-  Descriptors held;
-  size_t count = 0;
-  const ssize_t got = receive_answer(socket, &answer, &held, &count);
+  Passed passed;
+  const ssize_t got = receive_answer(socket, &answer, &passed);
   if (got < 0) return {{Code::Closed, static_cast<int>(got)}, "shared memory: " + errno_name(static_cast<int>(got))};
   if (got == 0) return {Code::Closed, "shared memory: the daemon closed the connection"};
   if (got >= 4 && std::memcmp(&answer, "HSW1", 4) == 0) {  // an Abort
@@ -350,13 +352,18 @@ Fault take_rings(int socket, std::unique_ptr<Transport>* out) {
             version ? "shared memory: the daemon does not speak version 1 of it; use clients and a daemon of one release"
                     : "shared memory: the daemon is out of descriptors or memory; raise its LimitNOFILE or lower --shm-ring"};
   }
-  if (answer.version != kShmVersion || answer.refusal != ShmRefusal::None || answer.zero != 0 || count != kDescriptors) {
+  if (passed.truncated && passed.count < kDescriptors) {
+    return {{Code::IoError, -EMFILE},
+            "shared memory: this process has room for " + std::to_string(passed.count) +
+                " more descriptors, of 3; raise its limit of open files (ulimit -n)"};
+  }
+  if (answer.version != kShmVersion || answer.refusal != ShmRefusal::None || answer.zero != 0 || passed.count != kDescriptors) {
     return {Status(Code::Invalid, -EPROTO), "shared memory: version " + std::to_string(answer.version) + " with " +
-                                                std::to_string(count) + " descriptors; version 1 has 3"};
+                                                std::to_string(passed.count) + " descriptors; version 1 has 3"};
   }
   RingMemory memory;
-  if (Fault fault = RingMemory::map(held[0], answer, &memory); !fault.ok()) return fault;
-  *out = client_rings(std::move(memory), socket, held.take(1), held.take(2));
+  if (Fault fault = RingMemory::map(passed.held[0], answer, &memory); !fault.ok()) return fault;
+  *out = client_rings(std::move(memory), socket, passed.held.take(1), passed.held.take(2));
   return {};
 }
 

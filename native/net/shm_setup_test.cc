@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -27,11 +28,32 @@ size_t open_descriptors() {
   return count;
 }
 
+// While it exists, this process may have at most so many more descriptors.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t more) {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const int lowest_free = ::dup(0);
+    EXPECT_GE(lowest_free, 0);
+    ::close(lowest_free);
+    rlimit few = before_;
+    few.rlim_cur = static_cast<rlim_t>(lowest_free) + more;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  FewDescriptors(const FewDescriptors&) = delete;
+  FewDescriptors& operator=(const FewDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
 // What a client that takes things into its own hands gets.
 struct Received {
   ShmAnswer answer;
   ssize_t bytes = 0;
   std::vector<int> descriptors;
+  RingMemory memory;
   ~Received() {
     for (const int descriptor : descriptors) ::close(descriptor);
   }
@@ -68,6 +90,16 @@ class ShmSetup : public StreamFixture {
     const Fault fault = take_rings(far_, &far_rings_);
     ASSERT_TRUE(fault.ok()) << fault.what;
     far_ = -1;
+  }
+  // A client that asks, and does with what it gets what it likes.
+  void accept_raw(Received* got) {
+    accept();
+    ASSERT_TRUE(ask_for_rings(far_).ok());
+    turns();
+    receive_raw(far_, got);
+    ASSERT_EQ(got->bytes, static_cast<ssize_t>(sizeof(ShmAnswer)));
+    ASSERT_EQ(got->descriptors.size(), 3U);
+    ASSERT_TRUE(RingMemory::map(got->descriptors[0], got->answer, &got->memory).ok());
   }
 };
 
@@ -124,14 +156,41 @@ TEST_F(ShmSetup, AnAskOfAnotherVersionIsRefusedInWords) {
   EXPECT_NE(fault.what.find("version 1"), std::string::npos) << fault.what;
 }
 
-TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
+TEST_F(ShmSetup, WhatDescriptorsDoNotSufficeForIsRefusedInWords) {
+  for (size_t more = 0;; ++more) {
+    ASSERT_LT(more, 20U);
+    sink_ = Recorder();
+    accept();
+    ASSERT_TRUE(ask_for_rings(far_).ok());
+    {
+      const FewDescriptors few(more);
+      turns();
+    }
+    const Fault fault = take_rings(far_, &far_rings_);
+    if (fault.ok()) break;
+    EXPECT_EQ(fault.status.code(), Code::Unsupported) << more;
+    EXPECT_NE(fault.what.find("LimitNOFILE"), std::string::npos) << more << ": " << fault.what;
+    EXPECT_EQ(sink_.closed, 1);
+    close_far();
+  }
+  far_ = -1;
+}
+
+// The daemon may have accepted, said why it will not serve, and closed, before the client has asked for anything.
+TEST_F(ShmSetup, WhoAsksTooLateHearsWhyItWasClosed) {
   accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
+  stream_->abort(Code::TooLarge, "connections_max=2 is reached");
   turns();
+  EXPECT_TRUE(ask_for_rings(far_).ok());
+  std::unique_ptr<Transport> none;
+  const Fault fault = take_rings(far_, &none);
+  EXPECT_EQ(fault.status.code(), Code::Closed);
+  EXPECT_NE(fault.what.find("connections_max"), std::string::npos) << fault.what;
+}
+
+TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.bytes, static_cast<ssize_t>(sizeof(ShmAnswer)));
-  ASSERT_EQ(got.descriptors.size(), 3U);
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
   EXPECT_NE(::ftruncate(got.descriptors[0], 4096), 0);
   EXPECT_NE(::ftruncate(got.descriptors[0], 64 << 20), 0);
   EXPECT_NE(::fcntl(got.descriptors[0], F_ADD_SEALS, F_SEAL_WRITE), 0);
@@ -139,14 +198,9 @@ TEST_F(ShmSetup, TheMemoryIsSealedAndCannotBeTruncated) {
 
 // Flags are shared by all who have a descriptor: one that blocks when the server writes to it would stop the server.
 TEST_F(ShmSetup, AClientCannotMakeTheServerWait) {
-  accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
-  turns();
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.descriptors.size(), 3U);
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+  RingMemory& memory = got.memory;
   const uint64_t most = UINT64_MAX - 1;
   for (const size_t i : {size_t{1}, size_t{2}}) {
     (void)!::write(got.descriptors[i], &most, sizeof(most));
@@ -164,14 +218,9 @@ TEST_F(ShmSetup, AClientThatScribblesIsClosedAndNothingElse) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Prng prng(seed);
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns(1);
     Received got;
-    receive_raw(far_, &got);
-    ASSERT_EQ(got.descriptors.size(), 3U);
-    RingMemory memory;
-    ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+    ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+    RingMemory& memory = got.memory;
     for (int round = 0; round < 20 && sink_.closed == 0; ++round) {
       stream_->send_chunk(frame(Opcode::Chunk, 1, {}, 100), {}, nullptr, nullptr, 0);
       prng.fill(prng.chance(0.5) ? memory.to_server_data() : memory.to_client_data());
@@ -208,14 +257,9 @@ size_t resident_bytes(int memory) {
 TEST_F(ShmSetup, PagesAreGivenBackWhenTheConnectionEndsThoughTheClientKeepsTheMemory) {
   for (const bool client_first : {true, false}) {
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns();
     Received got;
-    receive_raw(far_, &got);
-    ASSERT_EQ(got.descriptors.size(), 3U);
-    RingMemory memory;
-    ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+    ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+    RingMemory& memory = got.memory;
     std::fill(memory.to_server_data().begin(), memory.to_server_data().end(), std::byte{1});
     std::fill(memory.to_client_data().begin(), memory.to_client_data().end(), std::byte{1});
     EXPECT_GE(resident_bytes(got.descriptors[0]), 2 * kRing);
@@ -236,12 +280,8 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
   const size_t count = 70;  // more than are kept
   for (size_t i = 0; i < count; ++i) {
     sink_ = Recorder();
-    accept();
-    ASSERT_TRUE(ask_for_rings(far_).ok());
-    turns(1);
     clients.push_back(std::make_unique<Received>());
-    receive_raw(far_, clients.back().get());
-    ASSERT_EQ(clients.back()->descriptors.size(), 3U);
+    ASSERT_NO_FATAL_FAILURE(accept_raw(clients.back().get()));
     stream_->abort(Code::Invalid, "last words");
     ASSERT_TRUE(turn_until([this] { return sink_.closed != 0; }));
     stream_.reset();
@@ -249,9 +289,7 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
   }
   EXPECT_EQ(resident_bytes(clients.front()->descriptors[0]), 0U) << "the oldest gave way";
   Received& last = *clients.back();
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(last.descriptors[0], last.answer, &memory).ok());
-  RingReader reader(memory.to_client(), memory.to_client_data(), -1);
+  RingReader reader(last.memory.to_client(), last.memory.to_client_data(), -1);
   Octets words(1000);
   const iovec vector{words.data(), words.size()};
   const ssize_t got = reader.read(&vector, 1);
@@ -263,14 +301,9 @@ TEST_F(ShmSetup, TheLastWordsToAClientCanBeReadForASecond) {
 }
 
 TEST_F(ShmSetup, AnIdleEndGivesBackTheRingThatItFills) {
-  accept();
-  ASSERT_TRUE(ask_for_rings(far_).ok());
-  turns();
   Received got;
-  receive_raw(far_, &got);
-  ASSERT_EQ(got.descriptors.size(), 3U);
-  RingMemory memory;
-  ASSERT_TRUE(RingMemory::map(got.descriptors[0], got.answer, &memory).ok());
+  ASSERT_NO_FATAL_FAILURE(accept_raw(&got));
+  RingMemory& memory = got.memory;
   RingReader reader(memory.to_client(), memory.to_client_data(), -1);
   const int kept = got.descriptors[0];
   const Octets payload = random_octets(32 * KiB, 1);
@@ -297,16 +330,19 @@ TEST_F(ShmSetup, AnIdleEndGivesBackTheRingThatItFills) {
 struct Offer {
   ShmAnswer answer{.memory_bytes = kRingControlBytes + 2 * kRing, .to_server_bytes = kRing, .to_client_bytes = kRing};
   uint64_t real_bytes = kRingControlBytes + 2 * kRing;
-  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // -1: of what is no memfd
   size_t descriptors = 3;
   size_t bytes = sizeof(ShmAnswer);
+  size_t descriptors_to_spare = 100;  // the client's
 };
 
 Fault offered(const Offer& offer) {
   const auto pair = unix_pair();
-  const int memory = ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  EXPECT_EQ(::ftruncate(memory, static_cast<off_t>(offer.real_bytes)), 0);
-  EXPECT_EQ(::fcntl(memory, F_ADD_SEALS, offer.seals), 0);
+  const int memory = offer.seals < 0 ? ::dup(pair[1]) : ::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (offer.seals >= 0) {
+    EXPECT_EQ(::ftruncate(memory, static_cast<off_t>(offer.real_bytes)), 0);
+    EXPECT_EQ(::fcntl(memory, F_ADD_SEALS, offer.seals), 0);
+  }
   std::array<int, 5> passed{memory, pair[1], pair[1], pair[1], pair[1]};
   iovec vector{const_cast<ShmAnswer*>(&offer.answer), offer.bytes};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(5 * sizeof(int))> control{};
@@ -324,7 +360,11 @@ Fault offered(const Offer& offer) {
   }
   EXPECT_EQ(::sendmsg(pair[1], &message, 0), static_cast<ssize_t>(offer.bytes));
   std::unique_ptr<Transport> rings;
-  Fault fault = take_rings(pair[0], &rings);
+  Fault fault;
+  {
+    const FewDescriptors few(offer.descriptors_to_spare);
+    fault = take_rings(pair[0], &rings);
+  }
   if (!rings) ::close(pair[0]);
   ::close(pair[1]);
   ::close(memory);
@@ -353,7 +393,12 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
   refused("power of two", [](Offer& o) { o.answer.to_client_bytes = 128U << 20; });
   refused("descriptors", [](Offer& o) { o.descriptors = 2; });
   refused("descriptors", [](Offer& o) { o.descriptors = 0; });
+  refused("descriptors", [](Offer& o) { o.descriptors = 4; });
   refused("descriptors", [](Offer& o) { o.descriptors = 5; });
+  for (const size_t more : {0U, 1U, 2U}) {
+    refused("ulimit -n", [more](Offer& o) { o.descriptors_to_spare = more; });
+  }
+  refused("no memfd", [](Offer& o) { o.seals = -1; });
   refused("version 9", [](Offer& o) { o.answer.version = 9; });
   refused("descriptors", [](Offer& o) { o.answer.zero = 1; });
   refused("no answer", [](Offer& o) { o.answer.magic[3] = '2'; });

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "net/stream_fixture.h"
@@ -272,6 +273,21 @@ TEST_P(Stream, StopsReadingWhilePausedAndLosesNothing) {
   stream_->resume_reading();
   turns();
   EXPECT_EQ(sink_.log, "3:1:0 3:2:0 3:3:0 ");
+}
+
+// A stream that has read all there was, and was told so: the bell for what comes while it does not read is heard by nobody.
+TEST_P(Stream, WhatCameWhilePausedIsReadAfterwards) {
+  connect();
+  turns();
+  for (uint64_t id = 1; id <= 3; ++id) {
+    stream_->pause_reading();
+    write_far(frame(Opcode::Match, id, {}));
+    turns();
+    EXPECT_EQ(sink_.log, "");
+    stream_->resume_reading();
+    turns();
+    EXPECT_EQ(std::exchange(sink_.log, ""), "3:" + std::to_string(id) + ":0 ");
+  }
 }
 
 TEST_P(Stream, KeepsFramesOfTheSameReadWhilePaused) {

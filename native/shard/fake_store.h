@@ -176,6 +176,7 @@ class FakeStore final : public store::Store {
     }
   }
   size_t stages() const noexcept { return staging_.size(); }
+  const std::set<store::Stage*>& staging() const noexcept { return staging_; }
   bool is_lost = false;
   bool hold_stages = false;  // they are being read: nobody gets them back
   void unpin(store::Resident* resident) noexcept override { --static_cast<Block*>(resident)->pins; }

@@ -4,6 +4,8 @@
 #include <cassert>
 
 #include "shard/connection.h"
+#include "shard/reply.h"
+#include "shard/request_keys.h"
 #include "shard/shard.h"
 
 namespace halfstep::shard {
@@ -48,6 +50,21 @@ void Request::admit(Connection& connection, wire::Opcode opcode, uint64_t id, ui
   finished_ = false;
   if (deadline_us_ != kNoDeadline) shard_->loop().arm(deadline_timer_, deadline_us_);
   connection.enrol(*this);
+}
+
+bool Request::admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, wire::RequestView* view,
+                           uint32_t deadline_us_default, uint32_t deadline_us_max) {
+  const Status parsed = wire::parse_request(opcode, body, view);
+  const uint32_t asked_us = view->batch.deadline_us;
+  admit(connection, opcode, id, asked_us == 0 ? deadline_us_default : std::min(asked_us, deadline_us_max),
+        view->batch.priority);
+  if (parsed.ok()) {
+    if (check_names(connection, opcode, id, *view)) return true;
+  } else {
+    answer_unparsed(connection, opcode, id, parsed, body);
+  }
+  finish();
+  return false;
 }
 
 void Request::finish() {

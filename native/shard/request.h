@@ -93,6 +93,10 @@ class Request {
 
   // The connection starts to know it; the latency counts from here. 0: no deadline.
   void admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority);
+  // Parses `body`, which `view` refers to afterwards, and admits what it asks for, until `deadline_us_default` where it names
+  // no deadline and `deadline_us_max` at most. False: it was answered as a whole, and the request may be recycled.
+  bool admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, wire::RequestView* view,
+                    uint32_t deadline_us_default, uint32_t deadline_us_max = UINT32_MAX);
   // After Final was queued. The request may be recycled when this returns.
   void finish();
   // What the store or the send queue holds of it.

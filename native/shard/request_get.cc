@@ -39,14 +39,7 @@ AnswerReason answer_of_read(Status status) noexcept {
 
 void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  const Status parsed = wire::parse_request(Opcode::Get, body_, &view_);
-  const uint32_t asked_us = view_.batch.deadline_us;
-  admit(connection, Opcode::Get, id, asked_us == 0 ? kDeadlineUsDefault : asked_us, view_.batch.priority);
-  if (!parsed.ok()) {
-    answer_unparsed(connection, Opcode::Get, id, parsed, body_);
-    finish();
-    return;
-  }
+  if (!admit_parsed(connection, Opcode::Get, id, body_, &view_, kDeadlineUsDefault)) return;
   if (!plan_sections()) {
     finish();
     return;
@@ -57,7 +50,6 @@ void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
 // Resolves layouts and counts what was asked for. False: the request was answered as a whole.
 bool GetRequest::plan_sections() {
   Connection& connection = *this->connection();
-  if (!check_names(connection, Opcode::Get, id(), view_)) return false;
   plans_.clear();
   uint32_t items = 0;
   uint64_t selected = 0;

@@ -7,6 +7,7 @@
 
 #include "shard/connection.h"
 #include "shard/reply.h"
+#include "shard/section_items.h"
 #include "shard/shard.h"
 #include "shard/tlvs.h"
 
@@ -19,19 +20,6 @@ using wire::Reason;
 using wire::Tlv;
 
 namespace {
-
-// Calls visit(item, component, key) for every item of a section, in order, until it says false.
-template <typename Visit>
-void for_items(const wire::SectionView& section, Visit&& visit) {
-  wire::KeyCursor keys(section.keys);
-  ConstBytes key;
-  for (uint32_t k = 0; keys.next(&key); ++k) {
-    for (uint32_t c = 0; c < section.head.component_count; ++c) {
-      const wire::Component component{section.head.first_component + c};
-      if (!visit(k * section.head.component_count + c, component, key)) return;
-    }
-  }
-}
 
 bool all_routed_here(const Shard& shard, const wire::RequestView& view) {
   const wire::HelloServer& hello = shard.hello();
@@ -101,29 +89,17 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
     return !stops || present == cells;
   };
   // Many at once: the index waits for memory, not for one key after the other.
-  constexpr uint32_t kAtOnce = 64;
-  std::array<store::BlockName, kAtOnce> names;
-  std::array<store::IndexKey, kAtOnce> index_keys;
-  std::array<store::Sought, kAtOnce> sought;
-  std::array<store::Found, kAtOnce> found;
+  std::array<store::Sought, kItemsAtOnce> sought;
+  std::array<store::Found, kItemsAtOnce> found;
   uint32_t taken = 0;
-  uint32_t gathered = 0;
-  const auto look = [&] {
-    store.keys_of(std::span(names).first(gathered), std::span(index_keys).first(gathered));
-    for (uint32_t i = 0; i < gathered; ++i) sought[i] = {index_keys[i], names[i].component};
-    store.find_many(std::span(sought).first(gathered), std::span(found).first(gathered));
-    for (uint32_t i = 0; i < gathered; ++i) {
+  for_items(store, scope, section, [&](auto names, auto index_keys) {
+    for (size_t i = 0; i < names.size(); ++i) sought[i] = {index_keys[i], names[i].component};
+    store.find_many(std::span(sought).first(names.size()), std::span(found).first(names.size()));
+    for (size_t i = 0; i < names.size(); ++i) {
       if (!take(taken++, sought[i], found[i])) return false;
     }
-    gathered = 0;
     return true;
-  };
-  bool more = true;
-  for_items(section, [&](uint32_t, wire::Component component, ConstBytes key) {
-    names[gathered++] = {scope, component, key};
-    return gathered < kAtOnce || (more = look());
   });
-  if (more) (void)look();
   return out;
 }
 
@@ -232,19 +208,24 @@ void answer_touch(Connection& connection, uint64_t id, ConstBytes body) {
     return;
   }
   if (!check_names(connection, Opcode::Touch, id, view)) return;
+  std::array<store::Sought, kItemsAtOnce> sought;
+  std::array<store::Found, kItemsAtOnce> found;
   std::vector<store::IndexKey> there;
   Reply reply(connection, id);
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
     wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
-    for_items(view.sections[s], [&](uint32_t item, wire::Component component, ConstBytes key) {
-      const store::IndexKey index_key = shard.store().key_of({scope, component, key});
-      const bool found = shard.store().find(index_key).present;
-      if (found) there.push_back(index_key);
-      const AnswerReason status =
-          found ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
-      shard.counts().answer(Opcode::Touch, status);
-      statuses.add(item, status);
+    uint32_t item = 0;
+    for_items(shard.store(), scope, view.sections[s], [&](auto names, auto index_keys) {
+      std::copy(index_keys.begin(), index_keys.end(), sought.begin());
+      shard.store().find_many(std::span(sought).first(names.size()), std::span(found).first(names.size()));
+      for (size_t i = 0; i < names.size(); ++i) {
+        if (found[i].present) there.push_back(index_keys[i]);
+        const AnswerReason status =
+            found[i].present ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
+        shard.counts().answer(Opcode::Touch, status);
+        statuses.add(item++, status);
+      }
       return true;
     });
     statuses.close();
@@ -286,27 +267,9 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
 
 void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
   wire::RequestView& view = connection.shard().request_view();
-  const Status parsed = wire::parse_request(opcode, body, &view);
-  admit(connection, opcode, id, view.batch.deadline_us, view.batch.priority);
-  if (!parsed.ok()) {
-    answer_unparsed(connection, opcode, id, parsed, body);
-    finish();
-    return;
-  }
-  if (!check_names(connection, opcode, id, view)) {
-    finish();
-    return;
-  }
-  section_items_.clear();
-  uint32_t items = 0;
-  for (uint32_t s = 0; s < view.section_count; ++s) {
-    section_items_.push_back(view.sections[s].item_count());
-    items += view.sections[s].item_count();
-  }
-  const bool all = items == 0;
-  if (all) items = 1;
+  if (!admit_parsed(connection, opcode, id, body, &view, 0)) return;
+  const uint32_t items = answers_.open(view);
   lease_until_us_ = lease_until_us(shard(), view.until.hold_ms);
-  answers_.assign(items, {});
   changes_.assign(items, {});  // they stay where they are until the last is done
   for (uint32_t number = 0; number < items; ++number) {
     store::Change& change = changes_[number];
@@ -317,17 +280,19 @@ void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, Co
   }
   open_ = items;
   retain(items + 1);
-  if (all) shard().store().release_all(changes_[0]);
+  if (view.section_count == 0) shard().store().release_all(changes_[0]);
   uint32_t number = 0;
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
-    for_items(view.sections[s], [&](uint32_t, wire::Component component, ConstBytes key) {
-      store::Change& change = changes_[number++];
-      change.key = shard().store().key_of({scope, component, key});
-      change.engine_key = key;
-      change.component = component;
-      begin(change, view);
-      change.engine_key = {};  // the request's body does not live on
+    for_items(shard().store(), scope, view.sections[s], [&](auto names, auto index_keys) {
+      for (size_t i = 0; i < names.size(); ++i) {
+        store::Change& change = changes_[number++];
+        change.key = index_keys[i];
+        change.engine_key = names[i].engine_key;
+        change.component = names[i].component;
+        begin(change, view);
+        change.engine_key = {};  // the request's body does not live on
+      }
       return true;
     });
   }
@@ -359,9 +324,7 @@ void ChangeRequest::on_changed(store::Change& change) {
 }
 
 void ChangeRequest::end(AnswerReason with) {
-  for (AnswerReason& status : answers_) {
-    if (status.answer == Answer::Pending) status = with;
-  }
+  answers_.fill(with);
   Reply reply(*connection(), id());
   if (opcode() == Opcode::Release) {  // holds that were not there are no failure: what is told is the first real one
     const auto failed = std::find_if(answers_.begin(), answers_.end(), [](AnswerReason a) { return a.answer != Answer::Ok; });
@@ -369,15 +332,7 @@ void ChangeRequest::end(AnswerReason with) {
     shard().counts().answer(Opcode::Release, status);
     reply.whole(status);
   } else {
-    uint32_t number = 0;
-    for (uint32_t s = 0; s < section_items_.size(); ++s) {
-      wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
-      for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
-        shard().counts().answer(opcode(), answers_[number]);
-        statuses.add(i, answers_[number]);
-      }
-      statuses.close();
-    }
+    answers_.write(reply, shard().counts(), opcode());
   }
   reply.send();
   finish();

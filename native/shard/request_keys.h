@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shard/item_answers.h"
 #include "shard/request.h"
 #include "store/store.h"
 #include "wire/records.h"
@@ -36,8 +37,7 @@ class ChangeRequest final : public Request {
   void recycle() override;
 
   std::vector<store::Change> changes_;
-  std::vector<wire::AnswerReason> answers_;
-  std::vector<uint32_t> section_items_;
+  ItemAnswers answers_;
   uint64_t lease_until_us_ = 0;  // of a hold that is not persistent
   uint32_t open_ = 0;
 };

@@ -6,6 +6,7 @@
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/request_keys.h"
+#include "shard/section_items.h"
 #include "shard/shard.h"
 
 namespace halfstep::shard {
@@ -32,24 +33,8 @@ AnswerReason answer_of(const store::Stage& stage) noexcept {
 
 void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   wire::RequestView& view = connection.shard().request_view();
-  const Status parsed = wire::parse_request(Opcode::Prefetch, body, &view);
-  const uint32_t asked_us = view.batch.deadline_us;
-  admit(connection, Opcode::Prefetch, id, asked_us == 0 ? kDeadlineUsDefault : asked_us, view.batch.priority);
-  if (!parsed.ok()) {
-    answer_unparsed(connection, Opcode::Prefetch, id, parsed, body);
-    finish();
-    return;
-  }
-  if (!check_names(connection, Opcode::Prefetch, id, view)) {
-    finish();
-    return;
-  }
-  section_items_.clear();
-  uint32_t items = 0;
-  for (uint32_t s = 0; s < view.section_count; ++s) {
-    section_items_.push_back(view.sections[s].item_count());
-    items += view.sections[s].item_count();
-  }
+  if (!admit_parsed(connection, Opcode::Prefetch, id, body, &view, kDeadlineUsDefault)) return;
+  const uint32_t items = answers_.open(view);
   uint64_t& all_open = shard().counts().stages_open;
   if (all_open + items > kStagesMax) {
     answer_whole(connection, Opcode::Prefetch, id, {Answer::Throttled, Reason::Load},
@@ -59,7 +44,6 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
     return;
   }
   all_open += items;
-  answers_.assign(items, {});
   stages_.assign(items, {});
   open_ = items;
   retain(items);
@@ -68,13 +52,11 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
     const uint32_t scope = connection.handles()[section.head.layout].scope;
-    wire::KeyCursor keys(section.keys);
-    ConstBytes key;
-    while (keys.next(&key)) {
-      for (uint32_t c = 0; c < section.head.component_count; ++c) {
+    for_items(shard().store(), scope, section, [&](auto names, auto index_keys) {
+      for (size_t i = 0; i < names.size(); ++i) {
         store::Stage& stage = stages_[number];
-        stage.component = {section.head.first_component + c};
-        stage.key = shard().store().key_of({scope, stage.component, key});
+        stage.component = names[i].component;
+        stage.key = index_keys[i];
         stage.priority = view.batch.priority;
         stage.follow = (view.batch.flags & wire::kBatchFollow) != 0;
         stage.keep_us = keep_ms * 1000;
@@ -83,7 +65,8 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
         stage.tag = number++;
         shard().store().stage(stage);
       }
-    }
+      return true;
+    });
   }
 }
 
@@ -112,19 +95,9 @@ void PrefetchRequest::withdraw() {
 void PrefetchRequest::end(AnswerReason with) {
   retain();
   withdraw();
-  for (AnswerReason& answer : answers_) {
-    if (answer.answer == Answer::Pending) answer = with;
-  }
+  answers_.fill(with);
   Reply reply(*connection(), id());
-  uint32_t number = 0;
-  for (uint32_t s = 0; s < section_items_.size(); ++s) {
-    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), 0);
-    for (uint32_t i = 0; i < section_items_[s]; ++i, ++number) {
-      shard().counts().answer(Opcode::Prefetch, answers_[number]);
-      statuses.add(i, answers_[number]);
-    }
-    statuses.close();
-  }
+  answers_.write(reply, shard().counts(), Opcode::Prefetch);
   reply.send();
   finish();
   let_go();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shard/item_answers.h"
 #include "shard/request.h"
 #include "store/store.h"
 #include "wire/records.h"
@@ -31,8 +32,7 @@ class PrefetchRequest final : public Request {
   void recycle() override;
 
   std::vector<store::Stage> stages_;  // they stay where they are until the last is done
-  std::vector<wire::AnswerReason> answers_;
-  std::vector<uint32_t> section_items_;
+  ItemAnswers answers_;
   uint32_t open_ = 0;
 };
 

@@ -1,6 +1,9 @@
 // prefetch over a real socket: what is answered when, what a cancel, a deadline and a lost connection leave behind.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <utility>
+
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
@@ -39,6 +42,38 @@ TEST_F(PrefetchTest, EachKeyIsAnsweredWhenAllHaveCome) {
   EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Miss, Reason::Absent}));
   EXPECT_EQ(said.at(0, 2), kOk);
   EXPECT_EQ(metric("halfstep_prefetch_queued_blocks"), 0);
+  expect_nothing_held();
+}
+
+TEST_F(PrefetchTest, TheStoreHearsOfEachItemAndHowItIsWanted) {
+  auto client = open({parted(1, kBlockBytes)});
+  SectionSpec section = section_of(keys_of("k", 50), kBlockBytes);  // more items than are taken at once
+  section.first_component = 7;
+  section.components = 2;
+  const wire::Batch batch{.priority = 9, .flags = wire::kBatchFollow};
+  client->send(frame_of(6, {section}, batch, 1500));
+  client->send(frame_of(8, {section_of({"long"}, kBlockBytes)}, {}, UINT64_MAX));
+  wait_for_stages(101);
+  on_shard([&] {
+    std::map<std::pair<uint64_t, uint64_t>, const store::Stage*> by_key;
+    for (const store::Stage* stage : fake_->staging()) by_key[{stage->key.low, stage->key.high}] = stage;
+    const auto stage_of = [&](uint32_t component, const std::string& key) {
+      const store::IndexKey name = fake_->key_of({1, {component}, as_bytes(key)});
+      return by_key.at({name.low, name.high});
+    };
+    for (const std::string& key : section.keys) {
+      for (const uint32_t component : {7U, 8U}) {
+        const store::Stage& stage = *stage_of(component, key);
+        EXPECT_EQ(stage.component.value, component);
+        EXPECT_EQ(stage.priority, 9);
+        EXPECT_TRUE(stage.follow);
+        EXPECT_EQ(stage.keep_us, 1'500'000U);
+      }
+    }
+    EXPECT_FALSE(stage_of(0, "long")->follow);
+    EXPECT_EQ(stage_of(0, "long")->keep_us, config_.store.lease_ms_max * 1000) << "as long as a lease at most";
+  });
+  client.reset();
   expect_nothing_held();
 }
 

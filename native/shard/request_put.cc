@@ -51,19 +51,7 @@ AnswerReason answer_of_write(Status status) noexcept {
 
 void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  const Status parsed = wire::parse_request(Opcode::Put, body_, &view_);
-  const uint32_t asked_us = view_.batch.deadline_us;
-  admit(connection, Opcode::Put, id, asked_us == 0 ? kDeadlineUsDefault : std::min(asked_us, kDeadlineUsDefault),
-        view_.batch.priority);
-  if (!parsed.ok()) {
-    answer_unparsed(connection, Opcode::Put, id, parsed, body_);
-    finish();
-    return;
-  }
-  if (!check_names(connection, Opcode::Put, id, view_)) {
-    finish();
-    return;
-  }
+  if (!admit_parsed(connection, Opcode::Put, id, body_, &view_, kDeadlineUsDefault, kDeadlineUsDefault)) return;
   plans_.clear();
   offered_bytes_ = received_bytes_ = early_bytes_ = early_held_ = 0;
   wanted_ = false;

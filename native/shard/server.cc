@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <future>
 #include <mutex>
-#include <optional>
+#include <system_error>
 #include <thread>
 
 #include "base/prng.h"
@@ -253,11 +253,10 @@ class RunningServer final : public Server {
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
+    Fault no_thread;
     for (const auto& own : shards_) {
-      own->thread = std::thread([this, &own = *own] { run(own); });
-      std::string name = "halfstep-shard";
-      if (shards_.size() > 1) name = std::string("hs-shard-").append(std::to_string(own->number));  // 15 characters at most
-      pthread_setname_np(own->thread.native_handle(), name.c_str());
+      if (no_thread.ok()) no_thread = start_thread(*own);
+      if (!no_thread.ok()) own->opened.set_value(no_thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 
@@ -278,6 +277,20 @@ class RunningServer final : public Server {
     go.set_value(fault.ok());
     if (!fault.ok()) join();
     return fault;
+  }
+
+  Fault start_thread(Own& own) {
+    try {
+      own.thread = std::thread([this, &own] { run(own); });
+    } catch (const std::system_error& error) {
+      return {{Code::IoError, -error.code().value()},
+              "the thread of shard " + std::to_string(own.number) + ": " + errno_name(error.code().value()) +
+                  "; raise the limit of processes (ulimit -u, TasksMax=) or of memory"};
+    }
+    std::string name = "halfstep-shard";
+    if (shards_.size() > 1) name = std::string("hs-shard-").append(std::to_string(own.number));  // 15 characters at most
+    pthread_setname_np(own.thread.native_handle(), name.c_str());
+    return {};
   }
 
   void join() {
@@ -315,7 +328,6 @@ class RunningServer final : public Server {
 
   // The shard's thread: everything that belongs to it lives and dies here.
   void run(Own& own) {
-    std::optional<Shard> shard;
     Shard::Setup setup;
     setup.config = &config_;
     setup.clock = &clock_;
@@ -326,23 +338,24 @@ class RunningServer final : public Server {
     setup.open_engine = [this, &own](std::unique_ptr<io::Engine>* out) {
       return io::open_engine(config_.engine, *own.arena, {&file_.backing()}, out);
     };
-    setup.open_store = [this, &own, &shard](io::Engine& engine, SlotPool& slots, std::unique_ptr<store::Store>* out) {
-      const store::ShardPlace place{keeper_, own.number, [&shard] { shard->wake(); }, {}};
+    setup.open_store = [this, &own](io::Engine& engine, SlotPool& slots, std::function<void()> wake,
+                                    std::unique_ptr<store::Store>* out) {
+      const store::ShardPlace place{keeper_, own.number, std::move(wake), {}};
       return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
     };
-    shard.emplace(setup);
+    Shard shard(setup);
     Fault fault = pin(own);
-    if (fault.ok()) fault = shard->open();
-    if (fault.ok()) fault = shard->listen(listening_of(own.number));
+    if (fault.ok()) fault = shard.open();
+    if (fault.ok()) fault = shard.listen(listening_of(own.number));
     if (fault.ok()) {
-      own.facts.engine = shard->engine().facts();
-      own.facts.recovery = shard->store().recovery();
-      own.geometry = shard->store().geometry();
-      own.uuid = shard->store().uuid();
-      own.index_bytes = shard->store().gauges().index_bytes;
-      own.scrub_bytes_per_s = shard->store().gauges().scrub_bytes_per_s;
+      own.facts.engine = shard.engine().facts();
+      own.facts.recovery = shard.store().recovery();
+      own.geometry = shard.store().geometry();
+      own.uuid = shard.store().uuid();
+      own.index_bytes = shard.store().gauges().index_bytes;
+      own.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
       const std::lock_guard lock(mutex_);
-      own.shard = &*shard;
+      own.shard = &shard;
     }
     const bool opened = fault.ok();
     own.opened.set_value(std::move(fault));
@@ -354,7 +367,7 @@ class RunningServer final : public Server {
     }
     std::string why;
     Metrics last;
-    shard->run(&why, &last);
+    shard.run(&why, &last);
     const std::lock_guard lock(mutex_);
     own.shard = nullptr;
     own.last_metrics = std::move(last);

@@ -6,50 +6,25 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <stdexcept>
 #include <thread>
 
-#include "shard/metrics.h"
 #include "shard/raw_client.h"
+#include "shard/server_fixture.h"
 
 namespace halfstep::shard {
 namespace {
 
 constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 
-class ServerTest : public ::testing::Test {
+class ServerTest : public ServerFixture {
  protected:
   void SetUp() override {
-    char directory[] = "/tmp/halfstep-server-XXXXXX";
-    ASSERT_NE(mkdtemp(directory), nullptr);
-    directory_ = directory;
-    config_.store_path = directory_ + "/store.hs";
+    ServerFixture::SetUp();
     config_.store_bytes = 320 * MiB;
     config_.segment_bytes = 4 * MiB;  // blocks of 768 KiB
     config_.arena_bytes = 32 * MiB;
-    config_.huge_pages = false;
-    config_.connection_credit_bytes = 4 * MiB;
-    config_.listen = {"unix:" + directory_ + "/s"};
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-  void start() {
-    server_.reset();
-    const Fault fault = Server::start(config_, &server_);
-    if (!fault.ok()) throw std::runtime_error(fault.what);
-  }
-  // The sentence of a start that is refused.
-  std::string refusal() {
-    std::unique_ptr<Server> server;
-    const Fault fault = Server::start(config_, &server);
-    EXPECT_FALSE(fault.ok());
-    EXPECT_EQ(server, nullptr);
-    return fault.what;
   }
   std::unique_ptr<RawClient> open() {
     auto client = std::make_unique<RawClient>(directory_ + "/s");
@@ -86,19 +61,6 @@ class ServerTest : public ::testing::Test {
       for (uint32_t i = 0; i < sections[s].keys.size(); ++i) EXPECT_EQ(said.at(s, i), expected) << s << " " << i;
     }
   }
-  double metric(const std::string& name) {
-    const Metrics metrics = server_->metrics();
-    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1;
-  }
-
-  Config config_;
-  std::string directory_;
-  std::unique_ptr<Server> server_;
 };
 
 TEST_F(ServerTest, MakesAStoreAndKeepsBlocksOverARestart) {

@@ -44,7 +44,8 @@ Shard::~Shard() {
 Fault Shard::open() {
   if (const Status status = loop_.open(); !status.ok()) return {status, "epoll or eventfd: " + errno_name(status.detail())};
   if (Fault fault = setup_.open_engine(&engine_); !fault.ok()) return fault;
-  if (Fault fault = setup_.open_store(*engine_, slots_, &store_); !fault.ok()) return fault;
+  const auto wake = [this] { loop_.wake(); };
+  if (Fault fault = setup_.open_store(*engine_, slots_, wake, &store_); !fault.ok()) return fault;
   if (Fault fault = check_memory(); !fault.ok()) return fault;
   store_->set_on_memory([this] { memory_freed_ = true; });
   if (const int descriptor = engine_->wake_descriptor(); descriptor >= 0) {

@@ -51,7 +51,8 @@ class Shard {
     uint32_t shards = 1;
     std::array<std::byte, 16> boot_id{};
     std::function<Fault(std::unique_ptr<io::Engine>*)> open_engine;
-    std::function<Fault(io::Engine&, SlotPool&, std::unique_ptr<store::Store>*)> open_store;
+    // `wake` makes the shard turn, soon: any thread may call it while the store is there.
+    std::function<Fault(io::Engine&, SlotPool&, std::function<void()> wake, std::unique_ptr<store::Store>*)> open_store;
   };
 
   explicit Shard(const Setup& setup);
@@ -67,8 +68,6 @@ class Shard {
   void run(std::string* why, Metrics* last);
   // Runs `call` on the shard's thread, soon. False when the shard has ended, or will before it. Any thread.
   bool post(std::function<void()> call);
-  // Makes the shard turn, soon. Any thread, while the shard is there.
-  void wake() noexcept { loop_.wake(); }
   // From post(): no new requests; what runs gets so long; then run() seals, flushes and returns.
   void stop(uint32_t grace_ms);
   void collect(Metrics* out);

@@ -16,6 +16,7 @@
 #include "io/memory_engine.h"
 #include "net/socket.h"
 #include "shard/fake_store.h"
+#include "shard/metrics_fixture.h"
 #include "shard/raw_client.h"
 #include "shard/shard.h"
 
@@ -119,12 +120,7 @@ class ShardFixture : public ::testing::Test {
   double metric(const std::string& name) {
     Metrics metrics;
     on_shard([&] { shard_->collect(&metrics); });
-    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1;
+    return value_of(metrics, name);
   }
   // Nothing of any request is left: no slot, no pin, no credit.
   void expect_nothing_held() {
@@ -168,7 +164,7 @@ class ShardFixture : public ::testing::Test {
       *out = std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{device_.get()});
       return Fault();
     };
-    setup.open_store = [this](io::Engine&, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+    setup.open_store = [this](io::Engine&, SlotPool& slots, const std::function<void()>&, std::unique_ptr<store::Store>* out) {
       auto fake = std::make_unique<FakeStore>(slots);
       fake_ = fake.get();
       *out = std::move(fake);

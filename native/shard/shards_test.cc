@@ -1,15 +1,18 @@
 // A server whose store has several shards, by real sockets and threads: who serves what, and what all of them know.
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "net/socket.h"
-#include "shard/metrics.h"
 #include "shard/raw_client.h"
-#include "shard/server.h"
+#include "shard/server_fixture.h"
 
 namespace halfstep::shard {
 namespace {
@@ -18,34 +21,14 @@ constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr uint32_t kShards = 3;
 constexpr uint32_t kBlockBytes = 4096;
 
-class ShardsTest : public ::testing::Test {
+class ShardsTest : public ServerFixture {
  protected:
   void SetUp() override {
-    char directory[] = "/tmp/halfstep-shards-XXXXXX";
-    ASSERT_NE(mkdtemp(directory), nullptr);
-    directory_ = directory;
-    config_.store_path = directory_ + "/store.hs";
+    ServerFixture::SetUp();
     config_.store_bytes = 420 * MiB;
     config_.shards = kShards;
     config_.arena_bytes = kShards * 16 * MiB;
-    config_.huge_pages = false;
-    config_.connection_credit_bytes = 4 * MiB;
-    config_.listen = {"unix:" + directory_ + "/s", "127.0.0.1:0"};
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-  void start() {
-    server_.reset();
-    const Fault fault = Server::start(config_, &server_);
-    ASSERT_TRUE(fault.ok()) << fault.what;
-  }
-  std::string refusal() {
-    std::unique_ptr<Server> server;
-    const Fault fault = Server::start(config_, &server);
-    EXPECT_FALSE(fault.ok());
-    return fault.what;
+    config_.listen.push_back("127.0.0.1:0");
   }
   std::string socket(uint32_t shard) const {
     return directory_ + "/s" + (shard == 0 ? std::string() : std::string(1, '.').append(std::to_string(shard)));
@@ -88,19 +71,6 @@ class ShardsTest : public ::testing::Test {
     if (!client.send(out)) return {};
     return client.finish(id).whole.value_or(AnswerReason());
   }
-  double metric(const std::string& name) const {
-    const Metrics metrics = server_->metrics();
-    for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1;
-  }
-
-  Config config_;
-  std::string directory_;
-  std::unique_ptr<Server> server_;
 };
 
 TEST_F(ShardsTest, EachServesItsOwnKeysAndSendsOthersAway) {
@@ -218,6 +188,33 @@ TEST_F(ShardsTest, AStartThatFailsForOneLeavesNothing) {
   start();
 }
 
+TEST_F(ShardsTest, AThreadThatCannotBeHadIsAFaultAndLeavesNothing) {
+  // Room in this process for one stack of this size.
+  constexpr uint64_t kStackBytes = 4096 * MiB;
+  uint64_t mapped_pages = 0;
+  std::ifstream("/proc/self/statm") >> mapped_pages;
+  rlimit memory_before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &memory_before), 0);
+  pthread_attr_t before;
+  pthread_attr_t large;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  ASSERT_EQ(::pthread_attr_init(&large), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&large, kStackBytes), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&large), 0);
+  rlimit memory = memory_before;
+  memory.rlim_cur = mapped_pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + kStackBytes * 3 / 2;
+  EXPECT_EQ(::setrlimit(RLIMIT_AS, &memory), 0);
+  const std::string why = refusal();
+  EXPECT_EQ(::setrlimit(RLIMIT_AS, &memory_before), 0);
+  EXPECT_EQ(::pthread_setattr_default_np(&before), 0);
+  EXPECT_NE(why.find("thread of shard 1"), std::string::npos) << why;
+  sigset_t blocked;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &blocked), 0);
+  EXPECT_EQ(::sigismember(&blocked, SIGINT), 0);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
+  start();
+}
+
 TEST_F(ShardsTest, NamesWhatItRefuses) {
   config_.shards = 17;
   EXPECT_NE(refusal().find("shards=17"), std::string::npos);
@@ -253,14 +250,7 @@ TEST(AddShard, SumsWhatIsMuchAndTakesTheWorstOfWhatIsLong) {
   Metrics total;
   add_shard(one, &total);
   add_shard(two, &total);
-  const auto value = [&](const std::string& name) {
-    for (const auto* samples : {&total.counters, &total.gauges}) {
-      for (const Sample& sample : *samples) {
-        if (sample_name(sample) == name) return sample.value;
-      }
-    }
-    return -1.0;
-  };
+  const auto value = [&total](const std::string& name) { return value_of(total, name); };
   EXPECT_EQ(value("a_total{of=\"x\"}"), 1);
   EXPECT_EQ(value("a_total{of=\"y\"}"), 12);
   EXPECT_EQ(value("a_total{of=\"z\"}"), 3);
