@@ -267,6 +267,10 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\nblock = '4k'\n", "[one] block: there is no such option; choose from arena, batch, bs"),
         ("[one]\nbatch = 0\n", "job one: batch=0: must be 1 to 1024"),
         ("[one]\nbatch = 1.5\n", "job one: batch=1.5: must be a whole number"),
+        ("[one]\ndurability = 'forever'\n", "job one: durability='forever': 'forever' unknown; choose from cache, persist"),
+        ("[one]\nengine = 'steam'\n", "job one: engine='steam': 'steam' unknown; choose from auto, uring, pread"),
+        ("[one]\ndirectory = '/nowhere'\n", "job one: directory=/nowhere: there is no such directory"),
+        ("[one]\npin = 'no'\n", "job one: pin='no': must be true or false"),
         ("[one]\nlatency-goal = 2\n", "job one: latency_goal=2: not a time"),
         ("[one", "jobs.toml"),
     ],
@@ -406,10 +410,16 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--runtime", "0"], "runtime=0"),
         (["--iodepth", "1,65"], "iodepth=65: must be 1 to 64"),
         (["--iodepth", ""], "values of iodepth=0"),
+        (["--bs", ","], "values of bs=0: must be 1 to 16"),
+        (["--rw", ""], "rw='': nothing chosen; choose from get, cold"),
+        (["--rwmixread", "150"], "rwmixread=150.0: must be 0 to 100"),
+        (["--seed", "-1"], "seed=-1: must be 0 to"),
+        (["--size", "99999999TiB"], "size='99999999TiB': must be at most"),
         (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
         (["--numjobs", "0"], "numjobs=0: must be 1 to 32"),
+        (["--numjobs", "1000"], "numjobs=1000: must be 1 to 32"),
         (["--bs", "32MiB", "--batch", "2", "--numjobs", "17"], "numjobs=17: more than 1 GiB at once"),
         (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
         (["--rw", "layerwise", "--parts", "0"], "parts=0: must be 1 to 2560"),
@@ -628,12 +638,15 @@ def test_the_wire_is_measured_both_ways(tmp_path: Path, monkeypatch: pytest.Monk
     ("arguments", "named"),
     [
         (["device", "--rw", "get"], "rw='get'"),
+        (["device", "--rw", ""], "rw='': nothing chosen; choose from read, randread"),
+        (["device", "--seed", "-1"], "seed=-1: must be 0 to"),
         (["device", "--bs", "1000"], "bs=1000: must be a multiple of 512"),
         (["device", "--iodepth", "0"], "iodepth=0: must be 1 to 1024"),
         (["device", "--size", "1"], "size=1: must be"),
         (["device", "--size", "1024GiB"], "free; lower it or name another --directory"),
         (["device", "--rwmixread", "101"], "rwmixread=101"),
         (["wire", "--over", "udp"], "over='udp'"),
+        (["wire", "--over", ","], "over='': nothing chosen; choose from tcp, unix"),
         (["wire", "--connections", "17"], "connections=17: must be 1 to 16"),
         (["wire", "--ping", "0"], "ping=0"),
         (["wire", "--congestion", "none-such"], "congestion=none-such"),
@@ -643,6 +656,25 @@ def test_a_limit_that_cannot_be_measured_is_named(arguments: list[str], named: s
     result = limits(*arguments)
     assert result.exit_code == 3, result.output
     assert named in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["device"]])
+def test_a_directory_that_cannot_be_written_is_named(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody may make a file there, root included; it says that it has no room, though.
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1 << 40))
+    result = CliRunner().invoke(main, ["bench", *arguments, "--size", "1MiB", "--directory", "/sys"])
+    assert result.exit_code == 3, result.output
+    assert "/sys/halfstep-bench-" in result.stderr
+    assert "name a --directory that this user may write" in result.stderr
+
+
+def test_what_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/null")):  # to open a pipe would wait for its other end
+        result = limits("device", str(path))
+        assert result.exit_code == 3, result.output
+        assert f"{path}: neither a file nor a block device" in result.stderr
 
 
 def test_a_subcommand_takes_nothing_from_those_who_name_a_daemon() -> None:

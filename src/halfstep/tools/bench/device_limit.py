@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from halfstep.errors import ConfigError, DeviceError
 from halfstep.tools.bench.device import BlockDevice, Transfer, plain_io
 from halfstep.tools.bench.fio import Side, fio_version, run_fio
 from halfstep.tools.bench.machine import device_name, machine_facts
-from halfstep.tools.bench.plan import within
+from halfstep.tools.bench.place import cannot_write
+from halfstep.tools.bench.plan import SEED_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
 
 MODES = ("read", "randread", "write", "mixed")
@@ -55,8 +57,7 @@ class DevicePlan:
 
     def validated(self) -> DevicePlan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
-        if unknown := [mode for mode in self.modes if mode not in MODES] or not self.modes:
-            raise ConfigError(f"rw={','.join(self.modes)!r}: {unknown} unknown; choose from {', '.join(MODES)}")
+        chosen_from("rw", self.modes, MODES)
         if self.path is not None and (writes := [mode for mode in self.modes if mode not in _READS]):
             raise ConfigError(
                 f"rw={','.join(self.modes)}: {self.path} is somebody's data, and {writes[0]} would overwrite it; "
@@ -73,6 +74,7 @@ class DevicePlan:
         within("size", self.size_bytes, max((MIB, *self.block_bytes)), 1024 * GIB)
         within("runtime", self.seconds, 0.05, 3600.0)
         within("repeat", self.repeat, 1, 99)
+        within("seed", self.seed, 0, SEED_MAX)
         if self.tool == "fio" and not fio_version():
             raise ConfigError("tool=fio: there is no fio here; install the package fio, or use --tool preadv")
         return self
@@ -270,16 +272,24 @@ def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_by
     return Side(name, count * block_bytes / seconds, count / seconds, p50, p99, p999, count)
 
 
+def _bytes_of(path: Path) -> int:
+    """Of a file or a block device; nothing else is opened, since that may wait for ever. Errors: ConfigError, DeviceError."""
+    try:
+        kind = path.stat().st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISBLK(kind)):
+            raise ConfigError(f"{path}: neither a file nor a block device; name one, or none for a file of its own")
+        with path.open("rb") as file:
+            return file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise DeviceError(f"{path}: cannot be read: {error.strerror}; run it as somebody who may") from None
+
+
 @contextmanager
 def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
     """(path, bytes) of what is measured."""
     if plan.path is not None:
         tell(f"looking at {plan.path}")
-        try:
-            with plan.path.open("rb") as file:
-                yield plan.path, min(plan.size_bytes, file.seek(0, os.SEEK_END))
-        except PermissionError as error:
-            raise DeviceError(f"{plan.path}: cannot be read: {error.strerror}; run it as somebody who may") from None
+        yield plan.path, min(plan.size_bytes, _bytes_of(plan.path))
         return
     directory = Path(tempfile.gettempdir()) if plan.directory == Path() else plan.directory
     free = shutil.disk_usage(directory).free
@@ -290,7 +300,10 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
         )
     path = directory / f"halfstep-bench-{secrets.token_hex(8)}.dat"
     tell(f"writing {format_bytes(plan.size_bytes)} to {path}")
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise cannot_write(error) from None
     try:
         size = -(-plan.size_bytes // _FILL_BYTES) * _FILL_BYTES
         os.ftruncate(descriptor, size)

@@ -90,7 +90,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         directory=Path(options["directory"]),
         arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
-        pin=bool(options["pin"]),
+        pin=_switch(options["pin"], "pin"),
     ).validated()
 
 
@@ -120,6 +120,12 @@ def _number(value: object, name: str) -> float:
         return float(str(value))
     except ValueError:
         raise ConfigError(f"{name}={value!r}: must be a number") from None
+
+
+def _switch(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r}: must be true or false")
+    return value
 
 
 def _micros(value: object) -> float:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
-from halfstep.errors import InternalError
+from halfstep.errors import ConfigError, InternalError
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.daemon_process import DaemonProcess
 from halfstep.tools.options import connected
@@ -64,12 +64,24 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        directory = None if plan.directory == Path() else plan.directory
-        with (
-            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own,
-            _daemon(plan, Path(own), daemon_core) as process,
-        ):
+        with own_directory(plan.directory) as own, _daemon(plan, own, daemon_core) as process:
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
+
+
+@contextmanager
+def own_directory(within: Path = Path()) -> Iterator[Path]:
+    """A new one in `within`, or in the temporary directory; it is removed afterwards. Errors: ConfigError."""
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=None if within == Path() else within)
+    except OSError as error:
+        raise cannot_write(error) from None
+    with directory as own:
+        yield Path(own)
+
+
+def cannot_write(error: OSError) -> ConfigError:
+    """Of a file or a directory that could not be made."""
+    return ConfigError(f"{error.filename}: {error.strerror}; name a --directory that this user may write, or set TMPDIR")
 
 
 @contextmanager
