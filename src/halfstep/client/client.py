@@ -55,7 +55,7 @@ from halfstep.client.results import (
     describe,
 )
 from halfstep.client.session import Session
-from halfstep.client.url import Endpoint, namespace_fault
+from halfstep.client.url import DEFAULT_NAMESPACE, Endpoint, namespace_fault
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
 
@@ -353,6 +353,10 @@ class Client:
 
     def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its blocks. Errors: Unavailable, ConfigError (refused, unknown)."""
+        if name == DEFAULT_NAMESPACE:
+            raise ConfigError(
+                f"namespace {name!r}: every daemon has it, so it cannot be deleted; delete its blocks, or clear layouts"
+            )
         self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0, sliding_ttl=False)
 
     # ---- about itself ----
