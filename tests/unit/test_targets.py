@@ -319,6 +319,7 @@ def test_wrong_arguments_of_get_are_refused(client: halfstep.Client, options: di
         ({"depths": [0, 1 << 16]}, "depths"),
         ({"depths": [0.5, 1.5]}, "whole numbers"),
         ({"ttl_s": -1}, "ttl_s"),
+        ({"block_bytes": -1}, "block_bytes=-1: must be 0 to 4294967295"),
         ({"hint": 256}, "hint"),
     ],
 )
@@ -343,6 +344,15 @@ def test_wrong_arguments_of_operators_calls_are_refused(client: halfstep.Client)
         client.create_namespace("a", 1 << 65)
     with pytest.raises(ConfigError, match="is no text but a int"):
         client.delete_namespace(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot be deleted"):
+        client.delete_namespace("default")
+    with pytest.raises(ConfigError, match=r"key \(str\): must be bytes"):
+        client.explain("key")  # type: ignore[arg-type]
+    for components in (5, [1]):
+        with pytest.raises(ConfigError, match="must be a list of ranges"):
+            client.explain(b"key", components)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seconds=0: must be over 0"):
+        client.session(0)
     with pytest.raises(ConfigError, match="limit='1'"):
         next(client.list(limit="1"))  # type: ignore[arg-type]
 
