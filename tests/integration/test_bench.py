@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep.errors import ConfigError, InternalError
+from halfstep.errors import ConfigError, InternalError, Unavailable
 
 pytest.importorskip("click")
 from click.testing import CliRunner, Result
@@ -36,6 +36,7 @@ from halfstep.tools.bench.report import CpuTime, Limit, Proof, Run
 from halfstep.tools.bench.report import Result as BenchResult
 from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, Timing, endless
 from halfstep.tools.cli import main
+from halfstep.tools.daemon_process import DaemonProcess
 
 END_S = 60
 QUICK = [
@@ -281,6 +282,43 @@ def test_a_job_file_that_cannot_be_is_explained(tmp_path: Path, text: str, named
     result = bench("--job", str(jobs), "--directory", str(tmp_path))
     assert result.exit_code == 3
     assert named in result.stderr
+
+
+@pytest.mark.integration
+def test_a_daemon_that_dies_in_a_run_is_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    populated = measuring.populate
+
+    def then_kill(*arguments: Any) -> None:
+        populated(*arguments)
+        os.kill(pids[0], signal.SIGKILL)
+
+    pids: list[int] = []
+    started = DaemonProcess.start
+
+    def start(process: DaemonProcess) -> None:
+        started(process)
+        pids.append(process.pid)
+
+    monkeypatch.setattr(DaemonProcess, "start", start)
+    monkeypatch.setattr(measuring, "populate", then_kill)
+    monkeypatch.setattr(measuring, "refuse_unless_release", lambda _info: None)
+    result = bench("--directory", str(tmp_path))
+    assert result.exit_code == 3
+    assert "the daemon of its own ended by SIGKILL" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_namespace_that_is_left_behind_is_named(own_daemon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_arguments: Any) -> None:
+        own_daemon.kill()
+        raise Unavailable("the daemon is gone")
+
+    monkeypatch.setattr(measuring, "populate", die)
+    monkeypatch.setattr(measuring, "refuse_unless_release", lambda _info: None)
+    result = CliRunner().invoke(main, ["bench", own_daemon.url, "--rw", "get"])
+    assert result.exit_code == 3
+    assert "halfstep: the daemon is gone; its namespace is left there: `halfstep namespace delete bench-" in result.stderr
 
 
 @measures

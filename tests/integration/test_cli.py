@@ -235,6 +235,16 @@ def test_a_key_keeps_its_first_bytes(run: Run, key: str) -> None:
     assert run("get", key).stdout == b"first"
 
 
+def test_a_value_that_the_store_cannot_keep_whole_is_no_success(run: Run, own_daemon: Any, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(300 << 20)  # of zeros; the store has 256 MiB
+    text = error_of(run("put", large, url=own_daemon.url))
+    assert "put large: of its" in text
+    assert "the store does not keep all at once" in text
+    assert run("get", "large", url=own_daemon.url).returncode == 1
+
+
 def test_a_key_need_not_be_utf_8(run: Run, key: str) -> None:
     name = key.encode() + b"\xff\x80"
     raw, told = os.fsdecode(name), f"hex:{name.hex()}".encode()

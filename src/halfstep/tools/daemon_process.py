@@ -75,6 +75,12 @@ class DaemonProcess:
         """Whether there is a process."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def how_ended(self) -> str:
+        """Of a process that has ended, but not by end()."""
+        status = 0 if self._process is None else self._process.poll() or 0
+        return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+
     def end(self, number: int = signal.SIGTERM) -> int:
         """Sends the signal, reaps it and returns its status. One that does not end in a minute is killed."""
         assert self._process is not None

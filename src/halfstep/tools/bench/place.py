@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import halfstep
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
-from halfstep.errors import ConfigError, InternalError
+from halfstep.errors import ConfigError, HalfstepError, Unavailable
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.daemon_process import DaemonProcess
 from halfstep.tools.options import connected
@@ -92,8 +93,25 @@ def own_namespace(url: str) -> Iterator[str]:
         operator.create_namespace(name)
         try:
             yield with_namespace(url, name)
-        finally:
-            operator.delete_namespace(name)
+        except HalfstepError as failure:
+            # What went wrong first is what has to be known: a daemon that is gone fails the deletion, too.
+            if left := _left_behind(operator, name):
+                raise type(failure)(f"{failure}; {left}") from None
+            raise
+        except BaseException:
+            if left := _left_behind(operator, name):
+                raise Unavailable(left) from None
+            raise
+        operator.delete_namespace(name)
+
+
+def _left_behind(operator: halfstep.Client, name: str) -> str:
+    """Deletes the namespace; what to say when that fails, else ""."""
+    try:
+        operator.delete_namespace(name)
+    except HalfstepError:
+        return f"its namespace is left there: `halfstep namespace delete {name} --url {operator.url}`, once the daemon is back"
+    return ""
 
 
 def with_namespace(url: str, name: str) -> str:
@@ -140,8 +158,15 @@ def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonPro
     try:
         with pinned(*(() if core is None else (core,))):
             process.start()
-        yield process
+        try:
+            yield process
+        except HalfstepError:
+            if process.running:
+                raise
+        # Whatever else failed for it: this is why.
         if not process.running:
-            raise InternalError(f"the daemon ended by itself: {process.log_end()}")
+            raise Unavailable(
+                f"the daemon of its own ended {process.how_ended}; {process.log_end() or 'it said nothing'}; start again"
+            )
     finally:
         process.close()
