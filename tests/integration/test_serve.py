@@ -320,6 +320,18 @@ def test_a_metrics_address_that_cannot_be_is_found_before_a_store_is_made(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_an_existing_store_does_not_take_is_said(serve: Callable[..., Serve]) -> None:
+    for arguments, told in (
+        ((), []),
+        ((), []),
+        (("--size", "1GiB"), ["--size 1 GiB has no effect: the store was made with 132 MiB, for good"]),
+        (("--segment", "4MiB"), ["--segment 4 MiB has no effect: the store was made with 2 MiB, for good"]),
+    ):
+        one = serve("--json", *arguments)
+        assert facts_of(one)["recovery"]["notes"] == told
+        assert one.finish(signal.SIGTERM)[0] == 0
+
+
 def test_a_store_that_was_cut_is_said_to_be(serve: Callable[..., Serve], tmp_path: Path) -> None:
     one = serve()
     one.read_until("listening")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -102,6 +102,7 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
     flushed = False
     try:
         facts = server.facts()
+        facts["recovery"]["notes"] += _without_effect(config, facts)
         if config.metrics:
             end_metrics, facts["metrics"] = serve_metrics(config.metrics, server.metrics)
         _say_started(facts, as_json=as_json, out=out)
@@ -129,6 +130,21 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
     if not as_json:
         print("stopped    clean: everything acknowledged is on media", file=out, flush=True)
     return 0
+
+
+def _without_effect(config: ServeConfig, facts: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked of a new store, and the one that is there has otherwise."""
+    if facts["created"]:
+        return
+    kept = facts["geometry"]
+    # A size is cut to whole segments when a store is made.
+    asked = (
+        ("size", config.size_bytes, kept["device_bytes"], kept["segment_bytes"]),
+        ("segment", config.segment_bytes, kept["segment_bytes"], 1),
+    )
+    for name, wanted, has, tolerance in asked:
+        if wanted and abs(wanted - has) >= tolerance:
+            yield f"--{name} {format_bytes(wanted)} has no effect: the store was made with {format_bytes(has)}, for good"
 
 
 def _say_started(facts: dict[str, Any], *, as_json: bool, out: TextIO) -> None:
