@@ -405,7 +405,9 @@ class Client:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
-            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}); start it with `halfstep serve`")
+            # Who asks what it is that listens there has somebody listening.
+            remedy = "" if reason.endswith(("?", "share one")) else "; start it with `halfstep serve`"
+            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
 
     @property
     def closed(self) -> bool:
