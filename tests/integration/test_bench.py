@@ -284,6 +284,19 @@ def test_a_job_file_that_cannot_be_is_explained(tmp_path: Path, text: str, named
     assert named in result.stderr
 
 
+@measures
+@pytest.mark.integration
+def test_a_benchmark_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "halfstep.tools.cli", "bench", *QUICK, "--directory", str(tmp_path), "--runtime", "30"]
+    process = subprocess.Popen([*command, "--numjobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: bool(processes_of(tmp_path)), "it starts a daemon")
+    finally:
+        process.kill()
+        process.wait(END_S)
+    wait_until(lambda: not processes_of(tmp_path), "the daemon hears of it")
+
+
 @pytest.mark.integration
 def test_a_daemon_that_dies_in_a_run_is_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     populated = measuring.populate
