@@ -138,7 +138,7 @@ def test_a_source_may_be_larger_than_its_blocks_but_not_smaller(client: halfstep
         client.put(KEYS, source, block_bytes=[1, 33])
     with pytest.raises(ConfigError, match=r"block_bytes: shape \(3,\)"):
         client.put(KEYS, source, block_bytes=[1, 2, 3])
-    with pytest.raises(ConfigError, match="block_bytes: must be 0 to"):
+    with pytest.raises(ConfigError, match="block_bytes=-1: must be 0 to"):
         client.put(KEYS, source, block_bytes=-1)
 
 
@@ -319,7 +319,6 @@ def test_wrong_arguments_of_get_are_refused(client: halfstep.Client, options: di
         ({"depths": [0, 1 << 16]}, "depths"),
         ({"depths": [0.5, 1.5]}, "whole numbers"),
         ({"ttl_s": -1}, "ttl_s"),
-        ({"block_bytes": -1}, "block_bytes=-1: must be 0 to 4294967295"),
         ({"hint": 256}, "hint"),
     ],
 )
