@@ -59,7 +59,7 @@ class DaemonProcess:
         line = self._process.stdout.readline()
         if not line:
             self.end(signal.SIGKILL)
-            raise Unavailable(f"the daemon did not start: {self.log_end()}")
+            raise Unavailable("the daemon did not start: " + self.log_end().removeprefix("halfstep: "))
         self.facts = json.loads(line)
         self._listen = next(address for address in self.facts["listening"] if not address.startswith("unix:"))
 
