@@ -21,7 +21,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,18 +29,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from script import header, positive, run, run_seconds
 
 import halfstep
 from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
-from halfstep.errors import HalfstepError
-from halfstep.tools.bench.content import Content, Numbers, Words
+from halfstep.tools.bench.content import PAGE_WORDS, Content, Numbers, Words
 from halfstep.tools.bench.loopback import TCP_CONGESTION
-from halfstep.tools.bench.machine import machine_facts
-from halfstep.tools.bench.measure import refuse_unless_release
-from halfstep.tools.bench.place import cores, pinned
-from halfstep.tools.bench.terminal import terminable
+from halfstep.tools.bench.place import cores, own_daemon, pinned
 from halfstep.tools.bench.workload import DEADLINE_MS, populate
-from halfstep.tools.daemon_process import DaemonProcess
 
 SIZES = (64 * KIB, 256 * KIB, MIB, 4 * MIB)
 BATCH = 16
@@ -53,7 +48,8 @@ SET_BYTES = 128 * MIB
 SERVER_MEMORY = 2 * GIB
 START_S = 20.0
 SYS_PIDFD_GETFD = 438  # the same number on every architecture
-PACKAGES = {"memcached": "memcached", "redis": "redis-server"}
+# Program, and the package of the same name.
+PROGRAMS = {"memcached": "memcached", "redis": "redis-server"}
 # What an answer's lines are read into; longer than any line of the answers that are asked for here.
 LINE_BYTES = 512
 
@@ -133,14 +129,28 @@ def names(content: Content, numbers: Numbers) -> list[bytes]:
     return [bytes(key).hex().encode() for key in content.keys(numbers)]
 
 
-def rows_of(content: Content, numbers: Numbers) -> Words:
-    rows = np.empty((len(numbers), content.words), np.uint64)
-    content.fill(numbers, rows)
-    return rows
-
-
 def flat(row: Any) -> memoryview:
     return memoryview(row).cast("B")
+
+
+def fill(wire: Wire, content: Content, count: int, empty: bytes, emptied: bytes, stored: bytes, head: bytes) -> None:
+    """Empties a server and sets numbers 0 to count. head: what comes before a value, with its name and size to be filled in."""
+    told_by(wire, empty + b"\r\n", emptied)
+    for number in range(count):
+        numbers = content.numbers(number, 1)
+        row = np.empty((1, content.words), np.uint64)
+        content.fill(numbers, row)
+        (name,) = names(content, numbers)
+        wire.send(head % {b"name": name, b"name_bytes": len(name), b"bytes": content.block_bytes})
+        wire.send(flat(row))
+        told_by(wire, b"\r\n", stored)
+
+
+def told_by(wire: Wire, message: bytes, expected: bytes) -> None:
+    """Sends the end of a request whose answer can only be one."""
+    wire.send(message)
+    if (said := wire.line()) != expected:
+        raise SystemExit(f"a server said {said!r} instead of {expected!r}; it may need more memory")
 
 
 @dataclass(frozen=True)
@@ -150,16 +160,7 @@ class Memcached:
     wire: Wire
 
     def fill(self, content: Content, count: int) -> None:
-        self.wire.send(b"flush_all\r\n")
-        assert self.wire.line() == b"OK"
-        for first in range(0, count, BATCH):
-            numbers = content.numbers(first, min(BATCH, count - first))
-            for name, row in zip(names(content, numbers), rows_of(content, numbers), strict=True):
-                self.wire.send(b"set %b 0 0 %d\r\n" % (name, content.block_bytes))
-                self.wire.send(flat(row))
-                self.wire.send(b"\r\n")
-                if (said := self.wire.line()) != b"STORED":
-                    raise SystemExit(f"memcached: set of {content.block_bytes} bytes: {said.decode()}")
+        fill(self.wire, content, count, b"flush_all", b"OK", b"STORED", b"set %(name)b 0 0 %(bytes)d\r\n")
 
     def ask(self, content: Content, numbers: Numbers) -> Callable[[Words], None]:
         expected = names(content, numbers)
@@ -185,16 +186,8 @@ class Redis:
     wire: Wire
 
     def fill(self, content: Content, count: int) -> None:
-        self.wire.send(b"FLUSHALL\r\n")
-        assert self.wire.line() == b"+OK"
-        for first in range(0, count, BATCH):
-            numbers = content.numbers(first, min(BATCH, count - first))
-            for name, row in zip(names(content, numbers), rows_of(content, numbers), strict=True):
-                self.wire.send(b"*3\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(name), name, content.block_bytes))
-                self.wire.send(flat(row))
-                self.wire.send(b"\r\n")
-                if (said := self.wire.line()) != b"+OK":
-                    raise SystemExit(f"redis: SET of {content.block_bytes} bytes: {said.decode()}")
+        head = b"*3\r\n$3\r\nSET\r\n$%(name_bytes)d\r\n%(name)b\r\n$%(bytes)d\r\n"
+        fill(self.wire, content, count, b"FLUSHALL", b"+OK", b"+OK", head)
 
     def ask(self, content: Content, numbers: Numbers) -> Callable[[Words], None]:
         expected = names(content, numbers)
@@ -338,7 +331,7 @@ def measure_gets(stores: dict[str, Store], block_bytes: int, rounds: int, second
         wrong = content.wrong_heads(asked[number], target, int(rng.integers(content.pages)))
         if wrong.any():
             raise SystemExit(f"{int(wrong.sum())} blocks of {format_bytes(block_bytes)} are not what was put")
-        target[:, ::512] = 0  # so that what stays from the last call is noticed
+        target[:, ::PAGE_WORDS] = 0  # so that what stays from the last call is noticed
 
     take_turns(speeds, calls, check, rounds, seconds)
     return speeds
@@ -461,74 +454,57 @@ def redis_command(port: int, directory: str) -> list[str]:
 
 
 @contextmanager
-def all_stores(directory: Path, core: int | None) -> Iterator[tuple[dict[str, Store], dict[str, str], str]]:
+def all_stores(directory: Path | None, core: int | None) -> Iterator[tuple[dict[str, Store], dict[str, str], str]]:
     """(stores, what each of the others says it is, congestion control); one that is not installed is named and left out."""
-    commands = {
-        "memcached": lambda port: memcached_command(port),
-        "redis": lambda port: redis_command(port, str(directory)),
-    }
     kinds: dict[str, Callable[[Wire], Store]] = {"memcached": Memcached, "redis": Redis}
-    with ExitStack() as stack:
-        daemon = DaemonProcess(directory, "--size", str(2 * GIB), "--arena", str(512 * MIB), own_session=True)
-        stack.callback(daemon.close)
-        with pinned(*(() if core is None else (core,))):
-            daemon.start()
-        client = stack.enter_context(
-            halfstep.connect(
-                daemon.url, layout=halfstep.Layout.opaque("bench/beside"), required=True, deadline_ms=DEADLINE_MS, mode="on"
-            )
-        )
+    layout = halfstep.Layout.opaque("bench/beside")
+    with (
+        own_daemon("--size", str(2 * GIB), "--arena", str(512 * MIB), directory=directory, core=core) as daemon,
+        halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=DEADLINE_MS, mode="on") as client,
+        ExitStack() as stack,
+    ):
+        congestion = client.facts().congestion
         stores: dict[str, Store] = {"halfstep": Ours(client)}
         versions = {}
-        for name, package in PACKAGES.items():
-            program = package
+        for name, program in PROGRAMS.items():
             if shutil.which(program) is None:
-                print(f"{name}: {program} is not installed, so it is left out; apt-get install {package}", file=sys.stderr)
+                print(f"{name}: {program} is not installed, so it is left out; apt-get install {program}", file=sys.stderr)
                 continue
             said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
             versions[name] = " ".join(said.split()[:3])
             port = free_port()
-            stores[name] = kinds[name](stack.enter_context(server(commands[name](port), port, core, client.facts().congestion)))
-        yield stores, versions, client.facts().congestion
+            command = memcached_command(port) if name == "memcached" else redis_command(port, str(daemon.store.parent))
+            stores[name] = kinds[name](stack.enter_context(server(command, port, core, congestion)))
+        yield stores, versions, congestion
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="each runs every store once; the median ratio counts")
-    parser.add_argument("--runtime", type=float, default=1.0, help="seconds of one store in one round")
+    parser.add_argument("--rounds", type=positive, default=5, help="each runs every store once; the median ratio counts")
+    parser.add_argument("--runtime", type=run_seconds, default=1.0, help="seconds of one store in one round")
     parser.add_argument("--directory", type=Path, default=None, help="where our store lies")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
-    if options.rounds < 1 or options.runtime <= 0:
-        parser.error(f"--rounds {options.rounds} --runtime {options.runtime}: must be at least 1, and more than 0")
     client_cores, server_core = cores(pin=True)
+    head = header(
+        rounds=options.rounds,
+        seconds=options.runtime,
+        goals={"get_ratio_min": GET_RATIO_MIN, "match_time_max": MATCH_TIME_MAX},
+    )
     told: list[Speeds] = []
-    try:
-        refuse_unless_release(halfstep.build_info())
-        with (
-            terminable(),
-            tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=options.directory) as directory,
-            pinned(*client_cores[:1]),
-            all_stores(Path(directory), server_core) as (stores, versions, congestion),
-        ):
-            for block_bytes in SIZES:
-                told.append(measure_gets(stores, block_bytes, options.rounds, options.runtime))
-                print(told[-1].line(), file=sys.stderr, flush=True)
-            told.append(measure_match(stores, options.rounds, options.runtime))
+    with pinned(*client_cores[:1]), all_stores(options.directory, server_core) as (stores, versions, congestion):
+        for block_bytes in SIZES:
+            told.append(measure_gets(stores, block_bytes, options.rounds, options.runtime))
             print(told[-1].line(), file=sys.stderr, flush=True)
-    except HalfstepError as error:
-        raise SystemExit(str(error)) from None
+        told.append(measure_match(stores, options.rounds, options.runtime))
+        print(told[-1].line(), file=sys.stderr, flush=True)
+    head |= {
+        "congestion_control": congestion,
+        "others": versions,
+        "missing": [name for name in PROGRAMS if name not in versions],
+    }
     if options.json:
-        header = {
-            **machine_facts(" ".join(sys.argv)),
-            "congestion_control": congestion,
-            "others": versions,
-            "missing": [name for name in PACKAGES if name not in versions],
-            "rounds": options.rounds,
-            "seconds": options.runtime,
-            "goals": {"get_ratio_min": GET_RATIO_MIN, "match_time_max": MATCH_TIME_MAX},
-        }
-        print(json.dumps({"header": header, "results": [speeds.as_json() for speeds in told]}))
+        print(json.dumps({"header": head, "results": [speeds.as_json() for speeds in told]}))
     print(f"load {os.getloadavg()[0]:.1f} at the end", file=sys.stderr)
     if not versions:
         print("neither memcached nor Redis is here: nothing was compared", file=sys.stderr)
@@ -537,7 +513,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

@@ -44,6 +44,8 @@ def measure(program: Path, options: list[str]) -> dict[str, Any]:
         "load_average": [load_before, os.getloadavg()[0]],
     }
     document: dict[str, Any] = {"header": machine, **json.loads(done.stdout)}
+    if document["build"] != "release":
+        raise SystemExit(f"{program}: a {document['build']} build; its times mean nothing")
     return document
 
 

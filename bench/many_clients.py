@@ -24,24 +24,19 @@ import socket
 import statistics
 import struct
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from script import header, positive, run, run_seconds
 
 import halfstep
 from halfstep.daemon.config import KIB, MIB, format_bytes
-from halfstep.errors import HalfstepError
 from halfstep.tools.bench.content import Content
-from halfstep.tools.bench.machine import machine_facts
-from halfstep.tools.bench.measure import refuse_unless_release
-from halfstep.tools.bench.place import cores, pinned
-from halfstep.tools.bench.terminal import terminable
+from halfstep.tools.bench.place import cores, own_daemon, pinned
 from halfstep.tools.bench.workload import DEADLINE_MS, GetLane, Outcome, Timing, endless, populate, verify
 from halfstep.tools.daemon_process import DaemonProcess
 
@@ -159,19 +154,9 @@ def clear_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-@contextmanager
-def daemon_of(directory: Path, core: int | None) -> Iterator[DaemonProcess]:
+def daemon_of(directory: Path, core: int | None) -> AbstractContextManager[DaemonProcess]:
     """Empty, with little memory."""
-    with tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own:
-        daemon = DaemonProcess(Path(own), "--size", str(1024 * MIB), "--arena", str(ARENA_BYTES), own_session=True)
-        try:
-            with pinned(*(() if core is None else (core,))):
-                daemon.start()
-            yield daemon
-            if not daemon.running:
-                raise SystemExit(f"the daemon ended by itself: {daemon.log_end()}")
-        finally:
-            daemon.close()
+    return own_daemon("--size", "1GiB", "--arena", str(ARENA_BYTES), directory=directory, core=core)
 
 
 def connected(daemon: DaemonProcess) -> halfstep.Client:
@@ -323,6 +308,19 @@ def stalled(directory: Path, core: int | None, seconds: float, rounds: int) -> d
     }
 
 
+def is_open(one: socket.socket) -> bool:
+    """Whether the other end has not ended it; reads what is there."""
+    one.setblocking(False)
+    try:
+        while one.recv(64 * KIB):
+            pass
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        pass
+    return False
+
+
 def idle(directory: Path, core: int | None) -> dict[str, Any]:
     content = Content(BLOCK_BYTES, seed=1)
     with daemon_of(directory, core) as daemon, ExitStack() as stack:
@@ -330,13 +328,18 @@ def idle(directory: Path, core: int | None) -> dict[str, Any]:
         recording = Recording(daemon, content)
         time.sleep(SETTLE_S)
         before = resident_bytes(daemon.pid)
-        answers = set()
+        answers: set[int] = set()
+        idlers = []
         for number in range(IDLE):
             one = stack.enter_context(socket.create_connection(daemon.address, START_S))
             one.sendall(recording.hello(1 + number))
-            answers.add(one.recv(64 * KIB)[4])
+            answers.update(one.recv(64 * KIB)[4:5])
+            idlers.append(one)
         time.sleep(SETTLE_S)
         each = (resident_bytes(daemon.pid) - before) / IDLE
+        still_open = sum(is_open(one) for one in idlers)
+    if still_open < IDLE:
+        raise SystemExit(f"{still_open} of {IDLE} idle connections are still there: what was measured is not theirs")
     if answers != {35}:
         raise SystemExit(f"hello was answered with opcodes {answers}, not with a Final (35)")
     return {"connections": IDLE, "bytes_each": each, "bytes_each_max": IDLE_BYTES_MAX, "reached": each <= IDLE_BYTES_MAX}
@@ -347,6 +350,7 @@ def flood(directory: Path, core: int | None) -> dict[str, Any]:
     with daemon_of(directory, core) as daemon, ExitStack() as stack:
         filled(daemon, content, FLOOD_BLOCKS)
         before = resident_bytes(daemon.pid)
+        clear_peak(daemon.pid)
         clients = [stack.enter_context(connected(daemon)) for _ in range(FLOOD)]
         crowd = Crowd(clients, content, FLOOD_BLOCKS, FLOOD_BATCH, FLOOD_DEPTH)
         stack.callback(crowd.close)
@@ -404,38 +408,29 @@ def raise_descriptors(needed: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("stalled", "idle", "flood"), action="append", help="these parts alone")
-    parser.add_argument("--runtime", type=float, default=5.0, help="seconds of one run of the good clients")
+    parser.add_argument("--runtime", type=run_seconds, default=5.0, help="seconds of one run of the good clients")
     parser.add_argument(
-        "--rounds", type=int, default=5, help="of the good clients alone and beside the bad ones; the median counts"
+        "--rounds", type=positive, default=5, help="of the good clients alone and beside the bad ones; the median counts"
     )
     parser.add_argument("--directory", type=Path, default=None, help="where the stores lie")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
-    if options.rounds < 1 or options.runtime <= 0:
-        parser.error(f"--rounds {options.rounds} --runtime {options.runtime}: must be at least 1, and more than 0")
     raise_descriptors(IDLE + 1024)
     client_cores, core = cores(pin=True)
     told: dict[str, dict[str, Any]] = {}
-    header = machine_facts(" ".join(sys.argv))
-    try:
-        refuse_unless_release(halfstep.build_info())
-        with terminable(), pinned(*client_cores):
-            for name in options.only or ("stalled", "idle", "flood"):
-                if name == "stalled":
-                    told[name] = stalled(options.directory, core, options.runtime, options.rounds)
-                else:
-                    told[name] = (idle if name == "idle" else flood)(options.directory, core)
-                print(line(name, told[name]), file=sys.stderr, flush=True)
-    except HalfstepError as error:
-        raise SystemExit(str(error)) from None
+    head = header(rounds=options.rounds, seconds=options.runtime)
+    with pinned(*client_cores):
+        for name in options.only or ("stalled", "idle", "flood"):
+            if name == "stalled":
+                told[name] = stalled(options.directory, core, options.runtime, options.rounds)
+            else:
+                told[name] = (idle if name == "idle" else flood)(options.directory, core)
+            print(line(name, told[name]), file=sys.stderr, flush=True)
     print(f"load {os.getloadavg()[0]:.1f} at the end", file=sys.stderr)
     if options.json:
-        print(json.dumps({"header": header, **told}))
+        print(json.dumps({"header": head, **told}))
     return 0 if all(one["reached"] for one in told.values()) else 1
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

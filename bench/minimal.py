@@ -13,20 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from script import header, positive, run, run_seconds, said_by, with_programs
+
 from halfstep.daemon.config import KIB, MIB, format_bytes
-from halfstep.errors import HalfstepError
 from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
 
-PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
 BATCH = 16
 
 
@@ -82,12 +81,7 @@ class Yardsticks:
         return Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
 
     def _run(self, what: str, program: str, options: Mapping[str, object]) -> float:
-        command = [str(self.programs / program)]
-        command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}")
-        said: dict[str, Any] = json.loads(done.stdout)
+        said = said_by(self.programs / program, options)
         self.said.setdefault(what, []).append(said)
         return float(said["bytes_per_s"])
 
@@ -179,26 +173,19 @@ def measured(case: Case, options: argparse.Namespace) -> Verdict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runtime", type=float, default=1.0, help="seconds of one run")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each; the median ratio counts")
-    parser.add_argument("--programs", type=Path, default=PROGRAMS, help="folder of the two programs")
+    parser.add_argument("--runtime", type=run_seconds, default=1.0, help="seconds of one run")
+    parser.add_argument("--repeat", type=positive, default=5, help="runs of each; the median ratio counts")
     parser.add_argument("--json", action="store_true", help="one document a case, one per line, on stdout")
-    options = parser.parse_args()
-    for name in ("halfstep_pair_bench", "halfstep_client_bench"):
-        if not (options.programs / name).exists():
-            raise SystemExit(f"{options.programs / name}: not built; run `make build`, or name another folder with --programs")
+    options = with_programs(parser, "halfstep_pair_bench", "halfstep_client_bench")
     missed = 0
     for case in CASES:
-        try:
-            verdict = measured(case, options)
-        except HalfstepError as error:
-            raise SystemExit(str(error)) from None
+        verdict = measured(case, options)
         missed += not verdict.reached
         print(verdict.line(), file=sys.stderr, flush=True)
         if options.json:
-            print(json.dumps(verdict.as_json()), flush=True)
+            print(json.dumps({"header": header(), **verdict.as_json()}), flush=True)
     return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

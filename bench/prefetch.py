@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from script import header, positive, run
 
 import halfstep
-from halfstep.daemon.config import GIB, KIB, MIB
-from halfstep.tools.bench.machine import cpu_name
-from halfstep.tools.daemon_process import DaemonProcess
+from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.tools.bench.device import BlockDevice
+from halfstep.tools.bench.machine import device_name
+from halfstep.tools.bench.place import own_daemon
+from halfstep.tools.bench.workload import DEADLINE_MS, percentile_us
 from halfstep.tools.replay.trace import Trace, load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -52,9 +54,14 @@ class Pass:
 
     @property
     def staged_share(self) -> float:
-        """Of the blocks that memory did not have when their prefetch came, or their get where there was none."""
-        wanted = self.brought + self.from_flash - self.late
-        return (self.brought - self.late) / wanted if wanted else 1.0
+        """Of the blocks that memory did not have when their prefetch came, or their get where there was none.
+
+        A late one came from flash, too: its get waited for the same read.
+        """
+        staged = self.brought - self.late
+        if staged + self.from_flash == 0:
+            raise SystemExit("memory had every block that was asked for: nothing was measured; give a --trace of more blocks")
+        return staged / (staged + self.from_flash)
 
 
 def counters(client: halfstep.Client) -> dict[str, float]:
@@ -72,7 +79,7 @@ def replay(client: halfstep.Client, trace: Trace, requests: int, block_bytes: in
     target = np.zeros((int(np.diff(trace.starts).max()), block_bytes), np.uint8)
     before = counters(client)
     blocks = 0
-    took_ms = []
+    took_us = []
     with client.queue() as queue:
         for number in range(requests):
             asked = np.unique(trace.request(number))
@@ -81,7 +88,7 @@ def replay(client: halfstep.Client, trace: Trace, requests: int, block_bytes: in
             time.sleep(NOTICE_S)
             began = time.perf_counter()
             got = client.get(keys, target[: len(asked)])
-            took_ms.append((time.perf_counter() - began) * 1000)
+            took_us.append((time.perf_counter() - began) * 1e6)
             if not got.ok.all() or not np.array_equal(target[: len(asked), :4].view("<u4").ravel(), asked):
                 raise SystemExit(f"request {number}: {got!r}")
             blocks += len(asked)
@@ -89,15 +96,15 @@ def replay(client: halfstep.Client, trace: Trace, requests: int, block_bytes: in
                 ticket.result()
     after = counters(client)
     delta = {name: int(after[name] - before[name]) for name in before}
-    took_ms.sort()
+    times_us = np.array(took_us)
     return Pass(
         blocks,
         delta["memory"],
         delta["brought"],
         delta["late"],
         delta["flash"],
-        statistics.median(took_ms),
-        took_ms[min(len(took_ms) - 1, len(took_ms) * 99 // 100)],
+        percentile_us(times_us, 0.5) / 1000,
+        percentile_us(times_us, 0.99) / 1000,
     )
 
 
@@ -110,18 +117,23 @@ def fill(client: halfstep.Client, trace: Trace, blocks: int, block_bytes: int) -
         left = np.arange(len(numbers))
         while len(left):  # what was throttled is offered again
             done = client.put(trace.keys[numbers[left]], noise[left], durability="persist")
+            if not done.ok.all() and not done.throttled:
+                raise SystemExit(f"blocks of {format_bytes(block_bytes)}: {done!r}")
             left = left[~done.ok]
 
 
-def measure(trace: Trace, requests: int, block_bytes: int, directory: Path) -> dict[str, Pass]:
+def measure(trace: Trace, requests: int, block_bytes: int, directory: Path | None) -> tuple[str, dict[str, Pass]]:
+    """(device, passes)."""
     blocks = int(trace.blocks[: trace.starts[requests]].max()) + 1
     size = max(GIB, blocks * (block_bytes + 4 * KIB) * 5 // 4 + 256 * MIB)
-    daemon = DaemonProcess(directory, "--size", str(size), "--arena", ARENA)
-    layout = halfstep.Layout.opaque("bench/prefetch")
-    terms = {"layout": layout, "required": True, "deadline_ms": 60_000}
+    terms: dict[str, Any] = {
+        "layout": halfstep.Layout.opaque("bench/prefetch"),
+        "required": True,
+        "deadline_ms": DEADLINE_MS,
+        "mode": "on",
+    }
     passes = {}
-    daemon.start()
-    try:
+    with own_daemon("--size", str(size), "--arena", ARENA, directory=directory) as daemon:
         with halfstep.connect(daemon.url, **terms) as client:
             fill(client, trace, blocks, block_bytes)
         for name, ahead in (("prefetched", True), ("without", False)):
@@ -129,32 +141,32 @@ def measure(trace: Trace, requests: int, block_bytes: int, directory: Path) -> d
             daemon.start()
             with halfstep.connect(daemon.url, **terms) as client:
                 passes[name] = replay(client, trace, requests, block_bytes, ahead=ahead)
-    finally:
-        daemon.close()
-    return passes
+        device = device_name(BlockDevice.of(daemon.store))
+    return device, passes
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trace", type=Path, default=None)
-    parser.add_argument("--requests", type=int, default=400, help="of the trace, from the first on")
-    parser.add_argument("--block-bytes", type=int, default=64 * KIB)
+    parser.add_argument("--requests", type=positive, default=400, help="of the trace, from the first on")
+    parser.add_argument("--block-bytes", type=positive, default=64 * KIB)
     parser.add_argument("--directory", type=Path, default=None, help="where the store lies: on the drive in question")
     parser.add_argument("--json", action="store_true", dest="as_json")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as name:
-        directory = Path(name)
-        trace = load(arguments.trace or write_chat_trace(directory / "chats.jsonl"))
-        requests = min(arguments.requests, trace.requests)
-        passes = measure(trace, requests, arguments.block_bytes, directory)
+    head = header(block_bytes=arguments.block_bytes, notice_s=NOTICE_S, arena=ARENA)
+    with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as own:
+        trace = load(arguments.trace or write_chat_trace(Path(own) / "chats.jsonl"))
+    requests = min(arguments.requests, trace.requests)
+    device, passes = measure(trace, requests, arguments.block_bytes, arguments.directory)
+    head |= {"device": device, "trace": trace.name, "requests": requests}
     share = passes["prefetched"].staged_share
     if arguments.as_json:
-        facts = {"version": halfstep.__version__, "kernel": os.uname().release, "cpu": cpu_name(), "load": os.getloadavg()[0]}
-        document = {**facts, "trace": trace.name, "requests": requests, "block_bytes": arguments.block_bytes}
-        print(json.dumps({**document, "staged_share": share, **{name: asdict(one) for name, one in passes.items()}}))
+        print(json.dumps({"header": head, "staged_share": share, **{name: asdict(one) for name, one in passes.items()}}))
     else:
-        print(f"halfstep {halfstep.__version__}; {cpu_name()}, kernel {os.uname().release}, load {os.getloadavg()[0]:.1f}")
-        print(f"{trace.name}: {requests} requests, {NOTICE_S * 1000:.0f} ms ahead, blocks of {arguments.block_bytes >> 10} KiB")
+        print(f"halfstep {head['version']}, commit {head['commit']}; {head['cpu']}, kernel {head['kernel']}, on {device}")
+        print(f"load {head['load_average']:.1f} at the start")
+        size = format_bytes(arguments.block_bytes)
+        print(f"{trace.name}: {requests} requests, {NOTICE_S * 1000:.0f} ms ahead, blocks of {size}")
         print(f"{'':<12}{'blocks':>8}{'in memory':>11}{'brought':>9}{'late':>6}{'from flash':>12}{'get p50 ms':>12}{'p99':>8}")
         for name, one in passes.items():
             row = f"{one.blocks:>8}{one.in_memory:>11}{one.brought:>9}{one.late:>6}{one.from_flash:>12}"
@@ -167,4 +179,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

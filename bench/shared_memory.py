@@ -12,24 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import halfstep
-from halfstep.daemon.config import KIB, MIB, format_bytes
-from halfstep.errors import HalfstepError
-from halfstep.tools.bench.machine import cpu_name
-from halfstep.tools.daemon_process import DaemonProcess
+from script import header, positive, run, run_seconds, said_by, with_programs
 
-PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
+from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.tools.bench.place import own_daemon
+
 SET_BYTES = 64 * MIB
 SMALL_KEYS = 1024
 
@@ -107,31 +99,19 @@ class Verdict:
         return f"{what}: {numbers}: {'reached' if self.reached else 'MISSED'}"
 
 
-def said_by(program: Path, **options: object) -> dict[str, Any]:
-    """The document that a program prints."""
-    command = [str(program)]
-    command += [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    if said["build"] != "release":
-        raise SystemExit(f"{program}: build={said['build']}; a benchmark reports from a release build alone (make build)")
-    return said
-
-
-def measured(case: Case, socket: Path, cores: list[int], options: argparse.Namespace) -> Verdict:
-    daemon_core, client_core = cores[0], cores[-1]
+def measured(case: Case, address: str, daemon_core: int, client_core: int, options: argparse.Namespace) -> Verdict:
     runtime_ms = int(options.runtime * 1000)
 
     def limit() -> float:
         said = said_by(
             options.programs / "halfstep_shm_bench",
-            bytes=case.bs,
-            set=case.set_bytes,
-            runtime=max(50, runtime_ms // 4),
-            core=client_core,
-            other_core=daemon_core,
+            {
+                "bytes": case.bs,
+                "set": case.set_bytes,
+                "runtime": max(50, runtime_ms // 4),
+                "core": client_core,
+                "other-core": daemon_core,
+            },
         )
         return float(said["copy_bytes_per_s"] / 1e9 if case.copies else said["eventfd_us"]["p50"])
 
@@ -140,13 +120,15 @@ def measured(case: Case, socket: Path, cores: list[int], options: argparse.Names
         before = limit()
         said = said_by(
             options.programs / "halfstep_client_bench",
-            address=f"unix:{socket}",
-            bs=case.bs,
-            batch=case.batch,
-            size=case.set_bytes,
-            runtime=runtime_ms,
-            core=client_core,
-            seed=case.bs * 100 + case.batch,
+            {
+                "address": address,
+                "bs": case.bs,
+                "batch": case.batch,
+                "size": case.set_bytes,
+                "runtime": runtime_ms,
+                "core": client_core,
+                "seed": case.bs * 100 + case.batch,
+            },
         )
         between = (before + limit()) / 2
         value = float(said["bytes_per_s"] / 1e9 if case.copies else said["latency_us"]["p50"])
@@ -156,58 +138,26 @@ def measured(case: Case, socket: Path, cores: list[int], options: argparse.Names
     return Verdict(case, ratios, statistics.median(values), statistics.median(limits))
 
 
-@contextmanager
-def daemon_on(core: int) -> Iterator[Path]:
-    """The socket of a daemon of our own, on one core."""
-    with tempfile.TemporaryDirectory(prefix="halfstep-shm-") as directory:
-        socket = Path(directory) / "h.sock"
-        process = DaemonProcess(Path(directory), "--size", "1GiB", "--arena", "256MiB", unix=str(socket), own_session=True)
-        before = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {core})
-        try:
-            process.start()
-        finally:
-            os.sched_setaffinity(0, before)
-        try:
-            yield socket
-        finally:
-            process.close()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runtime", type=float, default=1.0, help="seconds of one run")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each; the median ratio counts")
-    parser.add_argument("--programs", type=Path, default=PROGRAMS, help="folder of the two programs")
+    parser.add_argument("--runtime", type=run_seconds, default=1.0, help="seconds of one run")
+    parser.add_argument("--repeat", type=positive, default=5, help="runs of each; the median ratio counts")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    options = parser.parse_args()
-    for name in ("halfstep_shm_bench", "halfstep_client_bench"):
-        if not (options.programs / name).exists():
-            raise SystemExit(f"{options.programs / name}: not built; run `make build`, or name another folder with --programs")
-    cores = sorted(os.sched_getaffinity(0))
-    header = {
-        "command": " ".join(sys.argv),
-        "commit": halfstep.build_info()["commit"],
-        "build": halfstep.build_info()["build"],
-        "kernel": platform.release(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "pinned": f"daemon on core {cores[0]}, client on core {cores[-1]}",
-    }
-    print(", ".join(f"{name} {value}" for name, value in header.items()), file=sys.stderr)
+    options = with_programs(parser, "halfstep_shm_bench", "halfstep_client_bench")
+    allowed = sorted(os.sched_getaffinity(0))
+    daemon_core, client_core = allowed[0], allowed[-1]
+    head = header(pinned=f"daemon on core {daemon_core}, client on core {client_core}")
+    print(", ".join(f"{name} {value}" for name, value in head.items()), file=sys.stderr)
     verdicts = []
-    try:
-        with daemon_on(cores[0]) as socket:
-            for case in CASES:
-                verdicts.append(measured(case, socket, cores, options))
-                print(verdicts[-1].line(), file=sys.stderr, flush=True)
-    except HalfstepError as error:
-        raise SystemExit(str(error)) from None
+    with own_daemon("--size", "1GiB", "--arena", "256MiB", core=daemon_core, unix=True) as daemon:
+        address = next(address for address in daemon.facts["listening"] if address.startswith("unix:"))
+        for case in CASES:
+            verdicts.append(measured(case, address, daemon_core, client_core, options))
+            print(verdicts[-1].line(), file=sys.stderr, flush=True)
     if options.json:
-        print(json.dumps({"header": header, "cases": [verdict.as_json() for verdict in verdicts]}, indent=2))
+        print(json.dumps({"header": head, "cases": [verdict.as_json() for verdict in verdicts]}, indent=2))
     return 0 if all(verdict.reached for verdict in verdicts) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,7 +1,7 @@
 // client_bench.cc — the client core alone against a daemon: what a program without an interpreter gets.
 // Usage: halfstep_client_bench --address HOST:PORT [--namespace NAME] [--rw get|put] [--bs N] [--batch N] [--iodepth N]
 //                              [--connections N] [--size N] [--runtime MS] [--core N] [--seed N]
-// One JSON document on stdout; bench/minimal.py and bench/clients.py read it.
+// One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read it.
 //
 // Makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time. Every block
 // that comes has its number in its first and last words, and they are looked at; the checksums the client core verifies anyway.

@@ -15,6 +15,7 @@
 #include <memory>
 
 #include "base/crc.h"
+#include "base/heap.h"
 #include "machine.h"
 #include "store/blocking_io.h"
 #include "store/footer.h"
@@ -191,6 +192,7 @@ void open_and_measure(const Setup& setup) {
   const std::unique_ptr<Store> opened = machine.open();
   const uint64_t open_us = machine.clock.now_us() - open_before_us;
   const double cpu_seconds = own_cpu_seconds() - cpu_before;
+  give_heap_back();  // as the daemon does
   const uint64_t resident_after = resident_bytes();
   look_for_all(setup, *opened);
   const Gauges gauges = opened->gauges();

@@ -3,6 +3,7 @@
 //   --bytes N      of one copy (1048576)      --set N      bytes that the copies walk through (67108864)
 //   --runtime N    milliseconds of each       --core N, --other-core N
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,8 @@ std::vector<double> ping_pong_us(double runtime_us, uint64_t core, uint64_t othe
   const pid_t child = ::fork();
   if (child < 0) fail_errno("fork");
   if (child == 0) {
+    // Nothing else ends it when this program is killed: it would wait for ever.
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail_errno("prctl");
     pin(other_core);
     for (;;) {
       wait(there);
@@ -91,7 +94,7 @@ int main(int count, char** arguments) {
   const std::array numbers{Number{"--bytes", &bytes}, Number{"--set", &set_bytes}, Number{"--runtime", &runtime_ms},
                            Number{"--core", &core}, Number{"--other-core", &other_core}};
   read_options(count, arguments, numbers, {});
-  if (bytes == 0) fail("--bytes 0: must be at least 1");
+  if (bytes == 0 || runtime_ms == 0) fail("--bytes and --runtime: must be at least 1");
   const double runtime_us = static_cast<double>(runtime_ms) * 1000;
   const std::vector<double> round_trips = ping_pong_us(runtime_us, core, other_core);
   std::printf("{\"build\": \"%s\", \"copy_bytes_per_s\": %.0f, \"eventfd_us\": {\"p50\": %.2f, \"p99\": %.2f}}\n",

@@ -224,6 +224,10 @@ void MemoryEngine::turn() {
       --active.polls_left;
       return false;
     }
+    if (!active.lost && prng_.chance(faults_.lost_completion_chance)) {
+      lose_completion(active);
+      return false;
+    }
     due_.push_back(active);
     return true;
   });
@@ -236,9 +240,29 @@ void MemoryEngine::turn() {
     }
   }
   for (const Active& active : due_) {
-    execute(active);
+    if (!active.lost) execute(active);
     done_.push_back(*active.request);
   }
+}
+
+// It keeps its place in the queue until it is given up. What it did stays done: that of a write may be on media.
+void MemoryEngine::lose_completion(Active& active) {
+  execute(active);
+  Request& request = *active.request;
+  active.lost = true;
+  active.polls_left = kLostPolls;
+  if (request.error != 0) return;
+  ++fault_counters_.lost_completions;
+  switch (request.op) {
+    case Op::Read: ++fault_counters_.read_errors; break;
+    case Op::Write: ++fault_counters_.write_errors; break;
+    case Op::Flush: ++fault_counters_.flush_errors; break;
+    case Op::Discard: ++fault_counters_.discard_errors; break;
+  }
+  request.error = -ETIMEDOUT;
+  request.engine_done_bytes = 0;
+  const bool everything = request.op == Op::Flush;
+  tell(request, everything ? 0 : request.offset, everything ? devices_[request.device]->bytes() : request.bytes);
 }
 
 int32_t MemoryEngine::ruled_error(const Request& request) noexcept {
@@ -378,7 +402,7 @@ void MemoryEngine::crash(Crash how) {
       fault_counters_.discarded_pages +=
           device.discard(request.offset, request.bytes, prng_, [this](uint64_t) { return prng_.chance(0.5); });
     }
-    if (request.op != Op::Write) continue;
+    if (request.op != Op::Write || active.lost) continue;
     // At a power cut of a device with a cache, it is the cache that tears: cut_power() goes on from
     // here.
     const bool settled = how == Crash::Killed || !device.volatile_cache();

@@ -50,6 +50,7 @@
 namespace halfstep::io {
 
 inline constexpr uint32_t kStallPolls = 60;
+inline constexpr uint32_t kLostPolls = 300;  // until a request whose completion was lost is given up
 
 struct MemoryFaults {
   bool shuffle = true;
@@ -63,6 +64,7 @@ struct MemoryFaults {
   double misdirected_write_chance = 0;
   double no_space_chance = 0;
   double discard_error_chance = 0;
+  double lost_completion_chance = 0;  // done, and nobody is told: answered -ETIMEDOUT late, as a driver does that resets
   double cut_survival_chance = 0;
   bool torn_writes = false;
 };
@@ -80,6 +82,7 @@ struct MemoryFaultCounters {
   uint64_t no_space_errors = 0;
   uint64_t discarded_pages = 0;  // that lost what they had
   uint64_t discard_errors = 0;
+  uint64_t lost_completions = 0;  // each of them is an error of its kind, too
   uint64_t rotted_bits = 0;
   uint64_t lost_writes = 0;       // by crashes: nothing of it is left
   uint64_t torn_writes = 0;       // by crashes: some of its pages are left
@@ -218,12 +221,14 @@ class MemoryEngine final : public Engine {
   struct Active {
     Request* request = nullptr;
     uint32_t polls_left = 0;
+    bool lost = false;  // carried out, its completion is lost
     uint64_t flush_through = 0;
     uint64_t number = 0;  // order of handing over
   };
 
   void turn();
   void execute(const Active& active);
+  void lose_completion(Active& active);
   void read(Request& request, MemoryDevice& device);
   void write(Request& request, MemoryDevice& device);
   void flush(Request& request, MemoryDevice& device, uint64_t through);

@@ -81,6 +81,7 @@ bool GetRequest::plan_sections() {
   section_ = key_ = cell_ = 0;
   keys_ = wire::KeyCursor(view_.sections[0].keys);
   planned_all_ = false;
+  moment_ = {};
   return true;
 }
 
@@ -179,6 +180,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->read.component = component;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;
+  item->read.moment = &moment_;
   item->request = this;
   item->credit_bytes = bytes;
   item->section = section_;

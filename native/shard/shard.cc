@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/heap.h"
 #include "net/shm_setup.h"
 #include "shard/connection.h"
 #include "shard/listener.h"
@@ -117,6 +118,10 @@ void Shard::turn() {
   run_posted();
   engine_->poll();
   store_->turn();
+  if (recovering_ && !store_->recovering()) {
+    recovering_ = false;
+    give_heap_back();
+  }
   end_of_turn();
   engine_->flush_submissions();
 }

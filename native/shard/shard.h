@@ -157,6 +157,7 @@ class Shard {
   std::vector<Request*> write_waiters_;
   bool memory_freed_ = false;
   bool stopping_ = false;
+  bool recovering_ = true;  // the store, when it was last asked
   uint64_t stop_by_us_ = 0;
 
   std::vector<std::byte> frame_buffer_;

@@ -220,22 +220,23 @@ uint32_t Catalog::slide(const IndexKey& key, uint64_t now_s) noexcept {
   return segment.marks.expiry_s(page, code);
 }
 
-Used Catalog::touch(const IndexKey& key) noexcept {
+Used Catalog::touch(const IndexKey& key, uint64_t at) noexcept {
   const index::Found found = look(key);
   if (!found) return Used::Absent;
   const Used used = found.entry.sliding() ? Used::Slides : Used::There;
-  const uint64_t now = clock_.now();
-  const auto stamp = static_cast<uint16_t>(now);
+  const uint64_t used_at = std::min(at, clock_.now());
+  const auto stamp = static_cast<uint16_t>(used_at);
   Segment& segment = segments_[segment_of(found.entry)];
   index::Entry touched = found.entry;
   if (touched.touch_class() == kUntouched) {
     touched.set_touch(stamp, kTouchedOnce);
   } else {
-    if (touched.touch_stamp() == stamp) return used;
-    segment.touched.remove(clock_.when(touched.touch_stamp()), touched.pages());
+    const uint64_t before = clock_.when(touched.touch_stamp());
+    if (before >= used_at) return used;
+    segment.touched.remove(before, touched.pages());
     touched.set_touch(stamp, kTouchedMore);
   }
-  segment.touched.add(now, touched.pages());
+  segment.touched.add(used_at, touched.pages());
   mark_touched(touched);
   replace(found, touched);
   return used;

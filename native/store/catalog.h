@@ -112,8 +112,8 @@ class Catalog {
   void set_held(const IndexKey& key, bool held) noexcept;
   // Its end is another than its frame says, and moves no more: its segment may not be free of living blocks before that.
   void set_expiry(const IndexKey& key, uint32_t expiry_s) noexcept;
-  // The block is used now. All touches of one moment count once; an end that slides is slide()'s.
-  Used touch(const IndexKey& key) noexcept;
+  // The block is used, at this time of the clock or now. All touches of one moment count once; an end that slides is slide()'s.
+  Used touch(const IndexKey& key, uint64_t at = UINT64_MAX) noexcept;
   // Used now: if its end slides, it moves on, never back. What that is then; 0: it is not there, or does not slide.
   uint32_t slide(const IndexKey& key, uint64_t now_s) noexcept;
   // None of its blocks is live any more.

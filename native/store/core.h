@@ -72,7 +72,8 @@ struct Core {
         rewrite_bytes(rewrite_buffer_bytes(places.segments(), slots.capacity_bytes())),
         catalog({places.segments(), places.geometry.segment_bytes, std::move(index)}, names),
         events(options.events_max),
-        flusher(engine, counters.flushes, &place.keeper->flush_failures()),
+        flusher(engine, counters.flushes, &place.keeper->flushes(), place.wake),
+        names_uncertain(place.keeper->names_uncertain()),
         log({&engine, &flusher, places, page_secret, &Core::born_before, this}),
         memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
         staged(memory, counters),
@@ -103,6 +104,8 @@ struct Core {
   Catalog catalog;
   Events events;
   Flusher flusher;
+  // Nothing is called durable meanwhile: a start might take the scope that it stands in for a deleted one.
+  const std::atomic<bool>& names_uncertain;
   RecordLog log;
   Memory memory;
   StagedBlocks staged;
@@ -201,23 +204,25 @@ struct Core {
     moment_ends_us_ = now_us + kMomentUs;
     memory.begin_moment();
   }
-  void touch(const IndexKey& key) {
+  Moment moment() noexcept { return {true, catalog.clock().now(), store_time_s()}; }
+  void touch(const IndexKey& key) { touch(key, moment()); }
+  void touch(const IndexKey& key, const Moment& at) {
     Extent* extent = memory.find(key);
     if (extent != nullptr) memory.touch(*extent);
-    const Used used = catalog.touch(key);
+    const Used used = catalog.touch(key, at.log_time);
     if (used == Used::There || (used == Used::Absent && (extent == nullptr || extent->state != ExtentState::Dirty))) return;
     if (used == Used::Slides) {
-      const uint32_t end_s = catalog.slide(key, store_time_s());
+      const uint32_t end_s = catalog.slide(key, at.store_s);
       if (extent != nullptr && extent->state != ExtentState::Filling) extent->entry.expiry_s = end_s;
       return;
     }
     extent->touched = true;
-    if ((extent->entry.flags & format::kEntrySliding) != 0) slide_unwritten(extent->entry);
+    if ((extent->entry.flags & format::kEntrySliding) != 0) slide_unwritten(extent->entry, at.store_s);
   }
   // No frame says it yet: its frame will.
-  void slide_unwritten(format::Entry& entry) noexcept {
+  void slide_unwritten(format::Entry& entry, uint64_t used_s) noexcept {
     const uint64_t ttl_s = names.sliding_ttl_s(entry.scope);
-    const uint64_t end_s = std::min<uint64_t>(store_time_s() + ttl_s, UINT32_MAX);
+    const uint64_t end_s = std::min<uint64_t>(used_s + ttl_s, UINT32_MAX);
     if (ttl_s != 0) entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(end_s));
   }
   // A key's last hold is gone.

@@ -3,15 +3,20 @@
 // are on media when the status is Ok and failures() has not moved since they were submitted. After a failed flush nobody can
 // say what of the earlier writes reached media, and no later flush tells (Linux marks the pages clean): so it fails those
 // who wait for the next one too, and whoever has writes of unknown fate compares failures(). That holds for shards on one
-// device as well: they count their failures together, and a flush during which another shard's failed is one that failed.
+// device as well (flush_board.h): they count their failures together, a flush during which another shard's failed is one that
+// failed, and none is answered Ok while one that was under way at its end may still turn out to have failed.
 // Thread: the shard's.
 #pragma once
 
-#include <atomic>
+#include <cassert>
 #include <cerrno>
+#include <functional>
+#include <utility>
 
 #include "base/status.h"
 #include "io/engine.h"
+#include "store/blocking_io.h"
+#include "store/flush_board.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -26,13 +31,15 @@ struct FlushWaiter {
 
 class Flusher {
  public:
-  // `failures`: of all shards on the device; null: there are no others.
-  Flusher(io::Engine& engine, uint64_t& flushes, std::atomic<uint64_t>* failures = nullptr)
-      : engine_(engine), flushes_(flushes), failures_(failures != nullptr ? *failures : own_failures_) {
-    failures_told_ = failures_;
+  // `board`: of all shards on the device, of whom `wake` makes this one turn; null: there are no others.
+  Flusher(io::Engine& engine, uint64_t& flushes, FlushBoard* board = nullptr, std::function<void()> wake = {})
+      : engine_(engine), flushes_(flushes), place_(board != nullptr ? *board : own_board_, std::move(wake)) {
+    failures_told_ = failures();
     request_.op = io::Op::Flush;
     request_.owner = this;
-    request_.complete = [](io::Request& request) { static_cast<Flusher*>(request.owner)->completed(); };
+    request_.complete = [](io::Request& request) {
+      static_cast<Flusher*>(request.owner)->completed(HALFSTEP_MUTANT(FlushErrorIgnored) ? 0 : request.error);
+    };
   }
 
   // Asking again before the flush has begun is the same asking.
@@ -43,7 +50,8 @@ class Flusher {
     queued_ = &waiter;
   }
 
-  void turn() noexcept {
+  void turn() {
+    if (ended_) conclude();
     if (flying_ != nullptr || queued_ == nullptr) return;
     flying_ = queued_;
     queued_ = nullptr;
@@ -51,26 +59,44 @@ class Flusher {
       if (waiter->starting != nullptr) waiter->starting(*waiter);
     }
     ++flushes_;
-    if (HALFSTEP_MUTANT(SkipFlush)) return completed();
+    place_.began();
+    if (HALFSTEP_MUTANT(SkipFlush)) return completed(0);
     engine_.submit(request_);
   }
 
-  uint64_t failures() const noexcept { return failures_.load(std::memory_order_acquire); }
-  // Of a flush that went past this flusher, to who asked for it: the other shards have to hear of it.
-  void note_failure() noexcept { failures_told_ = failures_.fetch_add(1) + 1; }
+  // Where nothing is served yet. Blocks, for those of other shards as well.
+  Status flush_now(BlockingIo& io) {
+    assert(idle());
+    place_.began();
+    const Status status = io.flush();
+    place_.ended(!status.ok());
+    place_.wait_settled();
+    failures_told_ = failures();
+    return status;
+  }
+
+  uint64_t failures() const noexcept { return place_.failures(); }
   bool idle() const noexcept { return flying_ == nullptr && queued_ == nullptr; }
+  // Flushes of other shards have to end before this one's is answered.
+  bool waits_for_others() const noexcept { return ended_; }
+  void wait_for_others() { place_.wait_settled(); }
 
  private:
-  void completed() noexcept {
-    FlushWaiter* finished = flying_;
-    flying_ = nullptr;
-    const int32_t error = HALFSTEP_MUTANT(FlushErrorIgnored) ? 0 : request_.error;
-    if (error == 0 && failures() == failures_told_) return answer(finished, {});
-    if (error != 0) failures_.fetch_add(1);
+  void completed(int32_t error) {
+    place_.ended(error != 0);
+    error_ = error;
+    ended_ = true;
+    conclude();
+  }
+
+  void conclude() {
+    if (error_ == 0 && !place_.settled()) return;
+    ended_ = false;
+    FlushWaiter* finished = std::exchange(flying_, nullptr);
+    if (error_ == 0 && failures() == failures_told_) return answer(finished, {});
     failures_told_ = failures();
-    FlushWaiter* queued = queued_;
-    queued_ = nullptr;
-    const Status failed{Code::IoError, error != 0 ? error : -EIO};
+    FlushWaiter* queued = std::exchange(queued_, nullptr);
+    const Status failed{Code::IoError, error_ != 0 ? error_ : -EIO};
     answer(finished, failed);
     answer(queued, failed);
   }
@@ -89,8 +115,10 @@ class Flusher {
   io::Request request_;
   FlushWaiter* queued_ = nullptr;
   FlushWaiter* flying_ = nullptr;
-  std::atomic<uint64_t> own_failures_{0};
-  std::atomic<uint64_t>& failures_;
+  bool ended_ = false;  // the one that flies, and waits for those of others
+  int32_t error_ = 0;   // of that one
+  FlushBoard own_board_;
+  FlushBoard::Place place_;
   uint64_t failures_told_ = 0;  // to those who waited
 };
 

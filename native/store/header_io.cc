@@ -8,6 +8,7 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint32_t kReservePages = format::kHeaderReserveBytes / kPageBytes;
+constexpr uint64_t kRestateUs = 1'000'000;
 
 // Reads one copy: its first page, then as much as that says. NotFound / Corrupt / Unsupported / IoError / Ok.
 Status read_copy(BlockingIo& io, uint64_t offset, PageBuffer& buffer, HeaderState* out) {
@@ -85,7 +86,8 @@ Fault load_header(io::Engine& engine, LoadedHeader* out) {
   return {};
 }
 
-Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies) {
+Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies, bool* flush_failed,
+                        uint64_t* bytes_written) {
   BlockingIo io(engine);
   HeaderState copies[2];
   Status seen[2];
@@ -101,7 +103,11 @@ Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_co
   *bad_copies = 0;
   for (const uint32_t copy : {first, 1 - first}) {
     Status status = io.write(state.places().header(copy), image.bytes());
-    if (status.ok()) status = io.flush();
+    if (bytes_written != nullptr) *bytes_written += image.bytes().size();
+    if (status.ok()) {
+      status = io.flush();
+      if (!status.ok() && flush_failed != nullptr) *flush_failed = true;
+    }
     if (status.ok()) continue;
     last = status;
     ++*bad_copies;
@@ -109,10 +115,11 @@ Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_co
   return *bad_copies < 2 ? Status() : last;
 }
 
-HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, const HeaderState& current, HeaderKeeper::Seat& seat,
-                           std::function<void(const HeaderState&)> adopt)
+HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, const Clock& clock, const HeaderState& current,
+                           HeaderKeeper::Seat& seat, std::function<void(const HeaderState&)> adopt)
     : engine_(engine),
       flusher_(flusher),
+      clock_(clock),
       current_(current),
       seat_(seat),
       adopt_(std::move(adopt)),
@@ -123,18 +130,32 @@ HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, const HeaderSta
 }
 
 void HeaderWriter::submit(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
+  if (lost_) return done(Code::Closed);
   queue_.push_back({std::move(change), std::move(done), {}});
 }
 
 void HeaderWriter::turn() {
   if (seat_.called()) take_news();
+  if (restates() && clock_.now_us() >= restate_at_us_) {
+    submit([](HeaderState&) { return Status(); }, [](Status) {});
+  }
   if (step_ == Step::Telling && seat_.all_know()) finish(told_);
   if (step_ == Step::Idle && !queue_.empty() && seat_.take_pen()) begin();
 }
 
 void HeaderWriter::take_news() {
   if (const HeaderKeeper::Snapshot next = seat_.news(); next != nullptr) adopt_(*next);
-  lost_ = lost_ || seat_.lost();
+  if (lost_ || !seat_.lost()) return;
+  lost_ = true;
+  give_up();
+}
+
+// Nobody turns any more: what is under way ends with its request.
+void HeaderWriter::give_up() {
+  if (step_ == Step::Telling) finish(Code::Closed);
+  std::vector<Change> given_up = std::move(queue_);
+  queue_.clear();
+  for (Change& change : given_up) change.done(Code::Closed);
 }
 
 void HeaderWriter::begin() {
@@ -160,7 +181,7 @@ void HeaderWriter::on_request(io::Request& request) {
   auto* self = static_cast<HeaderWriter*>(request.owner);
   if (--self->outstanding_ > 0) return;
   if (self->step_ == Step::Checking) return self->checked();
-  if (request.error != 0) return self->copy_written({Code::IoError, request.error});
+  if (request.error != 0 || self->lost_) return self->copy_written({Code::IoError, request.error});
   self->step_ = self->step_ == Step::WritingFirst ? Step::FlushingFirst : Step::FlushingSecond;
   self->flusher_.want(self->flush_);
 }
@@ -181,7 +202,8 @@ void HeaderWriter::checked() {
   }
   if (lost_) {
     seat_.lose();
-    return finish(Code::Closed);
+    finish(Code::Closed);
+    return give_up();
   }
   first_copy_ = worse_copy(status, copies);
 
@@ -213,6 +235,7 @@ void HeaderWriter::write_copy(uint32_t copy) {
 }
 
 void HeaderWriter::copy_written(Status status) {
+  if (lost_) return finish(Code::Closed);
   if (status.ok() && flusher_.failures() == failures_before_) ++copies_good_;
   if (step_ == Step::WritingFirst || step_ == Step::FlushingFirst) {
     step_ = Step::WritingSecond;
@@ -220,9 +243,13 @@ void HeaderWriter::copy_written(Status status) {
   }
   // One good copy is the change on media; the other one is rewritten with the next change.
   if (copies_good_ > 0) {
+    seat_.set_names_uncertain(false);
     return tell(std::move(next_), {});
   }
   // Either copy may hold the change all the same: its numbers are not given out again.
+  seat_.set_names_uncertain(true);
+  restate_ = true;
+  restate_at_us_ = clock_.now_us() + kRestateUs;
   HeaderState same = current_;
   same.fixed.sequence = next_.fixed.sequence;
   same.fixed.next_scope = next_.fixed.next_scope;

@@ -26,13 +26,14 @@ struct LoadedHeader {
 Fault load_header(io::Engine& engine, LoadedHeader* out);
 
 // Writes both copies, the damaged or older one first, each flushed. Ok when at least one is on media; `bad_copies` counts the
-// others.
-Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies);
+// others, and `flush_failed` and `bytes_written`, which may be null, say what happened to the device.
+Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies, bool* flush_failed = nullptr,
+                        uint64_t* bytes_written = nullptr);
 
 class HeaderWriter {
  public:
   // `adopt` takes a new snapshot over, whoever wrote it.
-  HeaderWriter(io::Engine& engine, Flusher& flusher, const HeaderState& current, HeaderKeeper::Seat& seat,
+  HeaderWriter(io::Engine& engine, Flusher& flusher, const Clock& clock, const HeaderState& current, HeaderKeeper::Seat& seat,
                std::function<void(const HeaderState&)> adopt);
 
   // `change` edits a copy of the state (and may refuse); when the copy is on media, every shard takes it over, and then `done`
@@ -43,6 +44,8 @@ class HeaderWriter {
   // It is another shard's turn, for the pen or to hear of a change.
   bool waits_for_others() const noexcept { return step_ == Step::Telling || (step_ == Step::Idle && !queue_.empty()); }
   bool lost() const noexcept { return lost_; }  // another owner was seen
+  // A change that failed may be on media: the header is written again, until that is certain.
+  uint64_t next_turn_us() const noexcept { return restates() ? restate_at_us_ : UINT64_MAX; }
   uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
@@ -53,7 +56,9 @@ class HeaderWriter {
     Status status;
   };
 
+  bool restates() const noexcept { return restate_ && seat_.names_uncertain() && !busy(); }
   void take_news();
+  void give_up();
   void begin();
   void checked();
   void write_copy(uint32_t copy);
@@ -64,6 +69,7 @@ class HeaderWriter {
 
   io::Engine& engine_;
   Flusher& flusher_;
+  const Clock& clock_;
   const HeaderState& current_;
   HeaderKeeper::Seat& seat_;
   const std::function<void(const HeaderState&)> adopt_;
@@ -83,6 +89,8 @@ class HeaderWriter {
   Status told_;                   // what came of the change that the others are told of
   bool lost_ = false;
   uint64_t bytes_written_ = 0;
+  bool restate_ = false;
+  uint64_t restate_at_us_ = 0;
 };
 
 }  // namespace halfstep::store

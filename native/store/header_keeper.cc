@@ -27,7 +27,13 @@ Fault HeaderKeeper::start(io::Engine& engine, const Clock& clock) {
   HeaderState state = *newest();
   begin_ownership(state, clock);
   uint32_t bad_copies = 0;
-  if (const Status status = write_header_now(engine, state, &bad_copies); !status.ok()) {
+  bool flush_failed = false;
+  uint64_t bytes_written = 0;
+  const Status status = write_header_now(engine, state, &bad_copies, &flush_failed, &bytes_written);
+  start_bytes_ = bytes_written;
+  // It may have been told of what an earlier process wrote: then nobody else is.
+  if (flush_failed) flushes_.note_failure();
+  if (!status.ok()) {
     start_fault_ = {status, "store header: " + errno_name(status.detail()) + " at both ends while taking ownership"};
     return start_fault_;
   }

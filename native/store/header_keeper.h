@@ -18,6 +18,7 @@
 
 #include "base/clock.h"
 #include "io/engine.h"
+#include "store/flush_board.h"
 #include "store/header.h"
 
 namespace halfstep::store {
@@ -34,8 +35,13 @@ class HeaderKeeper {
   std::vector<std::string> take_notes();
 
   Snapshot newest() const;
-  // Of the device, which all share (flusher.h).
-  std::atomic<uint64_t>& flush_failures() noexcept { return flush_failures_; }
+  // Of the device, which all share.
+  FlushBoard& flushes() noexcept { return flushes_; }
+  // A change of names failed, and either copy may hold it all the same: until the header has been written again, a start may
+  // find names that nobody here knows of.
+  const std::atomic<bool>& names_uncertain() const noexcept { return names_uncertain_; }
+  // What start() wrote; afterwards nobody else is told.
+  uint64_t take_bytes_written() noexcept { return start_bytes_.exchange(0); }
   uint32_t shards() const { return newest()->fixed.shards; }
 
   class Seat {
@@ -51,12 +57,14 @@ class HeaderKeeper {
     bool called() noexcept { return called_.load(std::memory_order_relaxed) && called_.exchange(false); }
     // The newest snapshot, once; null if it is known here. The caller takes it over before it does anything else.
     Snapshot news();
-    // What this seat began with.
-    Snapshot first() const { return first_; }
+    // What this seat began with, once.
+    Snapshot take_first() noexcept { return std::move(first_); }
 
     // False: another has the pen; it will come.
     bool take_pen();
-    void publish(HeaderState next);  // with the pen
+    void publish(HeaderState next);                                                               // with the pen
+    void set_names_uncertain(bool uncertain) noexcept { keeper_->names_uncertain_ = uncertain; }  // with the pen
+    bool names_uncertain() const noexcept { return keeper_->names_uncertain_; }
     bool all_know() const;
     void give_pen();
 
@@ -89,7 +97,9 @@ class HeaderKeeper {
   void call(Seat& seat);
   void give_on();
 
-  std::atomic<uint64_t> flush_failures_{0};
+  FlushBoard flushes_;
+  std::atomic<bool> names_uncertain_{false};
+  std::atomic<uint64_t> start_bytes_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Snapshot snapshot_;

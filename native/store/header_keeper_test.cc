@@ -42,7 +42,7 @@ TEST(HeaderKeeper, ANewSnapshotIsKnownToAllBeforeItsWriterIsDone) {
   Seat c(keeper, [&] { ++woken[2]; });
   EXPECT_EQ(a.news(), nullptr);
   ASSERT_TRUE(a.take_pen());
-  a.publish(with_sequence(77, *a.first()));
+  a.publish(with_sequence(77, *a.take_first()));
   EXPECT_EQ(woken, (std::array{0, 1, 1}));
   EXPECT_EQ(a.news()->fixed.sequence, 77U);
   EXPECT_FALSE(a.all_know());
@@ -84,7 +84,7 @@ TEST(HeaderKeeper, WhoLeavesIsNotWaitedForAndLeavesThePen) {
   Seat a(keeper, [&] { ++woken; });
   auto b = std::make_unique<Seat>(keeper, nullptr);
   ASSERT_TRUE(a.take_pen());
-  a.publish(with_sequence(5, *a.first()));
+  a.publish(with_sequence(5, *a.take_first()));
   EXPECT_NE(a.news(), nullptr);
   EXPECT_FALSE(a.all_know());
   b = nullptr;
@@ -92,7 +92,7 @@ TEST(HeaderKeeper, WhoLeavesIsNotWaitedForAndLeavesThePen) {
   EXPECT_EQ(woken, 1);
   a.give_pen();
   auto c = std::make_unique<Seat>(keeper, nullptr);
-  EXPECT_EQ(c->first()->fixed.sequence, 5U) << "who comes later knows the newest";
+  EXPECT_EQ(c->take_first()->fixed.sequence, 5U) << "who comes later knows the newest";
   ASSERT_TRUE(c->take_pen());
   EXPECT_FALSE(a.take_pen());
   c = nullptr;
@@ -152,7 +152,7 @@ TEST(HeaderKeeper, OwnershipIsTakenOnceAndItsOutcomeToldToAll) {
 class Walker {
  public:
   Walker(std::shared_ptr<HeaderKeeper> keeper, int changes)
-      : seat_(std::move(keeper), [this] { post(nullptr); }), known_(seat_.first()), changes_left_(changes) {
+      : seat_(std::move(keeper), [this] { post(nullptr); }), known_(seat_.take_first()), changes_left_(changes) {
     thread_ = std::thread([this] { walk(); });
   }
   // What it knows now, asked as a client would: by a message.
@@ -255,7 +255,7 @@ TEST(HeaderKeeper, WhoWaitsInAShutdownIsCalledToo) {
     EXPECT_NE(b.news(), nullptr);
   });
   ASSERT_TRUE(a.take_pen());
-  a.publish(with_sequence(9, *a.first()));
+  a.publish(with_sequence(9, *a.take_first()));
   EXPECT_NE(a.news(), nullptr);
   while (!a.all_know()) a.wait_called();
   other.join();

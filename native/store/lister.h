@@ -11,6 +11,8 @@ namespace halfstep::store {
 
 class Lister {
  public:
+  static constexpr uint64_t kKeepRollUs = 5'000'000;
+
   Lister(Core& core, RollReader& rolls);
 
   void list(Listing& listing);
@@ -32,7 +34,6 @@ class Lister {
   uint32_t number_ = 0;  // of the listing's namespace
   RollRequest request_;
   uint64_t generation_ = 0;  // of the roll that was read; 0: none was
-  static constexpr uint64_t kKeepRollUs = 5'000'000;
   uint64_t kept_since_us_ = 0;
 };
 

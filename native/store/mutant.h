@@ -30,6 +30,7 @@
   X(ExpiryIgnored, "blocks do not expire")                                                        \
   X(HotKeepsExpiry, "what memory keeps of a block does not hear of a changed expiry")             \
   X(ExpiryNotLogged, "a change of an expiry is answered without a record")                        \
+  X(WindowsApart, "each window of a request is used when it begins")                              \
   X(UseDoesNotSlide, "a use does not move an end that slides")                                    \
   X(ChangedStillSlides, "a block that was given an end of its own slides on")                     \
   X(DeletedStaysHot, "what memory keeps of a block is served after its delete")                   \

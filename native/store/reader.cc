@@ -96,9 +96,15 @@ Status BlockReader::begin(std::span<Read* const> window) {
   started.clear();
   fresh_.swap(started);
 
-  // Keys come from the root of a prefix chain to its leaf; the root is touched last.
+  // Keys come from the root of a prefix chain to its leaf; the root is touched last, and no leaf at a later moment than its
+  // root (ENGINE 4.8 rule 8).
+  const Moment now = core_.moment();
   for (size_t i = window.size(); i-- > 0;) {
-    if (window[i]->store_own != nullptr && !window[i]->ahead) core_.touch(window[i]->key);
+    if (window[i]->store_own == nullptr || window[i]->ahead) continue;
+    Moment* of_request = window[i]->moment;
+    if (of_request != nullptr && !of_request->set) *of_request = now;
+    const bool apart = of_request == nullptr || HALFSTEP_MUTANT(WindowsApart);
+    core_.touch(window[i]->key, apart ? now : *of_request);
   }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);

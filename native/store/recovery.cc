@@ -21,8 +21,7 @@ IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, en
 
 }  // namespace
 
-Recovery::Recovery(Core& core, RecoveryReport* report)
-    : core_(core), report_(*report), io_(core.engine), flush_failures_before_(core.flusher.failures()), check_(core.engine) {
+Recovery::Recovery(Core& core, RecoveryReport* report) : core_(core), report_(*report), io_(core.engine), check_(core.engine) {
   frame_io_.op = io::Op::Read;
   frame_io_.data = frame_header_.bytes().data();
   frame_io_.owner = this;
@@ -152,6 +151,7 @@ void Recovery::seal(Segment& segment) {
   PageBuffer pages(builder.pages());
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{builder.first_place()} * kPageBytes;
   for (uint32_t p = 0; !builder.finished(); ++p) builder.build(pages.page(p));
+  core_.counters.bytes_metadata += pages.bytes().size();
   if (!io_.write(place, pages.bytes()).ok()) return;
   segment.state = SegmentState::Sealed;
 }

@@ -72,10 +72,9 @@ class Recovery {
   bool settle_doubt(const Segment& segment, const format::Entry& entry);
   Verdict newer_by_frame(const format::Entry& entry, uint32_t number) const;
 
-  // After one that failed no later one tells what is on media.
+  // After one that failed, since this process opened the device, no later one tells what is on media.
   bool flush() {
-    if (!io_.flush().ok()) core_.flusher.note_failure();
-    flush_failed_ = flush_failed_ || core_.flusher.failures() != flush_failures_before_;
+    flush_failed_ = !core_.flusher.flush_now(io_).ok() || core_.flusher.failures() != 0 || flush_failed_;
     return !flush_failed_;
   }
   void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
@@ -94,7 +93,6 @@ class Recovery {
   index::Table pinned_;                    // keys that the log pins -> birth of the block that was published
   uint64_t sequence_max_ = 0;
   bool flush_failed_ = false;
-  const uint64_t flush_failures_before_;
   bool served_ = false;  // begin() has ended
   bool waits_ = false;
   bool done_ = false;

@@ -502,7 +502,7 @@ void SegmentWriter::flush_done(Status status) {
   std::erase_if(persists_, [&](const Persist& p) {
     const Segment& segment = core_.catalog.segment(p.segment);
     if (segment.generation != p.generation || segment.durable_page < p.end_page) return false;
-    answer(*p.write, {});
+    answer(*p.write, core_.names_uncertain ? Status(Code::IoError) : Status());
     return true;
   });
 }

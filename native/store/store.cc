@@ -87,7 +87,7 @@ Status StoreImpl::begin_write(Write& write) {
     const bool durable = landed && stored.location.page < segment->durable_page;
     // A flush that failed while recovering left it uncertain for good: then it is written again.
     const bool certain = durable || !stored || streams_.may_become_durable(stored.location);
-    if (write.persist && !durable && certain) {  // it soon will be, and is no answer before
+    if (write.persist && (durable ? core_.names_uncertain.load() : certain)) {  // it soon will be, and is no answer before
       streams_.want_flush();
       return {Code::Throttled, kThrottledPending};
     }
@@ -204,7 +204,7 @@ void StoreImpl::turn() {
     core_.bury_again();
     if (recovery_ != nullptr) {
       (void)recovery_->turn();
-      if (recovery_->done()) end_recovery();
+      if (recovery_->done()) recovery_.reset();
     } else {
       tend();
     }
@@ -247,11 +247,12 @@ void StoreImpl::count_metadata() noexcept {
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   if (recovery_ != nullptr) {
-    return std::min({recovery_->next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), stager_.next_turn_us()});
+    return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
+                     stager_.next_turn_us()});
   }
-  return std::min({streams_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(), touch_map_.next_turn_us(),
-                   core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(), rolls_.next_turn_us(),
-                   scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
+  return std::min({streams_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(),
+                   touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(),
+                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {

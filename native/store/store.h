@@ -69,6 +69,15 @@ class Resident {
   Slot slot_;
 };
 
+// When a request uses its blocks: all of them when its first window began, so that however many windows it takes, none of its
+// blocks looks younger, or lives longer, than one that comes before it in the request (ENGINE 4.8 rule 8: stamps of ancestors
+// are never older than those of descendants). The store sets it, at the first use.
+struct Moment {
+  bool set = false;
+  uint64_t log_time = 0;  // LogClock's
+  uint64_t store_s = 0;
+};
+
 // A read of one block. Pooled by its caller; belongs to the store from begin_reads() until `complete`.
 struct Read {
   IndexKey key;
@@ -76,7 +85,8 @@ struct Read {
   void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
   void* owner = nullptr;
   uint64_t tag = 0;
-  bool ahead = false;  // the stager's: bringing a block is not using it
+  bool ahead = false;        // the stager's: bringing a block is not using it
+  Moment* moment = nullptr;  // its request's, looked at inside begin_reads(); null: now
 
   Status status;                 // Ok; NotFound; Corrupt (dropped and counted); IoError
   Resident* resident = nullptr;  // pinned when Ok: give back with unpin()

@@ -33,9 +33,10 @@ class StoreImpl final : public Store {
             std::unique_ptr<ReclaimPolicy> policy, std::unique_ptr<index::BlockIndex> index)
       : seat_(place.keeper, place.wake),
         yield_(place.yield),
-        core_(engine, slots, clock, options, *seat_.first(), place, std::move(index)),
+        core_(engine, slots, clock, options, *seat_.take_first(), place, std::move(index)),
         policy_(std::move(policy)),
-        header_writer_(engine, core_.flusher, core_.header, seat_, [this](const HeaderState& next) { adopt_header(next); }),
+        header_writer_(engine, core_.flusher, clock, core_.header, seat_,
+                       [this](const HeaderState& next) { adopt_header(next); }),
         reader_(core_),
         stager_(core_, reader_),
         rolls_(core_),
@@ -52,6 +53,10 @@ class StoreImpl final : public Store {
 
   RecoveryReport& report() noexcept { return report_; }
   void begin_recovery();
+  // By the keeper, while the store was opened.
+  void header_bytes_counted(uint64_t bytes) noexcept { core_.counters.bytes_metadata += bytes; }
+  Status flush_at_end();
+  void wait_for_flushes();
 
   const Geometry& geometry() const noexcept override { return core_.places.geometry; }
   const RecoveryReport& recovery() const noexcept override { return report_; }
@@ -125,11 +130,16 @@ class StoreImpl final : public Store {
   void tend();
   void count_metadata() noexcept;
   void finish_recovery();
-  void end_recovery();
   int32_t refuse_while_recovering() noexcept {
     ++core_.counters.throttled_recovering;
     return kThrottledRecovery;
   }
+
+  struct LastFlush {
+    FlushWaiter waiter;
+    Status status;
+    bool done = false;
+  };
 
   HeaderKeeper::Seat seat_;
   const std::function<void()> yield_;
@@ -151,6 +161,7 @@ class StoreImpl final : public Store {
   Lister lister_;
   Scrubber scrubber_;
   uint64_t header_bytes_counted_ = 0;
+  LastFlush last_flush_;
   RecoveryReport report_;
   std::vector<PartInfo> cut_;  // of the write that is being begun
   std::function<void()> on_memory_;

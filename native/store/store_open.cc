@@ -1,5 +1,4 @@
 // store_open.cc — a store from nothing, a store that is there, and its clean end.
-#include <malloc.h>
 
 #include <cassert>
 
@@ -101,6 +100,7 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
   if (Fault fault = place.keeper->start(engine, clock); !fault.ok()) return fault;
   auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, place, std::move(policy), std::move(index));
   store->report().notes = place.keeper->take_notes();
+  store->header_bytes_counted(place.keeper->take_bytes_written());
   store->begin_recovery();
   *out = std::move(store);
   return {};
@@ -109,16 +109,33 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
 void StoreImpl::begin_recovery() {
   recovery_ = std::make_unique<Recovery>(core_, &report_);
   recovery_->begin();
-  if (recovery_->go_on(core_.options.recover_before_us)) end_recovery();
+  if (recovery_->go_on(core_.options.recover_before_us)) recovery_.reset();
+  count_metadata();
 }
 
-void StoreImpl::end_recovery() {
-  recovery_.reset();
-// Under a sanitizer glibc's own allocator is not in use, and its first call, by several shards at once, is not safe.
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  (void)::malloc_trim(0);  // its windows and lists are megabytes that nothing else will ever need
-#endif
+// With the others' as well: each shard's flushes go on until the last one has left.
+Status StoreImpl::flush_at_end() {
+  last_flush_.waiter.owner = &last_flush_;
+  last_flush_.waiter.done = [](FlushWaiter& waiter, Status status) {
+    auto& last = *static_cast<LastFlush*>(waiter.owner);
+    last.status = status;
+    last.done = true;
+  };
+  core_.flusher.want(last_flush_.waiter);
+  while (!last_flush_.done) {
+    core_.flusher.turn();
+    core_.engine.flush_submissions();
+    if (core_.engine.in_flight() == 0 && core_.flusher.waits_for_others()) {
+      wait_for_flushes();
+      continue;
+    }
+    core_.engine.wait();
+    core_.engine.poll();
+  }
+  return last_flush_.status;
 }
+
+void StoreImpl::wait_for_flushes() { yield_ ? yield_() : core_.flusher.wait_for_others(); }
 
 void StoreImpl::finish_recovery() {
   while (recovery_ != nullptr && !header_writer_.lost()) {
@@ -174,6 +191,10 @@ Status StoreImpl::close() {
       continue;
     }
     core_.engine.flush_submissions();
+    if (core_.engine.in_flight() == 0 && core_.flusher.waits_for_others()) {
+      wait_for_flushes();
+      continue;
+    }
     if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others() && !header_writer_.lost()) {
       yield_ ? yield_() : seat_.wait_called();
       continue;
@@ -184,9 +205,7 @@ Status StoreImpl::close() {
   }
   streams_.give_up();
   turn();
-  BlockingIo io(core_.engine);
-  const Status flushed = header_writer_.lost() ? Status(Code::Closed) : io.flush();
-  if (!flushed.ok()) core_.flusher.note_failure();
+  const Status flushed = header_writer_.lost() ? Status(Code::Closed) : flush_at_end();
   bool clean = flushed.ok() && streams_.idle() && core_.all_buried();
   // However it ends, the others wait for it no longer. The last one writes down how all ended.
   if (!seat_.leave(&clean) || !flushed.ok()) return flushed;

@@ -26,13 +26,13 @@ LARGE_STORE, SMALL_STORE, ARENA = "1100MiB", "256MiB", "64MiB"
 
 
 class Daemon(DaemonProcess):
-    """One with a unix socket and a store of `size`, as tests treat it."""
+    """One with a unix socket and a store of `size`, as tests treat it. arguments: further flags of `serve`."""
 
-    def __init__(self, directory: Path, size: str) -> None:
+    def __init__(self, directory: Path, size: str, *arguments: str, arena: str = ARENA) -> None:
         # A socket's path is short; a test's directory may not be.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
         self._socket = Path(self._socket_directory.name) / "h.sock"
-        super().__init__(directory, "--size", size, "--arena", ARENA, unix=str(self._socket))
+        super().__init__(directory, "--size", size, "--arena", arena, *arguments, unix=str(self._socket))
 
     @property
     def unix_url(self) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import halfstep
+from halfstep.daemon.config import store_path
 
 pytestmark = pytest.mark.integration
 
@@ -448,6 +449,14 @@ def test_without_arguments_it_uses_the_xdg_directories(tmp_path: Path, socket_di
         status, out, err = one.finish(signal.SIGTERM)
         shutil.rmtree(tmp_path / "state", ignore_errors=True)
     assert (status, out, err) == (0, "", "")
+
+
+def test_a_store_is_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STATE_DIRECTORY", "/a")
+    assert store_path(None) == Path("/a/store.hs")
+    assert store_path(Path()) == Path("store.hs"), "a directory like any other"
+    assert store_path(Path("mine")) == Path("mine")
 
 
 def test_systemd_directories_go_before_the_xdg_ones() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.integration.conftest import Daemon
 
 import halfstep
 from halfstep import _shard
@@ -28,30 +28,18 @@ STORE = "420MiB"  # of 2 MiB segments, for three shards
 Blocks = Callable[..., npt.NDArray[np.uint8]]
 
 
-class ShardedDaemon(DaemonProcess):
+class ShardedDaemon(Daemon):
     """One whose store has several shards, on ports that are free at each start: those behind a port may have been taken."""
 
     def __init__(self, directory: Path, shards: int) -> None:
-        # A socket's path is short; a test's directory may not be.
-        self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
-        socket = Path(self._socket_directory.name) / "h.sock"
-        arguments = ("--size", STORE, "--arena", "128MiB", "--shards", str(shards))
-        super().__init__(directory, *arguments, unix=str(socket))
+        super().__init__(directory, STORE, "--shards", str(shards), arena="128MiB")
         self.shards = shards
-        self.unix_url = f"halfstep+unix://{socket}"
 
     def start(self) -> None:
         """See DaemonProcess."""
         self._listen = "127.0.0.1:0"
         super().start()
         assert len(self.facts["shards"]) == self.facts["geometry"]["shards"] == self.shards
-
-    def close(self) -> None:
-        """No process and no store stay, whatever happened."""
-        if self.running:
-            self.end(signal.SIGKILL)
-        self.store.unlink(missing_ok=True)
-        self._socket_directory.cleanup()
 
 
 @pytest.fixture(params=[2, 3])

@@ -75,10 +75,14 @@ def shm_clients(url: str) -> int:
         return int(client.stat()["halfstep_connections_shm"])
 
 
-def wait_for_clients(url: str, count: int) -> None:
+def descriptors_of(daemon: Any) -> int:
+    return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE_S
-    while (found := shm_clients(url)) != count:
-        assert time.monotonic() < until, f"{found} clients over shared memory, not {count}"
+    while not condition():
+        assert time.monotonic() < until, what
         time.sleep(0.01)
 
 
@@ -102,11 +106,12 @@ def test_blocks_of_every_size_go_both_ways_and_meet_those_of_tcp(daemon: Any, la
 
 
 def test_a_client_that_is_killed_in_a_get_leaves_nothing_behind(own_daemon: Any, blocks: Blocks) -> None:
-    wait_for_clients(own_daemon.url, 0)
+    assert shm_clients(own_daemon.url) == 0
     source = blocks(16, 1 << 19)
     keys = [f"k{at}".encode() for at in range(16)]
     with halfstep.connect(own_daemon.url, required=True, deadline_ms=30_000) as client:
         assert client.put(keys, source).ok.all()
+        before = descriptors_of(own_daemon)
         script = (
             "import sys, numpy as np, halfstep\n"
             "client = halfstep.connect(sys.argv[1], required=True, deadline_ms=30000)\n"
@@ -122,15 +127,10 @@ def test_a_client_that_is_killed_in_a_get_leaves_nothing_behind(own_daemon: Any,
                 assert client.get(keys, target).ok.all()
                 assert (target == source).all()
                 victim.kill()
-        wait_for_clients(own_daemon.url, 0)
-        until = time.monotonic() + PATIENCE_S
-        while (held := client.stat()["halfstep_credit_held_bytes"]) != 0:
-            assert time.monotonic() < until, f"{held} bytes are still held for clients that are dead"
-            time.sleep(0.01)
-        descriptors = len(list(Path(f"/proc/{own_daemon.pid}/fd").iterdir()))
-        maps = Path(f"/proc/{own_daemon.pid}/maps").read_text()
-        assert "halfstep-rings" not in maps
-        assert descriptors < 64
+        wait_until(lambda: shm_clients(own_daemon.url) == 0, "clients that are dead are still there")
+        wait_until(lambda: client.stat()["halfstep_credit_held_bytes"] == 0, "bytes are still held for clients that are dead")
+        wait_until(lambda: descriptors_of(own_daemon) <= before, "descriptors of clients that are dead are still open")
+        assert "halfstep-rings" not in Path(f"/proc/{own_daemon.pid}/maps").read_text()
 
 
 def test_a_daemon_that_is_killed_and_comes_back_is_found_again(own_daemon: Any, blocks: Blocks) -> None:
@@ -213,10 +213,12 @@ def test_a_server_that_speaks_otherwise_is_named(tmp_path: Path) -> None:
             accepted, _ = server.accept()
             with accepted:
                 accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n1234567890")
-                until = time.monotonic() + PATIENCE_S
-                while "no answer" not in client.facts().last_error:
-                    assert time.monotonic() < until, client.facts()
+
+                def named() -> bool:
                     client.match(KEYS)
+                    return "no answer" in client.facts().last_error
+
+                wait_until(named, "what the other end said is not told")
 
 
 def test_the_memory_is_sealed(rings: Rings) -> None:
@@ -259,6 +261,7 @@ def test_a_client_that_scribbles_over_its_own_rings_in_a_get_gets_misses_or_righ
         assert honest.put(keys, source).ok.all()
         with halfstep.connect(own_daemon.unix_url, required=True, deadline_ms=5_000) as client:
             random = np.random.default_rng(6)
+            scribbled = 0
             for turn in range(60):
                 rings = _rings_of_this_process()
                 ticket = client.submit("get", keys, target := np.zeros_like(source))
@@ -268,6 +271,7 @@ def test_a_client_that_scribbles_over_its_own_rings_in_a_get_gets_misses_or_righ
                     at = int(random.integers(0, 1024 if control else len(rings) - len(noise)))
                     rings[at : at + len(noise)] = noise
                     rings.close()
+                    scribbled += 1
                 result = ticket.result(PATIENCE_S)
                 for item in range(8):
                     if result.ok[item]:
@@ -275,6 +279,7 @@ def test_a_client_that_scribbles_over_its_own_rings_in_a_get_gets_misses_or_righ
                 honest_target = np.zeros_like(source)
                 assert honest.get(keys, honest_target).ok.all()
                 assert (honest_target == source).all()
+            assert scribbled > 0, "the rings were never found"
         assert own_daemon.running
 
 

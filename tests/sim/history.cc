@@ -10,7 +10,7 @@ namespace {
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {
     "reorder",  "delay",     "stall",      "read-error",       "write-error",       "flush-error",
     "no-space", "bit-flip",  "bit-rot",    "misdirected-read", "misdirected-write", "torn-write",
-    "kill",     "power-cut", "clock-jump", "discard",          "discard-error",
+    "kill",     "power-cut", "clock-jump", "discard",          "discard-error",     "lost-completion",
 };
 
 struct Weight {
@@ -154,6 +154,15 @@ void add_discards(uint64_t seed, const HistoryOptions& options, Profile* p) {
   if ((p->faults & bit_of(FaultKind::DiscardError)) != 0) p->chances.discard_error_chance = chance;
 }
 
+// The same, where nothing is at its strictest anyway.
+void add_lost_completions(uint64_t seed, const HistoryOptions& options, Profile* p) {
+  Prng prng(seed ^ 0x4C4F5354);
+  const bool media = (p->faults & kMediaFaults) != 0;
+  if (!media || !prng.chance(0.35)) return;
+  p->faults |= bit_of(FaultKind::LostCompletion) & options.faults;
+  if ((p->faults & bit_of(FaultKind::LostCompletion)) != 0) p->chances.lost_completion_chance = small_chance(prng) / 4;
+}
+
 // The same. A scrub is looked at by places and events, which are told of one shard alone; and each shard ends its recovery when
 // it does, while the model knows of one end.
 void add_shards(History& history) {
@@ -261,6 +270,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   history.seed = seed;
   history.profile = make_profile(prng, options);
   add_discards(seed, options, &history.profile);
+  add_lost_completions(seed, options, &history.profile);
   Mix mix = mix_of(prng);
   // More keys than the store has room for, holds among them, and several rounds through it: what is alive has to give way.
   size_t steps = options.steps;

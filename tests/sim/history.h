@@ -34,15 +34,17 @@ enum class FaultKind : uint8_t {
   ClockJump,
   Discard,  // the device takes discards, and forgets
   DiscardError,
+  LostCompletion,  // a request is carried out and answered late, with an error
 };
-inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::DiscardError) + 1;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::LostCompletion) + 1;
 std::string_view name_of(FaultKind fault) noexcept;
 inline constexpr uint32_t bit_of(FaultKind fault) noexcept { return 1U << static_cast<uint32_t>(fault); }
 inline constexpr uint32_t kAllFaults = (1U << kFaultKinds) - 1;
 // Those after which a block may be missing though it was persisted: what is on media, or what was read of it, is not what was
 // written.
 inline constexpr uint32_t kMediaFaults = bit_of(FaultKind::ReadError) | bit_of(FaultKind::BitFlip) | bit_of(FaultKind::BitRot) |
-                                         bit_of(FaultKind::MisdirectedRead) | bit_of(FaultKind::MisdirectedWrite);
+                                         bit_of(FaultKind::MisdirectedRead) | bit_of(FaultKind::MisdirectedWrite) |
+                                         bit_of(FaultKind::LostCompletion);
 
 enum class OpKind : uint8_t {
   Put,              // begin, fill, commit

@@ -112,14 +112,14 @@ uint64_t Model::low_end_s(uint64_t for_s) const noexcept {
   return std::max(time_.low_s() + for_s, early_s + 1) - early_s;
 }
 
-void Model::used(Key& key) {
+void Model::used(Key& key, uint64_t seconds_ago) {
   const Expectation there = expect(key, true);
   for (size_t at = there.low; at < there.high; ++at) {
     Put& put = key.puts[at];
     if (put.sliding_ttl_s == 0) continue;
     if (put.expiry_high_s != 0) put.expiry_high_s = std::max(put.expiry_high_s, time_.high_s() + put.sliding_ttl_s);
     const bool surely = put.slides_surely && put.expiry_low_s != 0 && key.view == Key::View::Known;
-    if (surely) put.expiry_low_s = std::max(put.expiry_low_s, low_end_s(put.sliding_ttl_s));
+    if (surely) put.expiry_low_s = std::max(put.expiry_low_s + seconds_ago, low_end_s(put.sliding_ttl_s)) - seconds_ago;
   }
 }
 

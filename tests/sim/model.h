@@ -118,7 +118,8 @@ class Model {
   // Blocks
   size_t committed(Key& key, Version version, uint32_t ttl_s, bool sliding);
   // Somebody has just used what is there: an end that slides has moved on.
-  void used(Key& key);
+  // By a request that began so many seconds ago.
+  void used(Key& key, uint64_t seconds_ago = 0);
   void persisted(Key& key, size_t put);
   void persisted_whatever_is_there(Key& key);
   // Returns what remove_answered() wants to be told.

@@ -87,6 +87,7 @@ struct Process {
   std::deque<std::unique_ptr<ExpireInFlight>> expires;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits
   uint64_t tombstones = 0;             // at most so many are in the log
+  uint64_t device_bytes = 0;           // written
   bool open_flush_failed = false;
   bool scopes_died = false;  // blocks of a deleted namespace may still be in the gauges
   bool recovering = false;   // its report is still to come

@@ -30,7 +30,9 @@ namespace halfstep::sim {
   X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (V1 5)")            \
   X(DeadScope, "dead-scope", "nothing of a deleted namespace is found, and its scope is not used again (V1 1)")               \
   X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (ENGINE 4.6)") \
+  X(AncestorOlder, "ancestor-older", "no block of a request looks younger than one before it (ENGINE 4.8 rule 8)")            \
   X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (ENGINE 4.8 rule 6)")                       \
+  X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding = bytes at the device (ENGINE 4.8 rule 9)")              \
   X(RecoveryReport, "recovery-report", "the numbers of the recovery report add up (V1 8)")                                    \
   X(Ended, "ended", "no run ends its process, by an assertion or by a signal")                                                \
   X(Stuck, "stuck", "the device comes to rest, and what was begun ends (ENGINE 4.8 rule 3)")

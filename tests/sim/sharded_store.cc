@@ -150,6 +150,18 @@ void ShardedStore::release_all(store::Change& change) {
   }
 }
 
+store::Explanation ShardedStore::explain(const store::KeyQuestion& question) const {
+  store::Explanation whole;
+  for (const One& one : shards_) {
+    std::vector<store::ExplainedBlock> blocks = std::move(whole.blocks);
+    store::Explanation part = one.store->explain(question);
+    std::ranges::move(part.blocks, std::back_inserter(blocks));
+    whole = std::move(part);
+    whole.blocks = std::move(blocks);
+  }
+  return whole;
+}
+
 // ---- Driving ---------------------------------------------------------------------------------------------------------------
 
 void ShardedStore::turn() {

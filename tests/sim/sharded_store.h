@@ -1,7 +1,8 @@
 // sharded_store.h — several shards of one store, driven as if they were one: the real ones, over one device and one header,
 // which they share through its keeper as the threads of a daemon do. They take their turns one after the other on one thread.
 // A block belongs to the shard that its index key says; a daemon's clients go by the engine key, which is no better and no
-// worse. Not told as one: events and explanations, which are those of the first shard. Thread: one.
+// worse. Not told as one: events, which are those of the first
+// shard; and an explanation says of a block where it lies within its own. Thread: one.
 #pragma once
 
 #include <deque>
@@ -95,7 +96,7 @@ class ShardedStore final : public store::Store {
   const store::Counters& counters() const noexcept override;
   store::Gauges gauges() const noexcept override;
   const store::Events& events() const noexcept override { return first().events(); }
-  store::Explanation explain(const store::KeyQuestion& question) const override { return first().explain(question); }
+  store::Explanation explain(const store::KeyQuestion& question) const override;
 
  private:
   ShardedStore(io::Engine& engine, std::vector<Arena*> arenas) : engine_(engine), arenas_(std::move(arenas)) {}

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/crc.h"
+#include "store/lister.h"
 
 namespace halfstep::sim {
 namespace {
@@ -14,16 +15,9 @@ constexpr uint64_t kTurnUs = 100;
 constexpr uint32_t kTurnsToRest = 50'000;
 constexpr uint32_t kOwners = 5;
 
-uint32_t crc_of(const store::Resident& resident) {
-  const store::PartInfo& last = resident.parts().back();
-  uint32_t crc = 0;
-  resident.slot().for_range(0, uint64_t{last.offset} + last.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
-  return crc;
-}
+}  // namespace
 
 std::string text_of(Status status) { return std::string(code_name(status.code())) + " " + std::to_string(status.detail()); }
-
-}  // namespace
 
 void World::act(const Op& op, uint32_t step) {
   model_.set_step(step);
@@ -39,7 +33,7 @@ void World::act(const Op& op, uint32_t step) {
     case OpKind::Abort:
       if (WriteInFlight* write = oldest_begun()) abort(*write);
       break;
-    case OpKind::Get: get(op.key, op.count, static_cast<uint32_t>(op.salt % 8)); break;
+    case OpKind::Get: get(op); break;
     case OpKind::Remove: remove(op); break;
     case OpKind::Expire: expire(op); break;
     case OpKind::Hold: hold(op); break;
@@ -112,7 +106,7 @@ void World::end() {
     open(0);
     if (!over()) settle();
     for (uint32_t key = 0; key < model_.keys().size() && !over(); key += 2) {
-      get(key, 2, 0);
+      get({.kind = OpKind::Get, .key = key, .count = 2});
       settle();
     }
   }
@@ -214,94 +208,6 @@ void World::write_answered(WriteInFlight& flight) {
   if (!status.ok() || !flight.write.persist || flight.life != flight.key->life) return;
   ++tally_.persists;
   model_.persisted(*flight.key, flight.put);
-}
-
-// ---- Reads -----------------------------------------------------------------------------------------------------------------
-
-void World::get(uint32_t first, uint32_t count, uint32_t turns_pinned) {
-  std::vector<std::unique_ptr<ReadInFlight>> flights;
-  std::vector<store::Read*> window;
-  std::vector<Key>& keys = model_.keys();
-  for (uint32_t i = 0; i < std::min<size_t>(count, keys.size()); ++i) {
-    Key& key = keys[(first + i) % keys.size()];
-    if (!usable(key)) continue;
-    // A window is of one shard.
-    if (!window.empty() && !same_shard(key.index_key, window.front()->key)) continue;
-    ReadInFlight& flight = *flights.emplace_back(std::make_unique<ReadInFlight>());
-    flight.world = this;
-    flight.key = &key;
-    flight.expected = model_.expect(key, process_->store->find(key.index_key).present);
-    flight.expected.recovering = process_->store->recovering();
-    flight.turns_pinned = turns_pinned;
-    flight.read.key = key.index_key;
-    flight.read.component = key.component();
-    flight.read.owner = &flight;
-    flight.read.complete = [](store::Read& done) {
-      auto& self = *static_cast<ReadInFlight*>(done.owner);
-      self.world->read_answered(self);
-    };
-    window.push_back(&flight.read);
-  }
-  if (window.empty()) return;
-  const Status status = process_->store->begin_reads(window);
-  note(static_cast<uint64_t>(status.code()));
-  if (!status.ok()) {
-    if (!(status == Code::Throttled) && !(status == Code::TooLarge)) {
-      model_.fail(Rule::WrongAnswer, "begin_reads: " + text_of(status));
-    }
-    return;
-  }
-  for (auto& flight : flights) {
-    if (flight->expected.found && !flight->expected.filling) model_.used(*flight->key);
-    process_->reads.push_back(std::move(flight));
-  }
-  if (count % 4 == 0) get_as_stranger(keys[first % keys.size()], first);
-}
-
-void World::get_as_stranger(const Key& key, uint32_t salt) {
-  // With a fault beside it such a read is a media error to the store, and the block is lost for nothing.
-  if (history_.profile.faults != 0 || !usable(key)) return;
-  StrangerInFlight& flight = *process_->strangers.emplace_back(std::make_unique<StrangerInFlight>());
-  flight.world = this;
-  flight.read.key = {key.index_key.low, key.index_key.high ^ (1U + salt)};
-  flight.read.component = key.component();
-  flight.read.owner = &flight;
-  flight.read.complete = [](store::Read& done) {
-    auto& self = *static_cast<StrangerInFlight*>(done.owner);
-    ++self.answers;
-    if (self.world->dead() || !done.status.ok()) return;
-    self.world->model_.fail(Rule::WrongBytes, "a get by another key is answered");
-    self.world->process_->store->unpin(done.resident);
-  };
-  store::Read* window[] = {&flight.read};
-  if (!process_->store->begin_reads(window).ok()) process_->strangers.pop_back();
-}
-
-void World::read_answered(ReadInFlight& flight) {
-  if (dead()) {
-    flight.read.resident = nullptr;  // nobody will give it back
-    return;
-  }
-  const Status status = flight.read.status;
-  note(static_cast<uint64_t>(status.code()) << 8 | 2);
-  if (flight.answers++ > 0) return model_.fail(Rule::CompletedTwice, "a read");
-  Key& key = *flight.key;
-  if (!status.ok()) {
-    ++tally_.misses;
-    return model_.read_missed(key, flight.expected, status);
-  }
-  ++tally_.hits;
-  model_.read_answered(key, flight.expected, *flight.read.resident);
-  flight.pinned_crc = crc_of(*flight.read.resident);
-  note(flight.pinned_crc);
-}
-
-void World::unpin(ReadInFlight& flight) {
-  if (crc_of(*flight.read.resident) != flight.pinned_crc) {
-    model_.fail(Rule::PinnedChanged, "key " + std::to_string(flight.key->number));
-  }
-  process_->store->unpin(flight.read.resident);
-  flight.read.resident = nullptr;
 }
 
 // ---- Removes, expiries and holds -------------------------------------------------------------------------------------------
@@ -480,7 +386,12 @@ void World::check_accounting() {
   if (segments != places_.geometry.segments) {
     return model_.fail(Rule::Accounting, std::to_string(segments) + " segments in all states");
   }
-  if (gauges.memory_pinned_bytes > 0 || process_->engine.in_flight() > 0) return;
+  if (process_->engine.in_flight() > 0) return;
+  if (const uint64_t counted = counted_bytes(); counted != process_->device_bytes) {
+    return model_.fail(Rule::BytesAddUp, "the device got " + std::to_string(process_->device_bytes) + " bytes, " +
+                                             std::to_string(counted) + " are counted");
+  }
+  if (gauges.memory_pinned_bytes > 0) return;
   uint64_t blocks = 0;
   uint64_t bytes = 0;
   bool exact = !process_->scopes_died;
@@ -540,7 +451,9 @@ void World::check_list(uint32_t name_space) {
     }
     listing_.cursor = listing_.next;
   } while (listing_.cursor != 0);
-  if (placements_.hits() != hits_before) return;  // what was read wrongly this once is not listed this once
+  // What was read wrongly this once is not listed this once, nor as long as it is kept for the next list.
+  if (placements_.hits() != hits_before) wrong_list_until_us_ = clock_.us + store::Lister::kKeepRollUs;
+  if (clock_.us <= wrong_list_until_us_) return;
   for (const Key& key : model_.keys()) {
     if (key.name_space != name_space || !usable(key)) continue;
     const bool found = process_->store->find(key.index_key).present;

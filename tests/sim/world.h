@@ -1,13 +1,14 @@
 // world.h — what a run acts on: device, clock, one store process after the other, and what is expected of it.
-// world.cc acts upon blocks, world_names.cc upon namespaces and layouts, world_process.cc begins and ends processes,
-// world_scrub.cc waits for the scrub, world_stage.cc brings blocks into memory ahead.
-// Invariants: what a process answers after its crash is not heard.
-// Thread: one.
+// world.cc acts upon blocks, world_reads.cc reads them, world_names.cc acts upon namespaces and layouts, world_process.cc
+// begins and ends processes, world_scrub.cc waits for the scrub, world_stage.cc brings blocks into memory ahead. Invariants:
+// what a process answers after its crash is not heard. Thread: one.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ class SimClock final : public Clock {
   uint64_t us = 1'000'000;
   uint64_t wall_base_s = 1'800'000'000;
 };
+
+std::string text_of(Status status);
 
 class World {
  public:
@@ -57,7 +60,10 @@ class World {
   void abort(WriteInFlight& write);
   WriteInFlight* oldest_begun() noexcept;
   void write_answered(WriteInFlight& write);
-  void get(uint32_t first, uint32_t count, uint32_t turns_pinned);
+  void get(const Op& op);
+  bool get_window(std::span<Key* const> asked, uint32_t turns_pinned, store::Moment* moment, uint64_t began_s);
+  std::optional<store::ExplainedBlock> block_on_flash(const Key& key) const;
+  void check_stamps(std::span<Key* const> asked, std::span<const std::optional<store::ExplainedBlock>> before);
   void get_as_stranger(const Key& key, uint32_t salt);
   void read_answered(ReadInFlight& read);
   void unpin(ReadInFlight& read);
@@ -104,6 +110,7 @@ class World {
   void close(uint64_t salt);
   void bury_process();
   void check_report();
+  uint64_t counted_bytes() const;  // as written, of every cause
   void seen(const io::Request& request);
   void fault_fired(const io::MemoryFault& fault);
   void let_go();
@@ -129,6 +136,7 @@ class World {
   std::vector<store::IndexKey> ghosts_;  // names of scopes that are retired
   std::vector<uint32_t> retired_scopes_;
   uint64_t crash_salt_ = 0;
+  uint64_t wrong_list_until_us_ = 0;
   bool calm_ = false;  // the faults are over
   // A write of this copy failed or went elsewhere since both were last written: it may be the older one.
   std::array<bool, 2> header_stale_{};

@@ -43,6 +43,9 @@ void World::delete_namespace(uint32_t number) {
       return retire_scopes(number);
     }
     deleted.there = Known::Maybe;  // after a restart either
+    for (Key& key : model_.keys()) {
+      if (key.name_space == number) key.must = false;
+    }
     if (!failures_possible()) model_.fail(Rule::WrongAnswer, "delete namespace: " + std::string(code_name(status.code())));
   });
 }
@@ -113,6 +116,13 @@ void World::reopen_namespaces() {
     Space& space = spaces_[number];
     const bool certain = space.there != Known::Maybe && !space.deleting;
     const bool there = process_->store->has_namespace(space.name);
+    // What is persisted after a delete that failed says that the namespace is there.
+    const bool relied_upon = !space.deleting && std::ranges::any_of(model_.keys(), [number](const Key& key) {
+      return key.name_space == number && key.must;
+    });
+    if (!there && relied_upon) {
+      return model_.fail(Rule::PersistLost, "namespace " + std::to_string(number) + " is gone, with what was persisted in it");
+    }
     if (certain && there != (space.there == Known::Yes)) {
       return model_.fail(there ? Rule::DeadScope : Rule::NamesLost,
                          "namespace " + std::to_string(number) + (there ? " was deleted and is back" : " is gone"));

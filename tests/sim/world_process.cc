@@ -153,6 +153,11 @@ void World::open(uint64_t salt) {
   over_ = true;
 }
 
+uint64_t World::counted_bytes() const {
+  const store::Counters& counters = process_->store->counters();
+  return counters.bytes_user + counters.bytes_rewritten + counters.bytes_padding + counters.bytes_metadata;
+}
+
 void World::check_report() {
   const store::RecoveryReport& report = process_->store->recovery();
   const store::Gauges gauges = process_->store->gauges();
@@ -262,6 +267,7 @@ void World::bury_process() {
   count(FaultKind::TornWrite) += faults.torn_writes;
   count(FaultKind::Discard) += faults.discarded_pages;
   count(FaultKind::DiscardError) += faults.discard_errors;
+  count(FaultKind::LostCompletion) += faults.lost_completions;
   tally_.lost_writes += faults.lost_writes;
   ++tally_.restarts;
   note(process_->memory.counters().writes);
@@ -298,7 +304,9 @@ void World::seen(const io::Request& request) {
   if (!inside) {
     return model_.fail(Rule::WroteOutside, std::to_string(request.bytes) + " bytes at " + std::to_string(request.offset));
   }
-  if (request.op == io::Op::Write) placements_.wrote(request.offset, {request.data, request.bytes});
+  if (request.op != io::Op::Write) return;
+  process_->device_bytes += request.bytes;
+  placements_.wrote(request.offset, {request.data, request.bytes});
 }
 
 }  // namespace halfstep::sim

@@ -66,16 +66,20 @@ def counters_by_shard(records: list[tuple[bytes, bytes]]) -> dict[int, dict[str,
     """Counters by name, of each shard. Errors: ProtocolError."""
     shards: dict[int, dict[str, float]] = {}
     of_one: dict[str, float] | None = None
-    for record, name in records:
+    for record, name_bytes in records:
         if len(record) != _COUNTER.size:
-            raise ProtocolError(f"counter {name!r} of {len(record)} bytes; version 1 has {_COUNTER.size}")
+            raise ProtocolError(f"counter {name_bytes!r} of {len(record)} bytes; version 1 has {_COUNTER.size}")
+        try:
+            name = name_bytes.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(f"counter {name_bytes!r}: a name is UTF-8") from None
         value = _COUNTER.unpack(record)[0]
-        if name.decode() == _SHARD:
+        if name == _SHARD:
             of_one = shards.setdefault(value, {})
             continue
         if of_one is None:  # a store of one shard
             of_one = shards.setdefault(0, {})
-        of_one[name.decode()] = value
+        of_one[name] = value
     return dict(sorted(shards.items()))
 
 

@@ -23,11 +23,11 @@ STORE_BYTES_MIN = 132 * MIB
 DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
 DEFAULT_ARENA_BYTES = 256 * MIB
-ARENA_BYTES_MIN = 32 * MIB
+ARENA_BYTES_MIN, ARENA_BYTES_MAX = 32 * MIB, 8 * GIB
 SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
-ARENA_BYTES_MAX = 8 * GIB
 INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
 SHARDS_MAX = 16
+CORES_MAX = 4096
 
 # Slower, a pass over anything takes years; faster, it is no background work any more.
 SCRUB_RATE_MIN = 4 * KIB
@@ -94,8 +94,8 @@ def parse_cores(text: str) -> tuple[int, ...]:
     for item in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", item)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first or last - first >= 4096:
-            raise ConfigError(f"cores={text!r}: write numbers and ranges of cores, for example 0-3,8")
+        if last < first or last - first >= CORES_MAX:
+            raise ConfigError(f"cores={text!r}: write numbers and ranges of up to {CORES_MAX} cores, for example 0-3,8")
         cores.extend(range(first, last + 1))
     return tuple(cores)
 
@@ -131,12 +131,12 @@ def default_store_bytes(directory: Path) -> int:
     return min(share, DEFAULT_STORE_BYTES_MAX) // MIB * MIB
 
 
-def store_path(given: Path) -> Path:
-    """The store's file: that of the state directory for an empty path, the one within for a directory.
+def store_path(given: Path | None) -> Path:
+    """The store's file: that of the state directory where none is given, the one within for a directory.
 
     Errors: ConfigError when nobody may look there.
     """
-    store = given if given != Path() else state_directory() / "store.hs"
+    store = state_directory() / "store.hs" if given is None else given
     try:
         return store / "store.hs" if store.is_dir() else store
     except OSError as error:
@@ -147,19 +147,19 @@ def store_path(given: Path) -> Path:
 class ServeConfig:
     """Everything `serve` needs. Zero or empty means: choose the default.
 
-    store: path of the store's file, or a block device that is blank or a store. size_bytes: of a store that has to be made; an
-    existing one keeps its size, and a device's is its own.
+    store: path of the store's file, as of store_path(), or a block device that is blank or a store. size_bytes: of a store that
+    has to be made; an existing one keeps its size, and a device's is its own.
     shards: into how many a new store is divided, 0 = one; an existing one has what it has. cores: on which the shards run, one
     after the other and round again; empty = any. arena_bytes, index_bytes and the rates are those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
-    shm_ring_bytes: of each of the two rings through which a client of that socket is served.
+    shm_ring_bytes: of each of the two rings of every connection through that socket.
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
     scrub_bytes_per_s: what background verification may read; 0 = none, None = all within two weeks.
     """
 
-    store: Path = Path()
+    store: Path
     size_bytes: int = 0
     segment_bytes: int = 0
     shards: int = 0
@@ -185,13 +185,12 @@ class ServeConfig:
 
     def validated(self) -> ServeConfig:
         """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
-        store = store_path(self.store)
         size = self.size_bytes
-        if size == 0 and not store.exists():
-            size = default_store_bytes(store.parent)
+        if size == 0 and not self.store.exists():
+            size = default_store_bytes(self.store.parent)
             if size < STORE_BYTES_MIN:
                 raise ConfigError(
-                    f"size: a quarter of the free space of {store.parent} is {format_bytes(size)}, the smallest store is "
+                    f"size: a quarter of the free space of {self.store.parent} is {format_bytes(size)}, the smallest store is "
                     f"{format_bytes(STORE_BYTES_MIN)}; free some space or give --store a path on a larger file system"
                 )
         if size != 0 and size < STORE_BYTES_MIN:
@@ -219,7 +218,7 @@ class ServeConfig:
         if not SHM_RING_BYTES_MIN <= ring <= SHM_RING_BYTES_MAX or ring & (ring - 1):
             raise ConfigError(
                 f"shm_ring={format_bytes(ring)}: must be a power of two from {format_bytes(SHM_RING_BYTES_MIN)} to "
-                f"{format_bytes(SHM_RING_BYTES_MAX)}; every client over shared memory has two"
+                f"{format_bytes(SHM_RING_BYTES_MAX)}; every connection over shared memory has two"
             )
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
@@ -228,7 +227,7 @@ class ServeConfig:
                 f"rewrite_share={self.rewrite_share}: must be 0 (write nothing again) to 1 (as much as users write)"
             )
         unix = self.unix or str(runtime_directory() / "halfstep.sock")
-        return replace(self, store=store, size_bytes=size, unix=unix)
+        return replace(self, size_bytes=size, unix=unix)
 
     @property
     def addresses(self) -> list[str]:

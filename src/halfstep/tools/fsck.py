@@ -23,13 +23,13 @@ EXIT_FOUND = 1
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path), default=Path(), metavar="[STORE]")
+@click.argument("store", type=click.Path(path_type=Path), required=False, metavar="[STORE]")
 @click.option(
     "--payloads/--no-payloads", default=True, show_default=True, help="Read and verify the bytes of every live block."
 )
 @click.option("--segments", "show_segments", is_flag=True, help="A line for each segment in use.")
 @json_option
-def fsck(store: Path, payloads: bool, show_segments: bool, as_json: bool) -> None:
+def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool) -> None:
     """Look over a STORE that no daemon serves: headers, logs, footers, frames and payloads. Writes nothing.
 
     STORE is the file or its directory; without one, that of `halfstep serve`. What it finds is of three kinds: crash (left

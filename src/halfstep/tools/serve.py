@@ -13,7 +13,6 @@ from halfstep.tools.options import json_option
 @click.option(
     "--store",
     type=click.Path(path_type=Path),
-    default=Path(),
     help="The store's file or its directory, or a block device, blank or a store.  [default: the XDG state directory]",
 )
 @click.option(
@@ -42,7 +41,10 @@ from halfstep.tools.options import json_option
     "[default: halfstep.sock in the XDG runtime directory]",
 )
 @click.option(
-    "--shm-ring", default="1MiB", show_default=True, help="Shared memory for each way of each client of the unix socket."
+    "--shm-ring",
+    default="1MiB",
+    show_default=True,
+    help="Shared memory, each way, of a connection through the unix socket.",
 )
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
 @click.option(
@@ -91,7 +93,7 @@ from halfstep.tools.options import json_option
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
-    store: Path,
+    store: Path | None,
     size: str,
     segment: str,
     shards: int | None,
@@ -119,11 +121,11 @@ def serve(
     Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
     lines say what is really in force. With --json they are one JSON object on one line.
     """
-    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_scrub, parse_size
+    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_scrub, parse_size, store_path
     from halfstep.daemon.serve import run
 
     config = ServeConfig(
-        store=store,
+        store=store_path(store),
         size_bytes=parse_size(size, "size") if size else 0,
         segment_bytes=parse_size(segment, "segment") if segment else 0,
         shards=shards or 0,

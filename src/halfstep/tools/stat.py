@@ -21,21 +21,21 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
         facts = client.facts()
         path = client.path
     counters = totals_of(shards.values())
+    each = shards if len(shards) > 1 else {}
     if as_json:
         told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
-        print_json(told | ({"shards": [of_one for _, of_one in shards.items()]} if len(shards) > 1 else {}))
+        print_json(told | ({"shards": list(each.values())} if each else {}))
         return
     click.echo(f"path   {path}")
     click.echo(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
     click.echo(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
     click.echo(f"scrub  {scrubbed(counters)}")
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
-    each = list(shards.values()) if len(shards) > 1 else []
-    columns += [(f"shard {number}", "right") for number in shards if each]
+    columns += [(f"shard {number}", "right") for number in each]
     print_table(
         columns,
         [
-            (name.removeprefix("halfstep_"), _number(value), *(_number(of_one.get(name, 0)) for of_one in each))
+            (name.removeprefix("halfstep_"), _number(value), *(_number(of_one.get(name, 0)) for of_one in each.values()))
             for name, value in sorted(counters.items())
             if show_all or value
         ],

@@ -47,7 +47,7 @@ class Clones:
         self._all("begin", scenario, depth, blocks, puts)
 
     def drive(self, seconds: float) -> Driven:
-        """All start at the same moment; see merged()."""
+        """All in the same time, which begins at the same moment; see merged()."""
         return merged(self._all("drive", seconds, time.perf_counter_ns() + _NOTICE_NS))
 
     def stored(self) -> list[Numbers]:
@@ -60,7 +60,7 @@ class Clones:
             for clone in range(self._plan.numjobs):
                 # Ctrl-C at a terminal is for the parent, which ends them.
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "halfstep.tools.bench.clones"],
+                    [sys.executable, "-P", "-m", "halfstep.tools.bench.clones"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,
@@ -122,7 +122,10 @@ class Clones:
         return f"client process {clone + 1} of {self._plan.numjobs}"
 
     def _why_ended(self, clone: int) -> HalfstepError:
-        status = self._processes[clone].wait(_END_S)
+        try:
+            status = self._processes[clone].wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return InternalError(f"{self._name(clone)} neither answers nor ends; start it again")
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         return InternalError(f"{self._name(clone)} ended {how} before its time; what it said stands above; start it again")
 
@@ -146,7 +149,7 @@ class Clones:
 
 
 def merged(driven: Sequence[Driven]) -> Driven:
-    """All blocks in the time of the slowest, every latency."""
+    """All blocks in the time until the last was done, every latency, those of one after those of another."""
     timings = [one.timing for one in driven]
     outcome = Outcome()
     for timing in timings:

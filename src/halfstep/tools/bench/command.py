@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,8 @@ from typing import Any
 import click
 
 from halfstep.tools.bench.limits_command import device, wire
-from halfstep.tools.bench.terminal import progress, terminable
+from halfstep.tools.bench.plan import DURABILITIES, ENGINES
+from halfstep.tools.bench.terminal import asked, progress, terminable
 from halfstep.tools.options import json_option, print_json, print_table
 
 
@@ -51,7 +50,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
 @click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
 @click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
-@click.option("--durability", type=click.Choice(["cache", "persist"]), default="cache", show_default=True, help="Of puts.")
+@click.option("--durability", type=click.Choice(DURABILITIES), default="cache", show_default=True, help="Of puts.")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
 @click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
@@ -64,13 +63,10 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path(),
     help="Where its own daemon's store goes: the drive to be measured.  [default: the temporary directory]",
 )
 @click.option("--arena", default="256MiB", show_default=True, help="Its own daemon's memory for blocks.")
-@click.option(
-    "--engine", type=click.Choice(["auto", "uring", "pread"]), default="auto", show_default=True, help="Its own daemon's."
-)
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its own daemon's.")
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Daemon and client on a core each.")
 @click.option(
     "--job",
@@ -96,10 +92,10 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     get    blocks that are in the daemon's memory           limit: plain sockets, one process to another;
                                                             over shared memory: memcpy
     cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
-    put    blocks that were never there                     limit: plain sockets
-    mixed  gets of the hot set among puts (--rwmixread)     limit: plain sockets
+    put    blocks that were never there                     limit: that of get
+    mixed  gets of the hot set among puts (--rwmixread)     limit: that of get
     match  presence, half of it absent                      no bytes move, so no limit
-    layerwise  gets of blocks of --parts, layer by layer    limit: plain sockets
+    layerwise  gets of blocks of --parts, layer by layer    limit: that of get
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
@@ -132,9 +128,8 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     plans = [(job.name, job.plan()) for job in jobs]
     if picture is not None:
         check_picture(picture)
-    command = shlex.join(["halfstep", *sys.argv[1:]])
     with terminable(), progress(sum(steps_of(plan) for _, plan in plans)) as tell:
-        reports = [(name, measure(plan, _titled(tell, name), command)) for name, plan in plans]
+        reports = [(name, measure(plan, _titled(tell, name), asked())) for name, plan in plans]
     if picture is not None:
         plot([(f"{name}: " if name else "", report) for name, report in reports], picture)
     if as_json:

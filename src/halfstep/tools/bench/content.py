@@ -74,6 +74,10 @@ class Content:
             wrong += not np.array_equal(self._expected, row)
         return wrong
 
+    def forget_heads(self, seen: Words, page: int) -> None:
+        """Makes all rows of `seen` wrong at `page`: what is not written again is not taken for what came."""
+        seen[:, page * PAGE_WORDS] = 0
+
     def wrong_heads(self, numbers: Numbers, seen: Words, page: int) -> npt.NDArray[np.bool_]:
         """Which rows of `seen` have not their own head at `page`: a look at every block that takes microseconds."""
         wrong: npt.NDArray[np.bool_] = seen[:, page * PAGE_WORDS] != self.heads(numbers, page)

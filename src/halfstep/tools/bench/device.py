@@ -22,7 +22,10 @@ _SECTOR_BYTES = 512  # of /sys/…/stat, whatever the device's own are (Document
 _READ_SECTORS, _WRITTEN_SECTORS = 2, 6
 # A written range shorter than this is the store's header, log or footers, not blocks.
 _RANGE_BYTES_MIN = 1 << 20
-READ_BYTES_MIN = 64 << 10
+# Smaller pieces are moved together, or a limit would be that of Python.
+PIECE_BYTES_MIN = 64 << 10
+# Less than this of what was read came from the device: something else answered. The rest is other traffic's rounding.
+DEVICE_SHARE_MIN = 0.99
 # Threads that wait in a read at once; past this the interpreter's lock is what is measured.
 _THREADS_MAX = 64
 
@@ -90,12 +93,12 @@ def written_ranges(path: Path) -> list[tuple[int, int]]:
 def extents_of(path: Path, block_bytes: int, batch: int, bytes_wanted: int, seed: int) -> list[tuple[int, int]]:
     """(offset, length) of reads over the store's written ranges: batches of neighbouring blocks, the batches in random order.
 
-    That is the order in which cold gets ask. Neighbours that are smaller than READ_BYTES_MIN are read together, or the limit
+    That is the order in which cold gets ask. Neighbours that are smaller than PIECE_BYTES_MIN are read together, or the limit
     would be that of Python. Batches come again where fewer bytes were written than are wanted.
     Errors: DeviceError where too little was written to be read.
     """
     length = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
-    together = max(1, min(batch, READ_BYTES_MIN // length))
+    together = max(1, min(batch, PIECE_BYTES_MIN // length))
     length, batch = length * together, -(-batch // together)
     extents = [
         (at, length)

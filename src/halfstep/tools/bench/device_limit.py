@@ -22,29 +22,29 @@ import numpy.typing as npt
 
 from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError, DeviceError
-from halfstep.tools.bench.device import BlockDevice, Transfer, plain_io
+from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice, Transfer, plain_io
 from halfstep.tools.bench.fio import Side, fio_version, run_fio
 from halfstep.tools.bench.machine import device_name, machine_facts
-from halfstep.tools.bench.place import cannot_write
 from halfstep.tools.bench.plan import SEED_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
+from halfstep.tools.bench.workload import percentile_us
 
 MODES = ("read", "randread", "write", "mixed")
-TOOLS = ("auto", "fio", "preadv")
 _READS = ("read", "randread")
 _SECTOR_BYTES = 512
-# In which the file is made; its end is left out where it is no multiple.
+# In which the file is made: it has a whole number of them.
 _FILL_BYTES, _FILL_DEPTH = MIB, 8
-# Less than this of what was read came from the device: something else answered.
-_DEVICE_SHARE_MIN = 0.99
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """path: read and never written; None: a file of its own in `directory`, of size_bytes. Every mode x size x depth."""
+    """path: read and never written; None: a file of its own of size_bytes in `directory`; None: the temporary one.
+
+    Every mode x size x depth.
+    """
 
     path: Path | None
-    directory: Path
+    directory: Path | None
     tool: str
     modes: tuple[str, ...]
     block_bytes: tuple[int, ...]
@@ -108,7 +108,7 @@ class DeviceResult:
         """Whether the device says that it read what came; None where nothing was read or nothing counts."""
         if not self.read_bytes or self.device_read_bytes is None:
             return None
-        return self.device_read_bytes >= _DEVICE_SHARE_MIN * self.read_bytes
+        return self.device_read_bytes >= DEVICE_SHARE_MIN * self.read_bytes
 
     def as_json(self) -> dict[str, Any]:
         """Speeds in GB/s, times in microseconds."""
@@ -164,7 +164,7 @@ def measure_device(plan: DevicePlan, tell: Tell, command: str) -> tuple[dict[str
             "seed": plan.seed,
         }
         results = [
-            _measured(plan, path, file_bytes, device, mode, block_bytes, depth, tell)
+            _Point(plan, path, file_bytes, device, mode, block_bytes, depth).measured(tell)
             for mode in plan.modes
             for block_bytes in plan.block_bytes
             for depth in plan.iodepth
@@ -188,100 +188,82 @@ def remarks(header: dict[str, Any], results: list[DeviceResult]) -> Iterator[str
             )
 
 
-def _measured(
-    plan: DevicePlan,
-    path: Path,
-    file_bytes: int,
-    device: BlockDevice,
-    mode: str,
-    block_bytes: int,
-    depth: int,
-    tell: Tell,
-) -> DeviceResult:
-    if file_bytes < block_bytes:
-        raise ConfigError(f"bs={block_bytes}: {path} has {file_bytes} bytes; a transfer must fit")
-    what = f"{mode} {format_bytes(block_bytes)} x {depth}"
-    runs = []
-    for number in range(plan.repeat):
-        tell(f"{what}: run {number + 1} of {plan.repeat}")
-        before = device.read_bytes() if device.stat_files else None
-        by, sides = _run(plan, path, file_bytes // block_bytes * block_bytes, device, mode, block_bytes, depth, tell, what)
-        moved = None if before is None else device.read_bytes() - before
-        read_bytes = sum(side.transfers * block_bytes for side in sides if side.name == "read")
-        runs.append((sum(side.bytes_per_s for side in sides), by, tuple(sides), moved, read_bytes))
-    _, by, sides_shown, moved, read_bytes = sorted(runs, key=lambda run: run[0])[(len(runs) - 1) // 2]
-    speeds = tuple(run[0] for run in runs)
-    return DeviceResult(mode, block_bytes, depth, by, sides_shown, moved, read_bytes, speeds)
+@dataclass(frozen=True)
+class _Point:
+    """What one result is of: a mode, size and depth, on a file."""
 
+    plan: DevicePlan
+    path: Path
+    file_bytes: int
+    device: BlockDevice
+    mode: str
+    block_bytes: int
+    depth: int
 
-def _run(
-    plan: DevicePlan,
-    path: Path,
-    file_bytes: int,
-    device: BlockDevice,
-    mode: str,
-    block_bytes: int,
-    depth: int,
-    tell: Tell,
-    what: str,
-) -> tuple[str, list[Side]]:
-    version = "" if plan.tool == "preadv" else fio_version()
-    if not version:
-        return _plain(plan, path, file_bytes, mode, block_bytes, depth)
-    last = [time.monotonic(), device.read_bytes() + device.written_bytes()]
+    def measured(self, tell: Tell) -> DeviceResult:
+        """The median of the plan's runs. Errors: ConfigError, DeviceError."""
+        if self.file_bytes < self.block_bytes:
+            raise ConfigError(f"bs={self.block_bytes}: {self.path} has {self.file_bytes} bytes; a transfer must fit")
+        what = f"{self.mode} {format_bytes(self.block_bytes)} x {self.depth}"
+        version = "" if self.plan.tool == "preadv" else fio_version()
+        runs = []
+        for number in range(self.plan.repeat):
+            tell(f"{what}: run {number + 1} of {self.plan.repeat}")
+            before = self.device.read_bytes() if self.device.stat_files else None
+            by, sides = (f"{version}, io_uring", self._by_fio(tell, what)) if version else self._by_preadv()
+            moved = None if before is None else self.device.read_bytes() - before
+            read_bytes = sum(side.transfers * self.block_bytes for side in sides if side.name == "read")
+            runs.append((sum(side.bytes_per_s for side in sides), by, tuple(sides), moved, read_bytes))
+        _, by, sides_shown, moved, read_bytes = sorted(runs, key=lambda run: run[0])[(len(runs) - 1) // 2]
+        speeds = tuple(run[0] for run in runs)
+        return DeviceResult(self.mode, self.block_bytes, self.depth, by, sides_shown, moved, read_bytes, speeds)
 
-    def news() -> None:
-        now, moved = time.monotonic(), device.read_bytes() + device.written_bytes()
-        if device.stat_files:
-            tell(f"{what}: {(moved - last[1]) / (now - last[0]) / 1e9:.2f} GB/s", 0)
-        last[:] = now, moved
+    @property
+    def _blocks(self) -> int:
+        """Whole ones."""
+        return self.file_bytes // self.block_bytes
 
-    sides = run_fio(
-        path,
-        rw=mode,
-        block_bytes=block_bytes,
-        depth=depth,
-        file_bytes=file_bytes,
-        read_percent=plan.read_percent,
-        seconds=plan.seconds,
-        seed=plan.seed,
-        read_only=plan.path is not None,
-        while_it_runs=news,
-    )
-    return f"{version}, io_uring", sides
+    def _by_fio(self, tell: Tell, what: str) -> list[Side]:
+        last = [time.monotonic(), self.device.read_bytes() + self.device.written_bytes()]
 
+        def news() -> None:
+            now, moved = time.monotonic(), self.device.read_bytes() + self.device.written_bytes()
+            if self.device.stat_files:
+                tell(f"{what}: {(moved - last[1]) / (now - last[0]) / 1e9:.2f} GB/s", 0)
+            last[:] = now, moved
 
-def _plain(plan: DevicePlan, path: Path, file_bytes: int, mode: str, block_bytes: int, depth: int) -> tuple[str, list[Side]]:
-    def transfers() -> Iterator[Transfer]:
-        blocks, rng = file_bytes // block_bytes, np.random.default_rng(plan.seed)
-        until, number = time.perf_counter() + plan.seconds, 0
-        while time.perf_counter() < until or number == 0:
-            block = number % blocks if mode in ("read", "write") else int(rng.integers(blocks))
-            write = mode == "write" or (mode == "mixed" and rng.random() * 100 >= plan.read_percent)
-            yield Transfer(block * block_bytes, block_bytes, write)
-            number += 1
+        return run_fio(
+            self.path,
+            rw=self.mode,
+            block_bytes=self.block_bytes,
+            depth=self.depth,
+            file_bytes=self._blocks * self.block_bytes,
+            read_percent=self.plan.read_percent,
+            seconds=self.plan.seconds,
+            seed=self.plan.seed,
+            read_only=self.plan.path is not None,
+            while_it_runs=news,
+        )
 
-    moved = plain_io(path, transfers(), depth, block_bytes, writes=mode not in _READS)
-    both = (("read", moved.reads_us), ("write", moved.writes_us))
-    return moved.by, [_side(name, times, moved.seconds, block_bytes) for name, times in both if len(times)]
+    def _by_preadv(self) -> tuple[str, list[Side]]:
+        def transfers() -> Iterator[Transfer]:
+            rng = np.random.default_rng(self.plan.seed)
+            until, number = time.perf_counter() + self.plan.seconds, 0
+            while time.perf_counter() < until or number == 0:
+                block = number % self._blocks if self.mode in ("read", "write") else int(rng.integers(self._blocks))
+                write = self.mode == "write" or (self.mode == "mixed" and rng.random() * 100 >= self.plan.read_percent)
+                yield Transfer(block * self.block_bytes, self.block_bytes, write)
+                number += 1
+
+        moved = plain_io(self.path, transfers(), self.depth, self.block_bytes, writes=self.mode not in _READS)
+        both = (("read", moved.reads_us), ("write", moved.writes_us))
+        return moved.by, [_side(name, times, moved.seconds, self.block_bytes) for name, times in both if len(times)]
 
 
 def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_bytes: int) -> Side:
-    p50, p99, p999 = (float(np.quantile(times_us, share, method="inverted_cdf")) for share in (0.5, 0.99, 0.999))
+    p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
     count = len(times_us)
     return Side(name, count * block_bytes / seconds, count / seconds, p50, p99, p999, count)
-
-
-def _bytes_of(path: Path) -> int:
-    """Of a file or a block device; nothing else is opened, since that may wait for ever. Errors: ConfigError, DeviceError."""
-    try:
-        kind = path.stat().st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISBLK(kind)):
-            raise ConfigError(f"{path}: neither a file nor a block device; name one, or none for a file of its own")
-        with path.open("rb") as file:
-            return file.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise DeviceError(f"{path}: cannot be read: {error.strerror}; run it as somebody who may") from None
 
 
 @contextmanager
@@ -289,9 +271,9 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
     """(path, bytes) of what is measured."""
     if plan.path is not None:
         tell(f"looking at {plan.path}")
-        yield plan.path, min(plan.size_bytes, _bytes_of(plan.path))
+        yield plan.path, min(plan.size_bytes, _readable_bytes(plan.path))
         return
-    directory = Path(tempfile.gettempdir()) if plan.directory == Path() else plan.directory
+    directory = plan.directory or Path(tempfile.gettempdir())
     free = shutil.disk_usage(directory).free
     if free < plan.size_bytes:
         raise DeviceError(
@@ -303,7 +285,7 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise cannot_write(error) from None
+        raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
     try:
         size = -(-plan.size_bytes // _FILL_BYTES) * _FILL_BYTES
         os.ftruncate(descriptor, size)
@@ -314,3 +296,15 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
     finally:
         os.close(descriptor)
         path.unlink()
+
+
+def _readable_bytes(path: Path) -> int:
+    """Errors: ConfigError, DeviceError."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISBLK(mode):
+        raise ConfigError(f"{path}: is neither a file nor a block device; name one, or none to have a file made in --directory")
+    try:
+        with path.open("rb") as file:
+            return file.seek(0, os.SEEK_END)
+    except OSError as error:
+        raise DeviceError(f"{path}: cannot be read: {error.strerror}; run it as somebody who may, or name another") from None

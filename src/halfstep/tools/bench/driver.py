@@ -100,11 +100,19 @@ class Driver:
         if plan.ramp_s > 0:
             drive(self._client, self._lanes, seconds=plan.ramp_s)
 
-    def drive(self, seconds: float, start_ns: int = 0) -> Driven:
-        """start_ns: not before this of time.perf_counter_ns(), which all processes share."""
-        time.sleep(max(0, start_ns - time.perf_counter_ns()) / 1e9)
+    def drive(self, seconds: float, start_ns: int | None = None) -> Driven:
+        """start_ns: the moment, of time.perf_counter_ns(), which all processes share, from which on the time counts.
+
+        Who is late for it has less of it left: else each would have had a part of the time for itself, and all of them
+        together more than the daemon can give.
+        """
+        late_s = 0.0
+        if start_ns is not None:
+            time.sleep(max(0, start_ns - time.perf_counter_ns()) / 1e9)
+            late_s = (time.perf_counter_ns() - start_ns) / 1e9
         before = time.process_time()
-        timing = drive(self._client, self._lanes, seconds=seconds)
+        timing = drive(self._client, self._lanes, seconds=max(0.0, seconds - late_s))
+        timing.seconds += late_s
         return Driven(timing, time.process_time() - before)
 
     def stored(self) -> list[Numbers]:

@@ -80,11 +80,11 @@ def run_fio(
             except subprocess.TimeoutExpired:
                 running.kill()
                 running.wait()
-    # What it warns of stands before the document.
     job: dict[str, Any] = {}
-    if said.find("{") >= 0:
+    if running.returncode == 0 and "{" in said:
+        # What it warns of stands before the document.
         job = json.loads(said[said.index("{") :])["jobs"][0]
-    if running.returncode or not job or job["error"]:
+    if not job or job["error"]:
         why = " ".join((complaint or said).split())[-_ERROR_CHARACTERS:]
         raise DeviceError(
             f"{path}: fio with io_uring ended with status {running.returncode}: {why}; --tool preadv needs neither of them"

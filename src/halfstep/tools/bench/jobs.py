@@ -87,7 +87,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         hot_bytes=size_of(options["size"], "size"),
         cold_bytes=size_of(options["cold_size"], "cold_size") if options["cold_size"] else 0,
         goal_us=_micros(options["latency_goal"]) if options["latency_goal"] else 0.0,
-        directory=Path(options["directory"]),
+        directory=Path(options["directory"]) if options["directory"] is not None else None,
         arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
         pin=_switch(options["pin"], "pin"),
@@ -124,7 +124,7 @@ def _number(value: object, name: str) -> float:
 
 def _switch(value: object, name: str) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}={value!r}: must be true or false")
+        raise ConfigError(f"{name}={value!r}: must be true or false, without quotation marks")
     return value
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 import click
 
 from halfstep.tools.bench.jobs import listed, size_of, whole
-from halfstep.tools.bench.terminal import progress, terminable
+from halfstep.tools.bench.terminal import asked, progress, terminable
 from halfstep.tools.options import json_option, print_json, print_table
-
-
-def _command() -> str:
-    """How it was asked."""
-    return shlex.join(["halfstep", *sys.argv[1:]])
 
 
 @click.command()
@@ -31,7 +24,6 @@ def _command() -> str:
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path(),
     help="Where its own file goes: the drive to be measured.  [default: the temporary directory]",
 )
 @click.option(
@@ -48,7 +40,7 @@ def device(
     runtime: float,
     repeat: int,
     seed: int,
-    directory: Path,
+    directory: Path | None,
     tool: str,
     as_json: bool,
 ) -> None:
@@ -78,7 +70,7 @@ def device(
         seed=seed,
     ).validated()
     with terminable(), progress(plan.steps) as tell:
-        header, results = measure_device(plan, tell, _command())
+        header, results = measure_device(plan, tell, asked())
     if as_json:
         print_json({"header": header, "results": [result.as_json() for result in results]})
         return
@@ -133,7 +125,7 @@ def wire(
         pin=pin,
     ).validated()
     with terminable(), progress(plan.steps) as tell:
-        header, streams, pings = wire_limit.measure_wire(plan, tell, _command())
+        header, streams, pings = wire_limit.measure_wire(plan, tell, asked())
     if as_json:
         print_json(wire_limit.document(header, streams, pings))
         return

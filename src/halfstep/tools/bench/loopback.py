@@ -41,8 +41,8 @@ def measure(
     sender_core: where the sender is pinned; the caller pins itself. piece_bytes: what the sender gives to one call.
     Errors: OSError, subprocess.TimeoutExpired.
     """
-    arguments = [congestion, str(connections), str(set_bytes), str(piece_bytes)]
-    with _other_process("send", arguments, connections, sender_core, unix) as accepted:
+    numbers = connections, set_bytes, piece_bytes
+    with _other_process("send", numbers, connections, congestion, sender_core, unix) as accepted:
         return _receive(accepted, target_bytes, seconds)
 
 
@@ -51,7 +51,7 @@ def ping_pong(*, message_bytes: int, congestion: str, seconds: float, other_core
 
     Errors as of measure().
     """
-    with _other_process("echo", [congestion, str(message_bytes)], 1, other_core, unix) as (connection,):
+    with _other_process("echo", (message_bytes,), 1, congestion, other_core, unix) as (connection,):
         connection.settimeout(None)
         if not unix:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -72,15 +72,18 @@ def ping_pong(*, message_bytes: int, congestion: str, seconds: float, other_core
 
 @contextmanager
 def _other_process(
-    what: str, arguments: list[str], connections: int, core: int | None, unix: str
+    what: str, numbers: tuple[int, ...], connections: int, congestion: str, core: int | None, unix: str
 ) -> Iterator[list[socket.socket]]:
     """Connections from a process that runs this file, which ends when they are closed. Ctrl-C at a terminal is not for it."""
     with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as listener:
+        if congestion and not unix:
+            listener.setsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, congestion.encode())  # and so what it accepts
         listener.bind(unix or ("127.0.0.1", 0))
         listener.listen(connections)
         listener.settimeout(START_S)
         where = unix or str(listener.getsockname()[1])
-        command = [sys.executable, "-P", str(Path(__file__)), what, "" if core is None else str(core), where, *arguments]
+        command = [sys.executable, "-P", str(Path(__file__)), what, "" if core is None else str(core), where, congestion]
+        command += map(str, numbers)
         with subprocess.Popen(command, start_new_session=True) as other:
             accepted: list[socket.socket] = []
             try:
@@ -91,7 +94,10 @@ def _other_process(
                     connection.close()
                 if len(accepted) < connections:
                     other.kill()
-                other.wait(START_S)
+                try:
+                    other.wait(START_S)
+                except subprocess.TimeoutExpired:
+                    other.kill()
 
 
 def _receive_all(connection: socket.socket, target: memoryview) -> None:
@@ -103,8 +109,8 @@ def _receive_all(connection: socket.socket, target: memoryview) -> None:
         at += got
 
 
-def copy(*, set_bytes: int, target_bytes: int, block_bytes: int, seconds: float) -> float:
-    """Bytes a second of copies of `block_bytes`, from a set that is walked through into `target_bytes` of memory."""
+def copy(*, set_bytes: int, target_bytes: int, piece_bytes: int, seconds: float) -> float:
+    """Bytes a second of copies of `piece_bytes`, from a set that is walked through into `target_bytes`: whole pieces both."""
     source, target = memoryview(mmap.mmap(-1, set_bytes)), memoryview(mmap.mmap(-1, target_bytes))
     for memory in (source, target):
         for at in range(0, len(memory), mmap.PAGESIZE):
@@ -112,9 +118,9 @@ def copy(*, set_bytes: int, target_bytes: int, block_bytes: int, seconds: float)
     copied = at = to = 0
     started = now = time.perf_counter()
     while now < started + seconds or not copied:
-        target[to : to + block_bytes] = source[at : at + block_bytes]
-        copied += block_bytes
-        at, to = (at + block_bytes) % set_bytes, (to + block_bytes) % target_bytes
+        target[to : to + piece_bytes] = source[at : at + piece_bytes]
+        copied += piece_bytes
+        at, to = (at + piece_bytes) % set_bytes, (to + piece_bytes) % target_bytes
         now = time.perf_counter()
     return copied / (now - started)
 

@@ -19,7 +19,7 @@ from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
-from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed
+from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, extents_of, raw_read_speed
 from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
 from halfstep.tools.bench.machine import cpu_seconds, header_of
 from halfstep.tools.bench.place import Place, own_namespace, place_of
@@ -27,15 +27,11 @@ from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Refusal, Report, Result, Run
 from halfstep.tools.bench.workload import DEADLINE_MS, Outcome, populate, verify
 
-# A cold read whose bytes the device did not move by this share was not cold; the rest is other traffic's rounding.
-COLD_SHARE_MIN = 0.99
 _VERIFY_BLOCKS_MAX = 16_384
 # What the raw device limit reads first, to learn how much takes as long as a timed run.
 _RAW_BYTES_FIRST = 256 << 20
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -64,8 +60,13 @@ def plain_sockets(stream: Stream) -> Limit:
     """Bytes in one direction, and nothing else; for shared memory one copy of them."""
     target_bytes = stream.batch * stream.iodepth * stream.block_bytes * stream.numjobs
     if stream.kind == "shm":
+        # Set and target are whole batches.
+        neighbours = 1 if stream.block_bytes >= PIECE_BYTES_MIN else stream.batch
         speed = loopback.copy(
-            set_bytes=stream.set_bytes, target_bytes=target_bytes, block_bytes=stream.block_bytes, seconds=stream.seconds
+            set_bytes=stream.set_bytes,
+            target_bytes=target_bytes,
+            piece_bytes=stream.block_bytes * neighbours,
+            seconds=stream.seconds,
         )
         return Limit(speed, "memcpy by one thread")
     bytes_per_s = loopback.measure(
@@ -93,7 +94,9 @@ def steps_of(plan: Plan) -> int:
     return 1 + len(plan.block_bytes) * len(plan.scenarios) * (1 + len(plan.iodepth) * (plan.repeat + 1))
 
 
-def measure(plan: Plan, tell: Tell, command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets) -> Report:
+def measure(
+    plan: Plan, tell: Callable[[str], None], command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets
+) -> Report:
     """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
 
     stream_limit: what gets and puts are set against, measured before and after each timed run.
@@ -159,7 +162,7 @@ class _Bench:
         client: halfstep.Client,
         content: Content,
         drives: Drives,
-        tell: Tell,
+        tell: Callable[[str], None],
         stream_limit: Callable[[Stream], Limit],
     ) -> None:
         self._stream_limit = stream_limit
@@ -269,7 +272,7 @@ class _Bench:
         raw = raw_read_speed(store, self._device, extents, plan.batch * self._depth * plan.numjobs)
         # The next one takes as long as a timed run: a device that is fast for a moment is not a fast device.
         self._raw_bytes = int(raw.bytes_per_s * plan.seconds)
-        if raw.device_bytes < COLD_SHARE_MIN * raw.bytes:
+        if raw.device_bytes < DEVICE_SHARE_MIN * raw.bytes:
             # Not read from the device, so no limit of it; the run itself will not pass for cold either.
             return None
         return Limit(raw.bytes_per_s, raw.by)
@@ -315,7 +318,7 @@ def _between(before: Limit | None, after: Limit | None) -> Limit | None:
 
 def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:
     """Why a run may not be called cold; "" if it may."""
-    enough = COLD_SHARE_MIN * proof.payload_bytes
+    enough = DEVICE_SHARE_MIN * proof.payload_bytes
     if proof.payload_bytes == 0:
         return "nothing was read"
     if proof.engine_read_bytes < enough:

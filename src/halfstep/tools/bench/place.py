@@ -65,24 +65,49 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        with own_directory(plan.directory) as own, _daemon(plan, own, daemon_core) as process:
+        arguments = ("--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
+        with own_daemon(*arguments, directory=plan.directory, core=daemon_core) as process:
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
 
 
 @contextmanager
-def own_directory(within: Path = Path()) -> Iterator[Path]:
+def own_daemon(
+    *arguments: str, directory: Path | None = None, core: int | None = None, unix: bool = False
+) -> Iterator[DaemonProcess]:
+    """`halfstep serve` with these flags as a process of its own, on a core. directory: where it has a directory of its own.
+
+    unix: with a socket there. Errors: ConfigError (the directory), Unavailable, also where it ended by itself.
+    """
+    with own_directory(directory) as own:
+        process = DaemonProcess(own, *arguments, unix=str(own / "h.sock") if unix else "none", own_session=True)
+        try:
+            with pinned(*(() if core is None else (core,))):
+                process.start()
+            try:
+                yield process
+            except HalfstepError:
+                if process.running:
+                    raise
+            # Whatever else failed for it: this is why.
+            if not process.running:
+                raise Unavailable(
+                    f"the daemon of its own ended {process.how_ended}; {process.log_end() or 'it said nothing'}; start again"
+                )
+        finally:
+            process.close()
+
+
+@contextmanager
+def own_directory(within: Path | None = None) -> Iterator[Path]:
     """A new one in `within`, or in the temporary directory; it is removed afterwards. Errors: ConfigError."""
     try:
-        directory = tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=None if within == Path() else within)
+        directory = tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=within)
     except OSError as error:
-        raise cannot_write(error) from None
+        raise ConfigError(
+            f"{error.filename}: cannot be made: {error.strerror}; name another --directory, or set TMPDIR"
+        ) from None
     with directory as own:
         yield Path(own)
-
-
-def cannot_write(error: OSError) -> ConfigError:
-    """Of a file or a directory that could not be made."""
-    return ConfigError(f"{error.filename}: {error.strerror}; name a --directory that this user may write, or set TMPDIR")
 
 
 @contextmanager
@@ -148,25 +173,3 @@ def _store_bytes(plan: Plan) -> int:
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))
-
-
-@contextmanager
-def _daemon(plan: Plan, directory: Path, core: int | None) -> Iterator[DaemonProcess]:
-    """`halfstep serve --json` as a process of its own."""
-    arguments = ["--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
-    process = DaemonProcess(directory, *arguments, own_session=True)
-    try:
-        with pinned(*(() if core is None else (core,))):
-            process.start()
-        try:
-            yield process
-        except HalfstepError:
-            if process.running:
-                raise
-        # Whatever else failed for it: this is why.
-        if not process.running:
-            raise Unavailable(
-                f"the daemon of its own ended {process.how_ended}; {process.log_end() or 'it said nothing'}; start again"
-            )
-    finally:
-        process.close()

@@ -11,6 +11,8 @@ from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX, Group, Layout
 
 SCENARIOS = ("get", "cold", "put", "mixed", "match", "layerwise")
+DURABILITIES = ("cache", "persist")
+ENGINES = ("auto", "uring", "pread")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
@@ -19,16 +21,14 @@ CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 SIZES_MAX = DEPTHS_MAX = 16
-SEED_MAX = (1 << 63) - 1
-DURABILITIES = ("cache", "persist")
-ENGINES = ("auto", "uring", "pread")
+SEED_MAX = 2**63 - 1
 # What one run's source and target buffers may take together; more says nothing that less does not.
 BUFFER_BYTES_MAX = GIB
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a benchmark run is told. Zero or empty means: choose.
+    """Everything a benchmark run is told. Zero, empty or None means: choose.
 
     seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
     the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
@@ -54,7 +54,7 @@ class Plan:
     hot_bytes: int = 64 * MIB
     cold_bytes: int = 0
     goal_us: float = 0.0
-    directory: Path = Path()
+    directory: Path | None = None
     arena_bytes: int = 256 * MIB
     engine: str = "auto"
     pin: bool = True
@@ -87,18 +87,17 @@ class Plan:
                     f"parts={self.parts}: bs={size} cannot be cut into as many equal parts; choose a divisor of it"
                 )
         within("rwmixread", self.read_share * 100, 0, 100)
+        one_of("durability", self.durability, DURABILITIES)
+        one_of("engine", self.engine, ENGINES)
+        within("seed", self.seed, 0, SEED_MAX)
+        if self.directory is not None and not self.directory.is_dir():
+            raise ConfigError(f"directory={self.directory}: is none; make it, or name another")
         within("runtime", self.seconds, 0.05, 3600.0)
         within("ramp", self.ramp_s, 0.0, 3600.0)
         within("latency_goal", self.goal_us, 0.0, 1e9)
         within("repeat", self.repeat, 1, 99)
-        within("seed", self.seed, 0, SEED_MAX)
         within("size", self.hot_bytes, MIB, 64 * GIB)
         within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
-        # From the command line these are looked at before; from a job file they come as they are.
-        chosen_from("durability", (self.durability,), DURABILITIES)
-        chosen_from("engine", (self.engine,), ENGINES)
-        if not self.directory.is_dir():
-            raise ConfigError(f"directory={self.directory}: there is no such directory; make it, or name another one")
         return self
 
     def layout_of(self, scenario: str, block_bytes: int) -> Layout:
@@ -125,6 +124,12 @@ def chosen_from(name: str, words: Sequence[str], known: Sequence[str]) -> None:
         unknown = [word for word in words if word not in known]
         what = f"{', '.join(map(repr, unknown))} unknown" if unknown else "nothing chosen"
         raise ConfigError(f"{name}={','.join(words)!r}: {what}; choose from {', '.join(known)}")
+
+
+def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Errors: ConfigError with name, value and what there is."""
+    if value not in known:
+        raise ConfigError(f"{name}={value!r}: unknown; choose from {', '.join(known)}")
 
 
 def within(name: str, value: float, lowest: float, highest: float) -> None:

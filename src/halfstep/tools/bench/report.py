@@ -251,7 +251,7 @@ class Report:
             f"the run with the median ratio of {head['repeat']} is shown"
         )
         if head["numjobs"] > 1:
-            yield f"{head['numjobs']} client processes at once: all blocks in the time of the slowest, all latencies"
+            yield f"{head['numjobs']} client processes at once: all blocks in the time until the last was done, all latencies"
         for limit in dict.fromkeys(result.run.limit.by for result in self.results if result.run.limit):
             yield f"limit by {limit}, mean of right before and right after each run"
         few = sum(len(result.run.timing.latencies_us) < _CALLS_FOR_P999 for result in self.results)
@@ -284,7 +284,7 @@ class Report:
             for name, title in (("first_layer_us", "first layer after"), ("further_layer_us", "each further one after")):
                 if us := told[name]:
                     yield f"{what}: {title} {us['p50']:,.0f} us at the median, {us['p99']:,.0f} at p99"
-        if result.name == "get" and result.run.proof.hits_flash:
+        if result.name in ("get", "layerwise") and result.run.proof.hits_flash:
             yield f"{what}: {result.run.proof.hits_flash} blocks came from flash: the set does not fit into the daemon's memory"
         for reason, count in result.answers.items():
             yield f"{what}: {count} blocks answered {reason}, not counted"

@@ -1,8 +1,10 @@
-"""What a benchmark shares with its terminal: what it is doing, and how it is ended."""
+"""What a benchmark shares with its terminal: how it was asked, what it is doing, and how it is ended."""
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,11 @@ class Tell(Protocol):
     def __call__(self, text: str, steps: int = 1, /) -> None:
         """On stderr, at a terminal."""
         ...
+
+
+def asked() -> str:
+    """The command line, as a shell takes it."""
+    return shlex.join(["halfstep", *sys.argv[1:]])
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from halfstep.tools.bench.machine import machine_facts
 from halfstep.tools.bench.place import cores, own_directory, pinned
 from halfstep.tools.bench.plan import CONNECTIONS_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
+from halfstep.tools.bench.workload import percentile_us
 
 OVER = ("tcp", "unix")
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -90,6 +91,7 @@ class PingResult:
     p99_us: float
     p999_us: float
     round_trips: int
+    round_trips_per_s: float
 
 
 STREAM_COLUMNS: tuple[str | tuple[str, str], ...] = ("stream", ("block", "right"), ("connections", "right"), ("GB/s", "right"))
@@ -156,7 +158,7 @@ def stream_row(one: StreamResult) -> list[str]:
 def ping_row(one: PingResult) -> list[str]:
     """Of the table."""
     times = (f"{us:,.1f}" for us in (one.p50_us, one.p99_us, one.p999_us))
-    return [one.over, str(one.message_bytes), *times, f"{1e6 / one.p50_us:,.0f}"]
+    return [one.over, str(one.message_bytes), *times, f"{one.round_trips_per_s:,.0f}"]
 
 
 def remarks(header: dict[str, Any]) -> Iterator[str]:
@@ -200,8 +202,8 @@ def _ping(plan: WirePlan, over: str, unix: str, message_bytes: int, other_core: 
             message_bytes=message_bytes, congestion=plan.congestion, seconds=plan.seconds, other_core=other_core, unix=unix
         )
         times_us = np.array(took, np.float64) / 1e3
-        p50, p99, p999 = (float(np.quantile(times_us, share, method="inverted_cdf")) for share in (0.5, 0.99, 0.999))
-        runs.append(PingResult(over, message_bytes, p50, p99, p999, len(took)))
+        p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
+        runs.append(PingResult(over, message_bytes, p50, p99, p999, len(took), len(took) / (sum(took) / 1e9)))
         _remove(unix)
     return sorted(runs, key=lambda run: run.p50_us)[(len(runs) - 1) // 2]
 

@@ -50,7 +50,8 @@ class Outcome:
 class Layers:
     """When the layers of gets could be used. first_us: one per call, from submit to its first layer over all blocks.
 
-    each_us: of every further layer, from the one before it; those that were seen at once share the time equally.
+    each_us: of every further layer, from the one before it; those that were seen at once share the time equally, and those that
+    were seen with the first one came with it, in no time.
     """
 
     first_us: npt.NDArray[np.float64]
@@ -59,7 +60,7 @@ class Layers:
 
 @dataclass
 class Timing:
-    """One timed run. latencies_us: one per batch call, in order of their ends. layers: of gets in layer order alone."""
+    """One timed run. latencies_us: one per batch call. layers: of gets in layer order alone."""
 
     seconds: float
     latencies_us: np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -72,12 +73,12 @@ class Timing:
         return self.outcome.ok / self.seconds
 
     def percentile_us(self, share: float) -> float:
-        """The latency that `share` of the calls do not exceed: one that was measured, never a mean of two."""
+        """The latency that `share` of the calls do not exceed."""
         return percentile_us(self.latencies_us, share)
 
 
 def percentile_us(times_us: npt.NDArray[np.float64], share: float) -> float:
-    """The time that `share` of them do not exceed."""
+    """The time that `share` of them do not exceed: one that was measured, never a mean of two."""
     return float(np.quantile(times_us, share, method="inverted_cdf"))
 
 
@@ -108,22 +109,29 @@ class GetLane:
         self.target: Words = np.full((batch, content.words), 0xA5, np.uint64)
         self.numbers = content.numbers(0, 0)
         self.keys = content.keys(self.numbers)
+        self._page = 0
 
     def prepare(self) -> None:
-        """The next batch of numbers."""
+        """The next batch of numbers, and the page that will be looked at."""
         self.numbers = next(self._batches)
         self.keys = self._content.keys(self.numbers)
+        self._page = int(self._rng.integers(self._content.pages))
+        self._content.forget_heads(self.target, self._page)
 
     def submit(self, queue: Queue) -> Ticket[Any]:
         """A get."""
         return queue.get(self.keys, self.target, deadline_ms=DEADLINE_MS)
 
-    def check(self, result: Any) -> Outcome:
-        """Every block that came is looked at, at one page that changes from batch to batch."""
+    def check(self, result: Any, wrong_before: npt.NDArray[np.bool_] | bool = False) -> Outcome:
+        """Every block that came is looked at, at one page that changes from batch to batch.
+
+        wrong_before: which were already seen to be wrong.
+        """
         ok = result.ok
         seen = int(ok.sum())
-        wrong = self._content.wrong_heads(self.numbers, self.target, int(self._rng.integers(self._content.pages))) & ok
-        return Outcome(len(ok), seen - int(wrong.sum()), seen, int(wrong.sum()), _reasons(result, ok))
+        wrong = self._content.wrong_heads(self.numbers, self.target, self._page)
+        wrong_count = int(((wrong | wrong_before) & ok).sum())
+        return Outcome(len(ok), seen - wrong_count, seen, wrong_count, _reasons(result, ok))
 
 
 class LayerLane:
@@ -137,18 +145,19 @@ class LayerLane:
         self._content = content
         self._layout = layout
         self._begun = self._seen_at = self._seen = 0
-        self._early_wrong: npt.NDArray[np.bool_] | None = None
+        self._early_wrong: npt.NDArray[np.bool_] | bool = False
         self.first_ns: list[int] = []
         self.each_ns: list[tuple[int, int]] = []
 
     def prepare(self) -> None:
         """The next batch of numbers."""
         self._read.prepare()
-        self._seen, self._early_wrong = 0, None
+        self._content.forget_heads(self._read.target, 0)
+        self._seen, self._early_wrong = 0, False
 
     def submit(self, queue: Queue) -> Ticket[Any]:
         """A get in layer order."""
-        self._begun = self._seen_at = time.perf_counter_ns()
+        self._begun = time.perf_counter_ns()
         return queue.get(self._read.keys, self._read.target, deadline_ms=DEADLINE_MS, layout=self._layout, order="layer")
 
     def progress(self, steps_done: int, at_ns: int) -> None:
@@ -159,6 +168,7 @@ class LayerLane:
         if self._seen == 0:
             self.first_ns.append(at_ns - self._begun)
             self._early_wrong = self._content.wrong_heads(self._read.numbers, self._read.target, 0)
+            self._seen_at = at_ns
             more -= 1
         if more:
             self.each_ns.append((at_ns - self._seen_at, more))
@@ -166,11 +176,7 @@ class LayerLane:
 
     def check(self, result: Any) -> Outcome:
         """As of any get; a block whose first layer was said to be there and was not is wrong."""
-        outcome = self._read.check(result)
-        early = int((self._early_wrong & result.ok).sum()) if self._early_wrong is not None else 0
-        outcome.wrong += early
-        outcome.ok = max(0, outcome.ok - early)
-        return outcome
+        return self._read.check(result, self._early_wrong)
 
 
 class PutLane:

@@ -1,0 +1,78 @@
+"""What the scripts of this folder share: how often they run, the programs of bench/native beside them, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import halfstep
+from halfstep.errors import HalfstepError
+from halfstep.tools.bench.machine import machine_facts
+from halfstep.tools.bench.measure import refuse_unless_release
+from halfstep.tools.bench.terminal import terminable
+
+PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
+
+
+def positive(text: str) -> int:
+    """A number of something, as an argument's type."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number from 1 on")
+    return int(text)
+
+
+def run_seconds(text: str) -> float:
+    """Of a run, as an argument's type."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0, up to 3600")
+    return value
+
+
+def with_programs(parser: argparse.ArgumentParser, *names: str) -> argparse.Namespace:
+    """The arguments, among them --programs, a folder where all of these are."""
+    parser.add_argument("--programs", type=Path, default=PROGRAMS, help=f"folder of {' and '.join(names)}")
+    options = parser.parse_args()
+    for name in names:
+        if not (options.programs / name).exists():
+            raise SystemExit(f"{options.programs / name}: not built; run `make build`, or name another folder with --programs")
+    return options
+
+
+def said_by(program: Path, options: Mapping[str, object]) -> dict[str, Any]:
+    """The document that a program prints; one that is no release build ends the script."""
+    command = [str(program)]
+    command += [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)}: exit status {done.returncode}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    refuse_unless_release(said)
+    return said
+
+
+def header(**more: object) -> dict[str, Any]:
+    """What a document says first. Errors: ConfigError where this is no release build."""
+    refuse_unless_release(halfstep.build_info())
+    return {**machine_facts(shlex.join(sys.argv)), **more}
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends with the status of `main`. Ctrl-C and SIGTERM clean up; an error of ours is one line."""
+    try:
+        with terminable():
+            status = main()
+    except HalfstepError as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)

@@ -1,0 +1,52 @@
+"""The scripts of bench/, as far as they can be run without measuring anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+
+
+def script(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    name, *rest = arguments
+    return subprocess.run(
+        [sys.executable, str(repository / "bench" / name), *rest], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
+    rows = (repository / "bench" / "README.md").read_text()
+    scripts = [path for path in sorted((repository / "bench").glob("*.py")) if path.name != "script.py"]
+    assert len(scripts) >= 11
+    for path in scripts:
+        assert path.stat().st_mode & 0o111, path.name
+        assert f"| `bench/{path.name}` |" in rows
+
+
+@pytest.mark.parametrize("name", ["beside.py", "many_clients.py", "minimal.py", "prefetch.py", "shared_memory.py"])
+def test_a_script_names_what_it_cannot_do(repository: Path, name: str) -> None:
+    number = {"beside.py": "--rounds", "many_clients.py": "--rounds", "prefetch.py": "--requests"}.get(name, "--repeat")
+    refused = script(repository, name, number, "0")
+    assert refused.returncode == 2
+    assert f"argument {number}: 0: must be a whole number from 1 on" in refused.stderr
+
+
+def test_a_program_that_is_missing_or_no_release_build_is_named(repository: Path, tmp_path: Path) -> None:
+    missing = script(repository, "shared_memory.py", "--programs", str(tmp_path))
+    assert missing.returncode == 1
+    assert f"{tmp_path}/halfstep_shm_bench: not built; run `make build`" in missing.stderr
+    program = tmp_path / "program"
+    ask = f"import sys; sys.path.insert(0, {str(repository / 'bench')!r}); import pathlib, script\n"
+    ask += f"script.run(lambda: script.said_by(pathlib.Path({str(program)!r}), {{'bs': 1}})['bs'])"
+    for build, status, said in (("release", 7, ""), ("debug", 1, "build=debug")):
+        program.write_text(f"#!/bin/sh\n[ \"$*\" = '--bs 1' ] && echo '{json.dumps({'build': build, 'bs': 7})}'\n")
+        program.chmod(0o755)
+        done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == status, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
