@@ -1,12 +1,17 @@
-"""What every test sees: the checkout, and the switch that leaves torch out of sanitizer runs."""
+"""What every test sees: the checkout, Ctrl-C, and the switch that leaves torch out of sanitizer runs."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
+
+# A shell without job control starts what it puts into the background deaf to Ctrl-C, and every process of a test inherits that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -94,6 +94,7 @@ nb::dict fsck(const std::string& path, bool payloads, const nb::object& progress
 
   nb::dict dict;
   dict["path"] = path;
+  dict["bytes"] = backing_facts.bytes;
   dict["direct"] = backing_facts.direct;
   dict["complete"] = report.complete;
   dict["header"] = header_of(report);

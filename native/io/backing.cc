@@ -349,6 +349,10 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   backing->facts_.path = path;
   // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
   const int claim = is_block_device(path) ? O_EXCL : 0;
+  // Looked at before it is opened: opening a pipe waits for its other end, and opening a device may do something.
+  if (struct stat kind{}; stat(path.c_str(), &kind) == 0 && !S_ISREG(kind.st_mode) && claim == 0) {
+    return {Code::Unsupported, path + ": neither a regular file nor a block device; give the path of a store"};
+  }
   backing->descriptor_ = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | claim);
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {

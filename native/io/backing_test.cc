@@ -239,6 +239,10 @@ TEST_F(BackingFile, RefusesToOpenWhatIsNoStoreFile) {
   EXPECT_TRUE(open(&backing).status == Code::NotFound);
   EXPECT_FALSE(Backing::open({directory_.path(), 0, true}, &backing).ok());
   EXPECT_TRUE(Backing::open({"/dev/null", 0, true}, &backing).status == Code::Unsupported);
+  const std::string pipe = directory_.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  // To open it for reading would wait for a writer.
+  EXPECT_TRUE(Backing::open({.path = pipe, .read_only = true}, &backing).status == Code::Unsupported);
   std::ofstream(path()) << "cut short";
   const Fault fault = open(&backing);
   EXPECT_TRUE(fault.status == Code::Invalid);

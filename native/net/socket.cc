@@ -168,6 +168,15 @@ std::optional<std::string> listening_inode(uint16_t port) {
   return std::nullopt;
 }
 
+// Ourselves, too: an address that was given twice, or a port that the next shard took.
+std::string in_use(const Address& address, const std::string& holder, const std::string& another) {
+  const bool ours = holder.starts_with("pid " + std::to_string(::getpid()) + " ");
+  return address.text() + ": in use by " + holder +
+         (ours ? ", which is this process: it was given twice, or another shard listens there; choose another "
+               : "; stop it or choose another ") +
+         another;
+}
+
 struct CloseDirectory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
 };
@@ -225,8 +234,7 @@ Fault bind_unix(int descriptor, const Address& address, const Resolved& target) 
   const std::string& path = address.host;
   std::string holder;
   switch (occupant_of(target, path, &holder)) {
-    case Occupant::Alive:
-      return fault(Code::Invalid, EADDRINUSE, address.text() + ": in use by " + holder + "; stop it or choose another path");
+    case Occupant::Alive: return fault(Code::Invalid, EADDRINUSE, in_use(address, holder, "path"));
     case Occupant::NotASocket:
       return fault(Code::Invalid, EEXIST, address.text() + ": exists and is not a socket; choose another path");
     case Occupant::Stale:
@@ -260,9 +268,7 @@ Fault bind_tcp(int descriptor, const Address& address, const Resolved& target) {
   const int error = errno;
   std::string what = address.text() + ": " + errno_name(error);
   switch (error) {
-    case EADDRINUSE:
-      what = address.text() + ": in use by " + port_holder(address.port) + "; stop it or choose another port";
-      break;
+    case EADDRINUSE: what = in_use(address, port_holder(address.port), "port"); break;
     case EADDRNOTAVAIL: what += "; no interface of this machine has that address (ip address)"; break;
     case EACCES:
       what += "; ports below net.ipv4.ip_unprivileged_port_start need CAP_NET_BIND_SERVICE; choose a higher one";
@@ -435,7 +441,13 @@ Fault start_connect(const Address& address, int* descriptor) {
   if (result != 0 && errno != EINPROGRESS) {
     const int error = errno;
     std::string what = address.text() + ": " + errno_name(error);
-    if (error == ECONNREFUSED || error == ENOENT) what += "; nobody listens there: start halfstepd or correct the address";
+    struct stat facts {};
+    const bool no_socket = address.is_unix && ::stat(address.host.c_str(), &facts) == 0 && !S_ISSOCK(facts.st_mode);
+    if (no_socket || error == ENOTDIR) {
+      what += "; there is no socket at that path: correct the address";
+    } else if (error == ECONNREFUSED || error == ENOENT) {
+      what += "; nobody listens there: start halfstepd or correct the address";
+    }
     if (error == EACCES) what += "; this user may not open the socket: it has mode 0660";
     return fault(error == EAGAIN ? Code::Throttled : Code::Closed, error, std::move(what));
   }

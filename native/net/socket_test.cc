@@ -146,6 +146,7 @@ TEST_F(SocketTest, NamesWhoHoldsABusyPort) {
   const Fault busy = listen_on(bound, &second, &unused);
   EXPECT_EQ(busy.status, Status(Code::Invalid, -EADDRINUSE));
   EXPECT_NE(busy.what.find("pid " + std::to_string(::getpid())), std::string::npos) << busy.what;
+  EXPECT_NE(busy.what.find("which is this process: it was given twice"), std::string::npos) << busy.what;
   EXPECT_NE(busy.what.find("choose another port"), std::string::npos) << busy.what;
   EXPECT_EQ(second, -1);
   ::close(first);
@@ -189,6 +190,16 @@ TEST_F(SocketTest, NamesTheDirectoryThatIsMissing) {
   Address bound;
   const Fault bad = listen_on(address("unix:" + folder_ + "/none/socket"), &listener, &bound);
   EXPECT_NE(bad.what.find("create the directory " + folder_ + "/none"), std::string::npos) << bad.what;
+}
+
+TEST_F(SocketTest, SaysThatAPathIsNoSocket) {
+  std::ofstream(path()) << "precious";
+  for (const std::string& wrong : {unix_address(), unix_address() + "/below"}) {
+    int descriptor = -1;
+    const Fault bad = start_connect(address(wrong), &descriptor);
+    EXPECT_EQ(bad.status.code(), Code::Closed);
+    EXPECT_NE(bad.what.find("no socket at that path: correct the address"), std::string::npos) << bad.what;
+  }
 }
 
 TEST_F(SocketTest, SaysThatNobodyListens) {

@@ -32,6 +32,7 @@ constexpr uint64_t kResolvePollUs = 2'000;
 constexpr uint64_t kRequestCostBytes = 4096;
 
 std::string code_text(Status status) {
+  if (status == Code::Closed && status.detail() != 0) return errno_name(status.detail());
   std::string text(code_name(status.code()));
   if (status.detail() != 0) text += ": " + errno_name(status.detail());
   return text;
@@ -184,20 +185,24 @@ void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
   if (of.state_ == State::Resolving) return of.resolve();
-  const std::string what = of.address_.text() + ": no handshake within " +
-                           std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
+  const std::string what = "no handshake within " + std::to_string(of.client_.options().connect_timeout_us / 1000) +
+                           " ms (connect_timeout_ms); is it halfstepd that listens there?";
   if (of.stream_) return of.abort(Code::Late, what);
   of.client_.loop().remove(of.connecting_, &of);
   ::close(std::exchange(of.connecting_, -1));
-  of.attempt_failed(what);
+  of.attempt_failed(of.address_.text() + ": " + what);
 }
 
 void Connection::on_closed(Status why) {
   account();
-  if (what_.empty()) what_ = "connection closed: " + code_text(why);
   // Framing, checksums, lengths: what the stream itself found wrong.
-  protocol_error_ =
-      protocol_error_ || why == Code::Invalid || why == Code::TooLarge || why == Code::Corrupt || why == Code::Unsupported;
+  const bool malformed = why == Code::Invalid || why == Code::TooLarge || why == Code::Corrupt || why == Code::Unsupported;
+  protocol_error_ = protocol_error_ || malformed;
+  if (what_.empty() && malformed && state_ == State::Greeting) {
+    what_ = "what came is no answer of protocol version " + std::to_string(wire::kVersion) + " (" + code_text(why) +
+            "); is it halfstepd that listens there?";
+  }
+  if (what_.empty()) what_ = "connection closed: " + code_text(why);
   lander_.drop();
   stream_.reset();
   state_ = State::Waiting;
@@ -229,7 +234,11 @@ Status Connection::on_hello(ConstBytes body) {
     return Code::Closed;
   }
   if (Status s = wire::parse_hello_server(notes.hello, &hello_); !s.ok()) return s;
-  if (hello_.version != wire::kVersion) return Code::Unsupported;
+  if (hello_.version != wire::kVersion) {
+    what_ = "the daemon speaks protocol version " + std::to_string(hello_.version) + ", this client " +
+            std::to_string(wire::kVersion) + "; use builds that share one";
+    return Code::Unsupported;
+  }
   wire::PackedArray<wire::ShardAddress> map;
   if (!notes.shard_map.empty()) {
     if (Status s = wire::parse_shard_map(notes.shard_map, &map); !s.ok()) return s;

@@ -385,6 +385,30 @@ TEST(Life, WithoutADaemonCallsWaitForTheFirstHandshakeWithinTheirDeadline) {
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
 }
 
+TEST(Life, ADaemonOfAnotherVersionIsNamed) {
+  FakeDaemon daemon;
+  daemon.hello.version = wire::kVersion + 1;
+  daemon.start();
+  TryClient client(daemon.address());
+  EXPECT_FALSE(client.ready(500));
+  const std::string why = client.facts().last_error;
+  EXPECT_NE(why.find("speaks protocol version 2, this client 1"), std::string::npos) << why;
+}
+
+TEST(Life, WhatIsNoDaemonIsAskedAfter) {
+  FakeDaemon daemon;
+  daemon.hook = [](FakeDaemon::Connection& connection, const FakeDaemon::Frame& frame) {
+    if (frame.opcode() != wire::Opcode::Hello) return false;
+    connection.send(Octets(64));
+    return true;
+  };
+  daemon.start();
+  TryClient client(daemon.address());
+  EXPECT_FALSE(client.ready(500));
+  const std::string why = client.facts().last_error;
+  EXPECT_NE(why.find("is it halfstepd that listens there?"), std::string::npos) << why;
+}
+
 TEST(Life, AHostMayBeAName) {
   FakeDaemon daemon;
   daemon.start();

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,11 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep.errors import ConfigError, InternalError
+from halfstep.errors import ConfigError, InternalError, Unavailable
 
 pytest.importorskip("click")
 
-from tests.bench_command import QUICK, bench, command, directio, document, interrupt, measures, processes_of
+from tests.bench_command import END_S, QUICK, bench, command, directio, document, interrupt, measures, processes_of, wait_until
 
 from halfstep.tools.bench import driver as driving
 from halfstep.tools.bench import measure as measuring
@@ -25,6 +27,7 @@ from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.workload import Timing
+from halfstep.tools.daemon_process import DaemonProcess
 
 
 @measures
@@ -183,6 +186,58 @@ def test_a_job_file_that_cannot_be_is_explained(tmp_path: Path, text: str, named
 
 @measures
 @pytest.mark.integration
+def test_a_benchmark_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
+    words = ["bench", *QUICK, "--directory", str(tmp_path), "--runtime", "30", "--numjobs", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "halfstep.tools.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: bool(processes_of(tmp_path)), "it starts a daemon")
+    finally:
+        process.kill()
+        process.wait(END_S)
+    wait_until(lambda: not processes_of(tmp_path), "the daemon hears of it")
+
+
+@pytest.mark.integration
+def test_a_daemon_that_dies_in_a_run_is_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    populated = measuring.populate
+
+    def then_kill(*arguments: Any) -> None:
+        populated(*arguments)
+        os.kill(pids[0], signal.SIGKILL)
+
+    pids: list[int] = []
+    started = DaemonProcess.start
+
+    def start(process: DaemonProcess) -> None:
+        started(process)
+        pids.append(process.pid)
+
+    monkeypatch.setattr(DaemonProcess, "start", start)
+    monkeypatch.setattr(measuring, "populate", then_kill)
+    monkeypatch.setattr(measuring, "refuse_unless_release", lambda _info: None)
+    result = bench("--directory", str(tmp_path))
+    assert result.exit_code == 3
+    assert "the daemon of its own ended by SIGKILL" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_namespace_that_is_left_behind_is_named(own_daemon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_arguments: Any) -> None:
+        own_daemon.kill()
+        raise Unavailable("the daemon is gone")
+
+    monkeypatch.setattr(measuring, "populate", die)
+    monkeypatch.setattr(measuring, "refuse_unless_release", lambda _info: None)
+    result = command(own_daemon.url, "--rw", "get")
+    assert result.exit_code == 3
+    assert "halfstep: the daemon is gone; its namespace is left there: `halfstep namespace delete bench-" in result.stderr
+
+
+@measures
+@pytest.mark.integration
 def test_nothing_is_left_of_a_daemon_of_its_own(tmp_path: Path) -> None:
     before = os.sched_getaffinity(0)
     assert bench("--rw", "get", "--directory", str(tmp_path)).exit_code == 0
@@ -306,10 +361,16 @@ def test_only_a_release_build_reports(tmp_path: Path, monkeypatch: pytest.Monkey
         (["--runtime", "0"], "runtime=0"),
         (["--iodepth", "1,65"], "iodepth=65: must be 1 to 64"),
         (["--iodepth", ""], "values of iodepth=0"),
+        (["--bs", ","], "values of bs=0: must be 1 to 16"),
+        (["--rw", ""], "rw='': nothing chosen; choose from get, cold"),
+        (["--rwmixread", "150"], "rwmixread=150.0: must be 0 to 100"),
+        (["--seed", "-1"], "seed=-1: must be 0 to"),
+        (["--size", "99999999TiB"], "size='99999999TiB': must be at most"),
         (["--latency-goal", "soon"], "latency_goal='soon': not a time"),
         (["--plot", "sweep.gif"], "must end in .png or .svg"),
         (["--size", "many"], "size='many'"),
         (["--numjobs", "0"], "numjobs=0: must be 1 to 32"),
+        (["--numjobs", "1000"], "numjobs=1000: must be 1 to 32"),
         (["--rwmixread", "101"], "rwmixread=101"),
         (["--bs", "32MiB", "--batch", "2", "--numjobs", "17"], "numjobs=17: more than 1 GiB at once"),
         (["--rw", "layerwise", "--parts", "3"], "parts=3: bs=65536 cannot be cut"),
@@ -320,3 +381,10 @@ def test_what_cannot_be_measured_is_named(arguments: list[str], named: str) -> N
     result = bench(*arguments)
     assert result.exit_code == 3
     assert named in result.stderr
+
+
+def test_a_directory_that_cannot_be_written_is_named() -> None:
+    result = bench("--directory", "/sys")  # nobody may make a file there, root included
+    assert result.exit_code == 3, result.output
+    assert "/sys/halfstep-bench-" in result.stderr
+    assert "name another --directory" in result.stderr

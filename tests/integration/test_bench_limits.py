@@ -131,6 +131,7 @@ def test_raw_reads_cover_what_was_written_and_nothing_else(tmp_path: Path) -> No
     ("arguments", "named"),
     [
         (["device", "--rw", "get"], "rw='get'"),
+        (["device", "--rw", ""], "rw='': nothing chosen; choose from read, randread"),
         (["device", "--bs", "1000"], "bs=1000: must be a multiple of 512"),
         (["device", "--iodepth", "0"], "iodepth=0: must be 1 to 1024"),
         (["device", "--size", "1"], "size=1: must be"),
@@ -138,6 +139,7 @@ def test_raw_reads_cover_what_was_written_and_nothing_else(tmp_path: Path) -> No
         (["device", "--seed", "-1"], "seed=-1: must be 0 to"),
         (["device", "/dev/null"], "/dev/null: is neither a file nor a block device"),
         (["wire", "--over", "udp"], "over='udp'"),
+        (["wire", "--over", ","], "over='': nothing chosen; choose from tcp, unix"),
         (["wire", "--connections", "17"], "connections=17: must be 1 to 16"),
         (["wire", "--ping", "0"], "ping=0"),
         (["wire", "--congestion", "none-such"], "congestion=none-such"),

@@ -235,6 +235,45 @@ def test_a_key_keeps_its_first_bytes(run: Run, key: str) -> None:
     assert run("get", key).stdout == b"first"
 
 
+def test_a_value_that_the_store_cannot_keep_whole_is_no_success(run: Run, own_daemon: Any, tmp_path: Path) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(300 << 20)  # of zeros; the store has 256 MiB
+    text = error_of(run("put", large, url=own_daemon.url))
+    assert "put large: of its" in text
+    assert "the store does not keep all at once" in text
+    assert run("get", "large", url=own_daemon.url).returncode == 1
+
+
+def test_a_key_need_not_be_utf_8(run: Run, key: str) -> None:
+    name = key.encode() + b"\xff\x80"
+    raw, told = os.fsdecode(name), f"hex:{name.hex()}".encode()
+    assert told in run("put", "-", "--key", raw, stdin=b"bytes").stdout
+    assert run("get", raw).stdout == run("get", told.decode()).stdout == b"bytes"
+    for command in ("match", "explain", "rm"):
+        done = run(command, raw)
+        assert (done.returncode, told in done.stdout) == (0, True), done
+    missed = run("get", raw)
+    assert (missed.returncode, missed.stderr) == (1, told + b": miss (absent)\n")
+
+
+def test_a_question_without_an_answer_changes_nothing(run: Run) -> None:
+    done = run("clear", "0123456789abcdef0123456789abcdef")
+    assert done.returncode == 3
+    assert done.stderr.endswith(b"halfstep: not confirmed, so nothing was changed\n")
+
+
+def test_the_default_namespace_stays(run: Run) -> None:
+    assert "cannot be deleted" in error_of(run("namespace", "delete", "default", "--yes"))
+
+
+def test_output_that_has_no_room_is_an_error_on_one_line(daemon: Any) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [*COMMAND, "stat", daemon.url]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr) == (3, b"halfstep: No space left on device\n")
+
+
 def test_match_and_rm_tell_of_every_key(run: Run, key: str) -> None:
     assert run("put", "-", "--key", key, stdin=bytes(100)).returncode == 0
     match = run("match", key, key + "-absent", "--json")

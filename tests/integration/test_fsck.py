@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,4 +96,7 @@ def test_what_is_no_store_is_named(tmp_path: Path) -> None:
     assert (missing.exit_code, "no such file" in missing.stderr) == (3, True)
     (tmp_path / "zeros").write_bytes(bytes(4 << 20))
     zeros = fsck(str(tmp_path / "zeros"))
-    assert (zeros.exit_code, "not a store" in zeros.stderr) == (3, True)
+    assert (zeros.exit_code, f"{tmp_path / 'zeros'}: no store header" in zeros.stderr) == (3, True)
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for its other end
+    pipe = fsck(str(tmp_path / "pipe"))
+    assert (pipe.exit_code, "neither a regular file nor a block device" in pipe.stderr) == (3, True)

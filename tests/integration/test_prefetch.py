@@ -129,7 +129,12 @@ def test_asyncio_prefetches_too(cold: Callable[[int], halfstep.Client]) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"seconds": 0}, "seconds=0"), ({"seconds": float("nan")}, "seconds=nan"), ({"priority": 256}, "priority=256")],
+    [
+        ({"seconds": 0}, "seconds=0"),
+        ({"seconds": float("nan")}, "seconds=nan"),
+        ({"seconds": float("inf")}, "seconds=inf: must be over 0 and at most"),
+        ({"priority": 256}, "priority=256"),
+    ],
 )
 def test_a_wrong_option_is_named(client: halfstep.Client, options: dict[str, Any], said: str) -> None:
     with pytest.raises(halfstep.ConfigError, match=said):

@@ -342,6 +342,8 @@ def test_an_unknown_policy_lists_the_known(replay: Replay) -> None:
     [
         (("--capacity", "5"), "capacity='5': write 5%, 2000blocks or 64GiB"),
         (("--capacity", "10blocks"), "a store needs room for at least"),
+        (("--capacity", "99999999999blocks"), "capacity=99999999999blocks: must be at most 2147483647 blocks"),
+        (("--seed", "-1"), "seed=-1: must be 0 to"),
         (("--segments", "2"), "segments=2: must be 8"),
         (("--block-bytes", "1GiB"), "block_bytes=1073741824: must be"),
         (("--dram", "128MiB"), "dram of 2 blocks: must hold at least"),

@@ -292,12 +292,79 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
         (("--eviction", "lru"), "policy=lru"),
         (("--rewrite-share", "2"), "rewrite_share"),
         (("--daily-writes", "much"), "daily_writes"),
+        (("--arena", "64MiB", "--shards", "3"), "arena=64 MiB: must be 96 MiB to 24 GiB for 3 shards"),
+        *(((flag, "0"), "='0': must be above 0; leave it out") for flag in ("--size", "--segment", "--index")),
+        *(
+            ((flag, "9000000TiB"), "must be at most 1048576TiB")
+            for flag in ("--size", "--segment", "--index", "--discard-rate")
+        ),
         (("--listen", "nowhere"), "nowhere"),
         (("--metrics", "nowhere"), "metrics"),
     ],
 )
 def test_a_wrong_value_is_named(serve: Callable[..., Serve], arguments: tuple[str, ...], name: str) -> None:
     assert name in refused(serve(*arguments))
+
+
+def test_an_address_given_twice_is_said_to_be_its_own(serve: Callable[..., Serve], socket_directory: Path) -> None:
+    address = f"unix:{socket_directory / 'h.sock'}"
+    message = refused(serve("--listen", address, "--listen", address))
+    assert "which is this process: it was given twice" in message
+    assert list(socket_directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("metrics", ["nowhere", "192.0.2.1:9350"])
+def test_a_metrics_address_that_cannot_be_is_found_before_a_store_is_made(
+    serve: Callable[..., Serve], tmp_path: Path, metrics: str
+) -> None:
+    assert metrics in refused(serve("--metrics", metrics))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_existing_store_does_not_take_is_said(serve: Callable[..., Serve]) -> None:
+    for arguments, told in (
+        ((), []),
+        ((), []),
+        (("--size", "1GiB"), ["--size 1 GiB has no effect: the store was made with 132 MiB, for good"]),
+        (("--segment", "4MiB"), ["--segment 4 MiB has no effect: the store was made with 2 MiB, for good"]),
+    ):
+        one = serve("--json", *arguments)
+        assert facts_of(one)["recovery"]["notes"] == told
+        assert one.finish(signal.SIGTERM)[0] == 0
+
+
+def test_a_store_that_was_cut_is_said_to_be(serve: Callable[..., Serve], tmp_path: Path) -> None:
+    one = serve()
+    one.read_until("listening")
+    one.finish(signal.SIGTERM)
+    store = tmp_path / "store.hs"
+    os.truncate(store, 100 << 20)
+    one = serve()
+    one.read_until("listening")
+    assert "store.hs was cut: 100 MiB of the store's 132 MiB are there" in one.line("note")
+    one.finish(signal.SIGTERM)
+    os.truncate(store, 100 << 20)
+    command = [sys.executable, "-m", "halfstep.tools.cli", "fsck", str(store)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "cut       the file has 100 MiB" in told.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody who may not look into a directory")
+def test_a_store_that_nobody_may_look_at_is_named(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    script = (
+        "import os, sys\n"
+        "from halfstep.daemon.config import store_path\n"
+        "from halfstep.errors import ConfigError\n"
+        "from pathlib import Path\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "try: store_path(Path(sys.argv[1]))\n"
+        "except ConfigError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(closed / "store.hs")]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert "store.hs: Permission denied; run as the user that made it" in told.stdout, told.stderr
 
 
 def scrape(one: Serve) -> str:

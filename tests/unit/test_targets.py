@@ -138,7 +138,7 @@ def test_a_source_may_be_larger_than_its_blocks_but_not_smaller(client: halfstep
         client.put(KEYS, source, block_bytes=[1, 33])
     with pytest.raises(ConfigError, match=r"block_bytes: shape \(3,\)"):
         client.put(KEYS, source, block_bytes=[1, 2, 3])
-    with pytest.raises(ConfigError, match="block_bytes: must be 0 to"):
+    with pytest.raises(ConfigError, match="block_bytes=-1: must be 0 to"):
         client.put(KEYS, source, block_bytes=-1)
 
 
@@ -343,6 +343,15 @@ def test_wrong_arguments_of_operators_calls_are_refused(client: halfstep.Client)
         client.create_namespace("a", 1 << 65)
     with pytest.raises(ConfigError, match="is no text but a int"):
         client.delete_namespace(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot be deleted"):
+        client.delete_namespace("default")
+    with pytest.raises(ConfigError, match=r"key \(str\): must be bytes"):
+        client.explain("key")  # type: ignore[arg-type]
+    for components in (5, [1]):
+        with pytest.raises(ConfigError, match="must be a list of ranges"):
+            client.explain(b"key", components)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="seconds=0: must be over 0"):
+        client.session(0)
     with pytest.raises(ConfigError, match="limit='1'"):
         next(client.list(limit="1"))  # type: ignore[arg-type]
 

@@ -55,7 +55,7 @@ from halfstep.client.results import (
     describe,
 )
 from halfstep.client.session import Session
-from halfstep.client.url import Endpoint, namespace_fault
+from halfstep.client.url import DEFAULT_NAMESPACE, Endpoint, namespace_fault
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
 
@@ -353,6 +353,10 @@ class Client:
 
     def delete_namespace(self, name: str) -> None:
         """Remove a namespace and all of its blocks. Errors: Unavailable, ConfigError (refused, unknown)."""
+        if name == DEFAULT_NAMESPACE:
+            raise ConfigError(
+                f"namespace {name!r}: every daemon has it, so it cannot be deleted; delete its blocks, or clear layouts"
+            )
         self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0, sliding_ttl=False)
 
     # ---- about itself ----
@@ -401,7 +405,9 @@ class Client:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
-            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}); start it with `halfstep serve`")
+            # Who asks what it is that listens there has somebody listening.
+            remedy = "" if reason.endswith(("?", "share one")) else "; start it with `halfstep serve`"
+            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
 
     @property
     def closed(self) -> bool:

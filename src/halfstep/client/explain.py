@@ -18,8 +18,12 @@ _GROUP_SHIFT = 24
 
 def question_of(key: bytes, components: Sequence[range], *, every_group: bool) -> bytes:
     """The value of a KeyQuestion. Errors: ConfigError with the value and the bound."""
+    if not isinstance(key, bytes):
+        raise ConfigError(f"key ({type(key).__name__}): must be bytes; encode text first: key.encode()")
     if not 1 <= len(key) <= 255:
         raise ConfigError(f"key of {len(key)} bytes: an engine key has 1 to 255")
+    if not isinstance(components, Sequence) or not all(isinstance(one, range) for one in components):
+        raise ConfigError(f"components={components!r}: must be a list of ranges, such as [range(64)]")
     if len(components) > RANGES_MAX:
         raise ConfigError(f"components: {len(components)} ranges; a question has at most {RANGES_MAX}")
     for one in components:

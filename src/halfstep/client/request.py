@@ -439,11 +439,16 @@ def _owner(owner: int) -> int:
     return unsigned("owner", owner, 64)
 
 
-def _hold_ms(seconds: float) -> int:
+def checked_seconds(seconds: object) -> float:
+    """For how long something is kept. Errors: ConfigError."""
     number = real_number("seconds", seconds)
     if not (number > 0 and number * 1000 < 1 << 63):
-        raise ConfigError(f"seconds={seconds}: must be over 0")
-    return max(1, math.ceil(number * 1000))
+        raise ConfigError(f"seconds={seconds}: must be over 0 and at most {(1 << 63) // 1000 - 1}")
+    return number
+
+
+def _hold_ms(seconds: float) -> int:
+    return max(1, math.ceil(checked_seconds(seconds) * 1000))
 
 
 def _answer_count(batch: _peer.Batch) -> int:
@@ -499,7 +504,8 @@ def _per_item(name: str, values: object, count: int, dtype: type[np.unsignedinte
         raise ConfigError(f"{name}: shape {array.shape}; must be one number or {count} of them")
     bound = int(np.iinfo(dtype).max)
     if array.size and (int(array.min()) < 0 or int(array.max()) > bound):
-        raise ConfigError(f"{name}: must be 0 to {bound}")
+        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
+        raise ConfigError(f"{name}={wrong}: must be 0 to {bound}")
     spread = np.broadcast_to(array.astype(dtype), (count,))
     return np.ascontiguousarray(np.repeat(spread, items // count) if count else spread)
 

@@ -11,6 +11,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING, Self
 
+from halfstep.client.request import checked_seconds
+
 if TYPE_CHECKING:
     from typing import Unpack
 
@@ -28,7 +30,7 @@ class Session:
     def __init__(self, client: Client, seconds: float) -> None:
         self.owner = secrets.randbits(63) + 1
         self._client = client
-        self._seconds = seconds
+        self._seconds = checked_seconds(seconds)
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._renewer: threading.Thread | None = None

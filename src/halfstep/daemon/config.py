@@ -33,19 +33,31 @@ CORES_MAX = 4096
 SCRUB_RATE_MIN = 4 * KIB
 SCRUB_RATE_MAX = 16 * GIB
 
+# The native core counts bytes in 64 bits; what comes near their end is a slip of the finger.
+BYTES_MAX = 1 << 60
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
 
 
 def parse_bytes(text: str, name: str = "size") -> int:
     """Bytes of "4096", "64k", "64KiB", "1.5GiB"; decimal units without the i, binary ones with it.
 
-    Errors: ConfigError that names `name` and what would do.
+    Errors: ConfigError that names `name` and what would do; more than BYTES_MAX is refused, too.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     if match is None:
         raise ConfigError(f"{name}={text!r}: not a size; write for example 512MiB, 64GiB or 1.5TiB")
     unit = _UNITS[(match[2] or "").lower()]
+    if float(match[1]) * unit > BYTES_MAX:
+        raise ConfigError(f"{name}={text[:40]!r}: must be at most {BYTES_MAX // TIB}TiB; write for example 512MiB or 64GiB")
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def parse_size(text: str, name: str) -> int:
+    """As parse_bytes, of what may be left out: 0 would mean the default, and nobody who writes it means that."""
+    size = parse_bytes(text, name)
+    if size == 0:
+        raise ConfigError(f"{name}={text.strip()[:40]!r}: must be above 0; leave it out for the default")
+    return size
 
 
 def parse_scrub(text: str) -> int | None:
@@ -120,9 +132,15 @@ def default_store_bytes(directory: Path) -> int:
 
 
 def store_path(given: Path | None) -> Path:
-    """The store's file: that of the state directory where none is given, the one within for a directory."""
+    """The store's file: that of the state directory where none is given, the one within for a directory.
+
+    Errors: ConfigError when nobody may look there.
+    """
     store = state_directory() / "store.hs" if given is None else given
-    return store / "store.hs" if store.is_dir() else store
+    try:
+        return store / "store.hs" if store.is_dir() else store
+    except OSError as error:
+        raise ConfigError(f"store={store}: {error.strerror}; run as the user that made it, or name another path") from None
 
 
 @dataclass(frozen=True)
@@ -184,9 +202,10 @@ class ServeConfig:
         # Without a number an existing store may have as many as there can be: then the native core looks again.
         fewest, most = max(self.shards, 1), self.shards or SHARDS_MAX
         if not ARENA_BYTES_MIN * fewest <= self.arena_bytes <= ARENA_BYTES_MAX * most:
+            of_them = f" for {self.shards} shards" if self.shards > 1 else "" if self.shards else " for each shard"
             raise ConfigError(
-                f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN)} to "
-                f"{format_bytes(ARENA_BYTES_MAX)} for each shard"
+                f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN * fewest)} to "
+                f"{format_bytes(ARENA_BYTES_MAX * fewest)}{of_them}"
             )
         if self.index_bytes != 0 and self.index_bytes < INDEX_BYTES_MIN * fewest:
             raise ConfigError(

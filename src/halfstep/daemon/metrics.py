@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,18 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"metrics={text!r}: write host:port, for example 127.0.0.1:9350")
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 -- an empty host asks for it
+
+
+def check_address(address: str) -> None:
+    """What is quick to find wrong, before a large file is allocated. Errors: ConfigError."""
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise ConfigError(f"metrics={address}: {error.strerror}; choose another address with --metrics") from None
 
 
 def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None], str]:

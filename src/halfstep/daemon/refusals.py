@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from halfstep.errors import ConfigError, DeviceError, HalfstepError, InternalError, Unavailable
 
 # By the native core's code.
@@ -18,9 +20,14 @@ _ERRORS: dict[str, type[HalfstepError]] = {
 }
 
 
-def error_of(refusal: Exception) -> BaseException:
-    """Of a `StartError` or a `StoreError`: (name of the code, sentence). A stop that was asked for is a KeyboardInterrupt."""
+def error_of(refusal: Exception, store: Path | None = None) -> BaseException:
+    """Of a `StartError` or a `StoreError`: (name of the code, sentence). A stop that was asked for is a KeyboardInterrupt.
+
+    store: what was opened; a sentence about its header that does not name it is put behind its name.
+    """
     code, sentence = refusal.args
+    if "store header" in sentence and store is not None and str(store) not in sentence:
+        sentence = f"{store}: {sentence}"
     if code == "cancelled":
         return KeyboardInterrupt()
     return _ERRORS.get(code, InternalError)(sentence)

@@ -29,6 +29,9 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     rate = facts["scrub_bytes_per_s"]
     yield "scrub      " + (f"{format_bytes(rate)}/s" if rate else "off: what rots is found when it is read")
     yield _recovery(recovery, created=facts["created"])
+    if backing["bytes"] < geometry["device_bytes"]:
+        there, whole = format_bytes(backing["bytes"]), format_bytes(geometry["device_bytes"])
+        yield f"note       {backing['path']} was cut: {there} of the store's {whole} are there, and what lay behind is gone"
     for note in recovery["notes"]:
         yield f"note       {note}"
     if facts["congestion_control"]:

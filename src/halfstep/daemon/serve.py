@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from halfstep import _shard
 from halfstep.daemon.config import ServeConfig, format_bytes, temporary_directory
-from halfstep.daemon.metrics import serve_metrics
+from halfstep.daemon.metrics import check_address, serve_metrics
 from halfstep.daemon.notify import notify
 from halfstep.daemon.refusals import error_of
 from halfstep.daemon.report import lines, recovered
@@ -35,7 +35,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
     try:
         return _shard.Server(_native(config), progress)
     except _shard.StartError as error:
-        raise error_of(error) from None
+        raise error_of(error, config.store) from None
 
 
 def _native(config: ServeConfig) -> _shard.Config:
@@ -71,6 +71,8 @@ def _make_directories(config: ServeConfig) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=mode)
             owner = path.parent.stat().st_uid
+        except FileExistsError as error:
+            raise ConfigError(f"{name}={path}: {error.filename} is no directory; choose another path") from None
         except OSError as error:
             raise ConfigError(f"{name}={path}: {error.filename}: {error.strerror}; choose another path") from None
         if path.parent == temporary_directory() and owner != os.getuid():
@@ -85,6 +87,8 @@ def run(config: ServeConfig, *, as_json: bool = False, out: TextIO = sys.stdout)
     with StopSignals() as stop:
         try:
             config = config.validated()
+            if config.metrics:
+                check_address(config.metrics)
             server = start(config, _progress(stop, as_json=as_json, out=out))
             return _serve(server, config, stop, as_json=as_json, out=out)
         except KeyboardInterrupt:
@@ -98,6 +102,7 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
     flushed = False
     try:
         facts = server.facts()
+        facts["recovery"]["notes"] += _without_effect(config, facts)
         if config.metrics:
             end_metrics, facts["metrics"] = serve_metrics(config.metrics, server.metrics)
         _say_started(facts, as_json=as_json, out=out)
@@ -127,6 +132,21 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
     return 0
 
 
+def _without_effect(config: ServeConfig, facts: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked of a new store, and the one that is there has otherwise."""
+    if facts["created"]:
+        return
+    kept = facts["geometry"]
+    # A size is cut to whole segments when a store is made.
+    asked = (
+        ("size", config.size_bytes, kept["device_bytes"], kept["segment_bytes"]),
+        ("segment", config.segment_bytes, kept["segment_bytes"], 1),
+    )
+    for name, wanted, has, tolerance in asked:
+        if wanted and abs(wanted - has) >= tolerance:
+            yield f"--{name} {format_bytes(wanted)} has no effect: the store was made with {format_bytes(has)}, for good"
+
+
 def _say_started(facts: dict[str, Any], *, as_json: bool, out: TextIO) -> None:
     if as_json:
         print(json.dumps(facts, default=_plain), file=out, flush=True)
@@ -152,7 +172,8 @@ def _progress(stop: StopSignals, *, as_json: bool, out: TextIO) -> Callable[[str
         if said.get(step) != tenth:
             said[step] = tenth
             if not as_json:
-                print(f"{step}: {format_bytes(done)} of {format_bytes(total)}", file=out, flush=True)
+                how_far = f": {format_bytes(done)} of {format_bytes(total)}" if total else ""
+                print(f"{step}{how_far}", file=out, flush=True)
             notify(STATUS=step, EXTEND_TIMEOUT_USEC="30000000")
         return not stop.received
 

@@ -72,6 +72,11 @@ def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) 
             there = _pieces(client, name)
             if there is None:
                 sizes = _put(client, name, stream, None if str(file) == "-" else file.stat().st_size, ttl_s, cache=cache)
+                if len(sizes) > 1 and _pieces(client, name) is None:
+                    raise Unavailable(
+                        f"put {key_text(name)}: of its {len(sizes)} pieces, {sum(sizes)} bytes, the store does not keep all at "
+                        "once, so it is a miss; a larger store, or a larger quota of the namespace, would"
+                    )
             else:
                 sizes = [size for _, size in there]
     except OSError as error:
@@ -196,20 +201,20 @@ def get(key: str, output: Path, url: str) -> None:
     with connected(url, file_layout()) as client:
         pieces = _pieces(client, name)
         if pieces is None:
-            click.echo(f"{key}: miss (absent)", err=True)
+            click.echo(f"{key_text(name)}: miss (absent)", err=True)
             raise SystemExit(1)
         value = np.empty(sum(size for _, size in pieces), dtype=np.uint8)
         whole, last = pieces[:-1], pieces[-1:]
         # The last piece's component is not the next number, so it goes by itself.
         calls = [whole[at : at + PIECES_PER_CALL] for at in range(0, len(whole), PIECES_PER_CALL)] + [last]
         done = 0
-        with progress_bar(key, len(value)) as advance:
+        with progress_bar(key_text(name), len(value)) as advance:
             for call in calls:
                 borders = list(accumulate((size for _, size in call), initial=done))
                 targets = [value[start:end] for start, end in pairwise(borders)]
                 result = client.get([name], targets, first_component=call[0][0], components=len(call))
                 if not result.ok.all():
-                    click.echo(f"{key}: {result.reason(int(result.ok.argmin()))}", err=True)
+                    click.echo(f"{key_text(name)}: {result.reason(int(result.ok.argmin()))}", err=True)
                     raise SystemExit(1)
                 advance(borders[-1] - done)
                 done = borders[-1]
@@ -234,11 +239,10 @@ def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
     """
     told = []
     with connected(url, file_layout()) as client:
-        for key in keys:
-            name = key_of(key)
+        for name in map(key_of, keys):
             whole = _pieces(client, name) is not None
             _remove(client, name, _present(client, name, 0))
-            told.append({"key": key, "deleted": whole})
+            told.append({"key": key_text(name), "deleted": whole})
     if as_json:
         print_json(told)
     else:
@@ -256,9 +260,9 @@ def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
     """Ask which KEYS stored with `put` are there whole. Exit status 1 unless all are."""
     rows = []
     with connected(url, file_layout()) as client:
-        for key in keys:
-            pieces = _pieces(client, key_of(key))
-            rows.append((key, pieces is not None, sum(size for _, size in pieces or [])))
+        for name in map(key_of, keys):
+            pieces = _pieces(client, name)
+            rows.append((key_text(name), pieces is not None, sum(size for _, size in pieces or [])))
     if as_json:
         print_json([{"key": key, "present": present, "bytes": size} for key, present, size in rows])
     else:

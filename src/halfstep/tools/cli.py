@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from typing import Any
@@ -62,6 +63,19 @@ class LazyGroup(click.Group):
             # click's own answer is 1, which here means a miss.
             click.echo("halfstep: interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
+        except click.Abort as refusal:
+            # A question that got no answer: Ctrl-C, or a standard input that has none.
+            interrupted = isinstance(refusal.__context__, KeyboardInterrupt)
+            click.echo(
+                "\nhalfstep: interrupted" if interrupted else "\nhalfstep: not confirmed, so nothing was changed", err=True
+            )
+            ctx.exit(EXIT_INTERRUPTED if interrupted else EXIT_ERROR)
+        except OSError as error:
+            # A reader that went away (`| head`) is no error: click ends without a word.
+            if error.errno == errno.EPIPE:
+                raise
+            click.echo(f"halfstep: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", err=True)
+            ctx.exit(EXIT_ERROR)
 
 
 def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,11 +17,22 @@ PROCESS_S = 60.0
 LOG_CHARACTERS = 2000
 
 
+# Run with the number of its parent and a command: the command, which gets SIGTERM when that parent is gone, however it went.
+# prctl(2): PR_SET_PDEATHSIG is 1. It is asked for here and not between fork and exec, where no Python may run safely.
+_TOGETHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 class DaemonProcess:
     """`halfstep serve --json` on a free port, which stays the same over restarts, so that clients find it again.
 
     directory: where store and log lie; not removed. arguments: further flags of `serve`. unix: path of its socket, or "none".
-    own_session: Ctrl-C at a terminal is not for it; whoever made it ends it. facts: what it said at its last start.
+    own_session: Ctrl-C at a terminal is not for it; whoever made it ends it, and when that one was killed it ends by itself.
+    facts: what it said at its last start.
     """
 
     def __init__(self, directory: Path, *arguments: str, unix: str = "none", own_session: bool = False) -> None:
@@ -37,6 +49,8 @@ class DaemonProcess:
         """Starts it and waits until it serves. Errors: Unavailable with the end of its log."""
         command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--unix", self._unix]
         command += ["--store", str(self.store), "--listen", self._listen, *self._arguments]
+        if self._own_session:
+            command = [sys.executable, "-c", _TOGETHER, str(os.getpid()), *command]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=self._own_session
@@ -45,7 +59,7 @@ class DaemonProcess:
         line = self._process.stdout.readline()
         if not line:
             self.end(signal.SIGKILL)
-            raise Unavailable(f"the daemon did not start: {self.log_end()}")
+            raise Unavailable("the daemon did not start: " + self.log_end().removeprefix("halfstep: "))
         self.facts = json.loads(line)
         self._listen = next(address for address in self.facts["listening"] if not address.startswith("unix:"))
 
@@ -74,6 +88,12 @@ class DaemonProcess:
     def running(self) -> bool:
         """Whether there is a process."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def how_ended(self) -> str:
+        """Of a process that has ended, but not by end()."""
+        status = 0 if self._process is None else self._process.poll() or 0
+        return f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Sends the signal, reaps it and returns its status. One that does not end in a minute is killed."""

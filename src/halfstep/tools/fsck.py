@@ -47,7 +47,7 @@ def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool)
         try:
             report = _shard.fsck(str(path), payloads=payloads, progress=progress)
         except _shard.StartError as error:
-            raise error_of(error) from None
+            raise error_of(error, path) from None
     if as_json:
         print_json(report)
     else:
@@ -64,6 +64,8 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
     click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
     shards = f", {header['shards']} shards" if header["shards"] > 1 else ""
     click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
+    if report["bytes"] < header["device_bytes"]:
+        click.echo(f"cut       the file has {format_bytes(report['bytes'])}; what lay behind is gone, and told of below")
     click.echo(f"started   last by {header['owner']}, start number {header['start_number']}")
     click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
     click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")

@@ -65,14 +65,14 @@ def connected(url: str, layout: Layout | None = None) -> Client:
 
 
 def key_of(text: str) -> bytes:
-    """An engine key from the command line: its UTF-8 bytes, or those of `hex:…`. Errors: ConfigError."""
+    """An engine key from the command line: its bytes as they were typed, or those of `hex:…`. Errors: ConfigError."""
     if text.startswith(_HEX):
         try:
             key = bytes.fromhex(text.removeprefix(_HEX))
         except ValueError:
             raise ConfigError(f"key {text!r}: after hex: come pairs of hexadecimal digits") from None
     else:
-        key = text.encode()
+        key = text.encode(errors="surrogateescape")  # an argument, or a file's name, need not be UTF-8
     if not 1 <= len(key) <= 255:
         raise ConfigError(f"key {text[:40]!r}: has {len(key)} bytes; an engine key has 1 to 255")
     return key

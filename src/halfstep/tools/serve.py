@@ -121,17 +121,17 @@ def serve(
     Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
     lines say what is really in force. With --json they are one JSON object on one line.
     """
-    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_scrub, store_path
+    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_scrub, parse_size, store_path
     from halfstep.daemon.serve import run
 
     config = ServeConfig(
         store=store_path(store),
-        size_bytes=parse_bytes(size, "size") if size else 0,
-        segment_bytes=parse_bytes(segment, "segment") if segment else 0,
+        size_bytes=parse_size(size, "size") if size else 0,
+        segment_bytes=parse_size(segment, "segment") if segment else 0,
         shards=shards or 0,
         cores=parse_cores(cores) if cores else (),
         arena_bytes=parse_bytes(arena, "arena"),
-        index_bytes=parse_bytes(index, "index") if index else 0,
+        index_bytes=parse_size(index, "index") if index else 0,
         listen=listen,
         unix=unix,
         shm_ring_bytes=parse_bytes(shm_ring, "shm_ring"),

@@ -25,7 +25,7 @@ from halfstep.errors import ConfigError, DeviceError
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice, Transfer, plain_io
 from halfstep.tools.bench.fio import Side, fio_version, run_fio
 from halfstep.tools.bench.machine import device_name, machine_facts
-from halfstep.tools.bench.plan import SEED_MAX, within
+from halfstep.tools.bench.plan import SEED_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
 from halfstep.tools.bench.workload import percentile_us
 
@@ -57,8 +57,7 @@ class DevicePlan:
 
     def validated(self) -> DevicePlan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
-        if unknown := [mode for mode in self.modes if mode not in MODES] or not self.modes:
-            raise ConfigError(f"rw={','.join(self.modes)!r}: {unknown} unknown; choose from {', '.join(MODES)}")
+        chosen_from("rw", self.modes, MODES)
         if self.path is not None and (writes := [mode for mode in self.modes if mode not in _READS]):
             raise ConfigError(
                 f"rw={','.join(self.modes)}: {self.path} is somebody's data, and {writes[0]} would overwrite it; "

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import halfstep
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
-from halfstep.errors import InternalError
+from halfstep.errors import ConfigError, HalfstepError, Unavailable
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.daemon_process import DaemonProcess
 from halfstep.tools.options import connected
@@ -75,19 +76,38 @@ def own_daemon(
 ) -> Iterator[DaemonProcess]:
     """`halfstep serve` with these flags as a process of its own, on a core. directory: where it has a directory of its own.
 
-    unix: with a socket there. Errors: Unavailable, InternalError where it ended by itself.
+    unix: with a socket there. Errors: ConfigError (the directory), Unavailable, also where it ended by itself.
     """
-    with tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=directory) as own:
-        socket = str(Path(own) / "h.sock") if unix else "none"
-        process = DaemonProcess(Path(own), *arguments, unix=socket, own_session=True)
+    with own_directory(directory) as own:
+        process = DaemonProcess(own, *arguments, unix=str(own / "h.sock") if unix else "none", own_session=True)
         try:
             with pinned(*(() if core is None else (core,))):
                 process.start()
-            yield process
+            try:
+                yield process
+            except HalfstepError:
+                if process.running:
+                    raise
+            # Whatever else failed for it: this is why.
             if not process.running:
-                raise InternalError(f"the daemon ended by itself: {process.log_end()}")
+                raise Unavailable(
+                    f"the daemon of its own ended {process.how_ended}; {process.log_end() or 'it said nothing'}; start again"
+                )
         finally:
             process.close()
+
+
+@contextmanager
+def own_directory(within: Path | None = None) -> Iterator[Path]:
+    """A new one in `within`, or in the temporary directory; it is removed afterwards. Errors: ConfigError."""
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="halfstep-bench-", dir=within)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename}: cannot be made: {error.strerror}; name another --directory, or set TMPDIR"
+        ) from None
+    with directory as own:
+        yield Path(own)
 
 
 @contextmanager
@@ -98,8 +118,25 @@ def own_namespace(url: str) -> Iterator[str]:
         operator.create_namespace(name)
         try:
             yield with_namespace(url, name)
-        finally:
-            operator.delete_namespace(name)
+        except HalfstepError as failure:
+            # What went wrong first is what has to be known: a daemon that is gone fails the deletion, too.
+            if left := _left_behind(operator, name):
+                raise type(failure)(f"{failure}; {left}") from None
+            raise
+        except BaseException:
+            if left := _left_behind(operator, name):
+                raise Unavailable(left) from None
+            raise
+        operator.delete_namespace(name)
+
+
+def _left_behind(operator: halfstep.Client, name: str) -> str:
+    """Deletes the namespace; what to say when that fails, else ""."""
+    try:
+        operator.delete_namespace(name)
+    except HalfstepError:
+        return f"its namespace is left there: `halfstep namespace delete {name} --url {operator.url}`, once the daemon is back"
+    return ""
 
 
 def with_namespace(url: str, name: str) -> str:

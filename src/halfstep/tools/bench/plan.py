@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ BATCH_MAX = 1024
 CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
-DEPTHS_MAX = 16
+SIZES_MAX = DEPTHS_MAX = 16
 SEED_MAX = 2**63 - 1
 # What one run's source and target buffers may take together; more says nothing that less does not.
 BUFFER_BYTES_MAX = GIB
@@ -60,31 +61,31 @@ class Plan:
 
     def validated(self) -> Plan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
-        if unknown := [name for name in self.scenarios if name not in SCENARIOS] or not self.scenarios:
-            raise ConfigError(f"rw={','.join(self.scenarios)!r}: {unknown} unknown; choose from {', '.join(SCENARIOS)}")
+        chosen_from("rw", self.scenarios, SCENARIOS)
+        within("batch", self.batch, 1, BATCH_MAX)
+        within("parts", self.parts, 1, PARTS_MAX)
+        within("connections", self.connections, 1, CONNECTIONS_MAX)
+        within("numjobs", self.numjobs, 1, NUMJOBS_MAX)
+        within("values of bs", len(self.block_bytes), 1, SIZES_MAX)
+        within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
+        for depth in self.iodepth:
+            within("iodepth", depth, 1, IODEPTH_MAX)
         for size in self.block_bytes:
             if not BLOCK_BYTES_MIN <= size <= BLOCK_BYTES_MAX or size % 8:
                 raise ConfigError(
                     f"bs={size}: must be a multiple of 8 from {BLOCK_BYTES_MIN} to {format_bytes(BLOCK_BYTES_MAX)}"
                 )
-            if size * self.batch * max(self.iodepth, default=1) * self.numjobs > BUFFER_BYTES_MAX:
+            if size * self.batch * max(self.iodepth) * self.numjobs > BUFFER_BYTES_MAX:
                 raise ConfigError(
                     f"bs={format_bytes(size)} x batch={self.batch} x iodepth={max(self.iodepth)} x "
                     f"numjobs={self.numjobs}: more than "
                     f"{format_bytes(BUFFER_BYTES_MAX)} at once; lower one of them"
                 )
-        within("batch", self.batch, 1, BATCH_MAX)
-        within("parts", self.parts, 1, PARTS_MAX)
         for size in self.block_bytes if "layerwise" in self.scenarios else ():
             if size % self.parts:
                 raise ConfigError(
                     f"parts={self.parts}: bs={size} cannot be cut into as many equal parts; choose a divisor of it"
                 )
-        within("connections", self.connections, 1, CONNECTIONS_MAX)
-        within("numjobs", self.numjobs, 1, NUMJOBS_MAX)
-        within("values of iodepth", len(self.iodepth), 1, DEPTHS_MAX)
-        for depth in self.iodepth:
-            within("iodepth", depth, 1, IODEPTH_MAX)
         within("rwmixread", self.read_share * 100, 0, 100)
         one_of("durability", self.durability, DURABILITIES)
         one_of("engine", self.engine, ENGINES)
@@ -115,6 +116,14 @@ class Plan:
         # A small block takes a page at least in the daemon's memory.
         taken = max(block_bytes, 4 * KIB)
         return max(2, -(-wanted // (taken * self.batch))) * self.batch
+
+
+def chosen_from(name: str, words: Sequence[str], known: Sequence[str]) -> None:
+    """Errors: ConfigError with name, words and what there is to choose from."""
+    if not words or any(word not in known for word in words):
+        unknown = [word for word in words if word not in known]
+        what = f"{', '.join(map(repr, unknown))} unknown" if unknown else "nothing chosen"
+        raise ConfigError(f"{name}={','.join(words)!r}: {what}; choose from {', '.join(known)}")
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> None:

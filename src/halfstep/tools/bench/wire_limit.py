@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +14,8 @@ from halfstep.daemon.config import GIB, MIB, format_bytes
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.machine import machine_facts
-from halfstep.tools.bench.place import cores, pinned
-from halfstep.tools.bench.plan import CONNECTIONS_MAX, within
+from halfstep.tools.bench.place import cores, own_directory, pinned
+from halfstep.tools.bench.plan import CONNECTIONS_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
 from halfstep.tools.bench.workload import percentile_us
 
@@ -44,8 +43,7 @@ class WirePlan:
 
     def validated(self) -> WirePlan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
-        if unknown := [name for name in self.over if name not in OVER] or not self.over:
-            raise ConfigError(f"over={','.join(self.over)!r}: {unknown} unknown; choose from {', '.join(OVER)}")
+        chosen_from("over", self.over, OVER)
         for name, values in (("bs", self.block_bytes), ("connections", self.connections), ("ping", self.ping_bytes)):
             within(f"values of {name}", len(values), 1, 16)
         for block_bytes in self.block_bytes:
@@ -120,9 +118,9 @@ def measure_wire(plan: WirePlan, tell: Tell, command: str) -> tuple[dict[str, An
     streams: list[StreamResult] = []
     pings: list[PingResult] = []
     try:
-        with pinned(*client_cores), tempfile.TemporaryDirectory(prefix="halfstep-bench-") as directory:
+        with pinned(*client_cores), own_directory() as directory:
             for over in plan.over:
-                unix = str(Path(directory) / "wire.sock") if over == "unix" else ""
+                unix = str(directory / "wire.sock") if over == "unix" else ""
                 streams += [
                     _stream(plan, over, unix, block_bytes, connections, other_core, tell)
                     for block_bytes in plan.block_bytes

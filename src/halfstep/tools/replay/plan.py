@@ -14,6 +14,9 @@ from halfstep.tools.replay.reference import REFERENCES
 
 SEGMENTS_MIN, SEGMENTS_MAX = 8, 1 << 20
 BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 512, 256 << 20
+# More than any trace has, and as much as the native core counts.
+BLOCKS_MAX = (1 << 31) - 1
+SEED_MAX = (1 << 63) - 1
 CAPACITY_FORMS = "5%, 2000blocks or 64GiB"
 
 
@@ -35,6 +38,8 @@ class Capacity:
                 raise ConfigError(f"capacity={text}: a share is above 0% and at most 100%")
             return cls(text, share=float(share[1]) / 100)
         if blocks := re.fullmatch(r"([1-9]\d*)\s*blocks?", text):
+            if len(blocks[1]) > len(str(BLOCKS_MAX)) or int(blocks[1]) > BLOCKS_MAX:
+                raise ConfigError(f"capacity={text[:40]}: must be at most {BLOCKS_MAX} blocks")
             return cls(text, block_count=int(blocks[1]))
         if not re.search(r"[a-zA-Z]", text):
             raise ConfigError(f"capacity={text!r}: write {CAPACITY_FORMS}")
@@ -105,5 +110,7 @@ class Plan:
         if self.limit < 0:
             raise ConfigError(f"limit={self.limit}: must be 0, for all requests, or more")
         if not 0 < self.speed <= 1e9:
-            raise ConfigError(f"speed={self.speed}: must be above 0")
+            raise ConfigError(f"speed={self.speed}: must be above 0 and at most 1e9")
+        if not 0 <= self.seed <= SEED_MAX:
+            raise ConfigError(f"seed={self.seed}: must be 0 to {SEED_MAX}")
         return self
