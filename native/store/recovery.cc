@@ -273,6 +273,7 @@ bool Recovery::open_segment(SegmentLoader& loader) {
   }
   segment.state = scanned.by_footer ? SegmentState::Sealed : SegmentState::Ended;
   walked_[segment.number] = !scanned.by_footer;
+  segment.footer_read = scanned.footer_tail;
   segment.newest_frame = scanned.sequence_max;  // of a footer: drawn when the segment was full
   segment.records_missing = scanned.pages_bad > 0 || scanned.read_errors > 0;
   segment.frames = scanned.frames;

@@ -133,6 +133,24 @@ TEST_F(ServingRecovery, WalksASegmentWhoseFooterIsDamaged) {
   for (const std::string& name : names_) EXPECT_EQ(bed_.get(name), Code::Ok) << name;
 }
 
+TEST_F(ServingRecovery, ListsWhatItFoundInADamagedFooterAlone) {
+  bed_.close();
+  const Places places = places_of(bed_.geometry);
+  // A page of each footer, so that what is left of it counts beside the frames, and the header of each first frame.
+  for (uint32_t segment = 0; segment < places.geometry.segments; ++segment) {
+    bed_.device->flip_bit(places.segment(segment) + (places.segment_pages() - 2) * uint64_t{kPageBytes} + 200, 5);
+    bed_.device->flip_bit(places.segment(segment) + 200, 5);
+  }
+  bed_.restart_engine();
+  bed_.open();
+  uint64_t found = 0;
+  for (const std::string& name : names_) found += there(name) ? 1 : 0;
+  EXPECT_GT(found, 0U);
+  uint64_t listed = 0;
+  bed_.list("default", 0, UINT32_MAX, [&](const Listed&) { ++listed; });
+  EXPECT_EQ(listed, found);
+}
+
 // A segment without a footer, of frames of one block each, and reads of it that go wrong while media are right.
 class Misread : public testing::Test {
  protected:

@@ -21,9 +21,10 @@ void RollReader::turn() {
   Segment& segment = core_.catalog.segment(request.segment);
   if (!begun_) {
     begun_ = true;
-    // One that ended without a footer may have the pages of one all the same: the start could not read it, or could not finish
-    // it. What the index knows comes from the frames, and the footer may call it void.
-    read_.begin(request.segment, segment.generation, &request.scanned, segment.state == SegmentState::Ended);
+    // As the start read it. One that ended without a footer may have the pages of one all the same: they could not be read, or
+    // not be finished. What the index knows comes from the frames, and the footer may call it void.
+    const bool frames_alone = segment.state == SegmentState::Ended && !segment.footer_read;
+    read_.begin(request.segment, segment.generation, &request.scanned, frames_alone);
   }
   if (read_.go_on()) return;
   begun_ = false;

@@ -82,6 +82,7 @@ struct Segment {
   uint64_t touched_regions = 0;  // a bit for each 64th of its pages: touched since that part of its touch map was written
   uint64_t long_key_bytes = 0;   // with their heads, in the footer to come
   bool records_missing = false;  // its frames hold entries that are not known, or will not be for long
+  bool footer_read = false;      // of one that has Ended: what is known of it comes from what is left of its footer, too
   bool may_return = false;       // blocks left the index unburied: a restart may take them again
   ExpiryMarks marks;
   Lengths lengths;

@@ -164,6 +164,7 @@ bool SegmentScan::tail_fits(const format::PageHeader& tail, uint32_t segment_pag
 void SegmentScan::take_tail(const format::PageHeader& tail) {
   tail_ = tail;
   note(tail_, out_);
+  out_->footer_tail = true;
   out_->entries.reserve(tail_.total_entries);
   step_ = Step::Footer;
   footer_page_ = 0;
