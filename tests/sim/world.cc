@@ -441,6 +441,7 @@ void World::check_list(uint32_t name_space) {
   };
   listing_.done = [](store::Listing& listing) { static_cast<Seen*>(listing.owner)->done = true; };
   const uint64_t hits_before = placements_.hits();
+  const uint64_t evicted_before = process_->store->counters().blocks_evicted;
   do {
     seen.done = false;
     process_->store->list(listing_);
@@ -461,7 +462,8 @@ void World::check_list(uint32_t name_space) {
     // A name that does not fit its entry may be lost with the page that it stands in, by a torn or a failed write, too; the
     // block is not.
     const bool long_name = key.name.size() > store::format::kEngineKeyInline;
-    const bool excused = found && ((long_name && history_.profile.faults != 0) || placements_.excuses(key.index_key));
+    const bool excused = found ? (long_name && history_.profile.faults != 0) || placements_.excuses(key.index_key)
+                               : process_->store->counters().blocks_evicted != evicted_before;  // after it was listed
     if (found != in_list && !excused) {
       return model_.fail(Rule::Accounting, "key " + std::to_string(key.number) + " is " + (found ? "found" : "not found") +
                                                ", and " + (in_list ? "listed" : "not listed"));
