@@ -148,6 +148,49 @@ TEST(HeaderKeeper, OwnershipIsTakenOnceAndItsOutcomeToldToAll) {
   EXPECT_EQ(keeper->start(*bed.engine, bed.clock).status, Code::IoError);
 }
 
+// Of what an earlier process wrote: whoever recovers it must not call it durable.
+TEST(HeaderKeeper, AFlushThatFailsAsOwnershipIsTakenIsCounted) {
+  StoreBed bed;
+  std::shared_ptr<HeaderKeeper> keeper;
+  ASSERT_TRUE(HeaderKeeper::load(*bed.engine, &keeper).ok());
+  bed.engine->inject({.op = io::Op::Flush, .times = 1});
+  ASSERT_TRUE(keeper->start(*bed.engine, bed.clock).ok());
+  EXPECT_EQ(FlushBoard::Place(keeper->flushes(), {}).failures(), 1U);
+}
+
+// ---- Changes that fail -----------------------------------------------------------------------------------------------------
+
+// A delete that failed at both ends, of which a copy may say that it took place.
+class FailedDelete : public testing::Test {
+ protected:
+  void SetUp() override {
+    bed_.open();
+    ASSERT_TRUE(bed_.put("before", kGroupPlain, 16384, true).ok());
+    bed_.engine->inject({.op = io::Op::Flush, .times = 2});
+    ASSERT_EQ(bed_.change_names([&](auto done) { bed_.store->delete_namespace("default", done); }), Code::IoError);
+    ASSERT_TRUE(bed_.store->has_namespace("default"));
+  }
+
+  StoreBed bed_{41, 8};
+};
+
+TEST_F(FailedDelete, NothingIsCalledDurableBeforeTheHeaderHasBeenWrittenAgain) {
+  EXPECT_EQ(bed_.put("meanwhile", kGroupPlain, 16384, true), Code::IoError);
+  StoreBed::Put again;
+  EXPECT_EQ(bed_.begin_put(again, "meanwhile", kGroupPlain, 16384, true), Status(Code::Throttled, kThrottledPending));
+  for (int turns = 0; turns < 20'000; ++turns) bed_.pump();  // two seconds
+  EXPECT_EQ(bed_.put("meanwhile", kGroupPlain, 16384, true), Code::Present);
+  ASSERT_TRUE(bed_.put("afterwards", kGroupPlain, 16384, true).ok());
+  bed_.crash(io::MemoryEngine::Crash::PowerCut);
+  bed_.open();
+  for (const char* name : {"meanwhile", "afterwards"}) EXPECT_EQ(bed_.get(name), Code::Ok) << name;
+}
+
+TEST_F(FailedDelete, ACleanStopWritesWhatIsKnown) {
+  bed_.reopen();
+  EXPECT_TRUE(bed_.store->has_namespace("default"));
+}
+
 // A shard as the keeper sees one: a thread that does nothing until it is woken, or asked.
 class Walker {
  public:

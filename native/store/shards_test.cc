@@ -24,6 +24,7 @@ class ShardsTest : public ::testing::Test {
     std::unique_ptr<Store> store;
     uint32_t scope = 0;
     int woken = 0;
+    bool closed = false;
   };
 
   void SetUp() override {
@@ -40,6 +41,7 @@ class ShardsTest : public ::testing::Test {
     for (One& one : shards_) {
       one.store = nullptr;
       one.slots = nullptr;
+      one.closed = false;
       one.engine = std::make_unique<io::MemoryEngine>(io::MemoryConfig{.seed = ++seed_, .queue_depth = 64, .faults = {}},
                                                       std::vector<io::MemoryDevice*>{device_.get()});
       one.slots = std::make_unique<SlotPool>(*one.arena);
@@ -50,7 +52,7 @@ class ShardsTest : public ::testing::Test {
     ASSERT_TRUE(HeaderKeeper::load(*shards_[0].engine, &keeper).ok());
     for (uint32_t number = 0; number < kShards; ++number) {
       One& one = shards_[number];
-      const ShardPlace place{keeper, number, [&one] { ++one.woken; }, {}};
+      const ShardPlace place{keeper, number, [&one] { ++one.woken; }, [this, number] { pump_others(number); }};
       const Fault fault = Store::open_shard(*one.engine, *one.slots, clock_, options_, place, &one.store);
       ASSERT_TRUE(fault.ok()) << fault.what;
     }
@@ -60,7 +62,10 @@ class ShardsTest : public ::testing::Test {
     ASSERT_EQ(shards_[0].scope, shards_[1].scope);
   }
   void close() {
-    for (One& one : shards_) ASSERT_TRUE(one.store->close().ok());
+    for (One& one : shards_) {
+      ASSERT_TRUE(one.store->close().ok());
+      one.closed = true;
+    }
     make_engines();
   }
   // The process is gone, its device is not.
@@ -74,6 +79,12 @@ class ShardsTest : public ::testing::Test {
     one.store->turn();
     one.engine->flush_submissions();
     clock_.us += 100;
+  }
+  // Those that have not been closed.
+  void pump_others(uint32_t than) {
+    for (uint32_t number = 0; number < kShards; ++number) {
+      if (number != than && !shards_[number].closed) pump_one(number);
+    }
   }
   void pump() {
     for (uint32_t number = 0; number < kShards; ++number) pump_one(number);
@@ -111,16 +122,20 @@ class ShardsTest : public ::testing::Test {
     return one.store->key_of({one.scope, wire::Component::of(kGroupPlain, 0, 0), as_bytes(name)});
   }
   bool there(uint32_t number, std::string_view name) { return shards_[number].store->find(key(number, name)).present; }
-  Status put(uint32_t number, std::string_view name, bool persist = true) {
-    One& one = shards_[number];
+  struct Put {
     Write write;
     bool done = false;
+  };
+  // begin + fill + commit; `put` lives until it is done.
+  Status begin_put(Put& put, uint32_t number, std::string_view name, bool persist = true) {
+    One& one = shards_[number];
+    Write& write = put.write;
     write.name = {one.scope, wire::Component::of(kGroupPlain, 0, 0), as_bytes(name)};
     write.key = one.store->key_of(write.name);
     write.block_bytes = kBlockBytes;
     write.persist = persist;
-    write.owner = &done;
-    write.done = [](Write& w) { *static_cast<bool*>(w.owner) = true; };
+    write.owner = &put;
+    write.done = [](Write& w) { static_cast<Put*>(w.owner)->done = true; };
     if (const Status status = one.store->begin_write(write); !status.ok()) return status;
     const std::vector<std::byte> content = content_of(number, name);
     size_t at = 0;
@@ -130,8 +145,21 @@ class ShardsTest : public ::testing::Test {
     });
     for (PartInfo& part : write.parts) part.stored_crc = crc32c(ConstBytes(content).subspan(part.offset, part.stored_bytes));
     one.store->commit_write(write);
-    pump_until([&] { return done; });
-    return write.status;
+    return {};
+  }
+  Status put(uint32_t number, std::string_view name, bool persist = true) {
+    Put put;
+    if (const Status status = begin_put(put, number, name, persist); !status.ok()) return status;
+    pump_until([&] { return put.done; });
+    return put.write.status;
+  }
+  // Until it has sent one more flush, which has not been carried out.
+  void pump_to_flush(uint32_t number) {
+    const uint64_t before = shards_[number].store->counters().flushes;
+    for (int turns = 0; shards_[number].store->counters().flushes == before; ++turns) {
+      ASSERT_LT(turns, 100'000);
+      pump_one(number);
+    }
   }
   // Ok only with this shard's bytes of that name.
   Status get(uint32_t number, std::string_view name) {
@@ -361,26 +389,16 @@ TEST_F(ShardsTest, AnotherOwnerStopsAllOfThem) {
   pump();
   for (uint32_t number = 0; number < kShards; ++number) EXPECT_EQ(put(number, "k"), Code::Closed);
   // And a close waits for nobody.
-  shards_[0].store->create_namespace({.name = "y"}, [](Status) {});
+  Status answer;
+  shards_[0].store->create_namespace({.name = "y"}, [&](Status status) { answer = status; });
+  EXPECT_EQ(answer, Code::Closed);
   for (uint32_t number = 0; number < kShards; ++number) EXPECT_EQ(shards_[number].store->close(), Code::Closed);
 }
 
 // What one shard's flush lost, another's does not tell of.
 TEST_F(ShardsTest, AFlushThatFailsOnOneFailsForBoth) {
-  One& one = shards_[1];
-  Write write;
-  bool done = false;
-  write.name = {one.scope, wire::Component::of(kGroupPlain, 0, 0), as_bytes("k")};
-  write.key = one.store->key_of(write.name);
-  write.block_bytes = kBlockBytes;
-  write.owner = &done;
-  write.done = [](Write& w) { *static_cast<bool*>(w.owner) = true; };
-  ASSERT_TRUE(one.store->begin_write(write).ok());
-  for (PartInfo& part : write.parts) {
-    write.slot->for_range(part.offset, part.stored_bytes, [&](Bytes piece) { std::memset(piece.data(), 0, piece.size()); });
-    part.stored_crc = crc32c(std::vector<std::byte>(part.stored_bytes));
-  }
-  one.store->commit_write(write);
+  Put put_of_cache;
+  ASSERT_TRUE(begin_put(put_of_cache, 1, "k", false).ok());
   // Until it has landed in the device's cache, and not a turn longer: no flush of its own has begun.
   while (device_->cached_pages() == 0) pump_one(1);
   for (int turns = 0; turns < 8; ++turns) pump_one(1);
@@ -394,6 +412,47 @@ TEST_F(ShardsTest, AFlushThatFailsOnOneFailsForBoth) {
   kill();
   open();
   EXPECT_FALSE(there(1, "k"));
+}
+
+// The device told one of them alone that pages were lost, and it has not heard that yet.
+TEST_F(ShardsTest, AFlushIsNoAnswerWhileAnotherThatItOverlapsMayStillTurnOutToHaveFailed) {
+  std::array<Put, kShards> puts;
+  for (uint32_t number = 0; number < kShards; ++number) ASSERT_TRUE(put(number, "before").ok());  // opens a segment
+  for (uint32_t number = 0; number < kShards; ++number) {
+    ASSERT_TRUE(begin_put(puts[number], number, "k").ok());
+    pump_to_flush(number);
+  }
+  ASSERT_GT(device_->cached_pages(), 0U);
+  shards_[0].engine->inject({.op = io::Op::Flush, .times = 1});
+  shards_[0].engine->wait();
+  ASSERT_EQ(shards_[0].engine->fault_counters().flush_errors, 1U);
+  const int woken = shards_[1].woken;
+  for (int turns = 0; turns < 100; ++turns) pump_one(1);
+  EXPECT_FALSE(puts[1].done);
+  pump_one(0);
+  EXPECT_GT(shards_[1].woken, woken) << "nobody else would make it turn";
+  pump_until([&] { return puts[0].done && puts[1].done; });
+  for (const Put& put : puts) EXPECT_EQ(put.write.status, Code::IoError);
+  EXPECT_TRUE(put(1, "after").ok());
+}
+
+TEST_F(ShardsTest, AFlushWaitsForNoneThatBeganAfterItHadEnded) {
+  Put first;
+  Put second;
+  for (uint32_t number = 0; number < kShards; ++number) ASSERT_TRUE(put(number, "before").ok());
+  ASSERT_TRUE(begin_put(first, 0, "k").ok());
+  pump_to_flush(0);
+  shards_[0].engine->wait();  // carried out, not heard of
+  ASSERT_TRUE(begin_put(second, 1, "k").ok());
+  pump_to_flush(1);
+  // Each is under way as the other ends.
+  for (int turns = 0; turns < 100; ++turns) pump_one(1);
+  EXPECT_FALSE(second.done);
+  for (int turns = 0; turns < 100 && !first.done; ++turns) pump_one(0);
+  EXPECT_TRUE(first.done) << "the other one's has ended";
+  pump_until([&] { return second.done; });
+  EXPECT_TRUE(first.write.status.ok());
+  EXPECT_TRUE(second.write.status.ok());
 }
 
 TEST_F(ShardsTest, FsckLooksAtEveryShard) {
