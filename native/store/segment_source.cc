@@ -285,7 +285,7 @@ void SegmentSource::evict_all(Segment& segment) {
   teller_.voided(segment);
 }
 
-// Nothing of it is alive any more.
+// Nothing of it is alive any more. Its new generation is on media before it is ready to be written (ENGINE 4.8 rule 2).
 void SegmentSource::log_generation(Segment& segment) {
   if (segment.state != SegmentState::Free) {
     if (segment.frames > 0) ++core_.counters.segments_reclaimed;

@@ -11,7 +11,7 @@ namespace halfstep::sim {
 
 // X(name, text, the promise)
 #define HALFSTEP_SIM_RULES(X)                                                                                                 \
-  X(WrongBytes, "wrong-bytes", "a get answers exactly the bytes of a put of that name, or a miss (ENGINE 4.8 rule 1)")        \
+  X(WrongBytes, "wrong-bytes", "a get answers exactly the bytes of a put of that name, or a miss (ENGINE 4.8 rules 1, 2)")    \
   X(DeletedReturned, "deleted-returned", "what was deleted stays away until it is put again, over crashes, too (V1 7)")       \
   X(ExpiredReturned, "expired-returned", "what has expired is not there (store time never runs backwards)")                   \
   X(ReturnedUnasked, "returned-unasked", "a block that is gone comes back by a put or a restart alone (ENGINE 4.8 rule 4)")   \
@@ -26,7 +26,8 @@ namespace halfstep::sim {
   X(NeverCompleted, "never-completed", "close() leaves nobody without an answer (store.h)")                                   \
   X(WrongAnswer, "wrong-answer", "a failure has a cause: no IoError without a fault of the device (store.h)")                 \
   X(WroteOutside, "wrote-outside", "writes stay inside the device, its zones and one segment (ENGINE 4.8 rule 6)")            \
-  X(OpenRefused, "open-refused", "open() does not refuse for bad media, one header copy being whole (V1 8)")                  \
+  X(OpenRefused, "open-refused",                                                                                              \
+    "open() does not refuse for bad media, one header copy being whole (V1 8, ENGINE 4.8 rule 10)")                           \
   X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (V1 5)")            \
   X(DeadScope, "dead-scope", "nothing of a deleted namespace is found, and its scope is not used again (V1 1)")               \
   X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (ENGINE 4.6)") \
