@@ -32,21 +32,23 @@ void World::get(const Op& op) {
   const std::span<Key*> all(asked);
   store::Moment moment;
   const uint64_t began_s = model_.time().low_s();
-  if (!get_window(in_two ? all.first(1) : all, turns_pinned, &moment, began_s)) return;
+  std::vector<bool> used;
+  if (!get_window(in_two ? all.first(1) : all, turns_pinned, &moment, began_s, &used)) return;
   if (in_two) {
     std::vector<std::optional<store::ExplainedBlock>> before;
     for (const Key* key : asked) before.push_back(block_on_flash(*key));
     // Time for what has been put to be written: the clock of the log goes on.
     for (uint64_t turns = (op.salt >> 16) % 16; turns > 0 && !dead() && !over(); --turns) pump(100);
     if (dead() || over() || !std::ranges::all_of(all, [this](const Key* key) { return usable(*key); })) return;
-    if (!get_window(all.subspan(1), turns_pinned, &moment, began_s)) return;
-    check_stamps(all, before);
+    if (!get_window(all.subspan(1), turns_pinned, &moment, began_s, &used)) return;
+    check_stamps(all, before, used);
   }
   if (op.count % 4 == 0) get_as_stranger(keys[op.key % keys.size()], op.key);
 }
 
 // False: it was refused, or nothing may go on.
-bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store::Moment* moment, uint64_t began_s) {
+bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store::Moment* moment, uint64_t began_s,
+                       std::vector<bool>* used) {
   std::vector<std::unique_ptr<ReadInFlight>> flights;
   std::vector<store::Read*> window;
   for (Key* key : asked) {
@@ -76,9 +78,8 @@ bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store
   }
   for (auto& flight : flights) {
     flight->read.moment = nullptr;
-    if (flight->expected.found && !flight->expected.filling) {
-      model_.used(*flight->key, model_.time().low_s() - began_s);
-    }
+    used->push_back(flight->expected.found && !flight->expected.filling);
+    if (used->back()) model_.used(*flight->key, model_.time().low_s() - began_s);
     process_->reads.push_back(std::move(flight));
   }
   return !over();
@@ -91,12 +92,14 @@ std::optional<store::ExplainedBlock> World::block_on_flash(const Key& key) const
   return std::nullopt;
 }
 
-// Of the blocks of one request that were on flash, at the same place, all the time: none is younger than one before it.
-void World::check_stamps(std::span<Key* const> asked, std::span<const std::optional<store::ExplainedBlock>> before) {
+// Of the blocks that one request used, and that were on flash, at the same place, all the time: none is younger than one before
+// it.
+void World::check_stamps(std::span<Key* const> asked, std::span<const std::optional<store::ExplainedBlock>> before,
+                         const std::vector<bool>& used) {
   double youngest = 0;
   for (size_t i = 0; i < asked.size(); ++i) {
     const std::optional<store::ExplainedBlock> now = block_on_flash(*asked[i]);
-    const bool stayed = now.has_value() && before[i].has_value() && now->segment == before[i]->segment &&
+    const bool stayed = used[i] && now.has_value() && before[i].has_value() && now->segment == before[i]->segment &&
                         now->page == before[i]->page && now->touch_class != store::kUntouched;
     if (!stayed) continue;
     if (now->touch_age_capacities < youngest) {
