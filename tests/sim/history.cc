@@ -178,14 +178,11 @@ void add_late_completions(uint64_t seed, Profile* p) {
   if (delays && prng.chance(0.5)) p->chances.completion_polls_max = static_cast<uint32_t>(1 + prng.below(12));
 }
 
-// The same. A scrub is looked at by places and events, which are told of one shard alone; and each shard ends its recovery when
-// it does, while the model knows of one end.
+// The same.
 void add_shards(History& history) {
   Prng prng(history.seed ^ 0x53484152);
   if (!prng.chance(0.3)) return;
   history.profile.shards = static_cast<uint32_t>(2 + prng.below(2));
-  history.profile.scrub_bytes_per_s = 0;
-  history.profile.serves_while_recovering = false;
 }
 
 Op make_expire(Prng& prng, const Profile& profile) {

@@ -89,9 +89,10 @@ struct Process {
   uint64_t tombstones = 0;             // at most so many are in the log
   uint64_t device_bytes = 0;           // written
   bool open_flush_failed = false;
-  bool scopes_died = false;  // blocks of a deleted namespace may still be in the gauges
-  bool recovering = false;   // its report is still to come
-  bool gave_up = false;      // close() had no segment for a block
+  bool scopes_died = false;       // blocks of a deleted namespace may still be in the gauges
+  bool recovering = false;        // what is looked at when it has ended is still to be
+  std::vector<bool> reports_due;  // by shard
+  bool gave_up = false;           // close() had no segment for a block
   std::unique_ptr<store::Store> store;
 };
 

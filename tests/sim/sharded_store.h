@@ -29,7 +29,8 @@ class ShardedStore final : public store::Store {
 
   const store::Geometry& geometry() const noexcept override { return first().geometry(); }
   const store::RecoveryReport& recovery() const noexcept override;
-  bool recovering() const noexcept override;
+  bool recovering() const noexcept override;  // any of them
+  const store::Store& shard(uint32_t number) const noexcept { return *shards_[number].store; }
   bool lost() const noexcept override { return first().lost(); }
   std::array<std::byte, 16> uuid() const noexcept override { return first().uuid(); }
 

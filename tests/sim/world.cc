@@ -253,7 +253,7 @@ void World::expire(const Op& op) {
   flight.world = this;
   flight.key = &key;
   flight.life = key.life;
-  if (process_->store->recovering()) {
+  if (recovering(key)) {
     flight.expected.found = before.present;  // and will be refused
   } else {
     flight.expected = model_.expiry_begun(key, before.present, op.amount);
@@ -330,9 +330,9 @@ void World::pump(uint64_t us) {
   clock_.us += us;
   model_.time().sample(clock_);
   if (dead()) return;
+  check_reports();
   if (process_->recovering && !process_->store->recovering()) {
     process_->recovering = false;
-    check_report();
     if (!over()) look_at_everything();
     if (dead() || over()) return;
   }

@@ -111,7 +111,9 @@ class World {
   bool refusal_excused(uint64_t hits_before) const noexcept;
   void close(uint64_t salt);
   void bury_process();
-  void check_report();
+  const store::Store& shard(uint32_t number) const noexcept;
+  void check_reports();
+  void check_report(const store::Store& shard);
   uint64_t counted_bytes() const;  // as written, of every cause
   void seen(const io::Request& request);
   void fault_fired(const io::MemoryFault& fault);
@@ -120,6 +122,7 @@ class World {
   bool failures_possible() const noexcept;
   bool on(FaultKind fault) const noexcept { return (history_.profile.faults & bit_of(fault)) != 0; }
   bool arm_by_chance(Prng& prng, double chance, uint64_t events_max);
+  bool recovering(const Key& key) const noexcept;
   bool at_rest() const noexcept { return process_->engine.in_flight() == 0 && !process_->store->recovering(); }
   bool dead() const noexcept { return process_ == nullptr || process_->engine.dead(); }
   void note(uint64_t value) noexcept { trace_ = ((trace_ ^ value) * 0x9E3779B97F4A7C15U) ^ (trace_ >> 29); }

@@ -144,7 +144,8 @@ void World::open(uint64_t salt) {
     placements_.opened();
     model_.process_began();
     process_->recovering = process_->store->recovering();
-    if (!process_->recovering) check_report();
+    process_->reports_due.assign(history_.profile.shards, true);
+    check_reports();
     reopen_namespaces();
     if (!over()) look_at_everything();
     if (!over() && process_->recovering) arm_by_chance(prng, salt == 0 ? 0 : 0.35, kEventsInRecovery);
@@ -155,14 +156,33 @@ void World::open(uint64_t salt) {
   over_ = true;
 }
 
+// A shard ends its recovery when it does.
+bool World::recovering(const Key& key) const noexcept {
+  return shard(shard_of(key.index_key, history_.profile.shards)).recovering();
+}
+
 uint64_t World::counted_bytes() const {
   const store::Counters& counters = process_->store->counters();
   return counters.bytes_user + counters.bytes_rewritten + counters.bytes_padding + counters.bytes_metadata;
 }
 
-void World::check_report() {
-  const store::RecoveryReport& report = process_->store->recovery();
-  const store::Gauges gauges = process_->store->gauges();
+const store::Store& World::shard(uint32_t number) const noexcept {
+  const store::Store& store = *process_->store;
+  return history_.profile.shards == 1 ? store : static_cast<const ShardedStore&>(store).shard(number);
+}
+
+// Of each shard as soon as it has recovered: from then on it takes puts.
+void World::check_reports() {
+  for (uint32_t number = 0; number < process_->reports_due.size(); ++number) {
+    if (!process_->reports_due[number] || shard(number).recovering()) continue;
+    process_->reports_due[number] = false;
+    check_report(shard(number));
+  }
+}
+
+void World::check_report(const store::Store& shard) {
+  const store::RecoveryReport& report = shard.recovery();
+  const store::Gauges gauges = shard.gauges();
   note(report.blocks);
   if (report.blocks != gauges.blocks || report.bytes != gauges.bytes_live) {
     model_.fail(Rule::RecoveryReport, "reported " + std::to_string(report.blocks) + " blocks of " +
@@ -170,7 +190,7 @@ void World::check_report() {
                                           " of " + std::to_string(gauges.bytes_live));
   }
   if (report.segments_by_footer + report.segments_by_frames + report.segments_empty + report.segments_bad >
-      places_.geometry.segments) {
+      history_.profile.segments) {
     model_.fail(Rule::RecoveryReport, "more segments than there are");
   }
 }

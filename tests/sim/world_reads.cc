@@ -56,7 +56,7 @@ bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store
     flight.world = this;
     flight.key = key;
     flight.expected = model_.expect(*key, process_->store->find(key->index_key).present);
-    flight.expected.recovering = process_->store->recovering();
+    flight.expected.recovering = recovering(*key);
     flight.turns_pinned = turns_pinned;
     flight.read.key = key->index_key;
     flight.read.component = key->component();

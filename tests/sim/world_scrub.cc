@@ -38,7 +38,8 @@ bool World::rotted(const Key& key, const store::ExplainedBlock& block) const {
 
 void World::scrub() {
   settle();
-  if (over() || dead() || history_.profile.scrub_bytes_per_s == 0) return;
+  // What a pass has left is judged by places and events, which are told of one shard alone.
+  if (over() || dead() || history_.profile.scrub_bytes_per_s == 0 || history_.profile.shards > 1) return;
   process_->memory.set_faults({});
   const uint64_t events_before = process_->store->events().newest();
   const uint64_t until = process_->store->counters().scrub_passes + 2;
