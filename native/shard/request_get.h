@@ -110,7 +110,7 @@ class GetRequest final : public Request {
   size_t found_at_ = 0;  // the item's place among them
   bool planned_all_ = true;
 
-  store::Moment moment_;  // when its blocks are used
+  store::Moment moment_;        // when its blocks are used
   std::vector<GetItem*> step_;  // planned; from step_at_ on not yet being read
   size_t step_at_ = 0;
   size_t step_bound_ = SIZE_MAX;  // reads to begin at once, less after a window was too large for memory

@@ -268,7 +268,7 @@ void World::bury_process() {
     // Its memory still says what had been evicted: that may come back, and need not.
     for (Key& key : model_.keys()) {
       const bool found = key.scope == 0 || process_->store->find(key.index_key).present;
-      if (!found && !process_->store->recovering()) model_.missing_at_death(key);
+      if (!found && !recovering(key)) model_.missing_at_death(key);
     }
     const store::Counters& counters = process_->store->counters();
     tally_.segments_reclaimed += counters.segments_reclaimed;
