@@ -51,7 +51,7 @@ TEST(Shrink, LeavesOutAllThatTheFailureDoesNotNeed) {
   const History shrunk = shrink(whole, *replay(whole), replay, 10'000);
   EXPECT_EQ(shrunk.ops.size(), 3U);
   EXPECT_EQ(shrunk.profile.faults & ~(bit_of(FaultKind::Kill) | bit_of(FaultKind::PowerCut) | bit_of(FaultKind::WriteError) |
-                                      bit_of(FaultKind::FlushError) | bit_of(FaultKind::NoSpace)),
+                                      bit_of(FaultKind::FlushError) | bit_of(FaultKind::NoSpace) | bit_of(FaultKind::BitRot)),
             0U);
   EXPECT_TRUE(replay(shrunk).has_value());
 }

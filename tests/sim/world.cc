@@ -144,7 +144,7 @@ void World::put(const Op& op, bool commit_now) {
     self.world->write_answered(self);
   };
   const store::Found before = process_->store->find(key.sought());
-  model_.looked(key, before, evidence());
+  model_.looked(key, before, evidence(key));
   const Status status = process_->store->begin_write(write);
   note(static_cast<uint64_t>(status.code()) << 32 | static_cast<uint32_t>(status.detail()));
   ++tally_.puts;
@@ -183,7 +183,7 @@ void World::commit(WriteInFlight& flight) {
   Key& key = *flight.key;
   if (flight.life == key.life) {
     --key.filling;
-    model_.looked(key, process_->store->find(key.sought()), evidence());
+    model_.looked(key, process_->store->find(key.sought()), evidence(key));
     flight.put = model_.committed(key, flight.version, flight.ttl_s, flight.sliding);
   }
   process_->store->commit_write(flight.write);
@@ -229,7 +229,7 @@ void World::remove(const Op& op) {
   ++process_->tombstones;
   ++tally_.removes;
   process_->store->remove(flight.remove);
-  model_.looked(key, process_->store->find(key.sought()), evidence());
+  model_.looked(key, process_->store->find(key.sought()), evidence(key));
 }
 
 void World::remove_answered(RemoveInFlight& flight) {
@@ -248,7 +248,7 @@ void World::expire(const Op& op) {
   Key& key = model_.keys()[op.key];
   if (!usable(key)) return;
   const store::Found before = process_->store->find(key.sought());
-  model_.looked(key, before, evidence());
+  model_.looked(key, before, evidence(key));
   ExpireInFlight& flight = *process_->expires.emplace_back(std::make_unique<ExpireInFlight>());
   flight.world = this;
   flight.key = &key;
@@ -363,12 +363,11 @@ void World::settle() {
 }
 
 void World::look_at_everything() {
-  const Evidence now = evidence();
   for (Key& key : model_.keys()) {
     if (!usable(key)) continue;
     const store::Found found = process_->store->find(key.sought());
     note(found.present ? 1 + uint64_t{found.block_bytes} : 0);
-    model_.looked(key, found, now);
+    model_.looked(key, found, evidence(key));
   }
   for (const store::IndexKey& ghost : ghosts_) {
     if (process_->store->find(ghost).present) model_.fail(Rule::DeadScope, "a block of a deleted namespace is found");

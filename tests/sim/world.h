@@ -118,7 +118,7 @@ class World {
   void seen(const io::Request& request);
   void fault_fired(const io::MemoryFault& fault);
   void let_go();
-  Evidence evidence() const;
+  Evidence evidence(const Key& key) const;
   bool failures_possible() const noexcept;
   bool on(FaultKind fault) const noexcept { return (history_.profile.faults & bit_of(fault)) != 0; }
   bool arm_by_chance(Prng& prng, double chance, uint64_t events_max);

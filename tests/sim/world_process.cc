@@ -201,11 +201,11 @@ bool World::failures_possible() const noexcept {
   return faults.write_errors + faults.flush_errors + faults.no_space_errors > 0;
 }
 
-Evidence World::evidence() const {
+Evidence World::evidence(const Key& key) const {
   constexpr uint64_t kTombstonesOfCrowdedLog = 1200;  // of the 1,488 records in three quarters of the smallest half
   Evidence evidence;
   evidence.counters = process_->store->counters();
-  evidence.recovering = process_->store->recovering();
+  evidence.recovering = recovering(key);
   evidence.flush_errors = process_->memory.fault_counters().flush_errors;
   evidence.open_flush_failed = process_->open_flush_failed;
   evidence.log_crowded =
@@ -256,7 +256,7 @@ void World::close(uint64_t salt) {
   if (over()) return;
   for (Key& key : model_.keys()) {
     key.holds.clear();  // they ended when close() began
-    if (usable(key)) model_.looked(key, process_->store->find(key.sought()), evidence());
+    if (usable(key)) model_.looked(key, process_->store->find(key.sought()), evidence(key));
   }
   if (status.ok() && !failures_possible() && !process_->gave_up) model_.process_stopped_cleanly();
   bury_process();
