@@ -82,8 +82,9 @@ void World::end() {
   let_go();
   for (uint64_t owner = 0; owner < kOwners; ++owner) release_all(owner);
   for (Key& key : model_.keys()) key.holds.clear();
-  // Long enough for every back-off of the store.
-  for (uint32_t turn = 0; turn < 300 && !over(); ++turn) pump(10'000);
+  // Long enough for every back-off of the store, after what is still to be given up by the device.
+  const uint32_t turns = 300 + (on(FaultKind::LostCompletion) ? 2 * io::kLostPolls : 0);
+  for (uint32_t turn = 0; turn < turns && !over(); ++turn) pump(10'000);
   settle();
   if (over()) return;
   check_staged(true);
