@@ -157,6 +157,9 @@ TEST_F(ShmSetup, AnAskOfAnotherVersionIsRefusedInWords) {
 }
 
 TEST_F(ShmSetup, WhatDescriptorsDoNotSufficeForIsRefusedInWords) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UndefinedBehaviorSanitizer makes a pipe to look at an object, and takes it for a wrong one when it cannot";
+#endif
   for (size_t more = 0;; ++more) {
     ASSERT_LT(more, 20U);
     sink_ = Recorder();
