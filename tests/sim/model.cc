@@ -211,7 +211,7 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
     return fail(Rule::FoundButMissed,
                 text_of(key) + ": " + std::string(code_name(status.code())) + " " + std::to_string(status.detail()));
   }
-  if (!excused || expected.changes != key.changes) return;
+  if (!excused || expected.filling || expected.changes != key.changes) return;
   key.view = Key::View::None;
   key.must = false;
 }
