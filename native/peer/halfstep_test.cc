@@ -12,12 +12,6 @@
 namespace halfstep::peer {
 namespace {
 
-std::vector<std::string> names(size_t count, const std::string& prefix = "key-") {
-  std::vector<std::string> out;
-  for (size_t i = 0; i < count; ++i) out.push_back(prefix + std::to_string(i));
-  return out;
-}
-
 std::vector<Octets> blocks_of(const std::vector<size_t>& sizes, uint64_t seed = 1) {
   std::vector<Octets> out;
   for (const size_t size : sizes) out.push_back(random_octets(size, seed++));

@@ -34,6 +34,12 @@ inline std::string text_of(hs_answer answer) {
   return std::string(hs_answer_name(answer.answer)) + "(" + hs_reason_name(answer.reason) + ")";
 }
 
+inline std::vector<std::string> names(size_t count, const std::string& prefix = "key-") {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < count; ++i) out.push_back(prefix + std::to_string(i));
+  return out;
+}
+
 inline std::vector<uint8_t> pack(const std::vector<std::string>& keys) {
   std::vector<uint8_t> out;
   for (const std::string& key : keys) {

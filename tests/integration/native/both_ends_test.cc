@@ -14,6 +14,7 @@ namespace halfstep {
 namespace {
 
 using peer::make_layout;
+using peer::names;
 using peer::Octets;
 using peer::random_octets;
 using peer::text_of;
@@ -57,12 +58,6 @@ class BothEndsOfShards : public BothEnds, public ::testing::WithParamInterface<u
   uint32_t shards() const override { return GetParam(); }
 };
 INSTANTIATE_TEST_SUITE_P(Shards, BothEndsOfShards, ::testing::Values(1U, 2U, 3U));
-
-std::vector<std::string> names(size_t count) {
-  std::vector<std::string> out;
-  for (size_t i = 0; i < count; ++i) out.push_back("key-" + std::to_string(i));
-  return out;
-}
 
 TEST_P(BothEndsOfShards, WhatIsPutIsMatchedComesBackAndSurvivesARestart) {
   const wire::GroupShape attention{.part_count = 6, .size_count = 2, .part_bytes = {8192, 512}};
