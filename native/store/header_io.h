@@ -56,7 +56,7 @@ class HeaderWriter {
     Status status;
   };
 
-  bool restates() const noexcept { return restate_ && seat_.names_uncertain() && !busy(); }
+  bool restates() const noexcept { return restate_ && !lost_ && !busy() && seat_.names_uncertain(); }
   void take_news();
   void give_up();
   void begin();

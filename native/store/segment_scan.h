@@ -18,7 +18,7 @@ namespace halfstep::store {
 
 struct ScannedSegment : Roll {
   bool by_footer = false;    // all of it
-  bool footer_tail = false;  // what is left of a footer was gone by, if that is not all of it
+  bool footer_tail = false;  // it has a footer: what can be read of that was gone by
   bool anything = false;     // at least one page was genuine
   uint32_t next_page = 0;    // end of the last frame found
   uint32_t frames = 0;
