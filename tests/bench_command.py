@@ -85,22 +85,21 @@ def directio(directory: Path) -> None:
 
 def interrupt(arguments: list[str], number: int, ready: Callable[[list[str]], bool], **environment: str) -> None:
     """Starts it, sends it the signal when `ready(its children)`, and expects that it says so and leaves no process."""
-    running = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "halfstep.tools.cli", "bench", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, **environment},
-    )
-    try:
-        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
-        wait_until(lambda: ready(children.read_text().split()), "it did not begin")
-        started = children.read_text().split()
-        running.send_signal(number)
-        _, complaint = running.communicate(timeout=END_S)
-    finally:
-        running.kill()
-        running.wait()
+    ) as running:
+        try:
+            children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+            wait_until(lambda: ready(children.read_text().split()), "it did not begin")
+            started = children.read_text().split()
+            running.send_signal(number)
+            _, complaint = running.communicate(timeout=END_S)
+        finally:
+            running.kill()
     assert running.returncode == 130, complaint
     assert complaint.strip() == "halfstep: interrupted"
     # One that was being started at that moment finds that nobody speaks to it.

@@ -13,6 +13,7 @@ except ModuleNotFoundError:  # the client's wheel needs numpy alone
     sys.exit("halfstep: the command line needs click and rich; pip install 'halfstep[cli]'")
 
 from halfstep.errors import HalfstepError
+from halfstep.tools.imports import signals_wait
 
 # Name -> (module, function). Importing the daemon or rich for `halfstep match` would cost more than the match.
 COMMANDS = {
@@ -49,7 +50,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, function = COMMANDS[cmd_name]
-        command: click.Command = getattr(importlib.import_module(module), function)
+        with signals_wait():
+            command: click.Command = getattr(importlib.import_module(module), function)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

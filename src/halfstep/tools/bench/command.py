@@ -11,6 +11,7 @@ import click
 from halfstep.tools.bench.limits_command import device, wire
 from halfstep.tools.bench.plan import DURABILITIES, ENGINES
 from halfstep.tools.bench.terminal import asked, progress, terminable
+from halfstep.tools.imports import signals_wait
 from halfstep.tools.options import json_option, print_json, print_table
 
 
@@ -119,10 +120,11 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
 
     Exit status 1 when a block was wrong or missing, or a scenario was refused.
     """  # noqa: D301
-    from halfstep.tools.bench.jobs import Job, jobs_of
-    from halfstep.tools.bench.measure import measure, steps_of
-    from halfstep.tools.bench.plot import plot
-    from halfstep.tools.picture import check_picture
+    with signals_wait():
+        from halfstep.tools.bench.jobs import Job, jobs_of
+        from halfstep.tools.bench.measure import measure, steps_of
+        from halfstep.tools.bench.plot import plot
+        from halfstep.tools.picture import check_picture
 
     jobs = jobs_of(job_file, options) if job_file else [Job("", options)]
     plans = [(job.name, job.plan()) for job in jobs]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import SFC64, Generator
 
 Words = npt.NDArray[np.uint64]
 Numbers = npt.NDArray[np.uint64]
@@ -31,7 +32,7 @@ class Content:
         self.words = block_bytes // 8
         self.pages = -(-self.words // PAGE_WORDS)
         self._seed = np.uint64(seed)
-        self._pool = np.random.Generator(np.random.SFC64(seed)).integers(0, 1 << 64, self.words, dtype=np.uint64)
+        self._pool = Generator(SFC64(seed)).integers(0, 1 << 64, self.words, dtype=np.uint64)
         self._expected = np.empty(self.words, np.uint64)
 
     def numbers(self, first: int, count: int) -> Numbers:

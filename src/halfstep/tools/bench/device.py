@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import default_rng
 
 from halfstep.errors import DeviceError
 
@@ -108,7 +109,7 @@ def extents_of(path: Path, block_bytes: int, batch: int, bytes_wanted: int, seed
     batches = len(extents) // batch
     if batches == 0:
         raise DeviceError(f"{path}: has no written ranges that hold {batch} neighbours of {length} bytes")
-    order = np.resize(np.random.default_rng(seed).permutation(batches), max(1, bytes_wanted // (batch * length)))
+    order = np.resize(default_rng(seed).permutation(batches), max(1, bytes_wanted // (batch * length)))
     return [extent for chosen in order for extent in extents[chosen * batch : (chosen + 1) * batch]]
 
 

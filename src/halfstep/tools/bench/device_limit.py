@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import default_rng
 
 from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError, DeviceError
@@ -247,7 +248,7 @@ class _Point:
 
     def _by_preadv(self) -> tuple[str, list[Side]]:
         def transfers() -> Iterator[Transfer]:
-            rng = np.random.default_rng(self.plan.seed)
+            rng = default_rng(self.plan.seed)
             until, number = time.perf_counter() + self.plan.seconds, 0
             while time.perf_counter() < until or number == 0:
                 block = number % self._blocks if self.mode in ("read", "write") else int(rng.integers(self._blocks))

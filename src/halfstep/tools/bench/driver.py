@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
+from numpy.random import default_rng
 
 import halfstep
 from halfstep.tools.bench.content import BODIES, Content, Numbers
@@ -84,7 +84,7 @@ class Driver:
         self._client = client
         self._content = content
         self._clone, self._clones = clone, clones
-        self._rng = np.random.default_rng([plan.seed, clone] if clone else plan.seed)
+        self._rng = default_rng([plan.seed, clone] if clone else plan.seed)
         self._lanes: Sequence[Lane] = ()
         self._put_lanes: list[PutLane] = []
 
@@ -124,7 +124,7 @@ class Driver:
         share = (self._clone, self._clones) if scenario == "cold" else (0, 1)
         # What is walked through together has one order.
         seed = [plan.seed, self._clone] if self._clone and scenario != "cold" else plan.seed
-        order = endless(content, blocks, plan.batch, np.random.default_rng(seed), share)
+        order = endless(content, blocks, plan.batch, default_rng(seed), share)
         first = (FIRST_MIXED if scenario == "mixed" else FIRST_PUT) + puts
         self._put_lanes = []
         if scenario == "match":

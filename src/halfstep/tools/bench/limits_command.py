@@ -8,6 +8,7 @@ import click
 
 from halfstep.tools.bench.jobs import listed, size_of, whole
 from halfstep.tools.bench.terminal import asked, progress, terminable
+from halfstep.tools.imports import signals_wait
 from halfstep.tools.options import json_option, print_json, print_table
 
 
@@ -54,7 +55,8 @@ def device(
     What does it stand at 70/30?  halfstep bench device --directory /mnt/nvme --rw mixed --bs 128k
     A store as it lies            halfstep bench device /var/lib/halfstep/store.hs
     """
-    from halfstep.tools.bench.device_limit import COLUMNS, DevicePlan, measure_device, remarks
+    with signals_wait():
+        from halfstep.tools.bench.device_limit import COLUMNS, DevicePlan, measure_device, remarks
 
     plan = DevicePlan(
         path=path,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import default_rng
 
 import halfstep
 from halfstep.client.url import Endpoint
@@ -173,7 +174,7 @@ class _Bench:
         self._drives = drives
         self._tell = tell
         self._device = BlockDevice.of(place.store) if place.store else None
-        self._rng = np.random.default_rng(plan.seed)
+        self._rng = default_rng(plan.seed)
         self._raw_bytes = _RAW_BYTES_FIRST
         self._depth = 1
         self._puts = 0
@@ -297,7 +298,7 @@ class _Bench:
         outcome = Outcome()
         if scenario != "put":
             count = min(blocks, _VERIFY_BLOCKS_MAX)
-            chosen = np.sort(np.random.default_rng(self._plan.seed).choice(blocks, count, replace=False))
+            chosen = np.sort(default_rng(self._plan.seed).choice(blocks, count, replace=False))
             outcome.add(verify(self._client, self._content, chosen.astype(np.uint64), self._layout(scenario)))
         for numbers in self._drives.stored():
             outcome.add(verify(self._client, self._content, numbers))

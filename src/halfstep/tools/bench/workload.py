@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.random import Generator
 
 from halfstep import Client, Layout, Queue, Ticket
 from halfstep.errors import Unavailable
@@ -101,7 +102,7 @@ class Lane(Protocol):
 class GetLane:
     """Reads the batches that `batches` names, into a target of its own."""
 
-    def __init__(self, content: Content, batches: Iterator[Numbers], batch: int, rng: np.random.Generator) -> None:
+    def __init__(self, content: Content, batches: Iterator[Numbers], batch: int, rng: Generator) -> None:
         self._content = content
         self._batches = batches
         self._rng = rng
@@ -244,7 +245,7 @@ class MatchLane:
 class MixedLane:
     """A get with the chance of `read_share`, else a put."""
 
-    def __init__(self, read: Lane, write: Lane, read_share: float, rng: np.random.Generator) -> None:
+    def __init__(self, read: Lane, write: Lane, read_share: float, rng: Generator) -> None:
         self._lanes = (read, write)
         self._read_share = read_share
         self._rng = rng
@@ -264,9 +265,7 @@ class MixedLane:
         return self._current.check(result)
 
 
-def endless(
-    content: Content, count: int, batch: int, rng: np.random.Generator, share: tuple[int, int] = (0, 1)
-) -> Iterator[Numbers]:
+def endless(content: Content, count: int, batch: int, rng: Generator, share: tuple[int, int] = (0, 1)) -> Iterator[Numbers]:
     """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over.
 
     Over and over in the same order: with a set larger than a memory that forgets the oldest, every block is gone when it is

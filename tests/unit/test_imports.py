@@ -1,0 +1,58 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from halfstep.tools import cli
+from halfstep.tools.imports import signals_wait
+
+# What Cython makes of a module's start: an exception there is nobody's.
+_DROPS_EXCEPTIONS = """
+import os, signal
+import click
+
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):
+        pass
+except KeyboardInterrupt:
+    pass
+
+@click.command()
+def command():
+    click.echo("it ran")
+"""
+
+
+def test_ctrl_c_while_a_command_is_imported_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "drops_exceptions.py").write_text(_DROPS_EXCEPTIONS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(cli.COMMANDS, "dropping", ("drops_exceptions", "command"))
+    done = CliRunner().invoke(cli.main, ["dropping"])
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "halfstep: interrupted\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_counts_at_the_end_of_an_import_and_none_is_held_back_afterwards(number: signal.Signals) -> None:
+    heard: list[int] = []
+    before = signal.signal(number, lambda number, _frame: heard.append(number))
+    try:
+        with signals_wait():
+            os.kill(os.getpid(), number)
+            assert heard == []
+        assert heard == [number]
+        os.kill(os.getpid(), number)
+        assert heard == [number, number]
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("module", ["measure", "device_limit"])
+def test_nothing_that_drops_exceptions_is_imported_later(module: str) -> None:
+    # numpy imports it at its first use otherwise, long after a daemon was started.
+    found = f"import sys, halfstep.tools.bench.{module}; print('numpy.random' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "True\n"
