@@ -62,6 +62,7 @@ void Model::set_scope(Key& key, uint32_t scope, const store::IndexKey& index_key
   key.dead_below = 0;
   key.view = Key::View::None;
   key.must = key.seen = key.clean_must = false;
+  key.stale_below = 0;
   key.filling = 0;
   key.holds.clear();
 }
@@ -168,6 +169,7 @@ Expectation Model::expect(const Key& key, bool found) const noexcept {
     expected.low = key.dead_below;
     expected.high = key.puts.size();
   }
+  expected.oldest = oldest_put(key);
   return expected;
 }
 
@@ -205,7 +207,7 @@ void Model::read_answered(Key& key, const Expectation& expected, const store::Re
 
 void Model::read_missed(Key& key, const Expectation& expected, Status status) {
   if (expected.life != key.life || !expected.found) return;
-  const bool excused = placements_.excuses(key.index_key);
+  const bool excused = expected.oldest < key.stale_below || placements_.excuses(key.index_key);
   // An uncertain block that is being written again is found, and not read (store.cc, begin_write).
   if (!excused && !expected.filling) {
     return fail(Rule::FoundButMissed,
@@ -216,9 +218,13 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
   key.must = false;
 }
 
+size_t Model::oldest_put(const Key& key) noexcept {
+  return key.view == Key::View::Known ? key.current : std::max(key.dead_below, key.must ? key.must_from : 0);
+}
+
 bool Model::may_have_expired(const Key& key) const noexcept {
-  const size_t from = key.view == Key::View::Known ? key.current : std::max(key.dead_below, key.must ? key.must_from : 0);
-  return std::any_of(key.puts.begin() + static_cast<ptrdiff_t>(std::min(from, key.puts.size())), key.puts.end(),
+  const size_t from = std::min(oldest_put(key), key.puts.size());
+  return std::any_of(key.puts.begin() + static_cast<ptrdiff_t>(from), key.puts.end(),
                      [&](const Put& put) { return put.expiry_low_s != 0 && put.expiry_low_s <= time_.high_s() + 1; });
 }
 
@@ -256,7 +262,7 @@ void Model::looked(Key& key, const store::Found& found, const Evidence& evidence
 
 // It was there, or had to be, and is not.
 void Model::gone(Key& key, const Evidence& evidence) {
-  if (may_have_expired(key) || placements_.excuses(key.index_key)) return;
+  if (oldest_put(key) < key.stale_below || may_have_expired(key) || placements_.excuses(key.index_key)) return;
   const store::Counters& counters = evidence.counters;
   const bool persisted = key.must && !key.clean_must;
   const bool failed = !persisted && (evidence.flush_errors > 0 || counters.writes_failed > 0);
@@ -308,6 +314,7 @@ void Model::log_was_lost(uint32_t shard) noexcept {
     if (shard_of(key.index_key, shards_) != shard) continue;
     key.must = key.clean_must = false;
     key.dead_below = 0;
+    key.stale_below = key.puts.size();
     key.view = key.puts.empty() ? Key::View::None : Key::View::Unsure;
     for (Put& put : key.puts) {
       if (put.expiry_changes == 0) continue;

@@ -67,6 +67,7 @@ struct Key {
   bool must = false;   // there has to be an answer: this put, or a later one
   size_t must_from = 0;
   bool clean_must = false;             // `must` stems from a clean stop alone
+  size_t stale_below = 0;              // puts before it were there when the shard's log was lost (log_was_lost)
   uint32_t filling = 0;                // writes begun and not committed
   uint64_t changes = 0;                // commits and removes
   std::map<uint64_t, uint64_t> holds;  // owner -> until, by the monotonic clock
@@ -89,6 +90,7 @@ struct Expectation {
   bool filling = false;
   size_t low = 0;  // puts [low, high)
   size_t high = 0;
+  size_t oldest = 0;  // of them, if nothing that was persisted is lost
   uint64_t life = 0;
   uint64_t changes = 0;
   uint64_t wall_s = 0;
@@ -140,7 +142,8 @@ class Model {
   void missing_at_death(Key& key) noexcept;
   void process_died();
   void process_stopped_cleanly();
-  // Media faults hit both copies of this shard's record log: it may start empty, or without its last deletes.
+  // Media faults hit both copies of this shard's record log: it may start empty, or without its last deletes, or believe what
+  // an earlier generation of a segment says that has been written over: what is found so is a miss when it is read.
   void log_was_lost(uint32_t shard) noexcept;
 
   // Whether every block that there can be has been found or not: nothing expires and no name is gone.
@@ -149,6 +152,8 @@ class Model {
  private:
   uint64_t low_end_s(uint64_t for_s) const noexcept;
   bool may_have_expired(const Key& key) const noexcept;
+  // The oldest put that may be what is there.
+  static size_t oldest_put(const Key& key) noexcept;
   bool held(const Key& key) const noexcept;
   void gone(Key& key, const Evidence& evidence);
   std::string text_of(const Key& key) const;

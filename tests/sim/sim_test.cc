@@ -1,5 +1,5 @@
 // What the simulator promises of itself: the same seed gives the same run, a shrunk history still fails and is short, a crash
-// leaves no request without its one answer, and what excuses a lost block was hit.
+// leaves no request without its one answer, what excuses a lost block was hit, and excuses no other.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,9 +7,12 @@
 #include <set>
 
 #include "sim/crash_engine.h"
+#include "sim/model.h"
 #include "sim/placements.h"
 #include "sim/run.h"
+#include "sim/sharded_store.h"
 #include "sim/shrink.h"
+#include "sim/world.h"
 #include "store/page.h"
 
 namespace halfstep::sim {
@@ -233,6 +236,48 @@ TEST_F(PlacementsOfShards, RecordsOfEveryShardAreTargetsWhateverTheOthersEpoch) 
   // What was written before is nothing any more, of that shard.
   placements->wrote(places.log(0, 0, 1), log_page(0, 4).bytes());
   EXPECT_EQ(seen(), (std::set<uint64_t>{places.log(0, 0, 1), places.log(0, 1, 0), places.log(1, 1, 0)}));
+}
+
+// One key, put and persisted, in a store of two shards that has been killed since.
+class ModelTest : public PlacementsOfShards {
+ protected:
+  ModelTest() {
+    history.profile.shards = 2;
+    history.profile.keys = 1;
+    model = std::make_unique<Model>(history, *placements, clock);
+    model->set_scope(key(), 1, {1, 2});
+    put();
+  }
+  Key& key() { return model->keys()[0]; }
+  void put() {
+    model->persisted(key(), model->committed(key(), make_version(key().group, false, 1, 64 * KiB), 0, false));
+    model->process_died();
+  }
+  // Found, and not to be read.
+  bool may_miss() {
+    model->read_missed(key(), model->expect(key(), true), Code::Corrupt);
+    return !model->violation().has_value();
+  }
+
+  History history;
+  SimClock clock;
+  std::unique_ptr<Model> model;
+};
+
+TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceTheLogOfItsShardWasLost) {
+  model->log_was_lost(1 - shard_of(key().index_key, 2));
+  EXPECT_FALSE(may_miss());
+  model = std::make_unique<Model>(history, *placements, clock);
+  model->set_scope(key(), 1, {1, 2});
+  put();
+  model->log_was_lost(shard_of(key().index_key, 2));
+  EXPECT_TRUE(may_miss());
+}
+
+TEST_F(ModelTest, ALogThatWasLostExcusesNothingThatWasPersistedSince) {
+  model->log_was_lost(shard_of(key().index_key, 2));
+  put();
+  EXPECT_FALSE(may_miss());
 }
 
 }  // namespace
