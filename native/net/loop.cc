@@ -1,6 +1,7 @@
 #include "net/loop.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -82,20 +83,32 @@ void Loop::remove(int descriptor, Watch* watch) {
   (void)::epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, &unused);
 }
 
-void Loop::wait(epoll_event* events, int events_max, uint64_t wait_us, int* ready) noexcept {
+// How many are ready; -1 with EINTR among others.
+int Loop::wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept {
 #ifdef SYS_epoll_pwait2
   if (fine_waits_) {
     const timespec limit{.tv_sec = static_cast<time_t>(wait_us / kUsPerSecond),
                          .tv_nsec = static_cast<long>(wait_us % kUsPerSecond * 1000)};
     const long count = ::syscall(SYS_epoll_pwait2, epoll_, events, events_max, &limit, nullptr, size_t{0});
-    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) {
-      *ready = static_cast<int>(count);
-      return;
-    }
+    if (count >= 0 || (errno != ENOSYS && errno != EPERM)) return static_cast<int>(count);
     fine_waits_ = false;  // an older kernel, or a profile that does not know the call
   }
 #endif
-  *ready = ::epoll_wait(epoll_, events, events_max, static_cast<int>((wait_us + 999) / 1000));
+  return ::epoll_wait(epoll_, events, events_max, static_cast<int>((wait_us + 999) / 1000));
+}
+
+// As wait(), awake. What we wait for may need this very core: it may have it.
+int Loop::look(epoll_event* events, int events_max, uint64_t look_us) noexcept {
+  static const bool alone = ::sysconf(_SC_NPROCESSORS_ONLN) == 1;
+  if (alone || !busy_poll_.begin()) return 0;
+  const SystemClock clock;  // the loop's own may stand still
+  int ready = 0;
+  for (const uint64_t until = clock.now_us() + look_us; ready == 0 && clock.now_us() < until;) {
+    ready = wait(events, events_max, 0);
+    if (ready == 0) ::sched_yield();
+  }
+  busy_poll_.looked(ready != 0);
+  return ready;
 }
 
 void Loop::dispatch(const epoll_event& event) {
@@ -122,8 +135,8 @@ void Loop::turn(uint64_t wait_us_max) {
     wait_us = due <= now ? 0 : std::min(wait_us, due - now);
   }
   epoll_event events[kEventsPerTurn];
-  int ready = 0;
-  wait(events, kEventsPerTurn, wait_us, &ready);  // EINTR is a turn without events
+  int ready = wait_us == 0 ? 0 : look(events, kEventsPerTurn, std::min(wait_us, BusyPoll::kLookUs));
+  if (ready == 0) ready = wait(events, kEventsPerTurn, wait_us);  // EINTR is a turn without events
   for (int i = 0; i < ready; ++i) dispatch(events[i]);
   fire_due();
   turning_ = false;

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "net/busy_poll.h"
 
 namespace halfstep::net {
 
@@ -87,7 +88,8 @@ class Loop {
 
   Entry* entry_of(int descriptor) noexcept;
   void dispatch(const epoll_event& event);
-  void wait(epoll_event* events, int events_max, uint64_t wait_us, int* ready) noexcept;
+  int wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept;
+  int look(epoll_event* events, int events_max, uint64_t look_us) noexcept;
   static bool sooner(const Timer* a, const Timer* b) noexcept;
   void place(Timer* timer, size_t at) noexcept;
   void sift_up(size_t at) noexcept;
@@ -98,6 +100,7 @@ class Loop {
   int wake_ = -1;
   bool fine_waits_ = true;  // epoll_pwait2 (Linux 5.11), else milliseconds
   bool turning_ = false;
+  BusyPoll busy_poll_;
   uint32_t serial_ = 0;
   uint64_t armed_count_ = 0;
   uint64_t fired_at_us_ = 0;
