@@ -34,6 +34,9 @@ class Answer(enum.IntEnum):
     UNAVAILABLE = 7
 
 
+# For comparisons with arrays: numpy looks through a member of an enum first, for longer than it compares.
+_OK, _MISS = Answer.OK.value, Answer.MISS.value
+
 # Reasons that this side tells apart or gives; the others are only ever shown by name.
 REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED = 1, 2, 20, 84
 
@@ -75,7 +78,7 @@ class Result:
     @property
     def ok(self) -> npt.NDArray[np.bool_]:
         """Which are `ok`, in the shape of `answers`."""
-        ok: npt.NDArray[np.bool_] = self.answers == Answer.OK
+        ok: npt.NDArray[np.bool_] = self.answers == _OK
         return ok
 
     @property
@@ -107,7 +110,7 @@ class Result:
     def reason(self, item: int) -> str:
         """Why item `item` is what it is, for people: of its first part that is not ok, after `parts=`."""
         row = np.atleast_1d(self._answers[item])
-        failed = np.flatnonzero(row["answer"] != Answer.OK)
+        failed = np.flatnonzero(row["answer"] != _OK)
         one: Any = row[failed[0] if len(failed) else 0]
         return describe(int(one["answer"]), int(one["reason"]))
 
@@ -198,7 +201,7 @@ class MatchResult:
     @property
     def present(self) -> npt.NDArray[np.bool_]:
         """Per key: all components are there."""
-        return _all_of_each((self._answers["answer"] == Answer.OK).reshape(-1, self._components))
+        return _all_of_each((self._answers["answer"] == _OK).reshape(-1, self._components))
 
     @property
     def prefix(self) -> int:
@@ -221,7 +224,7 @@ class MatchResult:
 
     def _unanswered(self) -> npt.NDArray[np.bool_]:
         answers = self._answers["answer"]
-        unanswered: npt.NDArray[np.bool_] = (answers != Answer.OK) & (answers != Answer.MISS)
+        unanswered: npt.NDArray[np.bool_] = (answers != _OK) & (answers != _MISS)
         return unanswered
 
     def __repr__(self) -> str:
