@@ -5,7 +5,9 @@ The least is build/release/bench/halfstep_pair_bench (`make build` makes it): tw
 by number from memory, no names, no index, no flash; whoever receives checks the same CRC32C as Halfstep does. It runs right
 before and right after each timed run, on the same cores, with the same congestion control; without checks, too, for the record.
 So does our client core without an interpreter (halfstep_client_bench), against the same daemon: its ratio is what the goal is
-about at 4 KiB, and Python's call time less its own is what the Python client costs. Exit status 1 when a goal is missed.
+about at 4 KiB, and Python's call time less its own is what the Python client costs. What is put goes to the drive as well: the
+limit of puts is the lower of the pair and of what fio writes to a file in the same place (plain pwritev where there is no fio),
+as many blocks at a time. Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from typing import Any
 from script import header, positive, run, run_seconds, said_by, with_programs
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.tools.bench.device_limit import DevicePlan, measure_device
 from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
 
 BATCH = 16
 PYTHON_US_MAX = 15
+WRITTEN_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Yardsticks:
     _seed: int = 1 << 32  # the native client's blocks are not those of any run
 
     def __call__(self, stream: Stream) -> Limit:
-        """The pair with checks is the limit."""
+        """The pair with checks is the limit, or the drive, if it is slower and has to follow."""
         same = {
             "rw": stream.scenario,
             "bs": stream.block_bytes,
@@ -82,9 +86,11 @@ class Yardsticks:
             pair |= {"server-core": stream.daemon_core, "client-core": stream.client_core}
             native |= {"core": stream.client_core}
         self._seed += stream.scenario == "put"  # what was never there
+        drive = _written(stream) if stream.scenario == "put" else None
         self._run("unchecked", "halfstep_pair_bench", {**pair, "check": 0})
         self._run("native", "halfstep_client_bench", native)
-        return Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
+        checked = Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
+        return checked if drive is None or checked.bytes_per_s <= drive.bytes_per_s else drive
 
     def _run(self, what: str, program: str, options: Mapping[str, object]) -> float:
         said = said_by(self.programs / program, options)
@@ -105,6 +111,25 @@ class Yardsticks:
         """The native client's to the checked pair's: they ran one right after the other."""
         both = zip(self.said["native"], self.said["checked"], strict=True)
         return statistics.median(float(native["bytes_per_s"]) / float(pair["bytes_per_s"]) for native, pair in both)
+
+
+def _written(stream: Stream) -> Limit:
+    """What the drive takes, with O_DIRECT, at the depth of the puts."""
+    plan = DevicePlan(
+        path=None,
+        directory=None,
+        tool="auto",
+        modes=("write",),
+        block_bytes=(stream.block_bytes,),
+        iodepth=(stream.batch * stream.iodepth,),
+        read_percent=0,
+        size_bytes=WRITTEN_BYTES,
+        seconds=stream.seconds,
+        repeat=1,
+        seed=1,
+    )
+    _, (result,) = measure_device(plan, lambda _text, _steps=1: None, "")
+    return Limit(result.bytes_per_s, f"writes to the drive ({result.by})")
 
 
 @dataclass(frozen=True)
@@ -155,6 +180,8 @@ class Verdict:
     def line(self) -> str:
         """For people."""
         told, of = self.as_json(), self.yardsticks
+        limit = self.result.run.limit
+        assert limit is not None, "the daemon is on this machine"
         cpu = told["cpu_s_per_gib"]
         server, client = (of.median("checked", "cpu_s_per_gib", side) for side in ("server", "client"))
         native = of.median("native", "cpu_s_per_gib", "client")
@@ -163,8 +190,8 @@ class Verdict:
             goal = f"Python adds at most {PYTHON_US_MAX} us"
         return (
             f"{self.case.scenario} {format_bytes(self.case.bs):>7} x {BATCH}, {self.case.connections} connection(s): "
-            f"{told['gigabytes_per_s']:.2f} GB/s, of the checked pair {self.python_ratio:.2f}, "
-            f"native {told['native_ratio']:.2f}; goal {goal}: {'reached' if self.reached else 'MISSED'}\n"
+            f"{told['gigabytes_per_s']:.2f} GB/s, of {limit.by} {self.python_ratio:.2f}, "
+            f"native of the checked pair {told['native_ratio']:.2f}; goal {goal}: {'reached' if self.reached else 'MISSED'}\n"
             f"    of the unchecked pair {told['ratio_to_unchecked']:.2f}; Python adds {self.python_us:.0f} us to a call of "
             f"{self.native_us:.0f}; "
             f"CPU s/GiB: daemon {cpu['daemon']:.2f} ({cpu['daemon'] / server:.2f} of the pair's server), "
