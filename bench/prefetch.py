@@ -38,6 +38,7 @@ STAGED_MIN = 0.95
 NOTICE_S = 0.030
 ARENA = "512MiB"
 KEYS_MAX = 512  # of a put
+BLOCK_BYTES_MIN = 4  # of the number in it
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,10 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=None, help="where the store lies: on the drive in question")
     parser.add_argument("--json", action="store_true", dest="as_json")
     arguments = parser.parse_args()
+    if arguments.block_bytes < BLOCK_BYTES_MIN:
+        raise SystemExit(
+            f"--block-bytes {arguments.block_bytes}: must be at least {BLOCK_BYTES_MIN}, the number of the block in it"
+        )
     head = header(block_bytes=arguments.block_bytes, notice_s=NOTICE_S, arena=ARENA)
     with tempfile.TemporaryDirectory(prefix="halfstep-bench-") as own:
         trace = load(arguments.trace or write_chat_trace(Path(own) / "chats.jsonl"))

@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -68,7 +69,13 @@ def main() -> int:
             document["real"] = run(arguments.program, "serve", store, blocks)
     if document["build"] != "release":
         raise SystemExit(f"{arguments.program}: a {document['build']} build; its times mean nothing")
-    document["header"] = {"kernel": platform.release(), "cpu": cpu_name(), "cores": os.cpu_count(), "load_average": load}
+    document["header"] = {
+        "command": shlex.join(sys.argv),
+        "kernel": platform.release(),
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "load_average": load,
+    }
     if arguments.as_json:
         print(json.dumps(document, indent=2))
     else:

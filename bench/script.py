@@ -13,9 +13,12 @@ from typing import Any, NoReturn
 
 import halfstep
 from halfstep.errors import HalfstepError
-from halfstep.tools.bench.machine import machine_facts
-from halfstep.tools.bench.measure import refuse_unless_release
-from halfstep.tools.bench.terminal import terminable
+from halfstep.tools.imports import signals_wait
+
+with signals_wait():
+    from halfstep.tools.bench.machine import machine_facts
+    from halfstep.tools.bench.measure import refuse_unless_release
+    from halfstep.tools.bench.terminal import terminable
 
 PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
 

@@ -1,12 +1,13 @@
 // pair_bench.cc — the least that a block server and its client can be: what a daemon is measured against.
 // Usage: halfstep_pair_bench [--rw get|put] [--bs N] [--batch N] [--iodepth N] [--connections N] [--size N] [--check 0|1]
-//                            [--runtime MS] [--congestion NAME] [--server-core N] [--client-core N] [--seed N]
+//                            [--runtime MS] [--congestion NAME] [--server-core N] [--client-core N] [--seed N] [--look US]
 // One JSON document on stdout; bench/minimal.py reads it.
 //
 // Two processes over TCP on loopback, one thread each, on epoll. A request names a batch of blocks by number; a get is answered
 // with their bytes from one table in memory, a put brings them and is answered with a word. Nothing else: no names, no index,
 // no flash, no deadlines, no credit, no errors but the end of the process. With --check 1 whoever receives runs CRC32C over
 // every byte, as Halfstep does, piece by piece while it is in the cache, and compares each block with what it has to be.
+// Who waits looks first, as Halfstep's loops do and as long as they (--look 0: sleeps at once).
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,11 +24,13 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/crc.h"
 #include "base/prng.h"
+#include "net/busy_poll.h"
 #include "program.h"
 
 namespace halfstep {
@@ -50,6 +53,7 @@ struct Options {
   uint64_t check = 1;
   uint64_t runtime = 1000;
   uint64_t seed = 1;
+  uint64_t look = net::BusyPoll::kLookUs;
   uint64_t server_core = bench::kAnyCore;
   uint64_t client_core = bench::kAnyCore;
   std::string congestion;
@@ -67,6 +71,7 @@ Options options_of(int count, char** arguments) {
       {"--check", &options.check},
       {"--runtime", &options.runtime},
       {"--seed", &options.seed},
+      {"--look", &options.look},
       {"--server-core", &options.server_core},
       {"--client-core", &options.client_core},
   };
@@ -190,6 +195,28 @@ void watch(int poll, int operation, int descriptor, uint32_t events, size_t tag)
   if (::epoll_ctl(poll, operation, descriptor, &event) != 0) fail_errno("epoll");
 }
 
+// Waits for events.
+class Waiter {
+ public:
+  Waiter(int poll, uint64_t look_us) : poll_(poll), look_(look_us) {}
+  int wait(std::span<epoll_event> events) {
+    int count = 0;
+    if (look_.count() > 0 && busy_poll_.begin()) {
+      for (const auto until = Clock::now() + look_; count == 0 && Clock::now() < until;) {
+        count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 0);
+        if (count == 0) ::sched_yield();
+      }
+      busy_poll_.looked(count != 0);
+    }
+    return count != 0 ? count : ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), -1);
+  }
+
+ private:
+  int poll_;
+  std::chrono::microseconds look_;
+  net::BusyPoll busy_poll_;
+};
+
 // ---- The server
 // --------------------------------------------------------------------------------------------------------------
 
@@ -206,9 +233,10 @@ class Server {
   }
   void run() {
     size_t open = connections_.size();
+    Waiter waiter(poll_, options_.look);
     while (open > 0) {
       epoll_event events[64];
-      const int count = ::epoll_wait(poll_, events, 64, -1);
+      const int count = waiter.wait(events);
       for (int i = 0; i < count; ++i) {
         Connection& connection = connections_[events[i].data.u64];
         if (!serve(connection, events[i].data.u64)) {
@@ -335,9 +363,10 @@ class Client {
     for (size_t i = 0; i < lanes_.size(); ++i) ask(lanes_[i], i % connections_.size());
     Clock::time_point first{};
     Clock::time_point last{};
+    Waiter waiter(poll_, options_.look);
     while (asked_ > 0) {
       epoll_event events[64];
-      const int count = ::epoll_wait(poll_, events, 64, -1);
+      const int count = waiter.wait(events);
       for (int i = 0; i < count; ++i) {
         const size_t number = events[i].data.u64;
         Connection& connection = connections_[number];

@@ -191,12 +191,14 @@ def test_a_benchmark_that_is_killed_takes_its_processes_along(tmp_path: Path) ->
     process = subprocess.Popen(
         [sys.executable, "-m", "halfstep.tools.cli", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
-        wait_until(lambda: bool(processes_of(tmp_path)), "it starts a daemon")
+        wait_until(lambda: len(children.read_text().split()) >= 3, "it starts a daemon and two clones")
+        started = children.read_text().split()
     finally:
         process.kill()
         process.wait(END_S)
-    wait_until(lambda: not processes_of(tmp_path), "the daemon hears of it")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), "they hear of it")
 
 
 @pytest.mark.integration

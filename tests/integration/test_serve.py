@@ -313,7 +313,7 @@ def test_an_address_given_twice_is_said_to_be_its_own(serve: Callable[..., Serve
     assert list(socket_directory.iterdir()) == []
 
 
-@pytest.mark.parametrize("metrics", ["nowhere", "192.0.2.1:9350"])
+@pytest.mark.parametrize("metrics", ["nowhere", "192.0.2.1:9350", "a..b:9350"])
 def test_a_metrics_address_that_cannot_be_is_found_before_a_store_is_made(
     serve: Callable[..., Serve], tmp_path: Path, metrics: str
 ) -> None:

@@ -36,6 +36,46 @@ def test_ctrl_c_while_a_command_is_imported_ends_it(tmp_path: Path, monkeypatch:
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "halfstep: interrupted\n")
 
 
+# numpy.random drops a Ctrl-C when it is imported; what is asked for would be refused right afterwards.
+_NUMPY_DROPS_IT = """
+import os, signal, sys
+from halfstep.tools.cli import main
+
+class Dropping:
+    def find_spec(self, name, path, target=None):
+        if name == "numpy.random":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(1000):
+                    pass
+            except KeyboardInterrupt:
+                pass
+
+assert "numpy.random" not in sys.modules
+sys.meta_path.insert(0, Dropping())
+main(sys.argv[1:], prog_name="halfstep")
+"""
+
+
+@pytest.mark.parametrize("words", [["--rw", "nothing"], ["device", "--bs", "1"], ["wire", "--bs", "x"]])
+def test_ctrl_c_while_a_benchmark_is_imported_ends_it(words: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", _NUMPY_DROPS_IT, "bench", *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "halfstep: interrupted\n")
+
+
+def test_a_signal_that_is_ignored_hides_no_other() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN), signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with signals_wait():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_counts_at_the_end_of_an_import_and_none_is_held_back_afterwards(number: signal.Signals) -> None:
     heard: list[int] = []

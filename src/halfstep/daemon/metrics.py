@@ -60,6 +60,10 @@ def parse_address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise ConfigError(f"metrics={text!r}: write host:port, for example 127.0.0.1:9350")
+    try:
+        host.encode("idna")  # as whoever looks it up will
+    except UnicodeError:
+        raise ConfigError(f"metrics={text!r}: {host} is no host's name; write host:port, for example 127.0.0.1:9350") from None
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 -- an empty host asks for it
 
 

@@ -47,10 +47,11 @@ class DaemonProcess:
 
     def start(self) -> None:
         """Starts it and waits until it serves. Errors: Unavailable with the end of its log."""
-        command = [sys.executable, "-m", "halfstep.tools.cli", "serve", "--json", "--unix", self._unix]
+        # -P: nothing that lies where somebody works is imported.
+        command = [sys.executable, "-P", "-m", "halfstep.tools.cli", "serve", "--json", "--unix", self._unix]
         command += ["--store", str(self.store), "--listen", self._listen, *self._arguments]
         if self._own_session:
-            command = [sys.executable, "-c", _TOGETHER, str(os.getpid()), *command]
+            command = [sys.executable, "-P", "-c", _TOGETHER, str(os.getpid()), *command]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=self._own_session

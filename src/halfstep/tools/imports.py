@@ -28,5 +28,5 @@ def signals_wait() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        for once in dict.fromkeys(came):
+            signal.raise_signal(once)

@@ -112,7 +112,8 @@ def wire(
     What can a hot get reach?   halfstep bench wire --bs 64k,256k,1m --connections 1,4
     What does a question cost?  halfstep bench wire --ping 64,4k
     """
-    from halfstep.tools.bench import wire_limit
+    with signals_wait():
+        from halfstep.tools.bench import wire_limit
 
     plan = wire_limit.WirePlan(
         over=tuple(listed(over)),

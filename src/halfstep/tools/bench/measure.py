@@ -314,7 +314,8 @@ def _between(before: Limit | None, after: Limit | None) -> Limit | None:
     """What the limit was during a run, as far as its neighbours tell."""
     if before is None or after is None:
         return None
-    return Limit((before.bytes_per_s + after.bytes_per_s) / 2, after.by)
+    by = after.by if before.by == after.by else f"{before.by}, then {after.by}"
+    return Limit((before.bytes_per_s + after.bytes_per_s) / 2, by)
 
 
 def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:

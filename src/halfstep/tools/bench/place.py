@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import click
+
 import halfstep
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
@@ -125,7 +127,7 @@ def own_namespace(url: str) -> Iterator[str]:
             raise
         except BaseException:
             if left := _left_behind(operator, name):
-                raise Unavailable(left) from None
+                click.echo(f"halfstep: {left}", err=True)
             raise
         operator.delete_namespace(name)
 
