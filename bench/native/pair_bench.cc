@@ -38,6 +38,7 @@ namespace {
 
 using bench::fail;
 using bench::fail_errno;
+using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr uint64_t kWarmUpMs = 100;
@@ -202,11 +203,15 @@ class Waiter {
   int wait(std::span<epoll_event> events) {
     int count = 0;
     if (look_.count() > 0 && busy_poll_.begin()) {
-      for (const auto until = Clock::now() + look_; count == 0 && Clock::now() < until;) {
+      const auto began = Clock::now();
+      bool crowded = false;
+      for (auto now = began; count == 0 && !crowded && now < began + look_;) {
         count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 0);
         if (count == 0) ::sched_yield();
+        const auto before = std::exchange(now, Clock::now());
+        crowded = count == 0 && now > before + std::chrono::microseconds(net::BusyPoll::kGivenUsMax);
       }
-      busy_poll_.looked(count != 0);
+      crowded ? busy_poll_.crowded() : busy_poll_.looked(count != 0);
     }
     return count != 0 ? count : ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), -1);
   }
@@ -335,8 +340,6 @@ class Server {
 
 // ---- The client
 // --------------------------------------------------------------------------------------------------------------
-
-using Clock = std::chrono::steady_clock;
 
 class Client {
  public:

@@ -271,11 +271,6 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
   return reason;
 }
 
-bool is_block_device(const std::string& path) noexcept {
-  struct stat about {};
-  return stat(path.c_str(), &about) == 0 && S_ISBLK(about.st_mode);
-}
-
 }  // namespace
 
 uint64_t free_bytes(const std::string& path) noexcept {
@@ -347,12 +342,15 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
   std::unique_ptr<Backing> backing(new Backing);
   backing->facts_.path = path;
-  // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
-  const int claim = is_block_device(path) ? O_EXCL : 0;
+  const auto no_store = [&] {
+    return Fault{Code::Unsupported, path + ": neither a regular file nor a block device; give the path of a store"};
+  };
   // Looked at before it is opened: opening a pipe waits for its other end, and opening a device may do something.
-  if (struct stat kind{}; stat(path.c_str(), &kind) == 0 && !S_ISREG(kind.st_mode) && claim == 0) {
-    return {Code::Unsupported, path + ": neither a regular file nor a block device; give the path of a store"};
-  }
+  struct stat kind {};
+  const bool there = stat(path.c_str(), &kind) == 0;
+  // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
+  const int claim = there && S_ISBLK(kind.st_mode) ? O_EXCL : 0;
+  if (there && claim == 0 && !S_ISREG(kind.st_mode)) return no_store();
   backing->descriptor_ = ::open(path.c_str(), (options.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | claim);
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {
@@ -369,9 +367,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   struct stat about {};
   if (fstat(descriptor, &about) != 0) return failed("opening " + path, errno);
   const bool device = claim != 0 && S_ISBLK(about.st_mode);
-  if (!device && !S_ISREG(about.st_mode)) {
-    return {Code::Unsupported, path + ": neither a regular file nor a block device; give the path of a store"};
-  }
+  if (!device && !S_ISREG(about.st_mode)) return no_store();
   if (const int error = lock_whole_file(descriptor, options.read_only); error == EAGAIN) {
     const std::string holder = lock_holder(descriptor);
     const std::string unseen =

@@ -253,6 +253,7 @@ bool MemoryEngine::told_late(Active& active) {
   execute(active);
   active.executed = true;
   --active.polls_left;
+  ++fault_counters_.told_late;
   return true;
 }
 

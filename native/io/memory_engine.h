@@ -8,10 +8,14 @@
 //   submission and completion.
 // - Delay (delay_polls_max): a request stays in the queue for up to so many polls.
 // - Stall (stall_chance): a request stays for kStallPolls more, while all others pass it.
-// - Write-back cache: a completed write is seen by every later read, but is on media only after a flush that was handed over
-//   after its completion. A flush covers no more than that.
+// - Late telling (completion_polls_max): a request is carried out, and that is told up to so many polls later.
+// - Lost completion (lost_completion_chance): a request is carried out, and answered -ETIMEDOUT after kLostPolls, as by a
+// driver
+//   that resets. It keeps its place in the queue until then; what it did stays done, over a crash as well.
+// - Write-back cache: a write that was carried out is seen by every later read, but is on media only after a flush that was
+//   handed over after that. A flush covers no more.
 // - Power cut: what is only in the cache is lost; each write survives with cut_survival_chance all the same, older ones no
-//   sooner than newer ones. Writes in the queue count as cached or as never arrived, by coin.
+//   sooner than newer ones. Writes in the queue count as cached or as never arrived, by coin, unless they were carried out.
 // - Torn write (torn_writes): a write that survives a power cut, or that was in the queue at a crash, does so page by page,
 //   each by its own coin. A page (4 KiB) is never torn in itself.
 // - Killed process: the cache stays; of the writes in the queue each is done or not, by coin (page by page if torn_writes).
@@ -73,6 +77,7 @@ struct MemoryFaults {
 struct MemoryFaultCounters {
   uint64_t reordered = 0;  // requests completed before one that was handed over earlier, in the same poll
   uint64_t delayed = 0;
+  uint64_t told_late = 0;
   uint64_t stalled = 0;
   uint64_t read_errors = 0;
   uint64_t write_errors = 0;

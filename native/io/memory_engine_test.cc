@@ -147,6 +147,48 @@ TEST(MemoryEngine, AStalledRequestIsPassedByAllOthers) {
   EXPECT_EQ(h.engine().fault_counters().stalled, 1U);
 }
 
+TEST(MemoryEngine, WhatIsToldLateWasDoneBefore) {
+  MemoryFaults faults;
+  faults.completion_polls_max = 50;
+  Harness h(faults);
+  for (uint64_t page = 0; page < kPages; ++page) {
+    Harness::label(h.memory() + page * kPageBytes, page, 1);
+    h.start(static_cast<int>(page), Op::Write, page, 1);
+  }
+  h.engine().poll();
+  EXPECT_GT(h.engine().fault_counters().told_late, 0U);
+  EXPECT_GT(h.engine().in_flight(), 0U);
+  for (uint64_t page = 0; page < kPages; ++page) EXPECT_EQ(h.version_on_device(page), 1U);
+  for (int polls = 0; polls < 60; ++polls) h.engine().poll();
+  EXPECT_EQ(h.engine().in_flight(), 0U);
+}
+
+TEST(MemoryEngine, ALostCompletionIsAnErrorThatComesLateAndLeavesTheEffect) {
+  MemoryFaults faults;
+  faults.lost_completion_chance = 1;
+  Harness h(faults);
+  Harness::label(h.memory(), 0, 1);
+  h.start(0, Op::Write, 0, 1);
+  for (uint32_t polls = 0; polls < kLostPolls; ++polls) h.engine().poll();
+  EXPECT_EQ(h.engine().in_flight(), 1U) << "it is given up before its time";
+  EXPECT_EQ(h.version_on_device(0), 1U);
+  EXPECT_EQ(h.write(0, 1, 2), -ETIMEDOUT);
+  EXPECT_EQ(h.engine().fault_counters().lost_completions, 2U);
+  EXPECT_EQ(h.version_on_device(0), 2U);
+}
+
+TEST(MemoryEngine, ACrashNeitherUndoesNorRepeatsWhatWasDoneAndNotTold) {
+  MemoryFaults faults;
+  faults.lost_completion_chance = 1;
+  Harness h(faults);
+  Harness::label(h.memory(), 0, 1);
+  h.start(0, Op::Write, 0, 1);
+  h.engine().poll();
+  Harness::label(h.memory(), 0, 2);  // whoever copied it now would copy this
+  h.engine().crash(MemoryEngine::Crash::Killed);
+  EXPECT_EQ(h.version_on_device(0), 1U);
+}
+
 TEST(MemoryEngine, SameSeedGivesTheSameRun) {
   const auto run = [](uint64_t seed) {
     MemoryFaults faults;

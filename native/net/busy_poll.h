@@ -1,7 +1,9 @@
 // busy_poll.h — whether a thread that waits looks for a while before it sleeps.
 // To be put to sleep and woken takes a core 5 to 60 us, most on a virtual machine; an answer over shared memory or loopback is
-// often there sooner, and the end that sleeps keeps the other one waiting. Looking pays while most waits are that short, and
+// often there sooner, and the end that sleeps keeps the other one waiting. Looking pays while many waits are that short, and
 // costs up to kLookUs of a core for each that is not: so a few long waits in a row end it, and one in kRestWaits tries again.
+// Who looks gives the core to whoever wants it. If somebody does, he keeps it for longer than a wake-up takes: then sleeping
+// is better, and the next try is far off.
 // Thread: one.
 #pragma once
 
@@ -12,24 +14,41 @@ namespace halfstep::net {
 class BusyPoll {
  public:
   static constexpr uint64_t kLookUs = 50;
+  // The core was away for longer: a busy thread had it for a slice. Less is the kernel, with packets of our own for one.
+  static constexpr uint64_t kGivenUsMax = 500;
   static constexpr uint32_t kRestWaits = 64;
+  static constexpr uint32_t kRestWaitsCrowded = 4096;
 
-  // Whether to look this time; looked() follows if so.
+  // Whether to look this time; looked() or crowded() follows, unless it was cut short.
   bool begin() noexcept {
-    if (trust_ != 0) return true;
-    if (++rested_ < kRestWaits) return false;
-    rested_ = 0;
-    trust_ = 1;
+    if (trust_ == 0 && --rest_ != 0) return false;
+    if (trust_ == 0) trust_ = 1;
+    ++looks_;
     return true;
   }
   // came: what was waited for came meanwhile.
-  void looked(bool came) noexcept { trust_ = came ? (trust_ < kTrustMax ? trust_ + 1 : kTrustMax) : trust_ / 2; }
+  void looked(bool came) noexcept {
+    if (came) {
+      trust_ += trust_ < kTrustMax ? 1 : 0;
+    } else {
+      lose(2, kRestWaits);
+    }
+  }
+  // Somebody else wanted the core.
+  void crowded() noexcept { lose(4, kRestWaitsCrowded); }
+  uint64_t looks() const noexcept { return looks_; }
 
  private:
   static constexpr uint32_t kTrustMax = 8;
 
+  void lose(uint32_t divisor, uint32_t rest) noexcept {
+    trust_ /= divisor;
+    if (trust_ == 0) rest_ = rest;
+  }
+
   uint32_t trust_ = 1;
-  uint32_t rested_ = 0;
+  uint32_t rest_ = 0;  // waits until the next try; of no trust alone
+  uint64_t looks_ = 0;
 };
 
 }  // namespace halfstep::net

@@ -40,5 +40,16 @@ TEST(BusyPoll, BeginsAgainWhenWaitsHaveBecomeShort) {
   EXPECT_GE(looks(poll, 1000, 1), 1000 - BusyPoll::kRestWaits);
 }
 
+TEST(BusyPoll, StaysOffALongTimeWhereSomebodyElseWantsTheCore) {
+  BusyPoll poll;
+  looks(poll, 1000, 1);
+  for (int stall = 0; stall < 2; ++stall) {
+    ASSERT_TRUE(poll.begin());
+    poll.crowded();
+  }
+  EXPECT_EQ(looks(poll, BusyPoll::kRestWaitsCrowded - 1, 1), 0U);
+  EXPECT_EQ(looks(poll, 10, 1), 10U);
+}
+
 }  // namespace
 }  // namespace halfstep::net

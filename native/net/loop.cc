@@ -10,6 +10,7 @@
 #include <cassert>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 namespace halfstep::net {
 namespace {
@@ -97,17 +98,28 @@ int Loop::wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept {
   return ::epoll_wait(epoll_, events, events_max, static_cast<int>((wait_us + 999) / 1000));
 }
 
-// As wait(), awake. What we wait for may need this very core: it may have it.
-int Loop::look(epoll_event* events, int events_max, uint64_t look_us) noexcept {
+// As wait(), awake, for a part of *wait_us, which it takes off.
+int Loop::look(epoll_event* events, int events_max, uint64_t* wait_us) noexcept {
   static const bool alone = ::sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  if (alone || !busy_poll_.begin()) return 0;
+  if (*wait_us == 0 || alone || !busy_poll_.begin()) return 0;
   const SystemClock clock;  // the loop's own may stand still
+  const uint64_t look_us = std::min(*wait_us, BusyPoll::kLookUs);
+  const uint64_t began_us = clock.now_us();
+  uint64_t now_us = began_us;
+  bool crowded = false;
   int ready = 0;
-  for (const uint64_t until = clock.now_us() + look_us; ready == 0 && clock.now_us() < until;) {
+  while (ready == 0 && !crowded && now_us - began_us < look_us) {
     ready = wait(events, events_max, 0);
-    if (ready == 0) ::sched_yield();
+    if (ready == 0) ::sched_yield();  // what we wait for may need this very core
+    const uint64_t before_us = std::exchange(now_us, clock.now_us());
+    crowded = ready == 0 && now_us - before_us > BusyPoll::kGivenUsMax;
   }
-  busy_poll_.looked(ready != 0);
+  if (crowded) {
+    busy_poll_.crowded();
+  } else if (ready != 0 || look_us == BusyPoll::kLookUs) {
+    busy_poll_.looked(ready != 0);
+  }
+  *wait_us -= std::min(*wait_us, now_us - began_us);
   return ready;
 }
 
@@ -135,7 +147,7 @@ void Loop::turn(uint64_t wait_us_max) {
     wait_us = due <= now ? 0 : std::min(wait_us, due - now);
   }
   epoll_event events[kEventsPerTurn];
-  int ready = wait_us == 0 ? 0 : look(events, kEventsPerTurn, std::min(wait_us, BusyPoll::kLookUs));
+  int ready = look(events, kEventsPerTurn, &wait_us);
   if (ready == 0) ready = wait(events, kEventsPerTurn, wait_us);  // EINTR is a turn without events
   for (int i = 0; i < ready; ++i) dispatch(events[i]);
   fire_due();

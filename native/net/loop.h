@@ -76,6 +76,7 @@ class Loop {
   void fire_due();
 
   uint64_t now_us() const noexcept { return clock_.now_us(); }
+  const BusyPoll& busy_poll() const noexcept { return busy_poll_; }
   const Clock& clock() const noexcept { return clock_; }
   // kLoopScratchBytes, of the handler that runs, until it returns.
   Bytes scratch() noexcept { return {scratch_.get(), kLoopScratchBytes}; }
@@ -89,7 +90,7 @@ class Loop {
   Entry* entry_of(int descriptor) noexcept;
   void dispatch(const epoll_event& event);
   int wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept;
-  int look(epoll_event* events, int events_max, uint64_t look_us) noexcept;
+  int look(epoll_event* events, int events_max, uint64_t* wait_us) noexcept;
   static bool sooner(const Timer* a, const Timer* b) noexcept;
   void place(Timer* timer, size_t at) noexcept;
   void sift_up(size_t at) noexcept;

@@ -214,5 +214,19 @@ TEST_F(LoopTest, WaitsForTheNextTimerAndNoLonger) {
   while (!fired) waiting.turn(60'000'000);
 }
 
+TEST_F(LoopTest, LooksWhereWaitsAreShortAndSleepsWhereTheyAreLong) {
+  if (::sysconf(_SC_NPROCESSORS_ONLN) == 1) GTEST_SKIP() << "with one core nobody looks";
+  Called watch;
+  ASSERT_TRUE(loop_.add(a_[1], EPOLLIN, &watch).ok());
+  poke(a_[0]);  // and nobody reads it: every wait is short
+  for (int turn = 0; turn < 500; ++turn) loop_.turn(1000);
+  EXPECT_EQ(loop_.busy_poll().looks(), 500U);
+  EXPECT_EQ(watch.count, 500);
+  loop_.remove(a_[1], &watch);
+  for (int turn = 0; turn < 200; ++turn) loop_.turn(1000);
+  EXPECT_LE(loop_.busy_poll().looks(), 500 + 200 / BusyPoll::kRestWaits + 8);
+  EXPECT_GT(loop_.busy_poll().looks(), 500U);
+}
+
 }  // namespace
 }  // namespace halfstep::net

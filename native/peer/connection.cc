@@ -185,8 +185,10 @@ void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
   if (of.state_ == State::Resolving) return of.resolve();
-  const std::string what = "no handshake within " + std::to_string(of.client_.options().connect_timeout_us / 1000) +
-                           " ms (connect_timeout_ms); is it halfstepd that listens there?";
+  const bool met = of.state_ == State::Registering;  // it was halfstepd, then
+  const std::string what = (met ? "layouts not registered within " : "no handshake within ") +
+                           std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)" +
+                           (met ? "; its device may be slow" : "; is it halfstepd that listens there?");
   if (of.stream_) return of.abort(Code::Late, what);
   of.client_.loop().remove(of.connecting_, &of);
   ::close(std::exchange(of.connecting_, -1));

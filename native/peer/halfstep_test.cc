@@ -53,7 +53,7 @@ TEST(Halfstep, SeveralConnectionsCarryOneBatch) {
   TryClient client(daemon.address(), 4);
   const int layout = client.layout(make_layout({kOpaque}));
   ASSERT_TRUE(client.ready());
-  while (client.facts().connected < 4) std::this_thread::yield();
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 4; })) << client.facts().last_error;
   std::vector<Octets> blocks = blocks_of(std::vector<size_t>(16, 1 << 20));
   TrySection put(layout, names(16));
   EXPECT_EQ(client.put(put.into(blocks)).items_ok, 16U);

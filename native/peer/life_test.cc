@@ -46,13 +46,6 @@ class Point {
   bool reached_ = false;
 };
 
-// Waits until `holds` does; false after 30 s.
-template <typename Condition>
-bool comes_true(const Condition& holds) {
-  for (int ms = 0; !holds() && ms < 30'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  return holds();
-}
-
 // A daemon with one block of `bytes` that sends the first `first` bytes of the answer to a get, says so, and the rest when
 // told to.
 struct Staller {

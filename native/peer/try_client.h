@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,13 @@ inline std::vector<uint8_t> pack(const std::vector<std::string>& keys) {
     out.insert(out.end(), key.begin(), key.end());
   }
   return out;
+}
+
+// Waits until `holds` does; false after 30 s.
+template <typename Condition>
+bool comes_true(const Condition& holds) {
+  for (int ms = 0; !holds() && ms < 30'000; ++ms) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return holds();
 }
 
 // A section that owns what it points to. Blocks, one for each item, are iovec targets unless rows are set by the test.
