@@ -16,31 +16,39 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.random import default_rng
 from script import header, positive, run, run_seconds, said_by, with_programs
 
+import halfstep
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.errors import DeviceError
+from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device_limit import DevicePlan, measure_device
 from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
+from halfstep.tools.bench.workload import DEADLINE_MS, populate
 
 BATCH = 16
 PYTHON_US_MAX = 15
 WRITTEN_BYTES = 512 * MIB
 PUT_S_MIN = 4.0
+COMPARE_EACH = 100
 
 
 @dataclass(frozen=True)
 class Case:
     """Blocks of `bs` bytes, 16 a batch. goal: of the checked pair's bytes a second; native: for the core without Python.
 
-    python: the goal is what Python adds to a call, with one at a time: of several, one waits for the others' Python.
+    python: the goal is what Python adds to a call, one right after the other as the native client makes them: in the timed runs
+    each result is looked at in between, and by then the daemon sleeps.
     """
 
     scenario: str
@@ -69,6 +77,7 @@ class Yardsticks:
 
     programs: Path
     directory: Path | None
+    python: bool
     said: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _seed: int = 1 << 32  # the native client's blocks are not those of any run
 
@@ -92,6 +101,8 @@ class Yardsticks:
         drive = self._drive(stream) if stream.scenario == "put" else None
         self._run("unchecked", "halfstep_pair_bench", {**pair, "check": 0})
         self._run("native", "halfstep_client_bench", native)
+        if self.python:
+            self.said.setdefault("python", []).append({"latency_us": {"p50": called_us(stream)}})
         checked = Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
         return checked if drive is None or checked.bytes_per_s <= drive.bytes_per_s else drive
 
@@ -119,6 +130,30 @@ class Yardsticks:
         """The native client's to the checked pair's: they ran one right after the other."""
         both = zip(self.said["native"], self.said["checked"], strict=True)
         return statistics.median(float(native["bytes_per_s"]) / float(pair["bytes_per_s"]) for native, pair in both)
+
+
+def called_us(stream: Stream) -> float:
+    """The median of synchronous gets. What came is compared whole now and then, outside of their clocks."""
+    content = Content(stream.block_bytes, seed=2)
+    terms: dict[str, Any] = {"layout": halfstep.Layout.opaque("bench/minimal"), "required": True, "deadline_ms": DEADLINE_MS}
+    batches = stream.set_bytes // stream.block_bytes // stream.batch
+    numbers = [content.numbers(batch * stream.batch, stream.batch) for batch in range(batches)]
+    keys = [content.keys(some) for some in numbers]
+    took: list[int] = []
+    with halfstep.connect(f"halfstep://{stream.address}", mode="on", **terms) as client:
+        populate(client, content, batches * stream.batch)
+        target = np.zeros((stream.batch, content.words), np.uint64)
+        order = default_rng(1).permutation(batches).tolist()
+        until = time.perf_counter() + stream.seconds
+        while time.perf_counter() < until or len(took) < batches:
+            batch = order[len(took) % batches]
+            began = time.perf_counter_ns()
+            got = client.get(keys[batch], target).ok
+            took.append(time.perf_counter_ns() - began)
+            compared = len(took) % COMPARE_EACH == 0
+            if not got.all() or (compared and content.wrong_blocks(numbers[batch], target)):
+                raise SystemExit(f"a get from {client.url} brought a wrong block, or none")
+    return statistics.median(took) / 1e3
 
 
 def written_by_drive(stream: Stream, directory: Path | None) -> Limit:
@@ -162,6 +197,8 @@ class Verdict:
     @property
     def python_us(self) -> float:
         """What Python adds to a call, by the medians of both: a slow moment of either does not count."""
+        if self.case.python:
+            return self.yardsticks.median("python", "latency_us", "p50") - self.native_us
         mine = statistics.median(run.timing.percentile_us(0.5) for run in self.result.runs)
         return mine - self.native_us
 
@@ -216,7 +253,7 @@ class Verdict:
 
 
 def measured(case: Case, options: argparse.Namespace) -> Verdict:
-    yardsticks = Yardsticks(options.programs, options.directory)
+    yardsticks = Yardsticks(options.programs, options.directory, case.python)
     plan = Plan(
         scenarios=(case.scenario,),
         block_bytes=(case.bs,),

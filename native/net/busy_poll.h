@@ -13,7 +13,7 @@ namespace halfstep::net {
 
 class BusyPoll {
  public:
-  static constexpr uint64_t kLookUs = 50;
+  static constexpr uint64_t kLookUs = 100;
   // The core was away for longer: a busy thread had it for a slice. Less is the kernel, with packets of our own for one.
   static constexpr uint64_t kGivenUsMax = 500;
   static constexpr uint32_t kRestWaits = 64;
