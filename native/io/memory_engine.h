@@ -9,9 +9,8 @@
 // - Delay (delay_polls_max): a request stays in the queue for up to so many polls.
 // - Stall (stall_chance): a request stays for kStallPolls more, while all others pass it.
 // - Late telling (completion_polls_max): a request is carried out, and that is told up to so many polls later.
-// - Lost completion (lost_completion_chance): a request is carried out, and answered -ETIMEDOUT after kLostPolls, as by a
-// driver
-//   that resets. It keeps its place in the queue until then; what it did stays done, over a crash as well.
+// - Lost completion (lost_completion_chance): a request is carried out, and answered -ETIMEDOUT after kLostPolls, as a driver
+//   does that resets. It keeps its place in the queue until then; what it did stays done, over a crash as well.
 // - Write-back cache: a write that was carried out is seen by every later read, but is on media only after a flush that was
 //   handed over after that. A flush covers no more.
 // - Power cut: what is only in the cache is lost; each write survives with cut_survival_chance all the same, older ones no
@@ -28,9 +27,8 @@
 // - Misdirected write (misdirected_write_chance): a write says that it was done, and lies at another place of the device.
 // - No space (no_space_chance): ENOSPC of the host; nothing of the write is done.
 // - Discard (of a device that takes_discards()): each page keeps what it has, is zeroes or is noise, by coin, in the cache and
-// on
-//   media at once. With an error (discard_error_chance) some pages have been discarded all the same. At a crash those in the
-//   queue are done in any part.
+//   on media at once. With an error (discard_error_chance) some pages have been discarded all the same. At a crash those in
+//   the queue are done in any part.
 //
 // Not modelled: writes acknowledged and never done, tears inside a page, time. Every fault that fires is counted; a test that
 // asks for one must see its counter. on_fault() also says where those of reads, writes and flushes did.
