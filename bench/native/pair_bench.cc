@@ -1,6 +1,6 @@
 // pair_bench.cc — the least that a block server and its client can be: what a daemon is measured against.
 // Usage: halfstep_pair_bench [--rw get|put] [--bs N] [--batch N] [--iodepth N] [--connections N] [--size N] [--check 0|1]
-//                            [--runtime MS] [--congestion NAME] [--server-core N] [--client-core N] [--seed N] [--look US]
+//                            [--runtime MS] [--congestion NAME] [--server-core N] [--client-core N] [--seed N] [--look 0|1]
 // One JSON document on stdout; bench/minimal.py reads it.
 //
 // Two processes over TCP on loopback, one thread each, on epoll. A request names a batch of blocks by number; a get is answered
@@ -54,7 +54,7 @@ struct Options {
   uint64_t check = 1;
   uint64_t runtime = 1000;
   uint64_t seed = 1;
-  uint64_t look = net::BusyPoll::kLookUs;
+  uint64_t look = 1;
   uint64_t server_core = bench::kAnyCore;
   uint64_t client_core = bench::kAnyCore;
   std::string congestion;
@@ -199,26 +199,19 @@ void watch(int poll, int operation, int descriptor, uint32_t events, size_t tag)
 // Waits for events.
 class Waiter {
  public:
-  Waiter(int poll, uint64_t look_us) : poll_(poll), look_(look_us) {}
+  Waiter(int poll, bool looks) : poll_(poll), looks_(looks) {}
   int wait(std::span<epoll_event> events) {
-    int count = 0;
-    if (look_.count() > 0 && busy_poll_.begin()) {
-      const auto began = Clock::now();
-      bool crowded = false;
-      for (auto now = began; count == 0 && !crowded && now < began + look_;) {
-        count = ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), 0);
-        if (count == 0) ::sched_yield();
-        const auto before = std::exchange(now, Clock::now());
-        crowded = count == 0 && now > before + std::chrono::microseconds(net::BusyPoll::kGivenUsMax);
-      }
-      crowded ? busy_poll_.crowded() : busy_poll_.looked(count != 0);
-    }
-    return count != 0 ? count : ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), -1);
+    const auto ready = [&](int wait_ms) {
+      return ::epoll_wait(poll_, events.data(), static_cast<int>(events.size()), wait_ms);
+    };
+    uint64_t wait_us = UINT64_MAX;
+    const int count = looks_ ? busy_poll_.look(&wait_us, [&] { return ready(0); }) : 0;
+    return count != 0 ? count : ready(-1);
   }
 
  private:
   int poll_;
-  std::chrono::microseconds look_;
+  bool looks_;
   net::BusyPoll busy_poll_;
 };
 
@@ -238,7 +231,7 @@ class Server {
   }
   void run() {
     size_t open = connections_.size();
-    Waiter waiter(poll_, options_.look);
+    Waiter waiter(poll_, options_.look != 0);
     while (open > 0) {
       epoll_event events[64];
       const int count = waiter.wait(events);
@@ -366,7 +359,7 @@ class Client {
     for (size_t i = 0; i < lanes_.size(); ++i) ask(lanes_[i], i % connections_.size());
     Clock::time_point first{};
     Clock::time_point last{};
-    Waiter waiter(poll_, options_.look);
+    Waiter waiter(poll_, options_.look != 0);
     while (asked_ > 0) {
       epoll_event events[64];
       const int count = waiter.wait(events);

@@ -7,7 +7,13 @@
 // Thread: one.
 #pragma once
 
+#include <sched.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <utility>
+
+#include "base/clock.h"
 
 namespace halfstep::net {
 
@@ -19,7 +25,32 @@ class BusyPoll {
   static constexpr uint32_t kRestWaits = 64;
   static constexpr uint32_t kRestWaitsCrowded = 4096;
 
-  // Whether to look this time; looked() or crowded() follows, unless it was cut short.
+  // Calls ready() until it returns something other than 0, for a part of *wait_us, which it takes off; returns that.
+  template <typename Ready>
+  int look(uint64_t* wait_us, Ready&& ready) {
+    if (*wait_us == 0 || !begin()) return 0;
+    const SystemClock clock;
+    const uint64_t look_us = std::min(*wait_us, kLookUs);
+    const uint64_t began_us = clock.now_us();
+    uint64_t now_us = began_us;
+    bool away = false;
+    int found = 0;
+    while (found == 0 && !away && now_us - began_us < look_us) {
+      found = ready();
+      if (found == 0) ::sched_yield();  // what we wait for may need this very core
+      const uint64_t before_us = std::exchange(now_us, clock.now_us());
+      away = found == 0 && now_us - before_us > kGivenUsMax;
+    }
+    if (away) {
+      crowded();
+    } else if (found != 0 || look_us == kLookUs) {
+      looked(found != 0);
+    }
+    *wait_us -= std::min(*wait_us, now_us - began_us);
+    return found;
+  }
+
+  // What look() goes by. Whether to look this time; looked() or crowded() follows, unless it was cut short.
   bool begin() noexcept {
     if (trust_ == 0 && --rest_ != 0) return false;
     if (trust_ == 0) trust_ = 1;

@@ -1,7 +1,6 @@
 #include "net/loop.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,7 +9,6 @@
 #include <cassert>
 #include <cerrno>
 #include <ctime>
-#include <utility>
 
 namespace halfstep::net {
 namespace {
@@ -101,26 +99,7 @@ int Loop::wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept {
 // As wait(), awake, for a part of *wait_us, which it takes off.
 int Loop::look(epoll_event* events, int events_max, uint64_t* wait_us) noexcept {
   static const bool alone = ::sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  if (*wait_us == 0 || alone || !busy_poll_.begin()) return 0;
-  const SystemClock clock;  // the loop's own may stand still
-  const uint64_t look_us = std::min(*wait_us, BusyPoll::kLookUs);
-  const uint64_t began_us = clock.now_us();
-  uint64_t now_us = began_us;
-  bool crowded = false;
-  int ready = 0;
-  while (ready == 0 && !crowded && now_us - began_us < look_us) {
-    ready = wait(events, events_max, 0);
-    if (ready == 0) ::sched_yield();  // what we wait for may need this very core
-    const uint64_t before_us = std::exchange(now_us, clock.now_us());
-    crowded = ready == 0 && now_us - before_us > BusyPoll::kGivenUsMax;
-  }
-  if (crowded) {
-    busy_poll_.crowded();
-  } else if (ready != 0 || look_us == BusyPoll::kLookUs) {
-    busy_poll_.looked(ready != 0);
-  }
-  *wait_us -= std::min(*wait_us, now_us - began_us);
-  return ready;
+  return alone ? 0 : busy_poll_.look(wait_us, [&] { return wait(events, events_max, 0); });
 }
 
 void Loop::dispatch(const epoll_event& event) {
