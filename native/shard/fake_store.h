@@ -67,6 +67,7 @@ class FakeStore final : public store::Store {
   uint64_t pinned() const noexcept {
     uint64_t pins = 0;
     for (const auto& [key, block] : blocks_) pins += block->pins;
+    for (const auto& [address, block] : deleted_) pins += block->pins;
     return pins;
   }
   uint64_t holds() const noexcept { return holds_.size(); }
@@ -179,7 +180,9 @@ class FakeStore final : public store::Store {
   const std::set<store::Stage*>& staging() const noexcept { return staging_; }
   bool is_lost = false;
   bool hold_stages = false;  // they are being read: nobody gets them back
-  void unpin(store::Resident* resident) noexcept override { --static_cast<Block*>(resident)->pins; }
+  void unpin(store::Resident* resident) noexcept override {
+    if (--static_cast<Block*>(resident)->pins == 0) deleted_.erase(resident);
+  }
   Status begin_write(store::Write& write) override {
     if (find(write.key).present) return Code::Present;
     if (writing_.count(pair_of(write.key)) != 0) return {Code::Throttled, store::kThrottledPending};
@@ -210,7 +213,10 @@ class FakeStore final : public store::Store {
     if (on_memory_) on_memory_();
   }
   void remove(store::Change& remove) override {
-    remove.status = blocks_.erase(pair_of(remove.key)) != 0 ? Status() : Status(Code::NotFound);
+    auto removed = blocks_.extract(pair_of(remove.key));
+    remove.status = removed.empty() ? Status(Code::NotFound) : Status();
+    // A read that was answered goes on sending it.
+    if (!removed.empty() && removed.mapped()->pins != 0) deleted_[removed.mapped().get()] = std::move(removed.mapped());
     if (hold_removes) {
       held_removes_.push_back(&remove);
     } else {
@@ -358,6 +364,7 @@ class FakeStore final : public store::Store {
   std::vector<Scope> scopes_;
   std::map<Key, std::unique_ptr<Block>> blocks_;
   std::map<Key, std::unique_ptr<Block>> writing_;
+  std::map<store::Resident*, std::unique_ptr<Block>> deleted_;  // while they are pinned
   std::map<std::pair<Key, uint64_t>, Hold> holds_;
   std::deque<store::Read*> held_reads_;
   std::set<store::Stage*> staging_;

@@ -386,6 +386,25 @@ TEST_F(GetTest, AClientThatTakesNothingForTenSecondsIsClosedAndHoldsNoMemory) {
   expect_nothing_held();
 }
 
+TEST_F(GetTest, ABlockThatIsDeletedWhileItIsSentArrivesWhole) {
+  auto reader = open({opaque()});
+  auto other = open({opaque()});
+  const SectionSpec section = section_of(keys_of("k", 4), 2 * MiB);  // more than a socket takes at once
+  reader->put(5, {section});
+  reader->remember(6, {section});
+  reader->send(request_frame(Opcode::Get, 6, {}, {section}));
+  wait_until([&] { return fake_->pinned() != 0; });
+  EXPECT_EQ(other->ask(Opcode::Delete, 7, {}, {section}).at(0, 0), kOk);
+  on_shard([&] {
+    EXPECT_NE(fake_->pinned(), 0U);
+    EXPECT_EQ(fake_->blocks(), 0U);
+  });
+  EXPECT_EQ(reader->finish(6).at(0, 0), kOk);
+  EXPECT_EQ(reader->wrong_parts, 0U);
+  EXPECT_EQ(reader->ask(Opcode::Get, 8, {}, {section}).at(0, 0).answer, Answer::Miss);
+  expect_nothing_held();
+}
+
 TEST_F(GetTest, DoesNotWaitForMemoryBehindAPut) {
   auto client = open({parted(1, 1000)});
   const SectionSpec stored = section_of({"a"}, 1000);
