@@ -19,7 +19,8 @@ namespace halfstep::net {
 
 class BusyPoll {
  public:
-  static constexpr uint64_t kLookUs = 100;
+  // As long as Linux looks by default before it halts a virtual core (guest_halt_poll_ns).
+  static constexpr uint64_t kLookUs = 200;
   // The core was away for longer: a busy thread had it for a slice. Less is the kernel, with packets of our own for one.
   static constexpr uint64_t kGivenUsMax = 500;
   static constexpr uint32_t kRestWaits = 64;

@@ -9,6 +9,7 @@
 #include <cassert>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 namespace halfstep::net {
 namespace {
@@ -128,6 +129,7 @@ void Loop::turn(uint64_t wait_us_max) {
   epoll_event events[kEventsPerTurn];
   int ready = look(events, kEventsPerTurn, &wait_us);
   if (ready == 0) ready = wait(events, kEventsPerTurn, wait_us);  // EINTR is a turn without events
+  ran_before_ = std::exchange(ran_, static_cast<uint64_t>(std::max(ready, 0)));
   for (int i = 0; i < ready; ++i) dispatch(events[i]);
   fire_due();
   turning_ = false;
@@ -154,6 +156,7 @@ void Loop::fire_due() {
     Timer* timer = heap_.front();
     if (timer->due_us_ > fired_at_us_ || timer->order_ >= armed_before) return;
     disarm(*timer);
+    ++ran_;
     timer->fire_(timer->owner_);  // may destroy the timer
   }
 }

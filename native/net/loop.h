@@ -8,6 +8,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -76,6 +77,8 @@ class Loop {
   void fire_due();
 
   uint64_t now_us() const noexcept { return clock_.now_us(); }
+  // More than one had something to do in this turn or the last: who has much gives way in between.
+  bool crowded() const noexcept { return std::max(ran_, ran_before_) > 1; }
   const BusyPoll& busy_poll() const noexcept { return busy_poll_; }
   const Clock& clock() const noexcept { return clock_; }
   // kLoopScratchBytes, of the handler that runs, until it returns.
@@ -105,6 +108,8 @@ class Loop {
   uint32_t serial_ = 0;
   uint64_t armed_count_ = 0;
   uint64_t fired_at_us_ = 0;
+  uint64_t ran_ = 0;  // watches and timers of this turn
+  uint64_t ran_before_ = 0;
   std::vector<Entry> entries_;  // by descriptor
   std::vector<Timer*> heap_;
   std::unique_ptr<std::byte[]> scratch_;

@@ -191,7 +191,7 @@ class AcceptedTransport final : public Transport {
     return static_cast<ssize_t>(given);
   }
 
-  ssize_t send(const iovec* vectors, size_t count) noexcept override { return inner_->send(vectors, count); }
+  ssize_t send(const iovec* vectors, size_t count, bool more) noexcept override { return inner_->send(vectors, count, more); }
   void finish_sending() noexcept override { inner_->finish_sending(); }
   void trim() noexcept override { inner_->trim(); }
   bool trimmable() const noexcept override { return inner_->trimmable(); }

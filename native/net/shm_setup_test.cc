@@ -133,7 +133,7 @@ TEST_F(ShmSetup, AfterAnAskFramesGoThroughTheRings) {
   const Octets bytes = chunk(7, payload);
   for (ConstBytes rest = bytes; !rest.empty();) {
     const iovec vector{const_cast<std::byte*>(rest.data()), rest.size()};
-    const ssize_t sent = far_rings_->send(&vector, 1);
+    const ssize_t sent = far_rings_->send(&vector, 1, false);
     if (sent > 0) rest = rest.subspan(static_cast<size_t>(sent));
     turns(1);
   }

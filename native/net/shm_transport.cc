@@ -57,7 +57,7 @@ class RingTransport final : public Transport {
     return got == -EAGAIN && peer_gone_ ? 0 : got;
   }
 
-  ssize_t send(const iovec* vectors, size_t count) noexcept override {
+  ssize_t send(const iovec* vectors, size_t count, bool) noexcept override {
     if (peer_gone_) return -EPIPE;
     used_ = true;
     return writer_.write(vectors, count);

@@ -13,6 +13,12 @@ namespace {
 
 // What one connection may receive and send before the others have their turn.
 constexpr size_t kTurnBytes = 512 * KiB;
+// The same while nobody else has anything to do: four sends, or a receive that need not come back for more.
+constexpr size_t kTurnBytesAlone = 2 * MiB;
+// What one system call sends. A rest that is smaller than kRestBytes goes along: by itself it would cost a turn.
+constexpr size_t kSendBytes = 512 * KiB;
+constexpr size_t kRestBytes = 64 * KiB;
+static_assert(kSendLowBytes >= kSendBytes + kRestBytes, "else every send of a long answer empties the queue");
 constexpr size_t kVectorsMax = 256;  // below IOV_MAX: a 256 KiB Chunk of 4 KiB pieces takes 64
 
 // The loop's scratch: what is read ahead of its frame being known, then what nobody wants.
@@ -151,13 +157,15 @@ void FrameStream::run_soon(void* self) {
   stream->trim_when_idle();
 }
 
+size_t FrameStream::turn_bytes() const noexcept { return loop_.crowded() ? kTurnBytes : kTurnBytesAlone; }
+
 // ---- Receiving -----------------------------------------------------------------------------------------------------------
 
 void FrameStream::receive() {
   frames_left_ = kTurnFrames;
   unasked_ = false;
   if (!parse_rest()) return;
-  size_t budget = kTurnBytes;
+  size_t budget = turn_bytes();
   while (transport_ && !paused_ && !must_wait() && budget != 0) {
     std::array<iovec, kVectorsMax> vectors;
     size_t used = 0;
@@ -402,7 +410,7 @@ void FrameStream::ask_for_more() {
 void FrameStream::pump() {
   assert(!pumping_);
   pumping_ = true;
-  size_t budget = kTurnBytes;
+  size_t budget = turn_bytes();
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
   while (transport_) {
     if (asked_ && may_ask && queue_.bytes() < kSendLowBytes) {
@@ -432,10 +440,10 @@ void FrameStream::pump() {
 // False when nothing was sent.
 bool FrameStream::send_some(size_t* budget) {
   std::array<iovec, kVectorsMax> vectors;
-  const size_t used = queue_.gather(vectors, *budget);
+  const size_t used = queue_.gather(vectors, queue_.bytes() < kSendBytes + kRestBytes ? SIZE_MAX : kSendBytes);
   size_t wanted = 0;
   for (size_t i = 0; i < used; ++i) wanted += vectors[i].iov_len;
-  const ssize_t result = transport_->send(vectors.data(), used);
+  const ssize_t result = transport_->send(vectors.data(), used, queue_.bytes() > wanted);
   if (result < 0) {
     if (result == -EAGAIN || result == -EWOULDBLOCK) {
       full_ = true;
@@ -447,7 +455,7 @@ bool FrameStream::send_some(size_t* budget) {
   const auto sent = static_cast<size_t>(result);
   full_ = sent < wanted;
   sent_bytes_ += sent;
-  *budget -= sent;
+  *budget -= std::min(*budget, sent);
   asked_ = true;
   queue_.consume(sent);
   return true;
@@ -458,7 +466,7 @@ void FrameStream::send_what_fits() noexcept {
   if (queue_.bytes() == 0 || send_error_ != 0) return;
   std::array<iovec, kVectorsMax> vectors;
   const size_t used = queue_.gather(vectors, SIZE_MAX);
-  const ssize_t sent = transport_->send(vectors.data(), used);
+  const ssize_t sent = transport_->send(vectors.data(), used, false);
   if (sent > 0) sent_bytes_ += static_cast<uint64_t>(sent);
 }
 

@@ -31,7 +31,7 @@
 
 namespace halfstep::net {
 
-inline constexpr uint64_t kSendLowBytes = 512 * 1024;
+inline constexpr uint64_t kSendLowBytes = 768 * 1024;
 // Frames other than Chunks that one connection is shown before the others have their turn: a few bytes may ask for much work.
 inline constexpr uint32_t kTurnFrames = 64;
 
@@ -130,6 +130,7 @@ class FrameStream final : public Watch {
   void end_of_input(Status why);
 
   // Sending.
+  size_t turn_bytes() const noexcept;
   void pump();
   bool send_some(size_t* budget);
   void send_what_fits() noexcept;

@@ -185,7 +185,7 @@ class StreamFixture : public testing::Test {
   void write_far(ConstBytes bytes) {
     if (far_rings_) {
       const iovec all{const_cast<std::byte*>(bytes.data()), bytes.size()};
-      ASSERT_EQ(far_rings_->send(&all, 1), static_cast<ssize_t>(bytes.size()));
+      ASSERT_EQ(far_rings_->send(&all, 1, false), static_cast<ssize_t>(bytes.size()));
       return;
     }
     ASSERT_EQ(::send(far_, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));

@@ -56,13 +56,13 @@ class SocketTransport final : public Transport {
     return got < 0 ? -errno : got;
   }
 
-  ssize_t send(const iovec* vectors, size_t count) noexcept override {
+  ssize_t send(const iovec* vectors, size_t count, bool more) noexcept override {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(vectors);
     message.msg_iovlen = count;
     ssize_t sent = 0;
     do {
-      sent = ::sendmsg(descriptor_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      sent = ::sendmsg(descriptor_, &message, MSG_DONTWAIT | MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     } while (sent < 0 && errno == EINTR);
     return sent < 0 ? -errno : sent;
   }

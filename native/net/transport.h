@@ -31,8 +31,9 @@ class Transport {
   virtual void heard(uint32_t epoll_events) noexcept = 0;
 
   // As readv() and sendmsg() without waiting: bytes moved, 0 at the end of what the peer sent, or a negative errno.
+  // more: further bytes follow at once, so that none need travel by themselves.
   virtual ssize_t receive(const iovec* vectors, size_t count) noexcept = 0;
-  virtual ssize_t send(const iovec* vectors, size_t count) noexcept = 0;
+  virtual ssize_t send(const iovec* vectors, size_t count, bool more) noexcept = 0;
   // Nothing more will be sent, and the transport is dropped next: what was sent must reach a peer that still reads.
   virtual void finish_sending() noexcept = 0;
   // The stream is idle: gives back what memory can be had at little cost, if there is any.

@@ -65,7 +65,7 @@ class Far final : public net::Watch {
   bool send(ConstBytes bytes) {
     while (!bytes.empty()) {
       const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
-      const ssize_t sent = transport_->send(&vector, 1);
+      const ssize_t sent = transport_->send(&vector, 1, false);
       if (sent == -EAGAIN) {
         loop_.turn(kWaitUs);
       } else if (sent <= 0) {

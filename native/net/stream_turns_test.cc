@@ -1,0 +1,122 @@
+// How much one stream sends at once, and what it tells its transport of what follows.
+#include <memory>
+#include <utility>
+
+#include "base/units.h"
+#include "net/stream_fixture.h"
+
+namespace halfstep::net {
+namespace {
+
+using wire::Opcode;
+
+struct Sent {
+  size_t bytes = 0;
+  bool more = false;
+};
+
+// Takes everything, and writes down in which portions.
+class Taker final : public Transport {
+ public:
+  explicit Taker(std::vector<Sent>& sent) : sent_(sent) {}
+  Status start(Loop&, Watch*) override { return {}; }
+  void stop() noexcept override {}
+  Status want(bool, bool) override { return {}; }
+  void heard(uint32_t) noexcept override {}
+  ssize_t receive(const iovec*, size_t) noexcept override { return -EAGAIN; }
+  ssize_t send(const iovec* vectors, size_t count, bool more) noexcept override {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) bytes += vectors[i].iov_len;
+    sent_.push_back({bytes, more});
+    return static_cast<ssize_t>(bytes);
+  }
+  void finish_sending() noexcept override {}
+  bool told_by_level() const noexcept override { return true; }
+  int descriptor() const noexcept override { return -1; }
+
+ private:
+  std::vector<Sent>& sent_;
+};
+
+// A stream whose sink has `left` Chunks of 256 KiB to send.
+struct Sender {
+  explicit Sender(Loop& loop, uint64_t chunks) : left(chunks), stream(loop, std::make_unique<Taker>(sent), sink) {
+    EXPECT_TRUE(stream.start().ok());
+    sink.at_sendable = [this] {
+      for (; left != 0 && stream.queued_bytes() < kSendLowBytes; --left) {
+        const ConstBytes piece = payload;
+        stream.send_chunk(head, {&piece, 1}, nullptr, nullptr, 0);
+      }
+    };
+    stream.ask_for_more();
+  }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const Sent& one : sent) sum += one.bytes;
+    return sum;
+  }
+  const Octets payload = random_octets(256 * KiB, 1);
+  const Octets head = frame(Opcode::Chunk, 1, {}, 256 * KiB);
+  std::vector<Sent> sent;
+  Recorder sink;
+  uint64_t left;
+  FrameStream stream;
+};
+
+class StreamTurns : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(loop_.open().ok()); }
+  SystemClock clock_;
+  Loop loop_{clock_};
+};
+
+TEST_F(StreamTurns, OnlyTheEndOfAnAnswerIsSaidToBeOne) {
+  Sender sender(loop_, 16);
+  for (int i = 0; i < 20; ++i) loop_.turn(0);
+  EXPECT_EQ(sender.bytes(), 16 * (sender.head.size() + 256 * KiB));
+  ASSERT_GE(sender.sent.size(), 8U);
+  for (size_t i = 0; i < sender.sent.size(); ++i) {
+    EXPECT_EQ(sender.sent[i].more, i + 1 < sender.sent.size()) << i;
+    EXPECT_LE(sender.sent[i].bytes, 576 * KiB) << i;
+  }
+}
+
+TEST_F(StreamTurns, ASmallRestGoesAlong) {
+  Sender sender(loop_, 2);  // two Chunks and their heads: a little more than what a send takes
+  loop_.turn(0);
+  loop_.turn(0);
+  ASSERT_EQ(sender.sent.size(), 1U);
+  EXPECT_EQ(sender.sent[0].bytes, 2 * (sender.head.size() + 256 * KiB));
+  EXPECT_FALSE(sender.sent[0].more);
+}
+
+TEST_F(StreamTurns, WhoIsAloneSendsFourTimesAsMuchInATurn) {
+  Sender sender(loop_, 1000);
+  loop_.turn(0);
+  for (int turn = 0; turn < 5; ++turn) {
+    const uint64_t before = sender.bytes();
+    loop_.turn(0);
+    EXPECT_EQ(sender.bytes() - before, 2 * MiB);
+  }
+}
+
+TEST_F(StreamTurns, TwoTakeTurns) {
+  Sender one(loop_, 1000);
+  Sender other(loop_, 1000);
+  loop_.turn(0);
+  for (int turn = 0; turn < 5; ++turn) {
+    const uint64_t before[] = {one.bytes(), other.bytes()};
+    loop_.turn(0);
+    EXPECT_EQ(one.bytes() - before[0], 512 * KiB);
+    EXPECT_EQ(other.bytes() - before[1], 512 * KiB);
+  }
+  // The other one has nothing more to say: two turns later nobody gives way any longer.
+  other.left = 0;
+  for (int turn = 0; turn < 4; ++turn) loop_.turn(0);
+  const uint64_t before = one.bytes();
+  loop_.turn(0);
+  EXPECT_EQ(one.bytes() - before, 2 * MiB);
+}
+
+}  // namespace
+}  // namespace halfstep::net
