@@ -408,7 +408,7 @@ def raise_descriptors(needed: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("stalled", "idle", "flood"), action="append", help="these parts alone")
-    parser.add_argument("--runtime", type=run_seconds, default=5.0, help="seconds of one run of the good clients")
+    parser.add_argument("--runtime", type=run_seconds, default=15.0, help="seconds of one run of the good clients")
     parser.add_argument(
         "--rounds", type=positive, default=5, help="of the good clients alone and beside the bad ones; the median counts"
     )

@@ -108,6 +108,7 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
             {
                 "bytes": case.bs,
                 "set": case.set_bytes,
+                "target": case.bs * case.batch,
                 "runtime": max(50, runtime_ms // 4),
                 "core": client_core,
                 "other-core": daemon_core,
