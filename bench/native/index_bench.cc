@@ -111,7 +111,7 @@ class Limit {
  public:
   explicit Limit(const BlockIndex& index) : count_(index.buckets()) {
     const bool large = index.mapping().pages() != Mapping::Pages::Ordinary;
-    if (const Fault fault = Mapping::create(index.bytes(), large, &mapping_); !fault.ok()) fail(fault.what);
+    if (const Fault fault = Mapping::create(index.bytes(), large, "index", &mapping_); !fault.ok()) fail(fault.what);
     std::memset(mapping_.bytes().data(), 1, mapping_.bytes().size());
   }
 

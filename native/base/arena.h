@@ -1,7 +1,8 @@
-// arena.h — the memory that the kernel, a NIC or another process may touch (DESIGN section 2).
-// One memfd, mapped once, in equal regions that are few enough to be registered one by one. hugetlb pages where they are to be
-// had, ordinary ones where not; `facts()` says which.
-// Invariants: base and size never change; the arena outlives every ring and slot that uses it.
+// arena.h — the memory that the kernel or a NIC may touch (DESIGN section 2, docs/adr/0006).
+// Mapped once, in equal regions that are few enough to be registered one by one, and in the largest pages that are to be had:
+// a device reads into 2 MiB pages in requests of megabytes, and into ordinary ones in many small pieces. `facts()` says which.
+// Invariants: base and size never change, and every page is there from the start; a child of this process has none of it, so
+// that no fork() puts a copy where the kernel writes; no core dump has it; the arena outlives every ring and slot that uses it.
 // Thread: any may read; the slots in it belong to slots.h.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <memory>
 
 #include "base/bytes.h"
+#include "base/mapping.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -23,28 +25,26 @@ class Arena {
  public:
   struct Facts {
     uint64_t bytes = 0;
-    uint64_t page_bytes = 0;  // 2 MiB when hugetlb is in force
+    uint64_t large_bytes = 0;  // of them in 2 MiB pages, as counted at the start
+    bool reserved = false;     // those are from the pool of reserved pages
     uint32_t regions = 0;
   };
 
   // `bytes` is rounded up to 2 MiB. Huge pages are tried unless `huge_pages` is false; falling back is not an error.
   static Fault create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out);
-  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  Bytes bytes() const noexcept { return {base_, static_cast<size_t>(facts_.bytes)}; }
+  Bytes bytes() const noexcept { return mapping_.bytes(); }
   Bytes region(uint32_t index) const noexcept;
   uint32_t region_of(const std::byte* address) const noexcept {
-    return static_cast<uint32_t>(static_cast<uint64_t>(address - base_) / kArenaRegionBytesMax);
+    return static_cast<uint32_t>(static_cast<uint64_t>(address - bytes().data()) / kArenaRegionBytesMax);
   }
-  int descriptor() const noexcept { return descriptor_; }
   const Facts& facts() const noexcept { return facts_; }
 
  private:
   Arena() = default;
-  std::byte* base_ = nullptr;
-  int descriptor_ = -1;
+  Mapping mapping_;
   Facts facts_;
 };
 

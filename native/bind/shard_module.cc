@@ -130,7 +130,8 @@ nb::dict engine_of(const halfstep::io::EngineFacts& facts) {
 nb::dict arena_of(const halfstep::Arena::Facts& facts) {
   nb::dict dict;
   dict["bytes"] = facts.bytes;
-  dict["page_bytes"] = facts.page_bytes;
+  dict["large_bytes"] = facts.large_bytes;
+  dict["reserved"] = facts.reserved;
   dict["regions"] = facts.regions;
   return dict;
 }

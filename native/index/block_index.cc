@@ -13,7 +13,7 @@ Fault BlockIndex::create(uint64_t index_bytes, std::unique_ptr<BlockIndex>* out)
                                std::to_string(sizeof(Bucket)) + "; a block takes 29.1 at the design load"};
   }
   Mapping mapping;
-  if (Fault fault = Mapping::create(index_bytes, true, &mapping); !fault.ok()) return fault;
+  if (Fault fault = Mapping::create(index_bytes, true, "index", &mapping); !fault.ok()) return fault;
   out->reset(new BlockIndex(std::move(mapping), index_bytes));
   return {};
 }

@@ -30,10 +30,10 @@
 #include <span>
 
 #include "base/hash.h"
+#include "base/mapping.h"
 #include "base/status.h"
 #include "index/bucket.h"
 #include "index/entry.h"
-#include "index/mapping.h"
 
 namespace halfstep::index {
 

@@ -472,18 +472,5 @@ TEST(BlockIndex, RefusesSizesThatCannotBeWithAReason) {
   }
 }
 
-TEST(Mapping, MovesAndIsAligned) {
-  Mapping a;
-  ASSERT_TRUE(Mapping::create(1, false, &a).ok());
-  EXPECT_EQ(a.pages(), Mapping::Pages::Ordinary);
-  EXPECT_EQ(a.bytes().size(), 2 * MiB);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(a.bytes().data()) % (2 * MiB), 0U);
-  a.bytes()[0] = std::byte{1};
-  a.bytes()[2 * MiB - 1] = std::byte{2};
-  Mapping b = std::move(a);
-  EXPECT_EQ(b.bytes()[2 * MiB - 1], std::byte{2});
-  EXPECT_EQ(b.large_bytes(), 0U);
-}
-
 }  // namespace
 }  // namespace halfstep::index

@@ -256,7 +256,7 @@ class RawClient final : private net::Watch {
   bool send(ConstBytes bytes) {
     while (!bytes.empty()) {
       const iovec vector{const_cast<std::byte*>(bytes.data()), bytes.size()};
-      const ssize_t sent = rings_ ? waiting([&] { return rings_->send(&vector, 1); })
+      const ssize_t sent = rings_ ? waiting([&] { return rings_->send(&vector, 1, false); })
                                   : ::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (sent <= 0) return false;
       bytes = bytes.subspan(static_cast<size_t>(sent));

@@ -306,6 +306,7 @@ class RunningServer final : public Server {
     facts_.engine = first.facts.engine;
     facts_.arena = first.arena->facts();
     facts_.arena.bytes = 0;
+    facts_.arena.large_bytes = 0;
     facts_.arena.regions = 0;
     facts_.geometry = first.geometry;
     facts_.store = config_.store;
@@ -315,7 +316,8 @@ class RunningServer final : public Server {
       facts_.shards.push_back(own->facts);
       facts_.arena.bytes += own->arena->facts().bytes;
       facts_.arena.regions += own->arena->facts().regions;
-      facts_.arena.page_bytes = std::min(facts_.arena.page_bytes, own->arena->facts().page_bytes);
+      facts_.arena.large_bytes += own->arena->facts().large_bytes;
+      facts_.arena.reserved = facts_.arena.reserved && own->arena->facts().reserved;
       facts_.index_bytes += own->index_bytes;
       facts_.scrub_bytes_per_s += own->scrub_bytes_per_s;
       add_recovery(own->facts.recovery, &facts_.recovery);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from halfstep.daemon.config import MIB, format_bytes
+from halfstep.daemon.config import format_bytes
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -16,9 +16,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
     kind = ", block device" if backing["block_device"] else ""
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
-    huge = arena["page_bytes"] >= 2 * MIB
-    pages = "2 MiB huge pages" if huge else f"{format_bytes(arena['page_bytes'])} pages (no huge pages)"
-    yield f"memory     arena {format_bytes(arena['bytes'])} on {pages}; index {format_bytes(facts['index_bytes'])}"
+    yield f"memory     arena {format_bytes(arena['bytes'])} {_pages(arena)}; index {format_bytes(facts['index_bytes'])}"
     yield (
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
@@ -43,6 +41,14 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     for number, shard in enumerate(facts["shards"]):
         core = "" if shard["core"] is None else f", on core {shard['core']}"
         yield f"shard {number:<4} listens on {', '.join(shard['listening'])}{core}; {shard['recovery']['blocks']} blocks"
+
+
+def _pages(arena: Mapping[str, Any]) -> str:
+    if not arena["large_bytes"]:
+        return "on ordinary pages (no huge pages)"
+    kind = "reserved" if arena["reserved"] else "transparent"
+    share = "" if arena["large_bytes"] == arena["bytes"] else f", {format_bytes(arena['large_bytes'])} of it"
+    return f"on 2 MiB pages ({kind}{share})"
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-#include "index/mapping.h"
+#include "base/mapping.h"
 
 #include <linux/mman.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace halfstep::index {
+namespace halfstep {
 namespace {
 
 constexpr uint64_t kLargePageBytes = 2 * MiB;
@@ -23,9 +23,10 @@ std::byte* map_anonymous(uint64_t bytes, int flags) noexcept {
 
 }  // namespace
 
-Fault Mapping::create(uint64_t bytes, bool large_pages, Mapping* out) {
+Fault Mapping::create(uint64_t bytes, bool large_pages, std::string_view what, Mapping* out) {
   if (bytes == 0 || bytes > kMappingBytesMax) {
-    return {Code::Invalid, "index_bytes=" + std::to_string(bytes) + ": must be 1 to " + std::to_string(kMappingBytesMax)};
+    return {Code::Invalid,
+            std::string(what) + "_bytes=" + std::to_string(bytes) + ": must be 1 to " + std::to_string(kMappingBytesMax)};
   }
   Mapping made;
   made.size_ = round_up(bytes, kLargePageBytes);
@@ -44,8 +45,8 @@ Fault Mapping::create(uint64_t bytes, bool large_pages, Mapping* out) {
   made.mapped_ = map_anonymous(made.mapped_bytes_, 0);
   if (made.mapped_ == nullptr) {
     return {{Code::IoError, -errno},
-            "mapping an index of " + std::to_string(made.size_) + " bytes: " + errno_name(errno) +
-                "; lower the index bytes or raise the memory limit"};
+            "mapping " + std::to_string(made.size_) + " bytes for the " + std::string(what) + ": " + errno_name(errno) +
+                "; lower --" + std::string(what) + " or raise the memory limit"};
   }
   made.base_ = made.mapped_ + (kLargePageBytes - reinterpret_cast<uintptr_t>(made.mapped_) % kLargePageBytes) % kLargePageBytes;
   if (large_pages && madvise(made.base_, made.size_, MADV_HUGEPAGE) == 0) made.pages_ = Pages::Transparent;
@@ -88,4 +89,4 @@ uint64_t Mapping::large_bytes() const {
   return bytes;
 }
 
-}  // namespace halfstep::index
+}  // namespace halfstep

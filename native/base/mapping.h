@@ -1,17 +1,18 @@
 // mapping.h — one anonymous mapping in the largest pages that this machine allows, and which they are.
-// Private memory, unlike an arena: no device and no other process ever sees it. Pages are tried in this order: 2 MiB from the
-// reserved pool, 2 MiB that the kernel forms when it can (madvise), ordinary ones.
+// Private memory: no other process ever sees it. Pages are tried in this order: 2 MiB from the reserved pool, 2 MiB that the
+// kernel forms when it can (madvise), ordinary ones.
 // Invariants: base and size never change; the base is aligned to 2 MiB; the bytes start as zeros.
 // Thread: any.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "base/bytes.h"
 #include "base/status.h"
 #include "base/units.h"
 
-namespace halfstep::index {
+namespace halfstep {
 
 class Mapping {
  public:
@@ -27,7 +28,8 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
 
   // `bytes` is rounded up to 2 MiB. Large pages are not tried where `large_pages` is false; falling back is not an error.
-  static Fault create(uint64_t bytes, bool large_pages, Mapping* out);
+  // what: for errors, e.g. "index".
+  static Fault create(uint64_t bytes, bool large_pages, std::string_view what, Mapping* out);
 
   Bytes bytes() const noexcept { return {base_, static_cast<size_t>(size_)}; }
   Pages pages() const noexcept { return pages_; }
@@ -42,4 +44,4 @@ class Mapping {
   Pages pages_ = Pages::Ordinary;
 };
 
-}  // namespace halfstep::index
+}  // namespace halfstep
