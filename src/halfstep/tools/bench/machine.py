@@ -25,6 +25,7 @@ def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -
         "congestion_control": client.facts().congestion,
         "connections": plan.connections,
         "numjobs": plan.numjobs,
+        "rate": plan.rate,
         "seconds": plan.seconds,
         "ramp_s": plan.ramp_s,
         "repeat": plan.repeat,

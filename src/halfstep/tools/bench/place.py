@@ -173,5 +173,9 @@ def _store_bytes(plan: Plan) -> int:
     """Twice what is walked through, room for puts, and segments that take the largest block."""
     cold = plan.cold_bytes or 2 * plan.arena_bytes
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
+    if "coldmixed" in plan.scenarios:
+        # Reclaim chooses among the oldest quarter: what is read does not reach as far.
+        _, _, farthest = plan.trail_bytes(plan.arena_bytes)
+        walked = max(farthest * 3 // 2, walked if len(plan.scenarios) > 1 else 0)
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))
