@@ -21,7 +21,7 @@ from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
-from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, extents_of, raw_read_speed
+from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, DeviceWork, extents_of, raw_read_speed
 from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
 from halfstep.tools.bench.machine import cpu_seconds, header_of
 from halfstep.tools.bench.place import Place, own_namespace, place_of
@@ -182,18 +182,20 @@ class _Counters:
     hits_flash: float
     reclaimed: float
     rewritten: float
-    device_read: int | None
+    device: DeviceWork | None
 
     def since(self, before: _Counters, payload_bytes: int) -> Proof:
-        device = None if self.device_read is None or before.device_read is None else self.device_read - before.device_read
+        device = None if self.device is None or before.device is None else self.device.since(before.device)
         return Proof(
             payload_bytes=payload_bytes,
             engine_read_bytes=int(self.engine_read - before.engine_read),
-            device_read_bytes=device,
+            device_read_bytes=None if device is None else device.read_bytes,
             hits_memory=int(self.hits_memory - before.hits_memory),
             hits_flash=int(self.hits_flash - before.hits_flash),
             reclaimed_segments=int(self.reclaimed - before.reclaimed),
             rewritten_bytes=int(self.rewritten - before.rewritten),
+            device_reads=None if device is None else device.reads,
+            device_queue_ms=None if device is None else device.queue_ms,
         )
 
 
@@ -345,7 +347,7 @@ class _Bench:
             hits_flash=told['halfstep_store_hits_total{from="flash"}'],
             reclaimed=told["halfstep_store_segments_reclaimed_total"],
             rewritten=told['halfstep_store_bytes_written_total{of="rewritten"}'],
-            device_read=self._device.read_bytes() if self._device and self._device.stat_files else None,
+            device=self._device.work() if self._device and self._device.stat_files else None,
         )
 
     def _verify(self, scenario: str, blocks: int) -> Outcome:

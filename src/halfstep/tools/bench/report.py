@@ -29,7 +29,7 @@ class Limit:
 class Proof:
     """What moved during a run by others' count. device_read_bytes: None where nothing counts them.
 
-    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count.
+    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. device_reads, device_queue_ms: see DeviceWork.
     """
 
     payload_bytes: int
@@ -39,6 +39,8 @@ class Proof:
     hits_flash: int
     reclaimed_segments: int = 0
     rewritten_bytes: int = 0
+    device_reads: int | None = None
+    device_queue_ms: int | None = None
 
 
 @dataclass(frozen=True)
