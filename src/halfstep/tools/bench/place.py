@@ -67,7 +67,7 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        arguments = ("--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
+        arguments = ("--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
         with own_daemon(*arguments, directory=plan.directory, core=daemon_core) as process:
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
 
@@ -169,8 +169,8 @@ def pinned(*cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _store_bytes(plan: Plan) -> int:
-    """Twice what is walked through, room for puts, and segments that take the largest block."""
+def store_bytes(plan: Plan) -> int:
+    """Of its own daemon's store: twice what is walked through, room for puts, segments that take the largest block."""
     cold = plan.cold_bytes or 2 * plan.arena_bytes
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
     if "coldmixed" in plan.scenarios:
