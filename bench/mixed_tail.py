@@ -33,13 +33,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from numpy.random import default_rng
-from script import header, positive, run, run_seconds, say, spread, spread_text, with_fio
+from script import header, positive, run, run_seconds, say, spread, spread_text, waits_text, with_fio
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device_limit import noise_file
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
 from halfstep.tools.bench.fio import Side, run_fio
+from halfstep.tools.bench.machine import difference, waited_seconds
 from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.place import cores, own_daemon, own_directory, pinned, store_bytes
 from halfstep.tools.bench.plan import Plan
@@ -161,6 +162,8 @@ class Mixed:
             f"    {min(reclaimed)} to {max(reclaimed)} segments reclaimed in a run, {format_bytes(rewritten)} written again; "
             f"fio made {made} transfers/s" + ("" if self.kept else "; THE RATE WAS NOT KEPT")
         )
+        waits = [one.waited for one in self.result.runs if one.waited]
+        rows.append(f"    {waits_text([wait.client for wait in waits], [wait.daemon for wait in waits])}")
         return "\n".join(rows)
 
 
@@ -203,7 +206,10 @@ def _quiet(_text: str, _steps: int = 1) -> None: ...
 
 @dataclass(frozen=True)
 class Beside:
-    """What gets came to with something beside them and without, in turns. done_per_s: bytes of that, of each round."""
+    """What gets came to with something beside them and without, in turns. done_per_s: bytes of that, of each round.
+
+    daemon_waited_s: for a core, in each run.
+    """
 
     name: str
     iodepth: int
@@ -212,6 +218,7 @@ class Beside:
     without: list[Driven]
     beside: list[Driven]
     done_per_s: list[float]
+    daemon_waited_s: list[float | None]
 
     @property
     def ratios(self) -> list[float]:
@@ -240,6 +247,8 @@ class Beside:
             "p99_of_without": spread(self.ratios),
             "p99_of_without_max": BESIDE_MAX,
             "done_bytes_per_s": self.done_per_s,
+            "client_waited_for_core_s": [one.waited_s for one in (*self.without, *self.beside)],
+            "daemon_waited_for_core_s": self.daemon_waited_s,
             **{f"{name}_us": [latency(one.timing.latencies_us) for one in some] for name, some in both.items()},
             "reached": self.reached,
         }
@@ -255,20 +264,26 @@ class Beside:
             f"    {self.name} read {spread_text([done / MIB for done in self.done_per_s], '.1f')} MiB/s"
             + ("" if self.kept else "; THE RATE WAS NOT KEPT")
         )
+        clients = [one.waited_s for one in (*self.without, *self.beside)]
+        rows.append(f"    {waits_text(clients, self.daemon_waited_s)}")
         return "\n".join(rows)
 
 
 class Demand:
     """Gets of a set that memory cannot hold, by one client. `blocks` of the set are there."""
 
-    def __init__(self, url: str, content: Content, blocks: int, options: argparse.Namespace, rate: float = 0.0) -> None:
+    def __init__(
+        self, daemon: DaemonProcess, content: Content, blocks: int, options: argparse.Namespace, rate: float = 0.0
+    ) -> None:
+        self._pid = daemon.pid
+        self.daemon_waited_s: list[float | None] = []
         self._plan = Plan(
             block_bytes=(content.block_bytes,), batch=1, iodepth=(options.iodepth,), seconds=options.runtime, rate=rate
         )
         self._content = content
         self._blocks = blocks
         self._stack = ExitStack()
-        self.client = self._stack.enter_context(bench_client(self._plan, url))
+        self.client = self._stack.enter_context(bench_client(self._plan, daemon.url))
         self._driver = Driver(self._plan, self.client, content)
 
     def __enter__(self) -> Self:
@@ -282,7 +297,9 @@ class Demand:
         """One timed run, all from flash and right, or the script ends."""
         hits = 'halfstep_store_hits_total{from="memory"}'
         before = self.client.stat()[hits]
+        waited = waited_seconds(self._pid)
         driven = self._driver.drive(self._plan.seconds)
+        self.daemon_waited_s.append(difference(waited, waited_seconds(self._pid)))
         outcome = driven.timing.outcome
         if outcome.ok != outcome.blocks:
             raise SystemExit(
@@ -294,9 +311,9 @@ class Demand:
         return driven
 
 
-def most_of(url: str, content: Content, blocks: int, options: argparse.Namespace) -> float:
+def most_of(daemon: DaemonProcess, content: Content, blocks: int, options: argparse.Namespace) -> float:
     """Calls a second in a closed loop."""
-    with Demand(url, content, blocks, options) as closed:
+    with Demand(daemon, content, blocks, options) as closed:
         return closed.drive().timing.blocks_per_s
 
 
@@ -348,9 +365,9 @@ def beside_prefetch(options: argparse.Namespace) -> Beside:
         plan = Plan(block_bytes=(BESIDE_BYTES,))
         with bench_client(plan, daemon.url) as client:
             populate(client, content, 2 * blocks)
-        most = most_of(daemon.url, content, blocks, options)
+        most = most_of(daemon, content, blocks, options)
         with (
-            Demand(daemon.url, content, blocks, options, RATE_SHARE * most) as demand,
+            Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand,
             prefetcher(daemon.url, plan, blocks, blocks) as goes,
         ):
             for number in range(options.rounds):
@@ -365,7 +382,8 @@ def beside_prefetch(options: argparse.Namespace) -> Beside:
                 staged = "halfstep_store_staged_bytes_total"
                 done.append((demand.client.stat()[staged] - before[staged]) / took)
                 time.sleep(PREFETCH_KEPT_S)
-    return _happened(Beside("prefetch", options.iodepth, most, RATE_SHARE * most, without, beside, done), PREFETCH_BYTES_PER_S)
+    told = Beside("prefetch", options.iodepth, most, RATE_SHARE * most, without, beside, done, demand.daemon_waited_s)
+    return _happened(told, PREFETCH_BYTES_PER_S)
 
 
 def beside_scrub(options: argparse.Namespace) -> Beside:
@@ -373,6 +391,7 @@ def beside_scrub(options: argparse.Namespace) -> Beside:
     blocks = set_of(content)
     _, core = cores(pin=True)
     without, beside, done = [], [], []
+    waits: list[float | None] = []
     most = 0.0
     with own_directory(options.directory) as own:
         common = ("--size", str(2 * COLD_BYTES), "--arena", str(ARENA_BYTES))
@@ -386,17 +405,19 @@ def beside_scrub(options: argparse.Namespace) -> Beside:
                     if not most:
                         with bench_client(Plan(block_bytes=(BESIDE_BYTES,)), daemon.url) as client:
                             populate(client, content, blocks)
-                        most = most_of(daemon.url, content, blocks, options)
-                    with Demand(daemon.url, content, blocks, options, RATE_SHARE * most) as demand:
+                        most = most_of(daemon, content, blocks, options)
+                    with Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand:
                         before, began = demand.client.stat(), time.perf_counter()
                         driven.append(demand.drive())
                         took = time.perf_counter() - began
+                        waits += demand.daemon_waited_s
                         scrubbed = "halfstep_store_scrub_bytes_total"
                         if driven is beside:
                             done.append((demand.client.stat()[scrubbed] - before[scrubbed]) / took)
                 finally:
                     daemon.close()
-    return _happened(Beside("scrub", options.iodepth, most, RATE_SHARE * most, without, beside, done), SCRUB_BYTES_PER_S)
+    told = Beside("scrub", options.iodepth, most, RATE_SHARE * most, without, beside, done, waits)
+    return _happened(told, SCRUB_BYTES_PER_S)
 
 
 def _happened(told: Beside, bytes_per_s: int) -> Beside:

@@ -81,6 +81,13 @@ def spread_text(values: Sequence[float], style: str = ".2f") -> str:
     return f"{statistics.median(values):{style}} ({min(values):{style}} to {max(values):{style}})"
 
 
+def waits_text(client_s: Sequence[float | None], daemon_s: Sequence[float | None]) -> str:
+    """How much of all runs together client and daemon had no core because something else had it."""
+    sides = (("client", client_s), ("daemon", daemon_s))
+    known = [f"the {who} {sum(one for one in some if one is not None):.2f} s" for who, some in sides if None not in some]
+    return f"waited for a core: {', '.join(known)}" if known else "the kernel does not say who waited for a core"
+
+
 def with_fio() -> str:
     """Its version; without one the script ends."""
     if version := fio_version():

@@ -17,13 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from script import header, positive, run, run_seconds, say, spread, spread_text
+from script import header, positive, run, run_seconds, say, spread, spread_text, waits_text
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.tools.bench.machine import difference, waited_seconds
 from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.place import cores, own_daemon
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
+from halfstep.tools.daemon_process import DaemonProcess
 
 BLOCK_BYTES = (64 * KIB, 256 * KIB, 1 * MIB)
 SHARE = 0.7
@@ -38,10 +40,11 @@ def no_limit(_stream: Stream) -> Limit | None:
 
 @dataclass(frozen=True)
 class Round:
-    """most_per_s: calls, closed loop. result: of the open loop at SHARE of it."""
+    """most_per_s: calls, closed loop. result: of the open loop at SHARE of it. daemon_waited_s: for a core, meanwhile."""
 
     most_per_s: float
     result: Result
+    daemon_waited_s: float | None
 
     @property
     def latency_us(self) -> dict[str, float]:
@@ -81,6 +84,7 @@ class Verdict:
             "p99_to_p50": spread([one.tail for one in self.rounds]),
             "p99_to_p50_max": TAIL_MAX,
             **{f"{name}_us": spread([one.latency_us[name] for one in self.rounds]) for name in ("p50", "p99", "p999")},
+            "daemon_waited_for_core_s": [one.daemon_waited_s for one in self.rounds],
             "most_calls_per_s": [one.most_per_s for one in self.rounds],
             "rounds": [one.result.as_json() for one in self.rounds],
             "reached": self.reached,
@@ -90,19 +94,21 @@ class Verdict:
         us = {name: spread_text([one.latency_us[name] for one in self.rounds], ",.0f") for name in ("p50", "p99", "p999")}
         most = spread_text([one.most_per_s for one in self.rounds], ",.0f")
         late = sum(not one.kept for one in self.rounds)
+        clients = [one.result.run.waited.client if one.result.run.waited else None for one in self.rounds]
         return (
             f"get {format_bytes(self.block_bytes)} at {SHARE:.0%} of {most} calls/s: "
             f"p99 / p50 {spread_text([one.tail for one in self.rounds], '.1f')}, at most {TAIL_MAX:g}: "
             f"{'reached' if self.reached else 'MISSED'}\n"
-            f"    us: p50 {us['p50']}, p99 {us['p99']}, p99.9 {us['p999']}"
+            f"    us: p50 {us['p50']}, p99 {us['p99']}, p99.9 {us['p999']}\n"
+            f"    {waits_text(clients, [one.daemon_waited_s for one in self.rounds])}"
             + (f"; in {late} of {len(self.rounds)} rounds the rate was not kept" if late else "")
         )
 
 
-def one_round(url: str, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
+def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
     def measured(rate: float, seconds: float) -> Result:
         plan = Plan(
-            url=url,
+            url=daemon.url,
             scenarios=("get",),
             block_bytes=(block_bytes,),
             batch=1,
@@ -115,7 +121,9 @@ def one_round(url: str, block_bytes: int, options: argparse.Namespace, number: i
         return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit).results[0]
 
     most = measured(0.0, min(MOST_S, options.runtime)).run.timing.blocks_per_s
-    return Round(most, measured(SHARE * most, options.runtime))
+    before = waited_seconds(daemon.pid)
+    result = measured(SHARE * most, options.runtime)
+    return Round(most, result, difference(before, waited_seconds(daemon.pid)))
 
 
 def main() -> int:
@@ -132,7 +140,7 @@ def main() -> int:
     with own_daemon("--size", "1GiB", directory=options.directory, core=core) as daemon:
         for block_bytes in BLOCK_BYTES:
             say(f"get {format_bytes(block_bytes)}: {options.rounds} rounds")
-            rounds = [one_round(daemon.url, block_bytes, options, number) for number in range(options.rounds)]
+            rounds = [one_round(daemon, block_bytes, options, number) for number in range(options.rounds)]
             verdicts.append(Verdict(block_bytes, options.iodepth, rounds))
             say(verdicts[-1].line())
     load = os.getloadavg()[0]

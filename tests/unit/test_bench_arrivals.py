@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,9 +18,10 @@ from halfstep.tools.bench.clones import merged
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import BlockDevice
 from halfstep.tools.bench.driver import Driven
+from halfstep.tools.bench.machine import difference, waited_seconds
 from halfstep.tools.bench.plan import OPEN_LOOP, SCENARIOS, Plan
 from halfstep.tools.bench.proof import why_not_coldmixed
-from halfstep.tools.bench.report import CpuTime, Proof, Report, Result, Run
+from halfstep.tools.bench.report import CpuTime, CpuWait, Proof, Report, Result, Run
 from halfstep.tools.bench.trail import Trail
 from halfstep.tools.bench.workload import Lane, MixedLane, Outcome, Side, Tally, Timing
 
@@ -252,6 +254,30 @@ def test_a_report_says_how_the_calls_came() -> None:
         assert "reads: 2 calls, p50 1 us, p99 2, p99.9 2" in said
         assert ("THE RATE WAS NOT KEPT" in said) is grows
         assert ("2 calls were still waiting" in said) is grows
+
+
+def test_a_busy_machine_is_told_of() -> None:
+    timing = Timing(2.0, np.array([1.0]), Outcome(1, 1, 1))
+    head = dict.fromkeys(("version", "build", "commit", "kernel", "cpu", "path", "pinned", "engine"), "")
+    report = Report({**head, "cores": 2, "load_average": 0.0, "repeat": 1, "numjobs": 1, "rate": 0.0})
+    for client, daemon, who in ((0.03, 0.0, ""), (0.5, 0.0, "client"), (0.0, 0.5, "daemon"), (None, None, "")):
+        run = Run(1e9, timing, None, Proof(1, 0, None, 1, 0), CpuTime(1.0, None), None, CpuWait(client, daemon))
+        report.results[:] = [Result.of("get", 4096, 1, 1, [run], Outcome(1, 1, 1))]
+        said = "\n".join(report.remarks())
+        assert ("percentiles are those of a busy machine" in said) == bool(who)
+        assert f"the {who} waited 0.50 s of 2.0 for a core" in said or not who
+        assert run.as_json()["waited_for_core_s"] == {"client": client, "daemon": daemon}
+
+
+def test_who_waits_for_a_core_has_waited() -> None:
+    before = waited_seconds(os.getpid())
+    if before is None:
+        pytest.skip("this kernel does not say who waited")
+    after = waited_seconds(os.getpid())
+    assert after is not None
+    assert after >= before
+    assert waited_seconds(1 << 30) is None, "there is no such process"
+    assert difference(before, None) is None
 
 
 # ---- coldmixed ----

@@ -166,7 +166,10 @@ def merged(driven: Sequence[Driven]) -> Driven:
         _merged_sides([timing.reads for timing in timings if timing.reads is not None]),
         _merged_sides([timing.writes for timing in timings if timing.writes is not None]),
     )
-    return Driven(timing, sum(one.cpu_s for one in driven), _merged_rates([one.rate for one in driven if one.rate is not None]))
+    rates = [one.rate for one in driven if one.rate is not None]
+    waits = [one.waited_s for one in driven]
+    waited_s = None if None in waits else sum(wait for wait in waits if wait is not None)
+    return Driven(timing, sum(one.cpu_s for one in driven), _merged_rates(rates), waited_s)
 
 
 def _merged_sides(sides: Sequence[Side]) -> Side | None:

@@ -7,6 +7,7 @@ memory what another has just read; no number is put twice.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ import halfstep
 from halfstep.tools.bench.arrivals import Rate, drive_arrivals, due_ns
 from halfstep.tools.bench.content import BODIES, Content, Numbers
 from halfstep.tools.bench.device import PAGE_BYTES
+from halfstep.tools.bench.machine import difference, waited_seconds
 from halfstep.tools.bench.plan import NUMJOBS_MAX, Plan
 from halfstep.tools.bench.trail import Trail
 from halfstep.tools.bench.workload import (
@@ -54,11 +56,15 @@ _ARRIVALS, _TRAIL = 1, 2
 
 @dataclass(frozen=True)
 class Driven:
-    """What a run came to. cpu_s: CPU time of the client, or of all of them. rate: of calls that came at one."""
+    """What a run came to. cpu_s: CPU time of the client, or of all of them; waited_s: what they waited for a core.
+
+    rate: of calls that came at one.
+    """
 
     timing: Timing
     cpu_s: float
     rate: Rate | None = None
+    waited_s: float | None = None
 
 
 class Drives(Protocol):
@@ -131,10 +137,11 @@ class Driver:
         if start_ns is not None:
             time.sleep(max(0, start_ns - time.perf_counter_ns()) / 1e9)
             late_s = (time.perf_counter_ns() - start_ns) / 1e9
-        before = time.process_time()
+        before, waited = time.process_time(), waited_seconds(os.getpid())
         timing, rate = self._timed(max(0.0, seconds - late_s))
         timing.seconds += late_s
-        return Driven(timing, time.process_time() - before, rate)
+        cpu_s = time.process_time() - before
+        return Driven(timing, cpu_s, rate, difference(waited, waited_seconds(os.getpid())))
 
     def _timed(self, seconds: float) -> tuple[Timing, Rate | None]:
         if not self._plan.rate:

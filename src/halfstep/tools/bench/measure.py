@@ -23,11 +23,11 @@ from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, DeviceWork, extents_of, raw_read_speed
 from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
-from halfstep.tools.bench.machine import cpu_seconds, header_of
+from halfstep.tools.bench.machine import cpu_seconds, difference, header_of, waited_seconds
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.proof import why_not_cold, why_not_coldmixed
-from halfstep.tools.bench.report import CpuTime, Limit, Proof, Refusal, Report, Result, Run
+from halfstep.tools.bench.report import CpuTime, CpuWait, Limit, Proof, Refusal, Report, Result, Run
 from halfstep.tools.bench.workload import DEADLINE_MS, Outcome, Timing, populate, verify
 
 _VERIFY_BLOCKS_MAX = 16_384
@@ -253,9 +253,10 @@ class _Bench:
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
             if scenario == "mixed":
                 self._hold(blocks)
-            before, daemon_before = self._counters(), self._daemon_cpu_s()
+            before, daemon_before, waited_before = self._counters(), self._daemon_cpu_s(), self._daemon_waited_s()
             driven = self._drives.drive(plan.seconds)
             timing, cpu = driven.timing, _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
+            waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()))
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
             if why := self._why_not(scenario, proof, timing):
@@ -264,7 +265,7 @@ class _Bench:
                 whole = self._verify(scenario, blocks)  # before what the limit puts takes its room
             limit_before, limit = limit, self._limit(scenario)
             moved = None if scenario == "match" else float(payload) / timing.seconds
-            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu, driven.rate))
+            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu, driven.rate, waited))
         self._tell(f"{what}: verifying")
         if whole is None:
             whole = self._verify(scenario, blocks)
@@ -338,6 +339,10 @@ class _Bench:
     def _daemon_cpu_s(self) -> float | None:
         pid = self._place.daemon_pid
         return None if pid is None else cpu_seconds(pid)
+
+    def _daemon_waited_s(self) -> float | None:
+        pid = self._place.daemon_pid
+        return None if pid is None else waited_seconds(pid)
 
     def _counters(self) -> _Counters:
         told = self._client.stat()

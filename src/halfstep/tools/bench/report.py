@@ -15,6 +15,8 @@ from halfstep.tools.bench.workload import Outcome, Timing, percentile_us
 
 # With fewer calls than this the 99.9th percentile is the slowest call.
 _CALLS_FOR_P999 = 1000
+# Of a run's time; what a machine's own housekeeping takes is far less.
+_WAITED_SHARE_MAX = 0.02
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,14 @@ class CpuTime:
         }
 
 
+@dataclass(frozen=True)
+class CpuWait:
+    """Seconds during a run in which a thread was ready and something else had its core. None where that is not known."""
+
+    client: float | None
+    daemon: float | None
+
+
 def latency(times_us: npt.NDArray[np.float64]) -> dict[str, float]:
     """Percentiles that were measured, by name."""
     return {name: percentile_us(times_us, share) for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))}
@@ -66,7 +76,10 @@ def latency(times_us: npt.NDArray[np.float64]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Run:
-    """One timed run. bytes_per_s: of verified payload; None where none moves (match). rate: at which calls came, if at one."""
+    """One timed run. bytes_per_s: of verified payload; None where none moves (match). rate: at which calls came, if at one.
+
+    waited: seconds that client and daemon waited for a core, where the kernel tells.
+    """
 
     bytes_per_s: float | None
     timing: Timing
@@ -74,6 +87,7 @@ class Run:
     proof: Proof
     cpu: CpuTime
     rate: Rate | None = None
+    waited: CpuWait | None = None
 
     def _rate(self) -> dict[str, Any]:
         rate = self.rate
@@ -129,6 +143,7 @@ class Run:
             "limit_gigabytes_per_s": _giga(self.limit.bytes_per_s if self.limit else None),
             "ratio_to_limit": self.ratio,
             "cpu_s_per_gib": self.cpu.per_gib(0 if self.bytes_per_s is None else self.proof.payload_bytes),
+            "waited_for_core_s": asdict(self.waited) if self.waited else None,
             "calls": len(self.timing.latencies_us),
             "seconds": self.timing.seconds,
         }
@@ -322,9 +337,7 @@ class Report:
             if proof.device_read_bytes is not None:
                 moved.append(f"device read {format_bytes(proof.device_read_bytes)}")
             if result.name == "coldmixed":
-                moved.append(
-                    f"{proof.reclaimed_segments} segments reclaimed, {format_bytes(proof.rewritten_bytes)} of them rewritten"
-                )
+                moved.append(f"{proof.reclaimed_segments} segments reclaimed, {format_bytes(proof.rewritten_bytes)} copied")
             yield f"{what}: {', '.join(moved)}"
         told = result.run.as_json()
         for side in ("reads", "writes"):
@@ -334,6 +347,7 @@ class Report:
                     f"{what}: {side}: {told[side]['calls']:,} calls, p50 {us['p50']:,.0f} us, p99 {us['p99']:,.0f}, "
                     f"p99.9 {us['p999']:,.0f}"
                 )
+        yield from self._waited(what, result.run)
         if rate := result.run.rate:
             yield f"{what}: {rate.offered_per_s:,.0f} calls/s were due, {rate.achieved_per_s:,.0f} begun in time"
             if not rate.kept:
@@ -353,6 +367,14 @@ class Report:
             yield f"{what}: {count} blocks answered {reason}, not counted"
         if result.wrong or result.missing:
             yield f"{what}: {result.wrong} WRONG blocks, {result.missing} missing"
+
+    def _waited(self, what: str, run: Run) -> Iterator[str]:
+        for who, seconds in (("client", run.waited.client), ("daemon", run.waited.daemon)) if run.waited else ():
+            if seconds is not None and seconds > _WAITED_SHARE_MAX * run.timing.seconds * self.header["numjobs"]:
+                yield (
+                    f"{what}: the {who} waited {seconds:.2f} s of {run.timing.seconds:.1f} for a core that something else had: "
+                    "percentiles are those of a busy machine"
+                )
 
 
 def _giga(bytes_per_s: float | None) -> float | None:
