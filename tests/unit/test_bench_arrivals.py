@@ -235,7 +235,13 @@ def test_a_report_says_how_the_calls_came() -> None:
     )
     kept, lost = run_at(Rate(2.0, 100, 99, 100), timing), run_at(Rate(2.0, 100, 97, 98), timing)
     told = lost.as_json()
-    assert told["rate"] == {"offered_calls_per_s": 50, "achieved_calls_per_s": 48.5, "kept": False, "calls_never_made": 2}
+    assert told["rate"] == {
+        "offered_calls_per_s": 50,
+        "achieved_calls_per_s": 48.5,
+        "kept": False,
+        "calls_due": 100,
+        "calls_never_made": 2,
+    }
     assert told["reads"] == {
         "calls": 2,
         "blocks_per_s": 1.0,

@@ -98,6 +98,7 @@ class Run:
                 "offered_calls_per_s": rate.offered_per_s,
                 "achieved_calls_per_s": rate.achieved_per_s,
                 "kept": rate.kept,
+                "calls_due": rate.due,
                 "calls_never_made": rate.due - rate.made,
             }
         }
