@@ -289,6 +289,17 @@ def test_who_waits_for_a_core_has_waited() -> None:
 # ---- coldmixed ----
 
 
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.5, 0.7, 0.95])
+def test_a_block_of_coldmixed_is_forgotten_before_it_comes_again(share: float) -> None:
+    """By a daemon that knows for four times its memory what it had; and no turn is cut short."""
+    nearest, width, farthest = Plan(read_share=share).trail_bytes(1000)
+    assert nearest / (1 - share) > 5000, "puts and reads between its put and its first read"
+    assert width / share > 5000, "between two reads"
+    assert farthest >= nearest + width * (1 - share) / share + width - 2, "what is put in a turn"
+    assert nearest >= 1000
+    assert Plan(read_share=share, cold_bytes=3000).trail_bytes(1000)[1] == 3000
+
+
 def trail_of(puts: int, nearest: int = 10, width: int = 40, farthest: int = 70) -> tuple[Trail, Content]:
     content = Content(4096, seed=1)
     trail = Trail(content, 4, nearest, width, farthest, np.random.default_rng(1))

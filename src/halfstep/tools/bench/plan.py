@@ -23,6 +23,10 @@ CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 SIZES_MAX = DEPTHS_MAX = 16
+# Of `coldmixed`: below it hardly anything would be read before it is reclaimed.
+READ_SHARE_MIN = 0.05
+# In memories of the daemon, which knows of five.
+_REACH = 6
 RATE_MAX = 1e6
 # Calls of one run at a rate: of fewer no percentile is worth its name.
 RATE_CALLS_MIN = 10
@@ -38,9 +42,9 @@ class Plan:
     seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
     the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
     what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through, and `coldmixed` in one turn;
-    0 = twice the daemon's memory for blocks, four times. rate: calls a second of each client, due however long those before
-    take; 0 = each when the one before has ended. goal_us: what 99 of 100 calls shall not exceed. directory: where a daemon of
-    our own keeps its store; arena_bytes: its memory for blocks.
+    0 = twice the daemon's memory for blocks, six times its reads' share. rate: calls a second of each client, due however long
+    those before take; 0 = each when the one before has ended. goal_us: what 99 of 100 calls shall not exceed. directory: where
+    a daemon of our own keeps its store; arena_bytes: its memory for blocks.
     """
 
     url: str = ""
@@ -147,11 +151,14 @@ class Plan:
     def trail_bytes(self, memory_bytes: int) -> tuple[int, int, int]:
         """Of `coldmixed`: how much is put after a block before it is read; how much is read in one turn; when it is too old.
 
-        The daemon keeps what it recognizes when it comes again, and its memory of what it had reaches four times as far as its
-        memory: what is read in a turn is more than that, or it would not be cold.
+        The daemon keeps what it recognizes when it comes again, and it knows what it had for four times its memory: between two
+        uses of a block, its put included, more than that and its memory is put and read. A turn ends before its set is too old.
         """
-        width = self.cold_bytes or 4 * memory_bytes
-        return memory_bytes, width, memory_bytes + width * 3 // 2
+        read_share = max(self.read_share, READ_SHARE_MIN)
+        reach = _REACH * memory_bytes
+        nearest = max(memory_bytes, int(reach * (1 - read_share)))
+        width = self.cold_bytes or int(reach * read_share)
+        return nearest, width, nearest + int(width / read_share)
 
 
 def chosen_from(name: str, words: Sequence[str], known: Sequence[str]) -> None:
