@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 from numpy.random import default_rng
 
 import halfstep
+from halfstep.errors import InternalError
 from halfstep.tools.bench.arrivals import Rate, drive_arrivals, due_ns
 from halfstep.tools.bench.content import BODIES, Content, Numbers
 from halfstep.tools.bench.device import PAGE_BYTES
@@ -35,6 +37,7 @@ from halfstep.tools.bench.workload import (
     drive,
     endless,
     populate,
+    verify,
 )
 
 # Numbers of blocks that puts make, far from those that gets ask for, and anew for each depth; multiples of BODIES.
@@ -42,11 +45,16 @@ FIRST_PUT, FIRST_MIXED, FIRST_COLDMIXED, FIRST_FILL, PUTS_A_DEPTH = 1 << 40, 1 <
 _FIRST = {"put": FIRST_PUT, "mixed": FIRST_MIXED, "coldmixed": FIRST_COLDMIXED}
 _WARM_UP_S_MAX = 0.3
 # Of `coldmixed`: when reclaim has found its balance, and after how many fillings of the store it is waited for no longer.
-_SETTLED_COPIES_MAX, _FILLINGS_MIN, _FILLINGS_MAX = 0.2, 2, 5
-_STEPS_A_FILLING = 16
+_SETTLED_COPIES_MAX, _SETTLED_HITS_MAX, _FILLINGS_MIN, _FILLINGS_MAX = 0.2, 0.002, 2, 4
+_STEPS_A_FILLING, _STEPS_READ = 16, 5
 _TOUCHES_A_PUT_MAX = 20.0
 _FILL_A_CLONE = PUTS_A_DEPTH // NUMJOBS_MAX
-_WRITTEN = tuple(f'halfstep_store_bytes_written_total{{of="{of}"}}' for of in ("user", "rewritten"))
+_SETTLES = (
+    'halfstep_store_bytes_written_total{of="user"}',
+    'halfstep_store_bytes_written_total{of="rewritten"}',
+    'halfstep_store_hits_total{from="memory"}',
+    'halfstep_store_hits_total{from="flash"}',
+)
 # Of one client that came late for the start.
 _RUN_S_MIN = 1e-3
 assert all(first % BODIES == 0 for first in (*_FIRST.values(), FIRST_FILL, PUTS_A_DEPTH))
@@ -170,6 +178,7 @@ class Driver:
 
         A store that was just filled copies all that was read, and learns with each segment that this is more than its share of
         the writes; the copies take the place of what was put. So what will be read is touched, as often as it will be read.
+        Towards the end it is read: while blocks are only put, memory knows longer what it had, and keeps what it recognizes.
         """
         plan, content = self._plan, self._content
         step = -(-batches // _STEPS_A_FILLING)
@@ -181,12 +190,16 @@ class Driver:
             for at in range(0, step * plan.batch, plan.batch):
                 trail.add(content.numbers(first + at, plan.batch))
             first += step * plan.batch
-            if trail.ready:
-                for _ in range(int(touches * step)):
-                    self._client.touch(content.keys(next(trail)))
+            wanted = [next(trail) for _ in range(int(touches * step))] if trail.ready else []
+            if number < _STEPS_A_FILLING * _FILLINGS_MIN - _STEPS_READ:
+                for numbers in wanted:
+                    self._client.touch(content.keys(numbers))
+            elif wanted and (wrong := verify(self._client, content, np.concatenate(wanted)).wrong):
+                raise InternalError(f"{self._client.url}: {wrong} blocks came with other bytes than they were put with")
             after = self._client.stat()
-            user, copied = (after[name] - before[name] for name in _WRITTEN)
-            if number >= _STEPS_A_FILLING * _FILLINGS_MIN and copied <= _SETTLED_COPIES_MAX * user:
+            user, copied, memory, flash = (after[name] - before[name] for name in _SETTLES)
+            settled = copied <= _SETTLED_COPIES_MAX * user and memory <= _SETTLED_HITS_MAX * (memory + flash)
+            if number >= _STEPS_A_FILLING * _FILLINGS_MIN and settled:
                 return
 
     def _made(self, scenario: str, depth: int, blocks: int, puts: int, trail: Trail | None) -> Sequence[Lane]:
