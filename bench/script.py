@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ from halfstep.errors import HalfstepError
 from halfstep.tools.imports import signals_wait
 
 with signals_wait():
+    from halfstep.tools.bench.fio import fio_version
     from halfstep.tools.bench.machine import machine_facts
     from halfstep.tools.bench.measure import refuse_unless_release
     from halfstep.tools.bench.terminal import terminable
@@ -67,6 +69,35 @@ def header(**more: object) -> dict[str, Any]:
     """What a document says first. Errors: ConfigError where this is no release build."""
     refuse_unless_release(halfstep.build_info())
     return {**machine_facts(shlex.join(sys.argv)), **more}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Of several rounds: the median, which counts, and between what they were."""
+    return {"median": statistics.median(values), "lowest": min(values), "highest": max(values)}
+
+
+def spread_text(values: Sequence[float], style: str = ".2f") -> str:
+    """The same for people."""
+    return f"{statistics.median(values):{style}} ({min(values):{style}} to {max(values):{style}})"
+
+
+def waits_text(client_s: Sequence[float | None], daemon_s: Sequence[float | None]) -> str:
+    """How much of all runs together client and daemon had no core because something else had it."""
+    sides = (("client", client_s), ("daemon", daemon_s))
+    known = [f"the {who} {sum(one for one in some if one is not None):.2f} s" for who, some in sides if None not in some]
+    return f"waited for a core: {', '.join(known)}" if known else "the kernel does not say who waited for a core"
+
+
+def with_fio() -> str:
+    """Its version; without one the script ends."""
+    if version := fio_version():
+        return version
+    raise SystemExit("fio: there is none here, and it is what this compares with; install the package fio")
+
+
+def say(text: str, _steps: int = 1) -> None:
+    """What is being done, on stderr."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def run(main: Callable[[], int]) -> NoReturn:

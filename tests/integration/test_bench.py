@@ -122,6 +122,56 @@ def test_clones_do_the_same_at_once_and_are_told_of_together(tmp_path: Path) -> 
 
 @measures
 @pytest.mark.integration
+@pytest.mark.parametrize("more", [[], ["--numjobs", "2"]])
+def test_calls_come_at_a_rate(tmp_path: Path, more: list[str]) -> None:
+    rate = ("--rate", "200", "--runtime", "0.5", "--ramp", "0.1", "--iodepth", "4", "--batch", "2")
+    result = bench("--rw", "get,put,mixed", *rate, *more, "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert told["header"]["rate"] == 200
+    jobs = told["header"]["numjobs"]
+    for one in told["results"]:
+        assert one["verified"] is True
+        assert 0.5 * 200 * jobs < one["rate"]["offered_calls_per_s"] < 1.5 * 200 * jobs, "as many as the seed draws"
+        assert one["calls"] == one["rate"]["calls_due"] - one["rate"]["calls_never_made"]
+        assert ("reads" in one) == ("writes" in one) == (one["name"] == "mixed")
+    mixed = told["results"][2]
+    assert mixed["reads"]["calls"] + mixed["writes"]["calls"] == mixed["calls"]
+    assert mixed["reads"]["latency_us"]["p50"] <= mixed["latency_us"]["p999"]
+
+
+@measures
+@pytest.mark.integration
+@pytest.mark.parametrize("more", [["--rate", "800", "--iodepth", "8"], ["--iodepth", "4", "--numjobs", "2"]])
+def test_gets_from_flash_while_puts_go_round_the_store(tmp_path: Path, more: list[str]) -> None:
+    directio(tmp_path)
+    # The smallest memory, so that little is written; many puts, so that a segment is filled soon.
+    small = ("--arena", "32MiB", "--rwmixread", "50", "--runtime", "1", "--batch", "1")
+    result = bench("--rw", "coldmixed", *small, *more, "--directory", str(tmp_path))
+    told = document(result)
+    if "kernel counts" in (why := "".join(one["why"] for one in told["refused"])) or "no block device" in why:
+        pytest.skip(why)
+    assert result.exit_code == 0, result.output
+    (one,) = told["results"]
+    assert one["verified"] is True
+    assert one["moved"]["reclaimed_segments"] > 0
+    assert one["moved"]["hits_flash"] >= 0.99 * one["reads"]["calls"]
+    assert one["reads"]["calls"] + one["writes"]["calls"] == one["calls"]
+    assert one["limit"] is None
+
+
+@measures
+@pytest.mark.integration
+def test_coldmixed_without_reclaim_is_refused_by_name(tmp_path: Path) -> None:
+    result = bench("--rw", "coldmixed", "--arena", "32MiB", "--rwmixread", "100", "--batch", "1", "--directory", str(tmp_path))
+    assert result.exit_code == 1, result.output
+    (refused,) = document(result)["refused"]
+    assert refused["name"] == "coldmixed"
+    assert refused["why"].startswith("reclaim did not run: ")
+
+
+@measures
+@pytest.mark.integration
 def test_what_a_clone_dies_of_is_what_the_run_dies_of(shared_daemon: Any) -> None:
     plan = Plan(numjobs=3, batch=4, block_bytes=(4096,), hot_bytes=1 << 20).validated()
     with placing.own_namespace(shared_daemon.url) as url:
@@ -172,6 +222,8 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\ndurability = 'disk'\n", "job one: durability='disk': unknown; choose from cache, persist"),
         ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread"),
         ("[one]\ndirectory = '/not/here'\n", "job one: directory=/not/here: is none"),
+        ("[one]\nrate = 'fast'\n", "job one: rate='fast': must be a number"),
+        ("[one]\nrw = 'match'\nrate = 100\n", "job one: rate=100: match makes each call when the one before has ended"),
         ("[one]\nseed = -1\n", "job one: seed=-1: must be 0 to"),
         ("[one", "jobs.toml"),
     ],

@@ -14,7 +14,65 @@ pytest.importorskip("click")
 
 from tests.bench_command import command, directio, document, interrupt
 
+from halfstep.errors import DeviceError
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
+from halfstep.tools.bench.fio import iolog, job_command, replay_command, replay_fio
+
+
+def test_what_fio_is_told(tmp_path: Path) -> None:
+    plain = job_command(Path("/a:b"), "mixed", 65536, 16, 1 << 20, 70, 7, 0.0)
+    assert {"--filename=/a\\:b", "--rw=randrw", "--bs=65536", "--iodepth=16", "--size=1048576", "--rwmixread=70"} <= set(plain)
+    assert not any("rate" in word for word in plain)
+    assert job_command(Path("/a"), "mixed", 65536, 16, 1 << 20, 70, 7, 1000.0)[-2:] == [
+        "--rate_iops=700,300",
+        "--rate_process=poisson",
+    ]
+    assert job_command(Path("/a"), "randread", 65536, 16, 1 << 20, 70, 7, 1000.0)[-2] == "--rate_iops=1000,1"
+    assert job_command(Path("/a"), "mixed", 65536, 16, 1 << 20, 100, 7, 10.0)[-2] == "--rate_iops=10,1", (
+        "0 would be without end"
+    )
+    replay = replay_command(Path("/a"), Path("/log"), 64)
+    assert {"--read_iolog=/log", "--replay_no_stall=1", "--replay_redirect=/a", "--iodepth=64", "--readonly"} <= set(replay)
+    assert not any("batch" in word for word in replay)
+    assert {"--iodepth_batch=16", "--iodepth_low=48"} <= set(replay_command(Path("/a"), Path("/log"), 64, 16))
+    assert "--iodepth_low=1" in replay_command(Path("/a"), Path("/log"), 16, 16), "0 would be the depth"
+    assert iolog([(4096, 512), (0, 1024)], 2).splitlines() == [
+        "fio version 2 iolog",
+        "x add",
+        "x open",
+        *["x read 4096 512", "x read 0 1024"] * 2,
+        "x close",
+    ]
+
+
+def test_fio_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DeviceError, match="fio: there is none here; install the package fio"):
+        replay_fio(tmp_path / "x", [(0, 4096)], depth=1, seconds=0.1)
+
+
+@pytest.mark.integration
+def test_fio_reads_the_extents_that_it_is_given_and_writes_nothing(tmp_path: Path) -> None:
+    directio(tmp_path)
+    if shutil.which("fio") is None:
+        pytest.skip("there is no fio here")
+    path = tmp_path / "some:file"
+    bytes_there = os.urandom(1 << 20)
+    path.write_bytes(bytes_there)
+    # Beyond the end of the file nothing could be read, and a list that ends at once is read again.
+    extents = [(at, 16384) for at in range(0, 1 << 20, 65536)]
+    try:
+        side = replay_fio(path, extents, depth=4, seconds=0.2, together=2)
+    except DeviceError as error:
+        if "io_uring" in str(error):
+            pytest.skip(str(error))
+        raise
+    assert side.name == "read"
+    assert side.transfers > len(extents)
+    assert 0 < side.p50_us <= side.p99_us <= side.p999_us
+    assert path.read_bytes() == bytes_there
+    with pytest.raises(DeviceError, match="before time and list were over"):
+        replay_fio(path, [(2 << 20, 16384)] * 64, depth=4, seconds=0.2)
 
 
 @pytest.mark.integration

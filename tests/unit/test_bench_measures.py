@@ -22,6 +22,7 @@ from halfstep.tools.bench.content import BODIES, Content
 from halfstep.tools.bench.device import BlockDevice
 from halfstep.tools.bench.driver import Driven, Driver
 from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.proof import why_not_cold
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Result, Run
 from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, Timing, endless
 
@@ -105,7 +106,7 @@ def test_the_run_with_the_median_ratio_is_reported_whole() -> None:
     [(1000, 1000, ""), (10, 1000, "memory"), (1000, 10, "page cache"), (1000, None, "tmpfs")],
 )
 def test_cold_is_what_engine_and_device_both_read(engine: int, device: int | None, why: str) -> None:
-    told = measuring._why_not_cold(Proof(1000, engine, device, 0, 0), BlockDevice("vda", (Path("/sys/block/vda/stat"),)))
+    told = why_not_cold(Proof(1000, engine, device, 0, 0), BlockDevice("vda", (Path("/sys/block/vda/stat"),)))
     assert why in told
     assert bool(told) == bool(why)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,18 +23,52 @@ def script(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str
 def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     rows = (repository / "bench" / "README.md").read_text()
     scripts = [path for path in sorted((repository / "bench").glob("*.py")) if path.name != "script.py"]
-    assert len(scripts) >= 11
+    assert len(scripts) >= 14
     for path in scripts:
         assert path.stat().st_mode & 0o111, path.name
         assert f"| `bench/{path.name}` |" in rows
 
 
-@pytest.mark.parametrize("name", ["beside.py", "many_clients.py", "minimal.py", "prefetch.py", "shared_memory.py"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "beside.py",
+        "cold.py",
+        "many_clients.py",
+        "minimal.py",
+        "mixed_tail.py",
+        "prefetch.py",
+        "shared_memory.py",
+        "tail.py",
+    ],
+)
 def test_a_script_names_what_it_cannot_do(repository: Path, name: str) -> None:
-    number = {"beside.py": "--rounds", "many_clients.py": "--rounds", "prefetch.py": "--requests"}.get(name, "--repeat")
+    of_rounds = dict.fromkeys(("beside.py", "cold.py", "many_clients.py", "mixed_tail.py", "tail.py"), "--rounds")
+    number = {**of_rounds, "prefetch.py": "--requests"}.get(name, "--repeat")
     refused = script(repository, name, number, "0")
     assert refused.returncode == 2
     assert f"argument {number}: 0: must be a whole number from 1 on" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["cold.py", "mixed_tail.py"])
+def test_fio_that_is_missing_is_named(repository: Path, tmp_path: Path, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(repository / "bench" / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    assert done.stderr == "fio: there is none here, and it is what this compares with; install the package fio\n"
+
+
+def test_rounds_are_told_by_their_median_and_what_they_lie_between(repository: Path) -> None:
+    ask = f"import sys; sys.path.insert(0, {str(repository / 'bench')!r}); import script\n"
+    ask += "print(script.spread([3.0, 1.0, 2.0]), script.spread_text([3.0, 1.0, 2.0]))"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "{'median': 2.0, 'lowest': 1.0, 'highest': 3.0} 2.00 (1.00 to 3.00)\n"
 
 
 def test_a_program_that_is_missing_or_no_release_build_is_named(repository: Path, tmp_path: Path) -> None:

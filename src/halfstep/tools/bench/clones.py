@@ -21,10 +21,11 @@ import numpy as np
 
 from halfstep import errors
 from halfstep.errors import HalfstepError, InternalError
+from halfstep.tools.bench.arrivals import Rate
 from halfstep.tools.bench.content import Content, Numbers
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.workload import Layers, Outcome, Timing
+from halfstep.tools.bench.workload import Layers, Outcome, Side, Timing
 
 _END_S = 10.0
 # Between the word and the start, so that it has reached all of them.
@@ -162,8 +163,30 @@ def merged(driven: Sequence[Driven]) -> Driven:
         Layers(np.concatenate([one.first_us for one in layers]), np.concatenate([one.each_us for one in layers]))
         if layers
         else None,
+        _merged_sides([timing.reads for timing in timings if timing.reads is not None]),
+        _merged_sides([timing.writes for timing in timings if timing.writes is not None]),
     )
-    return Driven(timing, sum(one.cpu_s for one in driven))
+    rates = [one.rate for one in driven if one.rate is not None]
+    waits = [one.waited_s for one in driven]
+    waited_s = None if None in waits else sum(wait for wait in waits if wait is not None)
+    return Driven(timing, sum(one.cpu_s for one in driven), _merged_rates(rates), waited_s)
+
+
+def _merged_sides(sides: Sequence[Side]) -> Side | None:
+    if not sides:
+        return None
+    outcome = Outcome()
+    for side in sides:
+        outcome.add(side.outcome)
+    return Side(np.concatenate([side.latencies_us for side in sides]), outcome)
+
+
+def _merged_rates(rates: Sequence[Rate]) -> Rate | None:
+    """Of all together: who came late for the start had less time, and the time of the others is that of the run."""
+    if not rates:
+        return None
+    counts = ((rate.due, rate.begun, rate.made) for rate in rates)
+    return Rate(max(rate.seconds for rate in rates), *(sum(of) for of in zip(*counts, strict=True)))
 
 
 def _serve(asks: IO[bytes], answers: IO[bytes]) -> None:

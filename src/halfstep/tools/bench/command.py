@@ -38,7 +38,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     "--rw",
     default="get,cold",
     show_default=True,
-    help="What to measure, comma between: get, cold, put, mixed, match, layerwise.",
+    help="What to measure, comma between: get, cold, put, mixed, coldmixed, match, layerwise.",
 )
 @click.option(
     "--bs", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4k,64k,1m (k, m, g are binary)."
@@ -48,15 +48,31 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
 )
+@click.option(
+    "--rate",
+    type=float,
+    default=0.0,
+    help="Calls a second of each client, at random moments.  [default: one after the other]",
+)
 @click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
 @click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
-@click.option("--rwmixread", type=int, default=70, show_default=True, help="Of the batches of `mixed`, how many % are gets.")
+@click.option(
+    "--rwmixread",
+    type=int,
+    default=70,
+    show_default=True,
+    help="Of the calls of `mixed` and `coldmixed`, how many % are gets.",
+)
 @click.option("--durability", type=click.Choice(DURABILITIES), default="cache", show_default=True, help="Of puts.")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
 @click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
 @click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
 @click.option("--size", default="64MiB", show_default=True, help="What get, layerwise, mixed and match ask for.")
-@click.option("--cold-size", default="", help="What cold walks through.  [default: twice the daemon's memory for blocks]")
+@click.option(
+    "--cold-size",
+    default="",
+    help="What cold and coldmixed walk through.  [default: twice the daemon's memory; six times --rwmixread of it]",
+)
 @click.option(
     "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."
 )
@@ -95,12 +111,18 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
     put    blocks that were never there                     limit: that of get
     mixed  gets of the hot set among puts (--rwmixread)     limit: that of get
+    coldmixed  gets from flash among puts that go round     limit: none
+           the store, so that it is reclaimed meanwhile
     match  presence, half of it absent                      no bytes move, so no limit
     layerwise  gets of blocks of --parts, layer by layer    limit: that of get
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
-    `cold` counts only if the daemon's engine and the block device say that they read the bytes.
+    `cold` and `coldmixed` count only if the daemon's engine and the block device say that they read the bytes, `coldmixed` also
+    only if segments were reclaimed.
+
+    With --rate calls come when they are due and not when the one before has ended; --iodepth is how many may be at the client
+    at once. A latency then begins when its call was due: to wait for a free place counts.
 
     A block's bytes follow from its number. During a run one page of every block that comes is looked at, on top of the
     checksums that the client always verifies; afterwards whole blocks are compared. That cannot be switched off.
@@ -110,6 +132,7 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
     One picture of it all           halfstep bench --rw get,put --bs 4k,64k,1m --iodepth 1,4,16 --plot sweep.svg
     How deep can I go?              halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
+    How late at a given load?       halfstep bench --rw get --bs 64k --batch 1 --iodepth 16 --rate 5000
     Do clients share fairly?        halfstep bench --rw get --bs 64k --numjobs 4
     A daemon in service             halfstep bench halfstep://node7:7350 --rw get --runtime 1
     For a program                   halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'

@@ -20,7 +20,7 @@ from halfstep.errors import DeviceError
 
 PAGE_BYTES = 4096
 _SECTOR_BYTES = 512  # of /sys/…/stat, whatever the device's own are (Documentation/block/stat.rst)
-_READ_SECTORS, _WRITTEN_SECTORS = 2, 6
+_READS, _READ_SECTORS, _WRITTEN_SECTORS, _QUEUE_MS = 0, 2, 6, 10
 # A written range shorter than this is the store's header, log or footers, not blocks.
 _RANGE_BYTES_MIN = 1 << 20
 # Smaller pieces are moved together, or a limit would be that of Python.
@@ -54,14 +54,38 @@ class BlockDevice:
 
     def read_bytes(self) -> int:
         """Bytes that completed reads have brought, since boot."""
-        return self._sectors(_READ_SECTORS)
+        return self._sum(_READ_SECTORS) * _SECTOR_BYTES
 
     def written_bytes(self) -> int:
         """Bytes of completed writes, since boot."""
-        return self._sectors(_WRITTEN_SECTORS)
+        return self._sum(_WRITTEN_SECTORS) * _SECTOR_BYTES
 
-    def _sectors(self, field: int) -> int:
-        return sum(int(file.read_text().split()[field]) for file in self.stat_files) * _SECTOR_BYTES
+    def work(self) -> DeviceWork:
+        """Since boot."""
+        return DeviceWork(self.read_bytes(), self._sum(_READS), self._sum(_QUEUE_MS))
+
+    def _sum(self, field: int) -> int:
+        return sum(int(file.read_text().split()[field]) for file in self.stat_files)
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What a device did. reads: requests that came to it, some neighbours as one, large ones in pieces.
+
+    queue_ms: the sum of the times of all requests, writes too: in a second a thousand for each that was there all the time.
+    """
+
+    read_bytes: int
+    reads: int
+    queue_ms: int
+
+    def since(self, before: DeviceWork) -> DeviceWork:
+        """Between two moments."""
+        return DeviceWork(self.read_bytes - before.read_bytes, self.reads - before.reads, self.queue_ms - before.queue_ms)
+
+    def text(self, seconds: float) -> str:
+        """For people."""
+        return f"{self.read_bytes / max(1, self.reads) / 1024:,.0f} KiB a request, {self.queue_ms / 1e3 / seconds:.1f} at once"
 
 
 @dataclass(frozen=True)
@@ -91,15 +115,18 @@ def written_ranges(path: Path) -> list[tuple[int, int]]:
     return ranges
 
 
-def extents_of(path: Path, block_bytes: int, batch: int, bytes_wanted: int, seed: int) -> list[tuple[int, int]]:
+def extents_of(
+    path: Path, block_bytes: int, batch: int, bytes_wanted: int, seed: int, *, merged: bool = True
+) -> list[tuple[int, int]]:
     """(offset, length) of reads over the store's written ranges: batches of neighbouring blocks, the batches in random order.
 
     That is the order in which cold gets ask. Neighbours that are smaller than PIECE_BYTES_MIN are read together, or the limit
-    would be that of Python. Batches come again where fewer bytes were written than are wanted.
+    would be that of Python; merged=False: for whom that is not so. Batches come again where fewer bytes were written
+    than are wanted.
     Errors: DeviceError where too little was written to be read.
     """
     length = -(-block_bytes // PAGE_BYTES) * PAGE_BYTES
-    together = max(1, min(batch, PIECE_BYTES_MIN // length))
+    together = max(1, min(batch, PIECE_BYTES_MIN // length)) if merged else 1
     length, batch = length * together, -(-batch // together)
     extents = [
         (at, length)

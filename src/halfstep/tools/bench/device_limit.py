@@ -274,21 +274,28 @@ def _file(plan: DevicePlan, tell: Tell) -> Iterator[tuple[Path, int]]:
         tell(f"looking at {plan.path}")
         yield plan.path, min(plan.size_bytes, _readable_bytes(plan.path))
         return
-    directory = plan.directory or Path(tempfile.gettempdir())
+    with noise_file(plan.directory, plan.size_bytes, tell) as (path, size):
+        yield path, size
+
+
+@contextmanager
+def noise_file(directory: Path | None, size_bytes: int, tell: Tell) -> Iterator[tuple[Path, int]]:
+    """(path, bytes) of a new file in `directory`, or the temporary one, that was written once all over; removed afterwards."""
+    directory = directory or Path(tempfile.gettempdir())
     free = shutil.disk_usage(directory).free
-    if free < plan.size_bytes:
+    if free < size_bytes:
         raise DeviceError(
-            f"size={format_bytes(plan.size_bytes)}: {directory} has {format_bytes(free // KIB * KIB)} free; lower it or name "
+            f"size={format_bytes(size_bytes)}: {directory} has {format_bytes(free // KIB * KIB)} free; lower it or name "
             "another --directory"
         )
     path = directory / f"halfstep-bench-{secrets.token_hex(8)}.dat"
-    tell(f"writing {format_bytes(plan.size_bytes)} to {path}")
+    tell(f"writing {format_bytes(size_bytes)} to {path}")
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
     try:
-        size = -(-plan.size_bytes // _FILL_BYTES) * _FILL_BYTES
+        size = -(-size_bytes // _FILL_BYTES) * _FILL_BYTES
         os.ftruncate(descriptor, size)
         fill = (Transfer(at, _FILL_BYTES, write=True) for at in range(0, size, _FILL_BYTES))
         plain_io(path, fill, _FILL_DEPTH, _FILL_BYTES, writes=True)

@@ -86,6 +86,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         seed=whole(options["seed"], "seed"),
         hot_bytes=size_of(options["size"], "size"),
         cold_bytes=size_of(options["cold_size"], "cold_size") if options["cold_size"] else 0,
+        rate=_number(options["rate"], "rate"),
         goal_us=_micros(options["latency_goal"]) if options["latency_goal"] else 0.0,
         directory=Path(options["directory"]) if options["directory"] is not None else None,
         arena_bytes=size_of(options["arena"], "arena"),

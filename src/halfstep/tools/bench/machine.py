@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def header_of(plan: Plan, place: Place, client: halfstep.Client, command: str) -
         "congestion_control": client.facts().congestion,
         "connections": plan.connections,
         "numjobs": plan.numjobs,
+        "rate": plan.rate,
         "seconds": plan.seconds,
         "ramp_s": plan.ramp_s,
         "repeat": plan.repeat,
@@ -73,6 +75,24 @@ def cpu_seconds(pid: int) -> float:
     """CPU time of a process so far, user's and kernel's, in clock ticks of a hundredth (proc(5), stat: utime and stime)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def waited_seconds(pid: int) -> float | None:
+    """Time that all threads of a process were ready and had no core, so far; None where the kernel does not say."""
+    # Documentation/scheduler/sched-stats.rst: time on a core, time waiting for one, turns.
+    process = Path(f"/proc/{pid}")
+    if not (process / "schedstat").exists():
+        return None
+    waited_ns = 0
+    for task in (process / "task").iterdir():
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended meanwhile
+            waited_ns += int((task / "schedstat").read_text().split()[1])
+    return waited_ns / 1e9
+
+
+def difference(before: float | None, after: float | None) -> float | None:
+    """None where one is not known."""
+    return None if before is None or after is None else after - before
 
 
 def cpu_name() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.random import default_rng
@@ -20,17 +21,20 @@ from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
-from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, extents_of, raw_read_speed
+from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, DeviceWork, extents_of, raw_read_speed
 from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
-from halfstep.tools.bench.machine import cpu_seconds, header_of
+from halfstep.tools.bench.machine import cpu_seconds, difference, header_of, waited_seconds
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import CpuTime, Limit, Proof, Refusal, Report, Result, Run
-from halfstep.tools.bench.workload import DEADLINE_MS, Outcome, populate, verify
+from halfstep.tools.bench.proof import why_not_cold, why_not_coldmixed
+from halfstep.tools.bench.report import CpuTime, CpuWait, Limit, Proof, Refusal, Report, Result, Run
+from halfstep.tools.bench.workload import DEADLINE_MS, Outcome, Timing, populate, verify
 
 _VERIFY_BLOCKS_MAX = 16_384
 # What the raw device limit reads first, to learn how much takes as long as a timed run.
 _RAW_BYTES_FIRST = 256 << 20
+# Of the store's size: what is put into it until it is reclaimed at every put.
+_FILL_SHARE = 1.02
 _HOLD_MS = 60_000
 _HOLD_KEYS = 1024
 
@@ -57,8 +61,10 @@ class Stream:
     client_core: int | None
 
 
-def plain_sockets(stream: Stream) -> Limit:
-    """Bytes in one direction, and nothing else; for shared memory one copy of them."""
+def plain_sockets(stream: Stream) -> Limit | None:
+    """Bytes in one direction, and nothing else; for shared memory one copy of them. Of `coldmixed` it is no limit."""
+    if stream.scenario == "coldmixed":
+        return None
     target_bytes = stream.batch * stream.iodepth * stream.block_bytes * stream.numjobs
     if stream.kind == "shm":
         # Set and target are whole batches.
@@ -81,6 +87,35 @@ def plain_sockets(stream: Stream) -> Limit:
     return Limit(bytes_per_s, "plain tcp sockets")
 
 
+@dataclass(frozen=True)
+class Reads:
+    """What a limit of cold gets is asked for: reads of what a store wrote, `depth` blocks at once, in batches of neighbours."""
+
+    store: Path
+    device: BlockDevice
+    block_bytes: int
+    batch: int
+    depth: int
+    seconds: float
+    seed: int
+
+
+class PlainReads:
+    """plain preadv in threads, as long as a timed run: a device that is fast for a moment is not a fast device."""
+
+    def __init__(self) -> None:
+        self._bytes = _RAW_BYTES_FIRST
+
+    def __call__(self, reads: Reads) -> Limit | None:
+        """None where the device did not read it all: no limit of it, and the run itself will not pass for cold either."""
+        extents = extents_of(reads.store, reads.block_bytes, reads.batch, self._bytes, reads.seed)
+        raw = raw_read_speed(reads.store, reads.device, extents, reads.depth)
+        self._bytes = int(raw.bytes_per_s * reads.seconds)
+        if raw.device_bytes < DEVICE_SHARE_MIN * raw.bytes:
+            return None
+        return Limit(raw.bytes_per_s, raw.by)
+
+
 def refuse_unless_release(info: Mapping[str, str]) -> None:
     """Figures from a debug or sanitizer build mislead. Errors: ConfigError."""
     if info["build"] != "release":
@@ -96,11 +131,16 @@ def steps_of(plan: Plan) -> int:
 
 
 def measure(
-    plan: Plan, tell: Callable[[str], None], command: str, stream_limit: Callable[[Stream], Limit] = plain_sockets
+    plan: Plan,
+    tell: Callable[[str], None],
+    command: str,
+    stream_limit: Callable[[Stream], Limit | None] = plain_sockets,
+    read_limit: Callable[[Reads], Limit | None] | None = None,
 ) -> Report:
     """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
 
-    stream_limit: what gets and puts are set against, measured before and after each timed run.
+    What the runs are set against, measured before and after each: stream_limit of gets and puts in memory, read_limit of cold
+    gets (PlainReads). A run of `coldmixed` has none of either, but stands in turns with what stream_limit does there.
     """
     refuse_unless_release(halfstep.build_info())
     plan = plan.validated()
@@ -116,7 +156,7 @@ def measure(
             ):
                 if report is None:
                     report = Report(header_of(plan, place, client, command), plan.goal_us)
-                bench = _Bench(plan, place, client, content, drives, tell, stream_limit)
+                bench = _Bench(plan, place, client, content, drives, tell, stream_limit, read_limit or PlainReads())
                 for scenario in plan.scenarios:
                     bench.run(scenario, report)
     assert report is not None, "a plan has a block size"
@@ -140,16 +180,22 @@ class _Counters:
     engine_read: float
     hits_memory: float
     hits_flash: float
-    device_read: int | None
+    reclaimed: float
+    rewritten: float
+    device: DeviceWork | None
 
     def since(self, before: _Counters, payload_bytes: int) -> Proof:
-        device = None if self.device_read is None or before.device_read is None else self.device_read - before.device_read
+        device = None if self.device is None or before.device is None else self.device.since(before.device)
         return Proof(
             payload_bytes=payload_bytes,
             engine_read_bytes=int(self.engine_read - before.engine_read),
-            device_read_bytes=device,
+            device_read_bytes=None if device is None else device.read_bytes,
             hits_memory=int(self.hits_memory - before.hits_memory),
             hits_flash=int(self.hits_flash - before.hits_flash),
+            reclaimed_segments=int(self.reclaimed - before.reclaimed),
+            rewritten_bytes=int(self.rewritten - before.rewritten),
+            device_reads=None if device is None else device.reads,
+            device_queue_ms=None if device is None else device.queue_ms,
         )
 
 
@@ -164,9 +210,11 @@ class _Bench:
         content: Content,
         drives: Drives,
         tell: Callable[[str], None],
-        stream_limit: Callable[[Stream], Limit],
+        stream_limit: Callable[[Stream], Limit | None],
+        read_limit: Callable[[Reads], Limit | None],
     ) -> None:
         self._stream_limit = stream_limit
+        self._read_limit = read_limit
         self._plan = plan
         self._place = place
         self._client = client
@@ -175,7 +223,6 @@ class _Bench:
         self._tell = tell
         self._device = BlockDevice.of(place.store) if place.store else None
         self._rng = default_rng(plan.seed)
-        self._raw_bytes = _RAW_BYTES_FIRST
         self._depth = 1
         self._puts = 0
 
@@ -183,7 +230,7 @@ class _Bench:
         """Measures one scenario at every depth; a result each, or a refusal with its reason."""
         self._tell(f"{self._what(scenario)}: making blocks")
         blocks = self._blocks(scenario)
-        if scenario != "put":
+        if scenario not in ("put", "coldmixed"):
             populate(self._client, self._content, blocks, self._layout(scenario))
         for depth in self._plan.iodepth:
             self._depth = depth
@@ -206,18 +253,19 @@ class _Bench:
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
             if scenario == "mixed":
                 self._hold(blocks)
-            before, daemon_before = self._counters(), self._daemon_cpu_s()
+            before, daemon_before, waited_before = self._counters(), self._daemon_cpu_s(), self._daemon_waited_s()
             driven = self._drives.drive(plan.seconds)
             timing, cpu = driven.timing, _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
+            waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()))
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
-            if scenario == "cold" and (why := _why_not_cold(proof, self._device)):
+            if why := self._why_not(scenario, proof, timing):
                 return Refusal(scenario, self._content.block_bytes, self._depth, why)
             if self._drives.stored() and number + 1 == plan.repeat:
                 whole = self._verify(scenario, blocks)  # before what the limit puts takes its room
             limit_before, limit = limit, self._limit(scenario)
             moved = None if scenario == "match" else float(payload) / timing.seconds
-            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu))
+            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu, driven.rate, waited))
         self._tell(f"{what}: verifying")
         if whole is None:
             whole = self._verify(scenario, blocks)
@@ -229,7 +277,18 @@ class _Bench:
     def _layout(self, scenario: str) -> halfstep.Layout:
         return self._plan.layout_of(scenario, self._content.block_bytes)
 
+    def _why_not(self, scenario: str, proof: Proof, timing: Timing) -> str:
+        """Why a run is not of the scenario; "" if it is."""
+        if scenario == "cold":
+            return why_not_cold(proof, self._device)
+        if scenario == "coldmixed":
+            return why_not_coldmixed(proof, timing, self._content.block_bytes, self._device)
+        return ""
+
     def _blocks(self, scenario: str) -> int:
+        if scenario == "coldmixed":
+            # Whatever a block takes on flash besides its bytes, the store has room for fewer.
+            return int(_FILL_SHARE * self._place.facts["geometry"]["device_bytes"]) // self._content.block_bytes
         if scenario != "cold":
             return self._plan.hot_blocks(self._content.block_bytes)
         memory = int(self._client.stat()['halfstep_memory_bytes{of="capacity"}'])
@@ -273,18 +332,17 @@ class _Bench:
         plan, store = self._plan, self._place.store
         if store is None or self._device is None:
             return None
-        extents = extents_of(store, self._content.block_bytes, plan.batch, self._raw_bytes, plan.seed)
-        raw = raw_read_speed(store, self._device, extents, plan.batch * self._depth * plan.numjobs)
-        # The next one takes as long as a timed run: a device that is fast for a moment is not a fast device.
-        self._raw_bytes = int(raw.bytes_per_s * plan.seconds)
-        if raw.device_bytes < DEVICE_SHARE_MIN * raw.bytes:
-            # Not read from the device, so no limit of it; the run itself will not pass for cold either.
-            return None
-        return Limit(raw.bytes_per_s, raw.by)
+        depth = plan.batch * self._depth * plan.numjobs
+        block_bytes = self._content.block_bytes
+        return self._read_limit(Reads(store, self._device, block_bytes, plan.batch, depth, plan.seconds, plan.seed))
 
     def _daemon_cpu_s(self) -> float | None:
         pid = self._place.daemon_pid
         return None if pid is None else cpu_seconds(pid)
+
+    def _daemon_waited_s(self) -> float | None:
+        pid = self._place.daemon_pid
+        return None if pid is None else waited_seconds(pid)
 
     def _counters(self) -> _Counters:
         told = self._client.stat()
@@ -292,7 +350,9 @@ class _Bench:
             engine_read=told['halfstep_device_bytes_total{op="read"}'],
             hits_memory=told['halfstep_store_hits_total{from="memory"}'],
             hits_flash=told['halfstep_store_hits_total{from="flash"}'],
-            device_read=self._device.read_bytes() if self._device and self._device.stat_files else None,
+            reclaimed=told["halfstep_store_segments_reclaimed_total"],
+            rewritten=told['halfstep_store_bytes_written_total{of="rewritten"}'],
+            device=self._device.work() if self._device and self._device.stat_files else None,
         )
 
     def _verify(self, scenario: str, blocks: int) -> Outcome:
@@ -300,7 +360,7 @@ class _Bench:
         if scenario == "match":
             return Outcome()  # every answer was compared as it came
         outcome = Outcome()
-        if scenario != "put":
+        if scenario not in ("put", "coldmixed"):
             count = min(blocks, _VERIFY_BLOCKS_MAX)
             chosen = np.sort(default_rng(self._plan.seed).choice(blocks, count, replace=False))
             outcome.add(verify(self._client, self._content, chosen.astype(np.uint64), self._layout(scenario)))
@@ -320,25 +380,3 @@ def _between(before: Limit | None, after: Limit | None) -> Limit | None:
         return None
     by = after.by if before.by == after.by else f"{before.by}, then {after.by}"
     return Limit((before.bytes_per_s + after.bytes_per_s) / 2, by)
-
-
-def _why_not_cold(proof: Proof, device: BlockDevice | None) -> str:
-    """Why a run may not be called cold; "" if it may."""
-    enough = DEVICE_SHARE_MIN * proof.payload_bytes
-    if proof.payload_bytes == 0:
-        return "nothing was read"
-    if proof.engine_read_bytes < enough:
-        return (
-            f"the daemon's engine read {proof.engine_read_bytes} bytes for {proof.payload_bytes} delivered "
-            f"({proof.hits_memory} hits came from memory); give a larger --cold-size"
-        )
-    if device is None:
-        return ""  # somebody else's daemon: its own counters are all there is, and the report says so
-    if proof.device_read_bytes is None:
-        return "no block device below the store counts its bytes (tmpfs?); put it on a disk with --directory"
-    if proof.device_read_bytes < enough:
-        return (
-            f"{device.name} read {proof.device_read_bytes} bytes for {proof.payload_bytes} delivered: a page cache answered; "
-            "put the store where O_DIRECT is to be had, with --directory"
-        )
-    return ""

@@ -67,7 +67,7 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        arguments = ("--size", str(_store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
+        arguments = ("--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
         with own_daemon(*arguments, directory=plan.directory, core=daemon_core) as process:
             yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
 
@@ -169,9 +169,13 @@ def pinned(*cores: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _store_bytes(plan: Plan) -> int:
-    """Twice what is walked through, room for puts, and segments that take the largest block."""
+def store_bytes(plan: Plan) -> int:
+    """Of its own daemon's store: twice what is walked through, room for puts, segments that take the largest block."""
     cold = plan.cold_bytes or 2 * plan.arena_bytes
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
+    if "coldmixed" in plan.scenarios:
+        # Reclaim chooses among the oldest quarter: what is read does not reach as far.
+        _, _, farthest = plan.trail_bytes(plan.arena_bytes)
+        walked = max(farthest * 3 // 2, walked if len(plan.scenarios) > 1 else 0)
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))

@@ -10,7 +10,9 @@ from halfstep.daemon.config import ARENA_BYTES_MIN, GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX, Group, Layout
 
-SCENARIOS = ("get", "cold", "put", "mixed", "match", "layerwise")
+SCENARIOS = ("get", "cold", "put", "mixed", "coldmixed", "match", "layerwise")
+# Whose calls may come at a rate of their own, however long the ones before take.
+OPEN_LOOP = ("get", "cold", "put", "mixed", "coldmixed")
 DURABILITIES = ("cache", "persist")
 ENGINES = ("auto", "uring", "pread")
 
@@ -21,6 +23,13 @@ CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 SIZES_MAX = DEPTHS_MAX = 16
+# Of `coldmixed`: below it hardly anything would be read before it is reclaimed.
+READ_SHARE_MIN = 0.05
+# In memories of the daemon, which knows of five.
+_REACH = 6
+RATE_MAX = 1e6
+# Calls of one run at a rate: of fewer no percentile is worth its name.
+RATE_CALLS_MIN = 10
 SEED_MAX = 2**63 - 1
 # What one run's source and target buffers may take together; more says nothing that less does not.
 BUFFER_BYTES_MAX = GIB
@@ -32,9 +41,10 @@ class Plan:
 
     seconds: of one timed run; ramp_s: of work before the first of them, after the set was walked once. iodepth: batches at
     the client at once; several are measured one after the other. parts: of a block of `layerwise`, one a layer. hot_bytes:
-    what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through; 0 = twice the daemon's
-    memory for blocks. goal_us: what 99 of 100 calls shall not exceed. directory: where a daemon of our own keeps its store;
-    arena_bytes: its memory for blocks.
+    what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through, and `coldmixed` in one turn;
+    0 = twice the daemon's memory for blocks, six times its reads' share. rate: calls a second of each client, due however long
+    those before take; 0 = each when the one before has ended. goal_us: what 99 of 100 calls shall not exceed. directory: where
+    a daemon of our own keeps its store; arena_bytes: its memory for blocks.
     """
 
     url: str = ""
@@ -53,6 +63,7 @@ class Plan:
     seed: int = 1
     hot_bytes: int = 64 * MIB
     cold_bytes: int = 0
+    rate: float = 0.0
     goal_us: float = 0.0
     directory: Path | None = None
     arena_bytes: int = 256 * MIB
@@ -95,10 +106,30 @@ class Plan:
         within("runtime", self.seconds, 0.05, 3600.0)
         within("ramp", self.ramp_s, 0.0, 3600.0)
         within("latency_goal", self.goal_us, 0.0, 1e9)
+        self._check_rate()
+        if "coldmixed" in self.scenarios and self.url:
+            raise ConfigError(
+                f"rw=coldmixed: fills the whole store of {self.url} and reclaims what others have there; leave the URL out to "
+                "have a daemon started for it"
+            )
         within("repeat", self.repeat, 1, 99)
         within("size", self.hot_bytes, MIB, 64 * GIB)
         within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
         return self
+
+    def _check_rate(self) -> None:
+        within("rate", self.rate, 0.0, RATE_MAX)
+        if not self.rate:
+            return
+        if closed := [name for name in self.scenarios if name not in OPEN_LOOP]:
+            raise ConfigError(
+                f"rate={self.rate:g}: {closed[0]} makes each call when the one before has ended; choose from "
+                f"{', '.join(OPEN_LOOP)}, or leave --rate out"
+            )
+        if self.rate * self.seconds < RATE_CALLS_MIN:
+            raise ConfigError(
+                f"rate={self.rate:g} x runtime={self.seconds:g}: fewer than {RATE_CALLS_MIN} calls a run; raise one of them"
+            )
 
     def layout_of(self, scenario: str, block_bytes: int) -> Layout:
         """What the blocks of a scenario mean."""
@@ -116,6 +147,18 @@ class Plan:
         # A small block takes a page at least in the daemon's memory.
         taken = max(block_bytes, 4 * KIB)
         return max(2, -(-wanted // (taken * self.batch))) * self.batch
+
+    def trail_bytes(self, memory_bytes: int) -> tuple[int, int, int]:
+        """Of `coldmixed`: how much is put after a block before it is read; how much is read in one turn; when it is too old.
+
+        The daemon keeps what it recognizes when it comes again, and it knows what it had for four times its memory: between two
+        uses of a block, its put included, more than that and its memory is put and read. A turn ends before its set is too old.
+        """
+        read_share = max(self.read_share, READ_SHARE_MIN)
+        reach = _REACH * memory_bytes
+        nearest = max(memory_bytes, int(reach * (1 - read_share)))
+        width = self.cold_bytes or int(reach * read_share)
+        return nearest, width, nearest + int(width / read_share)
 
 
 def chosen_from(name: str, words: Sequence[str], known: Sequence[str]) -> None:

@@ -6,11 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from halfstep.daemon.config import format_bytes
+from halfstep.tools.bench.arrivals import Rate
 from halfstep.tools.bench.workload import Outcome, Timing, percentile_us
 
 # With fewer calls than this the 99.9th percentile is the slowest call.
 _CALLS_FOR_P999 = 1000
+# Of a run's time; what a machine's own housekeeping takes is far less.
+_WAITED_SHARE_MAX = 0.02
 
 
 @dataclass(frozen=True)
@@ -23,13 +29,20 @@ class Limit:
 
 @dataclass(frozen=True)
 class Proof:
-    """What moved during a run by others' count. device_read_bytes: None where nothing counts them."""
+    """What moved during a run by others' count. device_read_bytes: None where nothing counts them.
+
+    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. device_reads, device_queue_ms: see DeviceWork.
+    """
 
     payload_bytes: int
     engine_read_bytes: int
     device_read_bytes: int | None
     hits_memory: int
     hits_flash: int
+    reclaimed_segments: int = 0
+    rewritten_bytes: int = 0
+    device_reads: int | None = None
+    device_queue_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -49,14 +62,59 @@ class CpuTime:
 
 
 @dataclass(frozen=True)
+class CpuWait:
+    """Seconds during a run in which a thread was ready and something else had its core. None where that is not known."""
+
+    client: float | None
+    daemon: float | None
+
+
+def latency(times_us: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Percentiles that were measured, by name."""
+    return {name: percentile_us(times_us, share) for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))}
+
+
+@dataclass(frozen=True)
 class Run:
-    """One timed run. bytes_per_s: of verified payload; None where none moves (match)."""
+    """One timed run. bytes_per_s: of verified payload; None where none moves (match). rate: at which calls came, if at one.
+
+    waited: seconds that client and daemon waited for a core, where the kernel tells.
+    """
 
     bytes_per_s: float | None
     timing: Timing
     limit: Limit | None
     proof: Proof
     cpu: CpuTime
+    rate: Rate | None = None
+    waited: CpuWait | None = None
+
+    def _rate(self) -> dict[str, Any]:
+        rate = self.rate
+        if rate is None:
+            return {}
+        return {
+            "rate": {
+                "offered_calls_per_s": rate.offered_per_s,
+                "achieved_calls_per_s": rate.achieved_per_s,
+                "kept": rate.kept,
+                "calls_due": rate.due,
+                "calls_never_made": rate.due - rate.made,
+            }
+        }
+
+    def _sides(self) -> dict[str, Any]:
+        both = (("reads", self.timing.reads), ("writes", self.timing.writes))
+        return {
+            name: {
+                "calls": len(side.latencies_us),
+                "blocks_per_s": side.outcome.ok / self.timing.seconds,
+                "latency_us": latency(side.latencies_us),
+                "answers_not_ok": side.outcome.reasons,
+            }
+            for name, side in both
+            if side is not None
+        }
 
     def _layers(self) -> dict[str, Any]:
         layers = self.timing.layers
@@ -79,15 +137,14 @@ class Run:
         return {
             "gigabytes_per_s": _giga(self.bytes_per_s),
             "blocks_per_s": self.timing.blocks_per_s,
-            "latency_us": {
-                "p50": self.timing.percentile_us(0.50),
-                "p99": self.timing.percentile_us(0.99),
-                "p999": self.timing.percentile_us(0.999),
-            },
+            "latency_us": latency(self.timing.latencies_us),
+            **self._sides(),
+            **self._rate(),
             **self._layers(),
             "limit_gigabytes_per_s": _giga(self.limit.bytes_per_s if self.limit else None),
             "ratio_to_limit": self.ratio,
             "cpu_s_per_gib": self.cpu.per_gib(0 if self.bytes_per_s is None else self.proof.payload_bytes),
+            "waited_for_core_s": asdict(self.waited) if self.waited else None,
             "calls": len(self.timing.latencies_us),
             "seconds": self.timing.seconds,
         }
@@ -246,9 +303,11 @@ class Report:
         if head["engine"]:
             direct = "O_DIRECT" if head["direct"] else "buffered"
             yield f"store on {head['device']}, engine {head['engine']}, {direct}, {format_bytes(head['arena_bytes'])} of memory"
+        begins = f"the moment it was due at {head['rate']:g} a second" if head["rate"] else "submit"
+        most = " at most" if head["rate"] else ""
         yield (
-            "a latency is one batch call, from submit to its terminal event, depth: how many are at the client at once; "
-            f"the run with the median ratio of {head['repeat']} is shown"
+            f"a latency is one batch call, from {begins} to its terminal event; "
+            f"depth: how many are at the client at once{most}; the run with the median ratio of {head['repeat']} is shown"
         )
         if head["numjobs"] > 1:
             yield f"{head['numjobs']} client processes at once: all blocks in the time until the last was done, all latencies"
@@ -273,14 +332,33 @@ class Report:
 
     def _remarks_on(self, result: Result) -> Iterator[str]:
         what = f"{result.name} {format_bytes(result.block_bytes)} depth {result.iodepth}"
-        if result.name == "cold":
-            proof = result.run.proof
+        proof = result.run.proof
+        if result.name in ("cold", "coldmixed"):
             moved = [f"{format_bytes(proof.payload_bytes)} delivered", f"engine read {format_bytes(proof.engine_read_bytes)}"]
             if proof.device_read_bytes is not None:
                 moved.append(f"device read {format_bytes(proof.device_read_bytes)}")
+            if result.name == "coldmixed":
+                moved.append(f"{proof.reclaimed_segments} segments reclaimed, {format_bytes(proof.rewritten_bytes)} copied")
             yield f"{what}: {', '.join(moved)}"
+        told = result.run.as_json()
+        for side in ("reads", "writes"):
+            if side in told:
+                us = told[side]["latency_us"]
+                yield (
+                    f"{what}: {side}: {told[side]['calls']:,} calls, p50 {us['p50']:,.0f} us, p99 {us['p99']:,.0f}, "
+                    f"p99.9 {us['p999']:,.0f}"
+                )
+        yield from self._waited(what, result.run)
+        if rate := result.run.rate:
+            yield f"{what}: {rate.offered_per_s:,.0f} calls/s were due, {rate.achieved_per_s:,.0f} begun in time"
+            if not rate.kept:
+                yield (
+                    f"{what}: THE RATE WAS NOT KEPT: percentiles are those of a queue that grew as long as the run lasted; "
+                    "lower --rate, or raise --iodepth if the client had no place left"
+                )
+            if left := rate.due - rate.made:
+                yield f"{what}: {left:,} calls were still waiting when the time was over twice, and were not made"
         if result.name == "layerwise":
-            told = result.run.as_json()
             for name, title in (("first_layer_us", "first layer after"), ("further_layer_us", "each further one after")):
                 if us := told[name]:
                     yield f"{what}: {title} {us['p50']:,.0f} us at the median, {us['p99']:,.0f} at p99"
@@ -290,6 +368,14 @@ class Report:
             yield f"{what}: {count} blocks answered {reason}, not counted"
         if result.wrong or result.missing:
             yield f"{what}: {result.wrong} WRONG blocks, {result.missing} missing"
+
+    def _waited(self, what: str, run: Run) -> Iterator[str]:
+        for who, seconds in (("client", run.waited.client), ("daemon", run.waited.daemon)) if run.waited else ():
+            if seconds is not None and seconds > _WAITED_SHARE_MAX * run.timing.seconds * self.header["numjobs"]:
+                yield (
+                    f"{what}: the {who} waited {seconds:.2f} s of {run.timing.seconds:.1f} for a core that something else had: "
+                    "percentiles are those of a busy machine"
+                )
 
 
 def _giga(bytes_per_s: float | None) -> float | None:

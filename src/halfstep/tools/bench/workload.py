@@ -1,8 +1,9 @@
 """Batches kept at a client until the time is over, and a look at every block that comes back.
 
-A latency is that of one batch call: from handing the batch to the client until its terminal event is seen. The clock of the
-throughput also runs over what happens between calls: keys are made, page heads of puts are written, and one page of every block
-that came is looked at, microseconds a batch. Whole blocks are compared outside of it, by verify().
+A latency is that of one batch call: from handing the batch to the client until its terminal event is seen; with --rate from
+when it was due (arrivals.py). The clock of the throughput also runs over what happens between calls: keys are made, page heads
+of puts are written, and one page of every block that came is looked at, microseconds a batch. Whole blocks are compared outside
+of it, by verify().
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.random import Generator
 from halfstep import Client, Layout, Queue, Ticket
 from halfstep.errors import Unavailable
 from halfstep.tools.bench.content import BODIES, Content, Numbers, Words
+from halfstep.tools.bench.trail import Trail
 from halfstep.tools.options import refusal
 
 DEADLINE_MS = 30_000.0
@@ -60,13 +62,23 @@ class Layers:
 
 
 @dataclass
+class Side:
+    """The gets, or the puts, of a run that has both."""
+
+    latencies_us: npt.NDArray[np.float64]
+    outcome: Outcome
+
+
+@dataclass
 class Timing:
-    """One timed run. latencies_us: one per batch call. layers: of gets in layer order alone."""
+    """One timed run. latencies_us: one per batch call. layers: of gets in layer order. reads, writes: of gets among puts."""
 
     seconds: float
-    latencies_us: np.ndarray[tuple[int], np.dtype[np.float64]]
+    latencies_us: npt.NDArray[np.float64]
     outcome: Outcome
     layers: Layers | None = None
+    reads: Side | None = None
+    writes: Side | None = None
 
     @property
     def blocks_per_s(self) -> float:
@@ -181,9 +193,14 @@ class LayerLane:
 
 
 class PutLane:
-    """Stores blocks that were never there. Lane `lane` of `lanes`; numbers grow from `first`, which is a multiple of BODIES."""
+    """Stores blocks that were never there. Lane `lane` of `lanes`; numbers grow from `first`, which is a multiple of BODIES.
 
-    def __init__(self, content: Content, batch: int, lane: int, lanes: int, first: int, durability: str) -> None:
+    trail: learns what was stored.
+    """
+
+    def __init__(
+        self, content: Content, batch: int, lane: int, lanes: int, first: int, durability: str, trail: Trail | None = None
+    ) -> None:
         self._content = content
         self._batch = batch
         self._durability: Literal["cache", "persist"] = "persist" if durability == "persist" else "cache"
@@ -194,6 +211,7 @@ class PutLane:
         content.fill(content.numbers(self._next, batch), self._source)
         self._numbers = content.numbers(0, 0)
         self._keys = content.keys(self._numbers)
+        self._trail = trail
         # The newest numbers that are surely stored, to be read back.
         self.stored: list[Numbers] = []
 
@@ -213,6 +231,8 @@ class PutLane:
         ok = result.ok
         self.stored.append(self._numbers[ok])
         del self.stored[:-4]
+        if self._trail is not None:
+            self._trail.add(self._numbers[ok])
         return Outcome(len(ok), int(ok.sum()), 0, result.present, _reasons(result, ok))
 
 
@@ -251,6 +271,11 @@ class MixedLane:
         self._rng = rng
         self._current = read
 
+    @property
+    def reads(self) -> bool:
+        """Whether the present batch is a get."""
+        return self._current is self._lanes[0]
+
     def prepare(self) -> None:
         """Decides which kind it is."""
         self._current = self._lanes[0 if self._rng.random() < self._read_share else 1]
@@ -280,10 +305,40 @@ def endless(content: Content, count: int, batch: int, rng: Generator, share: tup
             yield content.numbers(start, batch)
 
 
+class Tally:
+    """What calls came to: all together, and where there are both, those that read and those that write."""
+
+    def __init__(self) -> None:
+        self.outcome = Outcome()
+        self.latencies_ns: list[int] = []
+        self._reads: tuple[list[int], Outcome] = [], Outcome()
+        self._writes: tuple[list[int], Outcome] = [], Outcome()
+
+    def ended(self, lane: Lane, took_ns: int) -> None:
+        """A call, before its lane has another."""
+        self.latencies_ns.append(took_ns)
+        if isinstance(lane, MixedLane):
+            (self._reads if lane.reads else self._writes)[0].append(took_ns)
+
+    def checked(self, lane: Lane, outcome: Outcome) -> None:
+        """What came of it."""
+        self.outcome.add(outcome)
+        if isinstance(lane, MixedLane):
+            (self._reads if lane.reads else self._writes)[1].add(outcome)
+
+    def timing(self, seconds: float, layers: Layers | None = None) -> Timing:
+        """All of it."""
+        latencies_us = np.array(self.latencies_ns, np.float64) / 1e3
+        return Timing(seconds, latencies_us, self.outcome, layers, _side(*self._reads), _side(*self._writes))
+
+
+def _side(latencies_ns: list[int], outcome: Outcome) -> Side | None:
+    return Side(np.array(latencies_ns, np.float64) / 1e3, outcome) if latencies_ns else None
+
+
 def drive(client: Client, lanes: Sequence[Lane], *, seconds: float = 0.0, batches: int = 0) -> Timing:
     """Keeps every lane's batch at the client for `seconds`, or for `batches` in all; returns when the last one has ended."""
-    outcome = Outcome()
-    latencies: list[int] = []
+    tally = Tally()
     with client.queue() as queue:
         started = ended = time.perf_counter_ns()
         until = started + int(seconds * 1e9)
@@ -307,12 +362,12 @@ def drive(client: Client, lanes: Sequence[Lane], *, seconds: float = 0.0, batche
                 if not event.done:
                     continue
                 del begun[event.ticket]
-                latencies.append(ended - at)
-                outcome.add(lane.check(event.ticket.result()))
+                tally.ended(lane, ended - at)
+                tally.checked(lane, lane.check(event.ticket.result()))
                 if submitted < batches or (not batches and ended < until):
                     submit(lane)
                     submitted += 1
-    return Timing((ended - started) / 1e9, np.array(latencies) / 1e3, outcome, _layers(lanes))
+    return tally.timing((ended - started) / 1e9, _layers(lanes))
 
 
 def _layers(lanes: Sequence[Lane]) -> Layers | None:
@@ -327,15 +382,15 @@ def _layers(lanes: Sequence[Lane]) -> Layers | None:
     return Layers(first / 1e3, np.repeat(spans[:, 0] / spans[:, 1], spans[:, 1].astype(np.int64)) / 1e3)
 
 
-def populate(client: Client, content: Content, count: int, layout: Layout | None = None) -> None:
-    """Makes numbers 0 to `count` present and on media: what still has to be written stays in memory, cold as it should be.
+def populate(client: Client, content: Content, count: int, layout: Layout | None = None, first: int = 0) -> None:
+    """Makes `count` numbers from `first` on present and on media: what still has to be written stays in memory.
 
     layout: theirs; None = the client's. Errors: Unavailable where the daemon will not take them.
     """
     bulk = _bulk(content)
     source: Words = np.empty((bulk, content.words), np.uint64)
-    for first in range(0, count, bulk):
-        numbers = content.numbers(first, min(bulk, count - first))
+    for at in range(0, count, bulk):
+        numbers = content.numbers(first + at, min(bulk, count - at))
         rows = source[: len(numbers)]
         content.fill(numbers, rows)
         _put_all(client, content, numbers, rows, layout)

@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Question: how much longer than the median is the slowest hundredth of hot gets, at a load that leaves room?
+
+Gets of one block over TCP from a daemon's memory, open loop: calls are due at moments with exponential gaps, at 70 % of what
+the same client reaches when each call follows the one before, measured right before; a latency counts from when the call was
+due. Every block is verified. Exit status 1 when the median of p99 / p50 is more than 10 at a size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from script import header, positive, run, run_seconds, say, spread, spread_text, waits_text
+
+from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.tools.bench.machine import difference, waited_seconds
+from halfstep.tools.bench.measure import Stream, measure
+from halfstep.tools.bench.place import cores, own_daemon
+from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.report import Limit, Result
+from halfstep.tools.daemon_process import DaemonProcess
+
+BLOCK_BYTES = (64 * KIB, 256 * KIB, 1 * MIB)
+SHARE = 0.7
+TAIL_MAX = 10.0
+MOST_S = 1.0
+
+
+def no_limit(_stream: Stream) -> Limit | None:
+    """The limit here is the same client in a closed loop."""
+    return None
+
+
+@dataclass(frozen=True)
+class Round:
+    """most_per_s: calls, closed loop. result: of the open loop at SHARE of it. daemon_waited_s: for a core, meanwhile."""
+
+    most_per_s: float
+    result: Result
+    daemon_waited_s: float | None
+
+    @property
+    def latency_us(self) -> dict[str, float]:
+        told: dict[str, float] = self.result.run.as_json()["latency_us"]
+        return told
+
+    @property
+    def tail(self) -> float:
+        """p99 / p50."""
+        return self.latency_us["p99"] / self.latency_us["p50"]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the client came up to the rate."""
+        return self.result.run.rate is not None and self.result.run.rate.kept
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All rounds of one size."""
+
+    block_bytes: int
+    iodepth: int
+    rounds: list[Round]
+
+    @property
+    def reached(self) -> bool:
+        """The goal, every byte verified, and at the rate in most rounds."""
+        tail = statistics.median(one.tail for one in self.rounds)
+        kept = sum(one.kept for one in self.rounds) * 2 > len(self.rounds)
+        return tail <= TAIL_MAX and kept and all(one.result.verified for one in self.rounds)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "block_bytes": self.block_bytes,
+            "iodepth": self.iodepth,
+            "p99_to_p50": spread([one.tail for one in self.rounds]),
+            "p99_to_p50_max": TAIL_MAX,
+            **{f"{name}_us": spread([one.latency_us[name] for one in self.rounds]) for name in ("p50", "p99", "p999")},
+            "daemon_waited_for_core_s": [one.daemon_waited_s for one in self.rounds],
+            "most_calls_per_s": [one.most_per_s for one in self.rounds],
+            "rounds": [one.result.as_json() for one in self.rounds],
+            "reached": self.reached,
+        }
+
+    def line(self) -> str:
+        us = {name: spread_text([one.latency_us[name] for one in self.rounds], ",.0f") for name in ("p50", "p99", "p999")}
+        most = spread_text([one.most_per_s for one in self.rounds], ",.0f")
+        late = sum(not one.kept for one in self.rounds)
+        clients = [one.result.run.waited.client if one.result.run.waited else None for one in self.rounds]
+        return (
+            f"get {format_bytes(self.block_bytes)} at {SHARE:.0%} of {most} calls/s: "
+            f"p99 / p50 {spread_text([one.tail for one in self.rounds], '.1f')}, at most {TAIL_MAX:g}: "
+            f"{'reached' if self.reached else 'MISSED'}\n"
+            f"    us: p50 {us['p50']}, p99 {us['p99']}, p99.9 {us['p999']}\n"
+            f"    {waits_text(clients, [one.daemon_waited_s for one in self.rounds])}"
+            + (f"; in {late} of {len(self.rounds)} rounds the rate was not kept" if late else "")
+        )
+
+
+def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
+    def measured(rate: float, seconds: float) -> Result:
+        plan = Plan(
+            url=daemon.url,
+            scenarios=("get",),
+            block_bytes=(block_bytes,),
+            batch=1,
+            iodepth=(options.iodepth,),
+            seconds=seconds,
+            repeat=1,
+            rate=rate,
+            seed=1 + number,
+        )
+        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit).results[0]
+
+    most = measured(0.0, min(MOST_S, options.runtime)).run.timing.blocks_per_s
+    before = waited_seconds(daemon.pid)
+    result = measured(SHARE * most, options.runtime)
+    return Round(most, result, difference(before, waited_seconds(daemon.pid)))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runtime", type=run_seconds, default=3.0, help="seconds of one run at the rate")
+    parser.add_argument("--rounds", type=positive, default=7, help="of the most and of the rate, in turns; the median counts")
+    parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most")
+    parser.add_argument("--directory", type=Path, help="where the store lies; nothing is read from it")
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    options = parser.parse_args()
+    head = header(rounds=options.rounds, seconds=options.runtime, share_of_most=SHARE, iodepth=options.iodepth)
+    _, core = cores(pin=True)
+    verdicts = []
+    with own_daemon("--size", "1GiB", directory=options.directory, core=core) as daemon:
+        for block_bytes in BLOCK_BYTES:
+            say(f"get {format_bytes(block_bytes)}: {options.rounds} rounds")
+            rounds = [one_round(daemon, block_bytes, options, number) for number in range(options.rounds)]
+            verdicts.append(Verdict(block_bytes, options.iodepth, rounds))
+            say(verdicts[-1].line())
+    load = os.getloadavg()[0]
+    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end")
+    if options.json:
+        print(json.dumps({"header": {**head, "load_average_end": load}, "sizes": [one.as_json() for one in verdicts]}))
+    return 0 if all(one.reached for one in verdicts) else 1
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,63 @@
+"""Whether a run was one of reads from flash, and of reclaim, by others' count: the daemon's, its engine's, the kernel's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice
+from halfstep.tools.bench.report import Proof
+from halfstep.tools.bench.workload import Timing
+
+# Of the blocks that `coldmixed` asks for: gone before their get came.
+_LOST_SHARE_MAX = 0.01
+
+
+def why_not_cold(proof: Proof, device: BlockDevice | None) -> str:
+    """Why a run may not be called cold; "" if it may."""
+    enough = DEVICE_SHARE_MIN * proof.payload_bytes
+    if proof.payload_bytes == 0:
+        return "nothing was read"
+    if proof.engine_read_bytes < enough:
+        return (
+            f"the daemon's engine read {proof.engine_read_bytes} bytes for {proof.payload_bytes} delivered "
+            f"({proof.hits_memory} hits came from memory); give a larger --cold-size"
+        )
+    if device is None:
+        return ""  # somebody else's daemon: its own counters are all there is, and the report says so
+    if proof.device_read_bytes is None:
+        return "no block device below the store counts its bytes (tmpfs?); put it on a disk with --directory"
+    if proof.device_read_bytes < enough:
+        return (
+            f"{device.name} read {proof.device_read_bytes} bytes for {proof.payload_bytes} delivered: a page cache answered; "
+            "put the store where O_DIRECT is to be had, with --directory"
+        )
+    return ""
+
+
+def why_not_coldmixed(proof: Proof, timing: Timing, block_bytes: int, device: BlockDevice | None) -> str:
+    """Why a run was not one of gets from flash while segments are reclaimed; "" if it was.
+
+    What reclaim itself reads, to write it again, does not count for the gets.
+    """
+    if proof.reclaimed_segments == 0:
+        return (
+            "reclaim did not run: no segment was reclaimed during the run; give a longer --runtime, a higher --rate or a lower "
+            "--rwmixread, so that puts fill segments"
+        )
+    if timing.reads is None:
+        return "nothing was read; give a longer --runtime or a higher --rwmixread"
+    reads = timing.reads.outcome
+    lost = sum(count for reason, count in reads.reasons.items() if reason.startswith("miss"))
+    if lost > _LOST_SHARE_MAX * reads.blocks:
+        return (
+            f"{lost} of {reads.blocks} blocks asked for had been reclaimed; give a smaller --cold-size, or a higher "
+            "--rwmixread, so that puts do not overtake the gets"
+        )
+    rewritten = proof.rewritten_bytes
+    gets = replace(
+        proof,
+        payload_bytes=reads.ok * block_bytes,
+        engine_read_bytes=proof.engine_read_bytes - rewritten,
+        device_read_bytes=None if proof.device_read_bytes is None else proof.device_read_bytes - rewritten,
+    )
+    return why_not_cold(gets, device)
