@@ -64,19 +64,23 @@ class OpenEngine : public testing::Test {
     ASSERT_TRUE(fault.ok()) << fault.what;
     fault = Backing::open(options, &backing_);
     ASSERT_TRUE(fault.ok()) << fault.what;
-    ASSERT_TRUE(Arena::create(32 * MiB, false, &arena_).ok());
+  }
+  // Made at its first use, which may be in a child: one that its parent made is not there.
+  Arena& arena() {
+    if (!arena_) EXPECT_TRUE(Arena::create(32 * MiB, false, &arena_).ok());
+    return *arena_;
   }
   Fault open(EngineChoice choice, std::unique_ptr<Engine>* out) {
     EngineConfig config;
     config.choice = choice;
-    return open_engine(config, *arena_, {backing_.get()}, out);
+    return open_engine(config, arena(), {backing_.get()}, out);
   }
   // Opens, tries out, and tells all of it in one string.
   std::string story(EngineChoice choice) {
     std::unique_ptr<Engine> engine;
     if (const Fault fault = open(choice, &engine); !fault.ok()) return "refused: " + fault.what;
     const EngineFacts& facts = engine->facts();
-    return facts.name + " " + try_out(*engine, *arena_) + (facts.registered_buffers ? " buffers" : "") +
+    return facts.name + " " + try_out(*engine, arena()) + (facts.registered_buffers ? " buffers" : "") +
            (facts.registered_files ? " files" : "") + " [" + facts.ring_features + "] why_fallback: " + facts.why_fallback +
            " why_unregistered: " + facts.why_unregistered;
   }
@@ -96,7 +100,7 @@ TEST_F(OpenEngine, TakesIoUringWithAllThatThisKernelHas) {
   EXPECT_TRUE(facts.why_fallback.empty());
   EXPECT_TRUE(facts.registered_files) << facts.why_unregistered;
   EXPECT_EQ(facts.registered_buffers, facts.why_unregistered.empty()) << facts.why_unregistered;
-  EXPECT_EQ(try_out(*engine, *arena_), "works");
+  EXPECT_EQ(try_out(*engine, arena()), "works");
 }
 
 TEST_F(OpenEngine, TakesThreadsWhenAskedWithoutAnApology) {
@@ -132,7 +136,7 @@ TEST_F(OpenEngine, FailsEachRequestOnceIfTheKernelStopsTakingThem) {
   const Child child([this]() -> std::string {
     std::unique_ptr<Engine> engine;
     if (const Fault fault = open(EngineChoice::Uring, &engine); !fault.ok()) return "refused: " + fault.what;
-    if (try_out(*engine, *arena_) != "works") return "did not work before";
+    if (try_out(*engine, arena()) != "works") return "did not work before";
     if (!refuse_io_uring(EPERM, SYS_io_uring_enter)) return "refused: no seccomp";
     static int completed = 0;
     std::vector<Request> requests(100);  // more than the queue takes
@@ -140,7 +144,7 @@ TEST_F(OpenEngine, FailsEachRequestOnceIfTheKernelStopsTakingThem) {
       for (Request& request : requests) {
         request = {};
         request.bytes = kPageBytes;
-        request.data = arena_->bytes().data();
+        request.data = arena().bytes().data();
         request.complete = [](Request& done) { completed += done.error == -EPERM ? 1 : 1000; };
         engine->submit(request);
       }
@@ -173,18 +177,18 @@ TEST_F(OpenEngine, NamesValueAndBoundOfWhatItRefuses) {
   std::unique_ptr<Engine> engine;
   EngineConfig config;
   config.queue_depth = 0;
-  Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine);
+  Fault fault = open_engine(config, arena(), {backing_.get()}, &engine);
   EXPECT_TRUE(fault.status == Code::Invalid);
   EXPECT_EQ(fault.what, "queue_depth=0: must be 1 to 4096");
   config.queue_depth = 4097;
-  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what, "queue_depth=4097: must be 1 to 4096");
+  EXPECT_EQ(open_engine(config, arena(), {backing_.get()}, &engine).what, "queue_depth=4097: must be 1 to 4096");
   config.queue_depth = 1;
   config.pread_threads = 65;
-  EXPECT_EQ(open_engine(config, *arena_, {backing_.get()}, &engine).what, "pread_threads=65: must be 1 to 64");
+  EXPECT_EQ(open_engine(config, arena(), {backing_.get()}, &engine).what, "pread_threads=65: must be 1 to 64");
   config.pread_threads = 1;
-  EXPECT_EQ(open_engine(config, *arena_, {}, &engine).what, "devices=0: must be 1 to 256");
+  EXPECT_EQ(open_engine(config, arena(), {}, &engine).what, "devices=0: must be 1 to 256");
   EXPECT_EQ(engine, nullptr);
-  EXPECT_TRUE(open_engine(config, *arena_, {backing_.get()}, &engine).ok());
+  EXPECT_TRUE(open_engine(config, arena(), {backing_.get()}, &engine).ok());
 }
 
 TEST_F(OpenEngine, NamesTheLimitWhenThreadsCannotBeStarted) {
