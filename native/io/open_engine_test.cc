@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -67,7 +68,7 @@ class OpenEngine : public testing::Test {
   }
   // Made at its first use, which may be in a child: one that its parent made is not there.
   Arena& arena() {
-    if (!arena_) EXPECT_TRUE(Arena::create(32 * MiB, false, &arena_).ok());
+    if (!arena_ && !Arena::create(32 * MiB, false, &arena_).ok()) std::abort();
     return *arena_;
   }
   Fault open(EngineChoice choice, std::unique_ptr<Engine>* out) {
