@@ -22,6 +22,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import sys
 import time
@@ -66,6 +67,8 @@ SCRUB_BYTES_PER_S = 32 * MIB
 # Less of what was asked for beside the gets, and it was not beside them.
 BESIDE_SHARE_MIN = 0.5
 WARM_UP_S = 0.3
+# Between two looks of the prefetching process at whether its parent is still there.
+PARENT_S = 1.0
 
 
 # ---- mixed ----
@@ -318,17 +321,20 @@ def most_of(daemon: DaemonProcess, content: Content, blocks: int, options: argpa
 
 
 def prefetch_for_ever(url: str, plan: Plan, first: int, blocks: int, core: int | None, goes: Event) -> None:
-    """In a process of its own, while `goes` is set: prefetches at a fixed rate what nobody gets."""
+    """In a process of its own, while `goes` is set: prefetches at a fixed rate what nobody gets. Ends when its parent has."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is for the parent, which ends this
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "it is a child"
     if core is not None:
         os.sched_setaffinity(0, {core})
     content = Content(plan.block_bytes[0], plan.seed)
     walk = endless(content, blocks, PREFETCH_BATCH, default_rng(3))
     gap_s = PREFETCH_BATCH * content.block_bytes / PREFETCH_BYTES_PER_S
     with bench_client(plan, url) as client, client.queue() as queue:
-        while True:
-            goes.wait()
+        while parent.is_alive():
+            goes.wait(PARENT_S)
             due = time.perf_counter()
-            while goes.is_set():
+            while goes.is_set() and parent.is_alive():
                 queue.prefetch(content.keys(next(walk) + first), seconds=PREFETCH_KEPT_S)
                 due += gap_s
                 time.sleep(max(0.0, due - time.perf_counter()))
