@@ -16,7 +16,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
     kind = ", block device" if backing["block_device"] else ""
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
-    yield f"memory     arena {format_bytes(arena['bytes'])} {_pages(arena)}; index {format_bytes(facts['index_bytes'])}"
+    yield f"memory     arena {format_bytes(arena['bytes'])} {pages_of(arena)}; index {format_bytes(facts['index_bytes'])}"
     yield (
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
@@ -43,7 +43,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"shard {number:<4} listens on {', '.join(shard['listening'])}{core}; {shard['recovery']['blocks']} blocks"
 
 
-def _pages(arena: Mapping[str, Any]) -> str:
+def pages_of(arena: Mapping[str, Any]) -> str:
+    """In which pages the memory for blocks lies, and how much of it."""
     if not arena["large_bytes"]:
         return "on ordinary pages (no huge pages)"
     kind = "reserved" if arena["reserved"] else "transparent"
