@@ -45,12 +45,14 @@ TEST(Arena, AChildOfTheProcessHasNoneOfIt) {
   std::unique_ptr<Arena> arena;
   ASSERT_TRUE(Arena::create(4 * MiB, true, &arena).ok());
   const Bytes bytes = arena->bytes();
+  bytes[0] = std::byte{0xa5};
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
+    // A sanitizer's runtime maps memory of its own as a child begins, and may take the place that came free.
     unsigned char there = 0;
     const bool gone = mincore(bytes.data(), 1, &there) != 0 && errno == ENOMEM;
-    _exit(gone ? 0 : 1);
+    _exit(gone || bytes[0] != std::byte{0xa5} ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
