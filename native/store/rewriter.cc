@@ -9,6 +9,11 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint64_t kVerifyBytesPerTurn = 256 * KiB;
+// Of a pass that has time: what a get may find before it at the device, and how long nobody need write.
+constexpr uint64_t kCalmChunkBytes = 1 * MiB;
+constexpr uint64_t kCalmGapUs = 20'000;
+// Reclaim begins with a quarter of a segment to go.
+constexpr uint64_t kRoomShare = 8;
 
 }  // namespace
 
@@ -18,10 +23,15 @@ Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const Reclai
   if (core_.rewrite_bytes >= 2 * kFrameHeaderBytes) buffer_ = core_.slots.take(core_.rewrite_bytes);
 }
 
-void Rewriter::start(Segment& victim, bool last_word) {
+void Rewriter::start(Segment& victim, uint64_t worth_pages, bool last_word) {
   assert(!active() && items_.empty() && moves_.empty() && copies_out_ == 0);
   victim_ = &victim;
   last_word_ = last_word;
+  haste_ = false;
+  worth_bytes_ = worth_pages * kPageBytes;
+  chosen_bytes_ = 0;
+  user_bytes_before_ = core_.counters.bytes_user;
+  next_chunk_us_ = 0;
   gave_up_ = flush_asked_ = false;
   failures_ = 0;
   next_ordinal_ = 0;
@@ -38,6 +48,7 @@ void Rewriter::turn() {
     if (verify_next_ == items_.size()) commit_chunk();
     return;
   }
+  if (rests()) return;
   large_ = Slot();
   if (!gave_up_) choose_chunk();
   if (!items_.empty()) return read_chunk();
@@ -70,9 +81,18 @@ bool Rewriter::worth_keeping(const Block& block) noexcept {
   return block.held || policy_.worth_keeping(block.touch_class, clock.now() - clock.when(block.touch_stamp));
 }
 
+bool Rewriter::rests() const noexcept {
+  if (haste_ || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size()) return false;
+  const uint64_t room = uint64_t{core_.places.segment_pages()} * kPageBytes / kRoomShare;
+  const uint64_t used = core_.counters.bytes_user - user_bytes_before_;
+  if (used >= room || chosen_bytes_ * room <= used * worth_bytes_) return false;
+  return core_.clock.now_us() < next_chunk_us_;
+}
+
 void Rewriter::choose_chunk() {
   ranges_.clear();
   uint64_t at = 0;
+  next_chunk_us_ = core_.clock.now_us() + kCalmGapUs;
   const std::vector<FoundEntry>& entries = request_.scanned.entries;
   for (; next_ordinal_ < entries.size(); ++next_ordinal_) {
     const FoundEntry& found = entries[next_ordinal_];
@@ -92,9 +112,10 @@ bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t* at)
       ++failures_;
       return true;
     }
-  } else if (*at + bytes > buffer_.bytes()) {
+  } else if (*at + bytes > (haste_ || items_.empty() ? buffer_.bytes() : std::min(buffer_.bytes(), kCalmChunkBytes))) {
     return false;
   }
+  chosen_bytes_ += bytes;
   const Slot& slot = large ? large_ : buffer_;
   items_.push_back({&found, &slot, large ? 0 : *at});
   want_range(block.location.page, slot, items_.back().at, bytes);
