@@ -1,5 +1,6 @@
 #include "store/rewriter.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/crc.h"
@@ -10,7 +11,9 @@ namespace {
 
 constexpr uint64_t kVerifyBytesPerTurn = 256 * KiB;
 // Of a pass that has time: what a get may find before it at the device, and how long nobody need write.
-constexpr uint64_t kCalmChunkBytes = 1 * MiB;
+constexpr uint64_t kCalmChunkShare = 64;  // of a segment
+constexpr uint64_t kCalmChunkBytesMin = 256 * KiB;
+constexpr uint64_t kCalmChunkBytesMax = 1 * MiB;
 constexpr uint64_t kCalmGapUs = 20'000;
 // Reclaim begins with a quarter of a segment to go.
 constexpr uint64_t kRoomShare = 8;
@@ -89,6 +92,12 @@ bool Rewriter::rests() const noexcept {
   return core_.clock.now_us() < next_chunk_us_;
 }
 
+uint64_t Rewriter::chunk_bytes() const noexcept {
+  if (haste_) return buffer_.bytes();
+  const uint64_t segment_bytes = uint64_t{core_.places.segment_pages()} * kPageBytes;
+  return std::min(buffer_.bytes(), std::clamp(segment_bytes / kCalmChunkShare, kCalmChunkBytesMin, kCalmChunkBytesMax));
+}
+
 void Rewriter::choose_chunk() {
   ranges_.clear();
   uint64_t at = 0;
@@ -112,7 +121,7 @@ bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t* at)
       ++failures_;
       return true;
     }
-  } else if (*at + bytes > (haste_ || items_.empty() ? buffer_.bytes() : std::min(buffer_.bytes(), kCalmChunkBytes))) {
+  } else if (*at + bytes > (items_.empty() ? buffer_.bytes() : chunk_bytes())) {
     return false;
   }
   chosen_bytes_ += bytes;

@@ -79,6 +79,7 @@ class Rewriter {
   bool worth_keeping(const Block& block) noexcept;
   // The next chunk is not yet due.
   bool rests() const noexcept;
+  uint64_t chunk_bytes() const noexcept;
   void choose_chunk();
   bool choose(const FoundEntry& found, const Block& block, uint64_t* at);
   void want_range(uint32_t page, const Slot& slot, uint64_t at, uint64_t bytes);

@@ -77,6 +77,37 @@ TEST(Rewriter, KeepsWhatWasTouchedAndLetsTheRestGo) {
   }
 }
 
+TEST(Rewriter, CopiesInSmallStepsWhileNobodyWaits) {
+  StoreBed bed(20, kSegments);
+  bed.options.policy = "seg-fifo";  // the first segment goes first
+  bed.options.lease_ms_max = 1'000'000'000;
+  bed.open();
+  std::vector<std::string> used;
+  for (uint64_t i = 0; i < 80; ++i) {
+    ASSERT_EQ(bed.put(used.emplace_back(name_of(i))), Code::Ok);
+    ASSERT_TRUE(bed.store->hold(bed.key(used.back()), 7, bed.clock.us + 900'000'000'000).ok());
+  }
+  fill_segment(bed);
+  const Counters& counters = bed.store->counters();
+  for (uint64_t i = 0; counters.bytes_rewritten == 0; ++i) {
+    ASSERT_LT(i, 2 * kCapacityBlocks);
+    churn(bed, i, 1);
+  }
+  // Nobody puts any more, and nobody waits: a chunk in 20 ms.
+  constexpr uint64_t kChunkBytes = 256 * KiB + 64 * KiB;  // with its frame's header
+  const uint64_t before = counters.bytes_rewritten;
+  EXPECT_LE(before, kChunkBytes);
+  const auto pump_for = [&](uint64_t us) {
+    for (const uint64_t until = bed.clock.us + us; bed.clock.us < until;) bed.pump();
+  };
+  pump_for(15'000);
+  EXPECT_LE(counters.bytes_rewritten - before, 2 * kChunkBytes);
+  pump_for(185'000);
+  EXPECT_LE(counters.bytes_rewritten - before, 11 * kChunkBytes);
+  EXPECT_GE(counters.blocks_rewritten, used.size());
+  for (const std::string& name : used) EXPECT_EQ(bed.get(name), Code::Ok) << name;
+}
+
 TEST(Rewriter, CopiesAreListedAsTheirOriginalsWere) {
   StoreBed bed(2, kSegments);
   bed.open();
