@@ -8,6 +8,20 @@
 
 namespace halfstep::store {
 
+Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages) noexcept {
+  const auto age_limit = static_cast<uint64_t>(policy.age_limit() * kStampsPerCapacity);
+  const uint64_t since = now - std::min(now, age_limit);
+  const uint64_t pages_max = policy.keep_pages_max(segment_pages);
+  Keep keep;
+  keep.all_since = keep.some_since = candidate.touched->since(pages_max, since);
+  keep.pages = candidate.pages_worth(since);
+  if (keep.all_since == since) return keep;
+  keep.some_since = std::max(since, keep.all_since - TouchHistogram::kEpochStamps);
+  keep.some_pages = pages_max - candidate.touched->pages_since(keep.all_since);
+  keep.pages = std::min(keep.pages, candidate.held_pages + pages_max);
+  return keep;
+}
+
 Fault make_policy(std::string_view name, const PolicySetup& setup, std::unique_ptr<ReclaimPolicy>* out) {
   if (!(setup.rewrite_share >= 0 && setup.rewrite_share <= 1)) {
     return {Code::Invalid, "rewrite_share=" + std::to_string(setup.rewrite_share) + ": must be from 0 to 1"};

@@ -26,6 +26,16 @@ struct Candidate {
   uint64_t pages_worth(uint64_t when) const noexcept { return std::min(live_pages, held_pages + touched->pages_since(when)); }
 };
 
+// What is written again of a victim, besides what is held, if the policy finds it worth keeping: what was touched at
+// `all_since` or later, and the first `some_pages` of what was touched between `some_since` and that. pages: about how many in
+// all.
+struct Keep {
+  uint64_t all_since = 0;
+  uint64_t some_since = 0;
+  uint64_t some_pages = 0;
+  uint64_t pages = 0;
+};
+
 struct ReclaimCost {
   uint64_t user_bytes = 0;  // written since the reclaim before
   uint64_t rewritten_bytes = 0;
@@ -42,6 +52,8 @@ class ReclaimPolicy {
   virtual bool worth_keeping(uint8_t touch_class, uint64_t age) const noexcept = 0;
   // Beyond this age nothing is worth keeping; in capacities of writes, for people.
   virtual double age_limit() const noexcept = 0;
+  // No more than so many pages of the next victim are written again, held blocks aside.
+  virtual uint64_t keep_pages_max(uint64_t segment_pages) const noexcept { return segment_pages; }
   virtual void after_reclaim(const ReclaimCost&) noexcept {}
 };
 
@@ -50,6 +62,9 @@ struct PolicySetup {
   double rewrite_share = 0;            // of the bytes that users write
   uint64_t rewrite_bytes_per_day = 0;  // of the device's endurance, users' writes included; 0 = the share alone
 };
+
+// The most recently touched first, as far as the policy's share reaches.
+Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages) noexcept;
 
 // Invalid, naming those that there are, for any other name.
 Fault make_policy(std::string_view name, const PolicySetup& setup, std::unique_ptr<ReclaimPolicy>* out);

@@ -1,5 +1,7 @@
 #include "store/policy_adapt.h"
 
+#include "base/units.h"
+
 namespace halfstep::store {
 namespace {
 
@@ -11,10 +13,15 @@ constexpr double kDayUs = 86'400e6;
 constexpr double kSpendSaved = 1.1;
 constexpr double kShareEver = 0.97;
 
+// The knobs move a little with each reclaim, and segments differ: only where the budget of a quarter would be overdrawn so many
+// times, a victim keeps no more than what is left of that, or the share of one segment.
+constexpr double kOverdraft = 3;
+
 }  // namespace
 
 SegAdapt::SegAdapt(const PolicySetup& setup) noexcept
-    : fade_(1.0 - 4.0 / std::max(setup.segments, 8U)),
+    : segments_(std::max(setup.segments, 8U)),
+      fade_(1.0 - 4.0 / segments_),
       share_(setup.rewrite_share),
       bytes_per_us_(static_cast<double>(setup.rewrite_bytes_per_day) / kDayUs) {}
 
@@ -23,6 +30,15 @@ double SegAdapt::budget_bytes() const noexcept {
   const double by_share = saved_bytes_ > 0 ? kSpendSaved * share_ * user_bytes_ : 0;
   // Who writes little may rewrite more: the drive does not wear by shares.
   return std::max(by_share, bytes_per_us_ * elapsed_us_ - user_bytes_);
+}
+
+uint64_t SegAdapt::keep_pages_max(uint64_t segment_pages) const noexcept {
+  const double segment_bytes = static_cast<double>(segment_pages) * kPageBytes;
+  // As if users had written a quarter of the store since: who was just started has seen nothing yet.
+  const double by_share = kSpendSaved * share_ * segments_ * segment_bytes / 4;
+  const double by_day = bytes_per_us_ * elapsed_us_ - user_bytes_;
+  const double left_bytes = kOverdraft * std::max(by_share, by_day) - rewritten_bytes_;
+  return static_cast<uint64_t>(std::clamp(left_bytes, share_ / (1 + share_) * segment_bytes, segment_bytes)) / kPageBytes;
 }
 
 void SegAdapt::after_reclaim(const ReclaimCost& cost) noexcept {

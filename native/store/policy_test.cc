@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/units.h"
 #include "store/policy_adapt.h"
 #include "store/policy_fifo.h"
 
@@ -127,6 +128,66 @@ TEST(Policy, ABudgetInBytesPerDayLetsWriteLightTrafficRewriteMore) {
   // Users write more than the budget: the share is what is left.
   for (int i = 0; i < 10'000; ++i) policy.after_reclaim({2000, 150, 1'000'000});
   EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMax);
+}
+
+// What a victim of 1,000 pages may keep.
+uint64_t keep_max(const SegAdapt& policy) { return policy.keep_pages_max(1000); }
+
+TEST(Policy, AVictimKeepsAllUntilTheBudgetIsOverdrawnThreeTimes) {
+  SegAdapt policy(setup());
+  EXPECT_EQ(keep_max(policy), 1000U);  // from the start on: a store that was full when it was started
+  uint64_t rewritten = 0;
+  constexpr uint64_t kReclaims = 64;  // half of the segments
+  for (uint64_t i = 0; i < kReclaims; ++i) {
+    const uint64_t kept = keep_max(policy);
+    rewritten += kept;
+    policy.after_reclaim({(1000 - kept) * kPageBytes, kept * kPageBytes, 1});
+  }
+  // Three times the budget of a quarter at once, and then as much in every further quarter.
+  constexpr uint64_t kQuarter = 32 * 1000 * 11 / 100;
+  EXPECT_GT(rewritten, 2 * 3 * kQuarter);
+  EXPECT_LT(rewritten, 3 * 3 * kQuarter + 1000);
+  EXPECT_LT(keep_max(policy), 350U);
+  for (int i = 0; i < 200; ++i) policy.after_reclaim({1000 * kPageBytes, 50 * kPageBytes, 1});
+  EXPECT_EQ(keep_max(policy), 1000U);
+}
+
+TEST(Policy, AVictimKeepsItsShareHoweverMuchWasSpent) {
+  SegAdapt policy(setup());
+  for (int i = 0; i < 40; ++i) policy.after_reclaim({0, 1000 * kPageBytes, 1});
+  EXPECT_EQ(keep_max(policy), 90U);  // a tenth of what users write
+}
+
+TEST(Policy, ABudgetInBytesPerDayBoundsNoVictimThatItPaysFor) {
+  PolicySetup daily = setup();
+  daily.rewrite_bytes_per_day = 86'400ULL * 1000 * kPageBytes;  // a segment a second
+  SegAdapt policy(daily);
+  for (int i = 0; i < 1000; ++i) {
+    policy.after_reclaim({200 * kPageBytes, 800 * kPageBytes, 1'000'000});
+    ASSERT_EQ(keep_max(policy), 1000U) << i;
+  }
+}
+
+TEST(Policy, KeepsTheMostRecentlyTouchedAsFarAsTheShareReaches) {
+  SegAdapt policy(setup());
+  for (int i = 0; i < 40; ++i) policy.after_reclaim({0, 1000 * kPageBytes, 1});
+  ASSERT_EQ(keep_max(policy), 90U);
+  constexpr uint64_t kEpoch = TouchHistogram::kEpochStamps;
+  TouchHistogram touched;
+  touched.add(kNow - 2 * kEpoch, 300);
+  touched.add(kNow - kEpoch, 200);
+  touched.add(kNow, 40);
+  const Candidate candidate{0, 1000, 25, &touched};
+  const Keep keep = keep_of(candidate, policy, kNow, 1000);
+  EXPECT_EQ(keep.all_since, kNow / kEpoch * kEpoch);
+  EXPECT_EQ(keep.some_since, keep.all_since - kEpoch);
+  EXPECT_EQ(keep.some_pages, 50U);
+  EXPECT_EQ(keep.pages, 25U + 90U);
+  // One that keeps everything is asked nothing.
+  const Keep low = keep_of(candidate, SegLow(), kNow, 1000);
+  EXPECT_EQ(low.all_since, kNow - kStampsPerCapacity);
+  EXPECT_EQ(low.some_pages, 0U);
+  EXPECT_EQ(low.pages, 25U + 540U);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "store/rewriter.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/crc.h"
@@ -9,6 +10,9 @@ namespace halfstep::store {
 namespace {
 
 constexpr uint64_t kVerifyBytesPerTurn = 256 * KiB;
+// Of a pass that has time: what a get may find before it at the device, unless it is behind, and how long nobody need write.
+constexpr uint64_t kCalmChunkBytes = 256 * KiB;
+constexpr uint64_t kCalmGapUs = 20'000;
 
 }  // namespace
 
@@ -18,10 +22,15 @@ Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const Reclai
   if (core_.rewrite_bytes >= 2 * kFrameHeaderBytes) buffer_ = core_.slots.take(core_.rewrite_bytes);
 }
 
-void Rewriter::start(Segment& victim, bool last_word) {
+void Rewriter::start(Segment& victim, const Keep& keep, bool last_word) {
   assert(!active() && items_.empty() && moves_.empty() && copies_out_ == 0);
   victim_ = &victim;
   last_word_ = last_word;
+  haste_ = false;
+  keep_ = keep;
+  chosen_bytes_ = 0;
+  user_bytes_before_ = core_.counters.bytes_user;
+  next_chunk_us_ = 0;
   gave_up_ = flush_asked_ = false;
   failures_ = 0;
   next_ordinal_ = 0;
@@ -38,6 +47,7 @@ void Rewriter::turn() {
     if (verify_next_ == items_.size()) commit_chunk();
     return;
   }
+  if (rests()) return;
   large_ = Slot();
   if (!gave_up_) choose_chunk();
   if (!items_.empty()) return read_chunk();
@@ -64,25 +74,52 @@ Block Rewriter::block_of(const FoundEntry& found) const noexcept {
   return block.location == core_.catalog.location_of(*victim_, found.entry) ? block : Block();
 }
 
-bool Rewriter::worth_keeping(const Block& block) noexcept {
+bool Rewriter::one_of_some(const Block& block) const noexcept {
+  return !block.held && core_.catalog.clock().when(block.touch_stamp) < keep_.all_since;
+}
+
+bool Rewriter::worth_keeping(const Block& block) const noexcept {
   if (!block || core_.expired(block.expiry_s) || !core_.names.alive(block.scope)) return false;
+  if (block.held) return true;
   const LogClock& clock = core_.catalog.clock();
-  return block.held || policy_.worth_keeping(block.touch_class, clock.now() - clock.when(block.touch_stamp));
+  const uint64_t when = clock.when(block.touch_stamp);
+  if (!policy_.worth_keeping(block.touch_class, clock.now() - when)) return false;
+  return !one_of_some(block) || (when >= keep_.some_since && keep_.some_pages * kPageBytes >= block.extent_bytes());
+}
+
+bool Rewriter::rests() const noexcept {
+  if (haste_ || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size()) return false;
+  return behind_bytes() == 0 && core_.clock.now_us() < next_chunk_us_;
+}
+
+uint64_t Rewriter::behind_bytes() const noexcept {
+  const uint64_t room = ahead_pages(core_.places.segment_pages()) * kPageBytes * 3 / 4;
+  const uint64_t used = std::min(core_.counters.bytes_user - user_bytes_before_, room);
+  const auto due = static_cast<uint64_t>(static_cast<double>(keep_.pages * kPageBytes) * static_cast<double>(used) /
+                                         static_cast<double>(room));
+  return due - std::min(due, chosen_bytes_);
+}
+
+uint64_t Rewriter::chunk_bytes() const noexcept {
+  if (haste_) return buffer_.bytes();
+  return std::min(buffer_.bytes(), std::max(kCalmChunkBytes, behind_bytes()));
 }
 
 void Rewriter::choose_chunk() {
   ranges_.clear();
   uint64_t at = 0;
+  const uint64_t bytes_max = chunk_bytes();
+  next_chunk_us_ = core_.clock.now_us() + kCalmGapUs;
   const std::vector<FoundEntry>& entries = request_.scanned.entries;
   for (; next_ordinal_ < entries.size(); ++next_ordinal_) {
     const FoundEntry& found = entries[next_ordinal_];
     const Block block = block_of(found);
-    if (worth_keeping(block) && !choose(found, block, &at)) return;
+    if (worth_keeping(block) && !choose(found, block, bytes_max, &at)) return;
   }
 }
 
 // False when the chunk is full.
-bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t* at) {
+bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t bytes_max, uint64_t* at) {
   const uint64_t bytes = block.extent_bytes();
   const bool large = bytes > buffer_.bytes();
   if (large) {
@@ -92,9 +129,11 @@ bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t* at)
       ++failures_;
       return true;
     }
-  } else if (*at + bytes > buffer_.bytes()) {
+  } else if (*at + bytes > (items_.empty() ? buffer_.bytes() : bytes_max)) {
     return false;
   }
+  chosen_bytes_ += bytes;
+  if (one_of_some(block)) keep_.some_pages -= bytes / kPageBytes;
   const Slot& slot = large ? large_ : buffer_;
   items_.push_back({&found, &slot, large ? 0 : *at});
   want_range(block.location.page, slot, items_.back().at, bytes);

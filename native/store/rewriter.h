@@ -5,6 +5,8 @@
 // copy that nobody finds. A copy keeps birth, parent, depth, expiry and creation of its original.
 // Invariants: the index names a copy only when it is on media; readers use the original until then and may go on with it until
 // the segment is emptied; no memory but the buffer is needed, save for a block that is larger than it.
+// Who reads goes first: a pass copies small chunks, in step with what users write, so that it ends before the room is used that
+// was left at its start; when nobody writes it goes on all the same, slowly. In haste it takes all that it can.
 // Thread: the shard's. One segment at a time.
 #pragma once
 
@@ -25,14 +27,17 @@ class Rewriter {
 
   bool enabled() const noexcept { return !buffer_.empty(); }
   // Begins a pass over the segment. `last_word`: what cannot be read now is dropped and buried, it was tried before.
-  void start(Segment& victim, bool last_word);
+  void start(Segment& victim, const Keep& keep, bool last_word);
   void turn();
+  // Whether somebody waits for the end of the pass.
+  void set_haste(bool haste) noexcept { haste_ = haste; }
   bool active() const noexcept { return victim_ != nullptr; }
   // Nothing more is copied in this pass: there is no room.
   void give_up();
   uint64_t next_turn_us() const noexcept {
     const bool waits = outstanding_ > 0 || copies_out_ > 0 || flush_asked_ || request_.busy;
-    return active() && !waits ? 0 : UINT64_MAX;
+    if (!active() || waits) return UINT64_MAX;
+    return rests() ? next_chunk_us_ : 0;
   }
 
   // Of the last pass.
@@ -70,9 +75,16 @@ class Rewriter {
 
   // The entry's block, if it is alive here.
   Block block_of(const FoundEntry& found) const noexcept;
-  bool worth_keeping(const Block& block) noexcept;
+  bool worth_keeping(const Block& block) const noexcept;
+  // Of those of which the first ones are kept.
+  bool one_of_some(const Block& block) const noexcept;
+  // What should have been copied by now and was not.
+  uint64_t behind_bytes() const noexcept;
+  // The next chunk is not yet due.
+  bool rests() const noexcept;
+  uint64_t chunk_bytes() const noexcept;
   void choose_chunk();
-  bool choose(const FoundEntry& found, const Block& block, uint64_t* at);
+  bool choose(const FoundEntry& found, const Block& block, uint64_t bytes_max, uint64_t* at);
   void want_range(uint32_t page, const Slot& slot, uint64_t at, uint64_t bytes);
   void read_chunk();
   static void on_piece(io::Request& request);
@@ -93,6 +105,11 @@ class Rewriter {
 
   Segment* victim_ = nullptr;
   bool last_word_ = false;
+  bool haste_ = false;
+  Keep keep_;
+  uint64_t chosen_bytes_ = 0;       // in this pass, so far
+  uint64_t user_bytes_before_ = 0;  // at its start
+  uint64_t next_chunk_us_ = 0;      // at the latest
   bool gave_up_ = false;
   bool flush_asked_ = false;
   uint32_t failures_ = 0;

@@ -49,9 +49,8 @@ uint64_t SegmentWriter::room_pages() const noexcept {
   return core_.places.segment_pages() - std::min<uint64_t>(taken, core_.places.segment_pages());
 }
 
-// The last quarter of the open one is the time in which the next one is made ready.
 bool SegmentWriter::wants_segment() const noexcept {
-  return open_ == nullptr ? pending_ != nullptr : room_pages() < core_.places.segment_pages() / 4;
+  return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages(core_.places.segment_pages());
 }
 
 void SegmentWriter::commit(Extent& extent) {

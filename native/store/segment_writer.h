@@ -23,6 +23,9 @@ inline constexpr uint64_t kFramePayloadBytesMax = 4 * MiB;  // but at least one 
 inline constexpr uint64_t kUnflushedBytesMax = 64 * MiB;
 inline constexpr uint64_t kUnflushedUsMax = 500'000;
 
+// While so many of the open segment are left, the next one is made ready.
+constexpr uint64_t ahead_pages(uint64_t segment_pages) noexcept { return segment_pages / 4; }
+
 // New blocks by expected life, copies by themselves (streams.h).
 inline constexpr uint8_t kStreamShort = 1, kStreamDefault = 2, kStreamKept = 3;
 

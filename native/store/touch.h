@@ -70,6 +70,16 @@ class TouchHistogram {
       pages += pages_[epoch % kEpochs];
     return pages;
   }
+  // The first moment, `when` or a border of epochs after it, since which at most so many pages were touched.
+  uint64_t since(uint64_t pages, uint64_t when) const noexcept {
+    const uint64_t oldest_kept = newest_ < kEpochs ? 0 : newest_ - kEpochs + 1;
+    const uint64_t oldest = std::max(when / kEpochStamps, oldest_kept);
+    for (uint64_t epoch = newest_ + 1; epoch-- > oldest;) {
+      if (pages_[epoch % kEpochs] > pages) return (epoch + 1) * kEpochStamps;
+      pages -= pages_[epoch % kEpochs];
+    }
+    return when;
+  }
 
  private:
   uint64_t newest_ = 0;

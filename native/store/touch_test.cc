@@ -58,6 +58,14 @@ TEST(TouchHistogram, KnowsWhatWasTouchedSinceAnyTimeOfTheLastCapacityAndAHalf) {
     uint64_t expected = 0;
     for (const Touched& t : touched) expected += t.when / TouchHistogram::kEpochStamps >= first_epoch ? t.pages : 0;
     ASSERT_EQ(histogram.pages_since(since), expected) << "step " << step;
+
+    const uint64_t pages_max = prng.below(expected + 10);
+    const uint64_t later = histogram.since(pages_max, since);
+    ASSERT_GE(later, since);
+    ASSERT_LE(histogram.pages_since(later), pages_max) << "step " << step;
+    if (later > since) {
+      ASSERT_GT(histogram.pages_since(later - 1), pages_max) << "step " << step;
+    }
   }
 }
 
