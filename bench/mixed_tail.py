@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Question: what do puts, reclaim, prefetch and scrub do to the slowest hundredth of gets from flash?
 
-Open loop throughout: calls are due at moments with exponential gaps, at half of what ours reaches in a closed loop with as many
-calls in flight, and a latency counts from when the call was due. One block a call; daemon on one core, client on the other;
-every block is verified, and that it came from flash is shown by counters.
+Open loop throughout: calls are due at moments with exponential gaps, at half of what our client makes of such calls when more
+of them are due than it can make, and a latency counts from when the call was due. One block a call; daemon on one core, client
+on the other; every block is verified, and that it came from flash is shown by counters.
 
 mixed: gets of blocks that have left memory and puts, 70 to 30, that go round the store while segments are reclaimed (`halfstep
 bench --rw coldmixed`), in turns with fio: random reads and writes of the same size, mix, rate and depth, with io_uring and
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from numpy.random import default_rng
-from script import header, positive, run, run_seconds, say, spread, spread_text, waits_text, with_fio
+from script import OVERLOAD, header, positive, run, run_seconds, say, spread, spread_text, waits_text, with_fio
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
@@ -46,7 +46,7 @@ from halfstep.tools.bench.measure import Stream, measure
 from halfstep.tools.bench.place import cores, own_daemon, own_directory, pinned, store_bytes
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Report, Result, latency
-from halfstep.tools.bench.workload import endless, populate
+from halfstep.tools.bench.workload import Timing, endless, populate
 from halfstep.tools.daemon_process import DaemonProcess
 
 PARTS = ("mixed", "prefetch", "scrub")
@@ -107,7 +107,7 @@ class FioMixed:
 
 @dataclass(frozen=True)
 class Mixed:
-    """One size. most_per_s: calls in a closed loop."""
+    """One size. most_per_s: calls, when more are due."""
 
     block_bytes: int
     iodepth: int
@@ -191,14 +191,18 @@ def mixed(block_bytes: int, options: argparse.Namespace) -> Mixed:
         return report.results[0]
 
     command = " ".join(sys.argv)
-    most = sound(measure(plan(0.0, 1), _quiet, command)).run
-    most_per_s = len(most.timing.latencies_us) / most.timing.seconds
+    closed_per_s = _calls_per_s(sound(measure(plan(0.0, 1), _quiet, command)).run.timing)
+    most_per_s = _calls_per_s(sound(measure(plan(OVERLOAD * closed_per_s, 1), _quiet, command)).run.timing)
     rate = RATE_SHARE * most_per_s
     open_loop = plan(rate, options.rounds)
     with noise_file(options.directory, store_bytes(open_loop), _quiet) as (path, file_bytes):
         fio = FioMixed(path, file_bytes, rate)
         result = sound(measure(open_loop, _quiet, command, fio))
     return Mixed(block_bytes, options.iodepth, most_per_s, rate, result, fio)
+
+
+def _calls_per_s(timing: Timing) -> float:
+    return len(timing.latencies_us) / timing.seconds
 
 
 def _quiet(_text: str, _steps: int = 1) -> None: ...
@@ -315,9 +319,11 @@ class Demand:
 
 
 def most_of(daemon: DaemonProcess, content: Content, blocks: int, options: argparse.Namespace) -> float:
-    """Calls a second in a closed loop."""
+    """Calls a second, when more are due."""
     with Demand(daemon, content, blocks, options) as closed:
-        return closed.drive().timing.blocks_per_s
+        closed_per_s = _calls_per_s(closed.drive().timing)
+    with Demand(daemon, content, blocks, options, OVERLOAD * closed_per_s) as overloaded:
+        return _calls_per_s(overloaded.drive().timing)
 
 
 def prefetch_for_ever(url: str, plan: Plan, first: int, blocks: int, core: int | None, goes: Event) -> None:

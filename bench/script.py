@@ -24,6 +24,9 @@ with signals_wait():
 
 PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
 
+# Of what a client makes in a closed loop, so much is due when more is to be due than it can make.
+OVERLOAD = 1.5
+
 
 def positive(text: str) -> int:
     """A number of something, as an argument's type."""

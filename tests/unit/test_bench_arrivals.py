@@ -47,6 +47,7 @@ class Queue:
         self._takes_ns = list(takes_ns)
         self._ends: list[tuple[int, Any]] = []
         self.submitted_at: list[int] = []
+        self.looks = 0
 
     def submit(self) -> Any:
         ticket = SimpleNamespace(result=lambda: None)
@@ -56,6 +57,7 @@ class Queue:
         return token
 
     def poll(self) -> list[Any]:
+        self.looks += 1
         self._clock.now += 1000
         over = [one for one in self._ends if one[0] <= self._clock.now]
         self._ends = [one for one in self._ends if one[0] > self._clock.now]
@@ -127,6 +129,12 @@ def test_a_call_that_waited_for_a_slow_one_has_waited() -> None:
     assert queue.submitted_at[-1] == pytest.approx(80 * MS, abs=0.3 * MS)
     assert (rate.due, rate.begun, rate.made, rate.kept) == (8, 8, 8, True)
     assert timing.outcome.ok == 8
+
+
+def test_calls_that_are_late_take_together_what_has_come() -> None:
+    timing, rate, queue = driven(due=[0] * 40, takes=[1] * 40, lanes=8)
+    assert len(timing.latencies_us) == rate.made == 40
+    assert queue.looks <= 40 / 8 + 2
 
 
 def test_with_a_place_left_a_slow_call_makes_none_wait() -> None:

@@ -98,7 +98,8 @@ def drive_arrivals(
             made += 1
             now = clock()
         if spent:
-            events = queue.poll()
+            # With calls late already, what comes meanwhile is taken together, as it is by whoever has much to do.
+            events = [] if waiting and waiting[0] <= now else queue.poll()
         elif waiting and ready:
             left_ns = waiting[0] - now - _LOOK_NS
             if left_ns > 0:
@@ -117,7 +118,7 @@ def drive_arrivals(
                 lane, at = begun.pop(event.ticket)
                 tally.ended(lane, ended - at)
                 spent.append((lane, event.ticket.result()))
-        # One at a time: who is due in between does not wait for all of them.
+        # One at a time: whoever is due in between does not wait for all of them.
         if spent:
             lane, result = spent.popleft()
             tally.checked(lane, lane.check(result))
