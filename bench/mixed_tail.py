@@ -11,7 +11,8 @@ O_DIRECT in a file as large as the store beside it. The p99 of our gets is set a
 before and right after. fio's clock starts when it submits; ours when the call was due, which fio does not tell.
 
 prefetch, scrub: gets of 64 KiB that have left memory, in turns with and without another client that prefetches other blocks at
-a fixed rate; and from one store by a daemon that scrubs at a fixed rate, in turns with one that does not.
+a fixed rate; and from one store by a daemon that scrubs at a fixed rate, in turns with one that does not. What memory knew
+again counts in the most here; in a timed run it may be a hundredth.
 
 Exit status 1 when a median misses its goal: gets up to 1.5 of fio's p99; prefetch and scrub up to 1.10 of the p99 without.
 """

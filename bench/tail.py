@@ -131,7 +131,9 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime", type=run_seconds, default=3.0, help="seconds of one run at the rate")
-    parser.add_argument("--rounds", type=positive, default=7, help="of the most and of the rate, in turns; the median counts")
+    parser.add_argument(
+        "--rounds", type=positive, default=7, help="each of a closed loop, the most and the rate; the median counts"
+    )
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most")
     parser.add_argument("--directory", type=Path, help="where the store lies; nothing is read from it")
     parser.add_argument("--json", action="store_true", help="one document on stdout")

@@ -13,8 +13,9 @@ constexpr double kDayUs = 86'400e6;
 constexpr double kSpendSaved = 1.1;
 constexpr double kShareEver = 0.97;
 
-// The knobs move a little with each reclaim, and segments differ: only where the budget of a quarter would be overdrawn so many
-// times, a victim keeps no more than what is left of that, or the share of one segment.
+// The knobs move a little with each reclaim, and segments differ: only where the rewrites of the last quarter (faded, as above)
+// reach so many times their budget, a victim keeps no more than what is left of that, or the share of one segment. In all that
+// is up to six budgets in a store's first quarter, and three in each after it.
 constexpr double kOverdraft = 3;
 
 }  // namespace

@@ -1,8 +1,8 @@
 // policy_adapt.h — seg-low that follows a write budget. While rewriting costs less than it may, first blocks are kept longer,
 // then the victim is looked for among fewer, older segments, which have more to keep: fresh blocks get their time to be used.
 // When it costs more, the same way back. So traffic that writes little keeps all that it touches, and chat keeps its newest
-// turns. The knobs move a little with each reclaim; until they have
-// come down, a store full of used blocks would copy nearly all of itself, so that there is a bound for each victim, too.
+// turns. The knobs move a little with each reclaim; until they have come down, a store full of used blocks would copy nearly
+// all of itself, so that there is a bound for each victim, too.
 // Invariants: age limit and window stay within their bounds; in the long run rewrites stay below the share, unless a budget in
 // bytes a day allows more.
 #pragma once

@@ -133,7 +133,7 @@ TEST(Policy, ABudgetInBytesPerDayLetsWriteLightTrafficRewriteMore) {
 // What a victim of 1,000 pages may keep.
 uint64_t keep_max(const SegAdapt& policy) { return policy.keep_pages_max(1000); }
 
-TEST(Policy, AVictimKeepsAllUntilTheBudgetIsOverdrawnThreeTimes) {
+TEST(Policy, AVictimKeepsAllUntilTheFadingSumIsThreeBudgets) {
   SegAdapt policy(setup());
   EXPECT_EQ(keep_max(policy), 1000U);  // from the start on: a store that was full when it was started
   uint64_t rewritten = 0;

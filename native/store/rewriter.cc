@@ -29,7 +29,8 @@ void Rewriter::start(Segment& victim, const Keep& keep, bool last_word) {
   haste_ = false;
   keep_ = keep;
   chosen_bytes_ = 0;
-  user_bytes_before_ = core_.counters.bytes_user;
+  put_before_ = put_bytes();
+  room_bytes_ = std::max<uint64_t>(streams_.room_pages() * kPageBytes * 3 / 4, 1);
   next_chunk_us_ = 0;
   gave_up_ = flush_asked_ = false;
   failures_ = 0;
@@ -88,20 +89,27 @@ bool Rewriter::worth_keeping(const Block& block) const noexcept {
 }
 
 bool Rewriter::rests() const noexcept {
-  if (haste_ || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size()) return false;
+  // Whoever is starved may have become so after `haste_` was set.
+  if (haste_ || streams_.starved() || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size())
+    return false;
   return behind_bytes() == 0 && core_.clock.now_us() < next_chunk_us_;
 }
 
 uint64_t Rewriter::behind_bytes() const noexcept {
-  const uint64_t room = ahead_pages(core_.places.segment_pages()) * kPageBytes * 3 / 4;
-  const uint64_t used = std::min(core_.counters.bytes_user - user_bytes_before_, room);
+  const uint64_t used = std::min(put_bytes() - put_before_, room_bytes_);
   const auto due = static_cast<uint64_t>(static_cast<double>(keep_.pages * kPageBytes) * static_cast<double>(used) /
-                                         static_cast<double>(room));
+                                         static_cast<double>(room_bytes_));
   return due - std::min(due, chosen_bytes_);
 }
 
+Keep Rewriter::left() const noexcept {
+  Keep left = keep_;
+  left.pages -= std::min(left.pages, chosen_bytes_ / kPageBytes);
+  return left;
+}
+
 uint64_t Rewriter::chunk_bytes() const noexcept {
-  if (haste_) return buffer_.bytes();
+  if (haste_ || streams_.starved()) return buffer_.bytes();
   return std::min(buffer_.bytes(), std::max(kCalmChunkBytes, behind_bytes()));
 }
 

@@ -6,7 +6,7 @@
 // Invariants: the index names a copy only when it is on media; readers use the original until then and may go on with it until
 // the segment is emptied; no memory but the buffer is needed, save for a block that is larger than it.
 // Who reads goes first: a pass copies small chunks, in step with what users write, so that it ends before the room is used that
-// was left at its start; when nobody writes it goes on all the same, slowly. In haste it takes all that it can.
+// the writers had at its start; when nobody writes it goes on all the same, slowly. In haste it takes all that it can.
 // Thread: the shard's. One segment at a time.
 #pragma once
 
@@ -43,6 +43,8 @@ class Rewriter {
   // Of the last pass.
   bool gave_up() const noexcept { return gave_up_; }
   bool copies_failed() const noexcept { return failures_ > 0; }
+  // What another pass may still keep.
+  Keep left() const noexcept;
   // Empty when nobody remembers events, or it was taken.
   ScannedSegment take_roll() noexcept { return std::exchange(request_.scanned, {}); }
 
@@ -78,6 +80,8 @@ class Rewriter {
   bool worth_keeping(const Block& block) const noexcept;
   // Of those of which the first ones are kept.
   bool one_of_some(const Block& block) const noexcept;
+  // Grows with what users write, in pages of the log.
+  uint64_t put_bytes() const noexcept { return core_.counters.bytes_user + core_.counters.bytes_padding; }
   // What should have been copied by now and was not.
   uint64_t behind_bytes() const noexcept;
   // The next chunk is not yet due.
@@ -107,9 +111,10 @@ class Rewriter {
   bool last_word_ = false;
   bool haste_ = false;
   Keep keep_;
-  uint64_t chosen_bytes_ = 0;       // in this pass, so far
-  uint64_t user_bytes_before_ = 0;  // at its start
-  uint64_t next_chunk_us_ = 0;      // at the latest
+  uint64_t chosen_bytes_ = 0;   // in this pass, so far
+  uint64_t put_before_ = 0;     // at its start
+  uint64_t room_bytes_ = 0;     // for what is put until it should be over
+  uint64_t next_chunk_us_ = 0;  // at the latest
   bool gave_up_ = false;
   bool flush_asked_ = false;
   uint32_t failures_ = 0;

@@ -222,14 +222,13 @@ void SegmentSource::reclaim(Segment& segment, Streams& streams, Rewriter& rewrit
   }
   stage_ = Stage::Copying;
   passes_ = 1;
-  keep_ = keep_of(candidate, policy_, core_.catalog.clock().now(), core_.places.segment_pages());
-  rewriter.start(segment, keep_, false);
+  rewriter.start(segment, keep_of(candidate, policy_, core_.catalog.clock().now(), core_.places.segment_pages()), false);
 }
 
 void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
   Segment& victim = *victim_;
   if (rewriter.active()) {
-    rewriter.set_haste(hurried_ || victim_forced_ || streams.starved() || core_.catalog.index_crowded());
+    rewriter.set_haste(hurried_ || victim_forced_ || core_.log.crowded() || core_.catalog.index_crowded());
     // Copies that wait for a segment of their own would wait for ever: this reclaim is what brings one.
     if (streams.copies().starved() && ready_.empty()) rewriter.give_up();
     return;
@@ -243,7 +242,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
         return;
       }
       ++passes_;
-      return rewriter.start(victim, keep_, passes_ == kPassesMax);
+      return rewriter.start(victim, rewriter.left(), passes_ == kPassesMax);
     }
     if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
       victim_ = nullptr;
@@ -261,7 +260,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
     if (stays && rewriter.enabled() && passes_ < kPassesMax) {
       stage_ = Stage::Copying;
       ++passes_;
-      return rewriter.start(victim, keep_, passes_ == kPassesMax);
+      return rewriter.start(victim, rewriter.left(), passes_ == kPassesMax);
     }
     if (stays) {
       victim_ = nullptr;

@@ -79,7 +79,6 @@ class SegmentSource {
   bool victim_forced_ = false;
   bool paused_ = false;  // before a pass that follows failures
   uint32_t passes_ = 0;
-  Keep keep_;  // of the victim, at its first pass
   Segment* logging_ = nullptr;
   uint32_t next_free_ = 0;
   bool reserve_ = false;  // the last ready one is for copies

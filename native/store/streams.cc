@@ -92,6 +92,17 @@ uint32_t Streams::segments_wanted() const noexcept {
   return std::max(starved_count(), soon ? 1U : 0U);
 }
 
+uint64_t Streams::room_pages() const noexcept {
+  const uint64_t ahead = ahead_pages(core_.places.segment_pages());
+  uint64_t most = 0;
+  bool any = false;
+  for (uint8_t lane = 0; lane < kCopies; ++lane) {
+    any = any || writers_[lane].open_segment() != nullptr;
+    most = std::max(most, writers_[lane].room_pages());
+  }
+  return any ? std::min(most, ahead) : ahead;
+}
+
 void Streams::want_flush() noexcept {
   for (SegmentWriter& writer : writers_) writer.want_flush();
 }

@@ -36,6 +36,9 @@ class Streams {
   bool starved() const noexcept { return starved_count() > 0; }
   // How many segments the writers of new blocks need now or before long.
   uint32_t segments_wanted() const noexcept;
+  // What an open segment for new blocks still takes, of several that with the most: who fills the others may never come again.
+  // At most what is left when the next one is made ready.
+  uint64_t room_pages() const noexcept;
   void hurry() noexcept;
   void give_up();
   void close_open_segments();
