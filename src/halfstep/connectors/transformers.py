@@ -316,7 +316,7 @@ class Saver:
     def advance(self, cache: DynamicCache) -> int:
         """Submits the full blocks that `cache` holds and were not submitted yet; returns how many."""
         store = self._store
-        held = min(cache.get_seq_length() // store.block_tokens, len(self._keys))
+        held: int = min(cache.get_seq_length() // store.block_tokens, len(self._keys))
         first, count = self._next, held - self._next
         if count <= 0:
             return 0
@@ -360,7 +360,8 @@ def _flat(ids: torch.Tensor) -> npt.NDArray[np.int64]:
         raise ConfigError(
             f"ids has shape {tuple(ids.shape)}: must be [tokens] or [1, tokens]; save and restore one prompt at a time"
         )
-    return ids.reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+    flat: npt.NDArray[np.int64] = ids.reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
+    return flat
 
 
 def _layers(cache: DynamicCache) -> list[Any]:
