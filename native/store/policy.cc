@@ -9,8 +9,7 @@
 namespace halfstep::store {
 
 Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages) noexcept {
-  const auto age_limit = static_cast<uint64_t>(policy.age_limit() * kStampsPerCapacity);
-  const uint64_t since = now - std::min(now, age_limit);
+  const uint64_t since = policy.young_since(now);
   const uint64_t pages_max = policy.keep_pages_max(segment_pages);
   Keep keep;
   keep.all_since = keep.some_since = candidate.touched->since(pages_max, since);

@@ -52,6 +52,10 @@ class ReclaimPolicy {
   virtual bool worth_keeping(uint8_t touch_class, uint64_t age) const noexcept = 0;
   // Beyond this age nothing is worth keeping; in capacities of writes, for people.
   virtual double age_limit() const noexcept = 0;
+  // The moment since which what was touched is young enough.
+  uint64_t young_since(uint64_t now) const noexcept {
+    return now - std::min(now, static_cast<uint64_t>(age_limit() * kStampsPerCapacity));
+  }
   // No more than so many pages of the next victim are written again, held blocks aside.
   virtual uint64_t keep_pages_max(uint64_t segment_pages) const noexcept { return segment_pages; }
   virtual void after_reclaim(const ReclaimCost&) noexcept {}

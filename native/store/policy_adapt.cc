@@ -13,16 +13,17 @@ constexpr double kDayUs = 86'400e6;
 constexpr double kSpendSaved = 1.1;
 constexpr double kShareEver = 0.97;
 
-// The knobs move a little with each reclaim, and segments differ: only where the rewrites of the last quarter (faded, as above)
+// The knobs move a little with each reclaim, and segments differ: only where the rewrites of the last quarter (which fade)
 // reach so many times their budget, a victim keeps no more than what is left of that, or the share of one segment. In all that
 // is up to six budgets in a store's first quarter, and three in each after it.
 constexpr double kOverdraft = 3;
+// A quarter of few segments is less than one of them: nothing to hold a victim to.
+constexpr double kOverdraftSegmentsMin = 2;
 
 }  // namespace
 
 SegAdapt::SegAdapt(const PolicySetup& setup) noexcept
     : segments_(std::max(setup.segments, 8U)),
-      fade_(1.0 - 4.0 / segments_),
       share_(setup.rewrite_share),
       bytes_per_us_(static_cast<double>(setup.rewrite_bytes_per_day) / kDayUs) {}
 
@@ -38,14 +39,16 @@ uint64_t SegAdapt::keep_pages_max(uint64_t segment_pages) const noexcept {
   // As if users had written a quarter of the store since: who was just started has seen nothing yet.
   const double by_share = kSpendSaved * share_ * segments_ * segment_bytes / 4;
   const double by_day = bytes_per_us_ * elapsed_us_ - user_bytes_;
-  const double left_bytes = kOverdraft * std::max(by_share, by_day) - rewritten_bytes_;
+  const double budget = std::max(kOverdraft * std::max(by_share, by_day), kOverdraftSegmentsMin * segment_bytes);
+  const double left_bytes = budget - rewritten_bytes_;
   return static_cast<uint64_t>(std::clamp(left_bytes, share_ / (1 + share_) * segment_bytes, segment_bytes)) / kPageBytes;
 }
 
 void SegAdapt::after_reclaim(const ReclaimCost& cost) noexcept {
-  user_bytes_ = user_bytes_ * fade_ + static_cast<double>(cost.user_bytes);
-  rewritten_bytes_ = rewritten_bytes_ * fade_ + static_cast<double>(cost.rewritten_bytes);
-  elapsed_us_ = elapsed_us_ * fade_ + static_cast<double>(cost.elapsed_us);
+  const double fade = 1.0 - 4.0 / segments_;  // what is a quarter of the segments ago hardly counts
+  user_bytes_ = user_bytes_ * fade + static_cast<double>(cost.user_bytes);
+  rewritten_bytes_ = rewritten_bytes_ * fade + static_cast<double>(cost.rewritten_bytes);
+  elapsed_us_ = elapsed_us_ * fade + static_cast<double>(cost.elapsed_us);
   saved_bytes_ += kShareEver * share_ * static_cast<double>(cost.user_bytes) - static_cast<double>(cost.rewritten_bytes);
   // What a budget in bytes a day has paid for is no debt for long.
   saved_bytes_ = std::max(saved_bytes_, -share_ * user_bytes_);

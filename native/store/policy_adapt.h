@@ -28,7 +28,6 @@ class SegAdapt final : public SegLow {
   double budget_bytes() const noexcept;
 
   double segments_;
-  double fade_;  // of the sums below, per reclaim: what is a quarter of the segments ago hardly counts
   double share_;
   double bytes_per_us_;
   double user_bytes_ = 0;

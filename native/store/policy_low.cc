@@ -10,7 +10,7 @@ constexpr size_t kFewCandidates = 4;
 size_t SegLow::pick(std::span<const Candidate> candidates, uint64_t now) const noexcept {
   const auto window = static_cast<size_t>(static_cast<double>(candidates.size()) * window_);
   const size_t oldest = candidates.size() <= kFewCandidates ? 1 : std::max<size_t>(2, window);
-  const uint64_t since = now - std::min(now, limit_stamps());
+  const uint64_t since = young_since(now);
   size_t best = 0;
   uint64_t fewest = UINT64_MAX;
   for (size_t i = 0; i < oldest && fewest > 0; ++i) {

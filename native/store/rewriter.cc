@@ -88,10 +88,11 @@ bool Rewriter::worth_keeping(const Block& block) const noexcept {
   return !one_of_some(block) || (when >= keep_.some_since && keep_.some_pages * kPageBytes >= block.extent_bytes());
 }
 
+// Whoever is starved may have become so after `haste_` was set.
+bool Rewriter::hasty() const noexcept { return haste_ || streams_.starved(); }
+
 bool Rewriter::rests() const noexcept {
-  // Whoever is starved may have become so after `haste_` was set.
-  if (haste_ || streams_.starved() || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size())
-    return false;
+  if (hasty() || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size()) return false;
   return behind_bytes() == 0 && core_.clock.now_us() < next_chunk_us_;
 }
 
@@ -109,7 +110,7 @@ Keep Rewriter::left() const noexcept {
 }
 
 uint64_t Rewriter::chunk_bytes() const noexcept {
-  if (haste_ || streams_.starved()) return buffer_.bytes();
+  if (hasty()) return buffer_.bytes();
   return std::min(buffer_.bytes(), std::max(kCalmChunkBytes, behind_bytes()));
 }
 

@@ -29,7 +29,7 @@ class Rewriter {
   // Begins a pass over the segment. `last_word`: what cannot be read now is dropped and buried, it was tried before.
   void start(Segment& victim, const Keep& keep, bool last_word);
   void turn();
-  // Whether somebody waits for the end of the pass.
+  // Whether somebody waits for the end of the pass, besides who is starved.
   void set_haste(bool haste) noexcept { haste_ = haste; }
   bool active() const noexcept { return victim_ != nullptr; }
   // Nothing more is copied in this pass: there is no room.
@@ -84,6 +84,7 @@ class Rewriter {
   uint64_t put_bytes() const noexcept { return core_.counters.bytes_user + core_.counters.bytes_padding; }
   // What should have been copied by now and was not.
   uint64_t behind_bytes() const noexcept;
+  bool hasty() const noexcept;
   // The next chunk is not yet due.
   bool rests() const noexcept;
   uint64_t chunk_bytes() const noexcept;

@@ -124,9 +124,7 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
 }
 
 uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
-  const uint64_t age_limit = static_cast<uint64_t>(policy_.age_limit() * kStampsPerCapacity);
-  const uint64_t now = core_.catalog.clock().now();
-  return candidate.pages_worth(now - std::min(now, age_limit));
+  return candidate.pages_worth(policy_.young_since(core_.catalog.clock().now()));
 }
 
 // Its media forget. A store that loses segment after segment is to say so and to go on: those beyond the bound stay in use,

@@ -64,17 +64,14 @@ class TouchHistogram {
   }
   // Pages whose last touch was at `when` or later, whole epochs.
   uint64_t pages_since(uint64_t when) const noexcept {
-    const uint64_t oldest_kept = newest_ < kEpochs ? 0 : newest_ - kEpochs + 1;
     uint64_t pages = 0;
-    for (uint64_t epoch = std::max(when / kEpochStamps, oldest_kept); epoch <= newest_; ++epoch)
-      pages += pages_[epoch % kEpochs];
+    for (uint64_t epoch = first_epoch(when); epoch <= newest_; ++epoch) pages += pages_[epoch % kEpochs];
     return pages;
   }
   // The first moment, `when` or a border of epochs after it, since which at most so many pages were touched.
   uint64_t since(uint64_t pages, uint64_t when) const noexcept {
-    const uint64_t oldest_kept = newest_ < kEpochs ? 0 : newest_ - kEpochs + 1;
-    const uint64_t oldest = std::max(when / kEpochStamps, oldest_kept);
-    for (uint64_t epoch = newest_ + 1; epoch-- > oldest;) {
+    const uint64_t first = first_epoch(when);
+    for (uint64_t epoch = newest_ + 1; epoch-- > first;) {
       if (pages_[epoch % kEpochs] > pages) return (epoch + 1) * kEpochStamps;
       pages -= pages_[epoch % kEpochs];
     }
@@ -82,6 +79,11 @@ class TouchHistogram {
   }
 
  private:
+  // Of those that are kept.
+  uint64_t first_epoch(uint64_t when) const noexcept {
+    return std::max(when / kEpochStamps, newest_ < kEpochs ? 0 : newest_ - kEpochs + 1);
+  }
+
   uint64_t newest_ = 0;
   std::array<uint32_t, kEpochs> pages_{};
 };
