@@ -83,7 +83,8 @@ void add_config(nb::module_& m) {
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
       .def_rw("connections_max", &Config::connections_max)
-      .def_rw("connection_credit_bytes", &Config::connection_credit_bytes);
+      .def_rw("connection_credit_bytes", &Config::connection_credit_bytes)
+      .def_rw("get_credit_bytes_max", &Config::get_credit_bytes_max);
   add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");
   add_field<&Config::engine, &halfstep::io::EngineConfig::pread_threads>(type, "pread_threads");
   add_field<&Config::store, &halfstep::store::Options::lease_ms_max>(type, "lease_ms_max");

@@ -86,6 +86,7 @@ class Connection final : public net::FrameSink {
   Status on_request(wire::Opcode opcode, uint64_t id, ConstBytes body);
   Status on_chunk(const wire::Header& header, ConstBytes body, net::Landing* landing);
   static void on_hello_late(void* self);
+  Request* next_sender() noexcept;
   void watch_sending();
   static void on_send_watched(void* self);
 
@@ -106,6 +107,7 @@ class Connection final : public net::FrameSink {
   ChunkLanding landing_;
   size_t at_ = 0;  // in the shard's list
   uint32_t in_flight_ = 0;
+  uint32_t chunks_ = 0;
   State state_ = State::AwaitsHello;
   bool admin_;
   bool dirty_ = false;

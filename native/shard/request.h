@@ -30,17 +30,25 @@ class Request;
 // Bytes of memory that one connection may have in use for one purpose, and who waits for some, first come first served.
 class Credit {
  public:
-  // `gauge` sums what all credits of a shard have out.
-  void open(uint64_t limit_bytes, uint64_t* gauge) noexcept {
+  // What a connection may have of memory that all of a shard have together: as much as nobody has, as a switch divides its
+  // buffer among ports (Choudhury and Hahne, 1998). Alone it comes to half of it, with n others to a share of 1 / (n + 2), and
+  // what is left over takes whoever comes next; but never less than `floor_bytes`, nor more than `limit_bytes`.
+  struct Common {
+    uint64_t memory_bytes = 0;
+    uint64_t out_bytes = 0;  // of all
+  };
+
+  // `gauge` sums what all credits of a shard have out, whatever for.
+  void open(uint64_t limit_bytes, uint64_t* gauge) noexcept { open(limit_bytes, limit_bytes, nullptr, gauge); }
+  void open(uint64_t floor_bytes, uint64_t limit_bytes, Common* common, uint64_t* gauge) noexcept {
+    floor_bytes_ = floor_bytes;
     limit_bytes_ = limit_bytes;
+    common_ = common;
     gauge_ = gauge;
   }
   // The connection is gone. What is still out is given back to nobody.
-  void close() noexcept {
-    *gauge_ -= used_bytes_;
-    used_bytes_ = 0;
-  }
-  uint64_t limit_bytes() const noexcept { return limit_bytes_; }
+  void close() noexcept { give(used_bytes_); }
+  uint64_t limit_bytes() const noexcept;
   uint64_t used_bytes() const noexcept { return used_bytes_; }
   // One block larger than all of the credit is served alone.
   bool take(const Request& by, uint64_t bytes) noexcept;
@@ -54,8 +62,10 @@ class Credit {
   void resume_waiters();
 
  private:
+  uint64_t floor_bytes_ = 0;
   uint64_t limit_bytes_ = 0;
   uint64_t used_bytes_ = 0;
+  Common* common_ = nullptr;  // null: always limit_bytes_
   uint64_t* gauge_ = nullptr;
   std::vector<Request*> waiters_;
 };
@@ -72,6 +82,7 @@ class Request {
   uint64_t id() const noexcept { return id_; }
   wire::Opcode opcode() const noexcept { return opcode_; }
   uint8_t priority() const noexcept { return priority_; }
+  uint64_t started_us() const noexcept { return started_us_; }
   bool finished() const noexcept { return finished_; }
   Waits waits() const noexcept { return waits_; }
   Connection* connection() const noexcept { return connection_; }
@@ -80,6 +91,8 @@ class Request {
   virtual void end(wire::AnswerReason with) = 0;
   // Queues one Chunk. False: nothing is ready, or nothing is left.
   virtual bool send_chunk() { return false; }
+  // About how much it has still to send.
+  virtual uint64_t bytes_to_send() const noexcept { return 0; }
   // Credit or memory may be there now.
   virtual void resume() {}
   // At the end of the turn, after mark_dirty(): what has gathered goes out in one frame.

@@ -181,6 +181,8 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->name_number = wire::name_number(plan.layout, component, key);
   step_.push_back(item);
   step_bytes_ += bytes;
+  ++planned_items_;
+  planned_bytes_ += found.block_bytes;
   retain();
   return true;
 }
@@ -313,6 +315,7 @@ bool GetRequest::send_chunk() {
   assert(chunk.empty());
   const bool full = layer_major() ? fill_layer_major() : fill_key_major();
   const bool sent = !chunk.empty();
+  queued_bytes_ += chunk.payload_bytes();
   if (sent) chunk.send(*connection(), id());
   close_window();
   if (window_.empty() && reading_done()) {
@@ -324,6 +327,13 @@ bool GetRequest::send_chunk() {
     return false;
   }
   return sent && full;
+}
+
+// What has not been looked up yet counts as much as what has, and ranges as whole blocks.
+uint64_t GetRequest::bytes_to_send() const noexcept {
+  if (planned_items_ == 0) return 0;
+  const uint64_t bytes = planned_bytes_ / planned_items_ * outcomes_.size();
+  return bytes - std::min(bytes, queued_bytes_);
 }
 
 // True: more may be ready.
@@ -470,6 +480,8 @@ void GetRequest::recycle() {
   step_.clear();
   window_at_ = step_at_ = 0;
   step_bound_ = SIZE_MAX;
+  planned_items_ = 0;
+  planned_bytes_ = queued_bytes_ = 0;
   pass_ = 0;
   key_bytes_ = {};
   shard().gets().give(this);

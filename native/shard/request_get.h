@@ -46,6 +46,7 @@ class GetRequest final : public Request {
 
   void end(wire::AnswerReason with) override;
   bool send_chunk() override;
+  uint64_t bytes_to_send() const noexcept override;
   void resume() override { advance(); }
 
   static void chunk_left(void* sent_chunk, uint64_t shard);
@@ -115,6 +116,9 @@ class GetRequest final : public Request {
   size_t step_at_ = 0;
   size_t step_bound_ = SIZE_MAX;  // reads to begin at once, less after a window was too large for memory
   uint64_t step_bytes_ = 0;
+  uint32_t planned_items_ = 0;  // that are there, and
+  uint64_t planned_bytes_ = 0;  // how long they are together
+  uint64_t queued_bytes_ = 0;
   bool step_has_credit_ = false;
 
   std::vector<GetItem*> window_;  // being read or sent, in order; from window_at_ on

@@ -150,7 +150,7 @@ TEST_F(GetTest, SplitsPartsThatAreLongerThanAChunk) {
 }
 
 TEST_F(GetTest, ServesMoreThanTheCreditInWindows) {
-  configure([](Config& config) { config.connection_credit_bytes = 1 * MiB; });
+  configure([](Config& config) { config.connection_credit_bytes = config.get_credit_bytes_max = 1 * MiB; });
   auto client = open({parted(4, 64 * 1024)});
   const SectionSpec section = section_of(keys_of("k", 40), 256 * 1024);
   for (uint32_t at = 0; at < 40; at += 10) {
@@ -422,7 +422,7 @@ TEST_F(GetTest, DoesNotWaitForMemoryBehindAPut) {
 }
 
 TEST_F(GetTest, GoesOnWhenTheWaiterBeforeItLeaves) {
-  configure([](Config& config) { config.connection_credit_bytes = 1 * MiB; });
+  configure([](Config& config) { config.connection_credit_bytes = config.get_credit_bytes_max = 1 * MiB; });
   auto client = open({parted(1, 256 * 1024)});
   const std::vector<std::string> keys = keys_of("k", 6);
   client->put(5, {section_of(keys, 256 * 1024)});
@@ -444,6 +444,85 @@ TEST_F(GetTest, GoesOnWhenTheWaiterBeforeItLeaves) {
   });
   EXPECT_EQ(client->finish(8).at(0, 0), kOk);
   EXPECT_EQ(client->finish(6).at(0, 2), kOk);
+}
+
+// Alone a connection reads ahead as far as half of the memory reaches; what it leaves is for the next, down to what each may
+// have.
+TEST_F(GetTest, HasAsMuchMemoryAsOthersLeave) {
+  configure([](Config& config) {
+    config.connection_credit_bytes = 1 * MiB;
+    config.get_credit_bytes_max = 64 * MiB;
+  });
+  const auto memory = on_shard([&] { return shard_->get_credits().memory_bytes; });
+  ASSERT_GT(memory, 8 * MiB);
+  const auto blocks = static_cast<uint32_t>(memory / (256 * KiB));
+  auto first = open({parted(1, 256 * 1024)});
+  const std::vector<std::string> keys = keys_of("k", blocks);
+  for (uint32_t at = 0; at < blocks; at += 4) {
+    const size_t count = std::min<size_t>(4, keys.size() - at);
+    const std::vector<std::string> some(keys.begin() + at, keys.begin() + at + static_cast<ptrdiff_t>(count));
+    fill(*first, {section_of(some, 256 * 1024)});
+  }
+  on_shard([&] { fake_->hold_reads = true; });
+  const SectionSpec all = section_of(keys, 256 * 1024);
+  const auto out_bytes = [&] { return on_shard([&] { return shard_->get_credits().out_bytes; }); };
+  first->remember(6, {all});
+  first->send(request_frame(Opcode::Get, 6, {}, {all}));
+  wait_until([&] { return shard_->counts().requests_open == 1 && fake_->reads_begun != 0; });
+  const uint64_t alone = out_bytes();
+  EXPECT_LE(alone, memory / 2);
+  EXPECT_GE(alone, memory / 4);
+
+  auto second = open({parted(1, 256 * 1024)});
+  second->remember(6, {all});
+  second->send(request_frame(Opcode::Get, 6, {}, {all}));
+  wait_until([&] { return shard_->counts().requests_open == 2 && shard_->get_credits().out_bytes > alone; });
+  EXPECT_LE(out_bytes() - alone, (memory - alone) / 2);
+  on_shard([&] {
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  EXPECT_EQ(first->finish(6).at(0, blocks - 1), kOk);
+  EXPECT_EQ(second->finish(6).at(0, blocks - 1), kOk);
+  expect_nothing_held();
+  EXPECT_EQ(out_bytes(), 0U);
+}
+
+TEST_F(GetTest, SendsFirstWhatIsNearestItsEnd) {
+  auto client = open({parted(1, 256 * 1024)});
+  const std::vector<std::string> keys = keys_of("k", 24);
+  for (size_t at = 0; at < keys.size(); at += 8) {
+    const std::vector<std::string> some(keys.begin() + static_cast<ptrdiff_t>(at),
+                                        keys.begin() + static_cast<ptrdiff_t>(at) + 8);
+    fill(*client, {section_of(some, 256 * 1024)});
+  }
+  on_shard([&] { fake_->hold_reads = true; });
+  const size_t before = client->order().size();
+  const auto get = [&](uint64_t id, size_t first, size_t count) {
+    const auto from = keys.begin() + static_cast<ptrdiff_t>(first);
+    const SectionSpec section = section_of({from, from + static_cast<ptrdiff_t>(count)}, 256 * 1024);
+    client->remember(id, {section});
+    client->send(request_frame(Opcode::Get, id, {}, {section}));
+  };
+  get(6, 0, 12);  // the oldest, which gets each fourth chunk meanwhile
+  get(7, 12, 8);
+  get(8, 20, 1);
+  wait_until([&] { return fake_->reads_begun == 21; });
+  on_shard([&] {
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  EXPECT_EQ(client->finish(6).at(0, 11), kOk);
+  EXPECT_EQ(client->finish(7).at(0, 7), kOk);
+  EXPECT_EQ(client->finish(8).at(0, 0), kOk);
+  const std::vector<uint64_t> order(client->order().begin() + static_cast<ptrdiff_t>(before), client->order().end());
+  const auto last_of = [&](uint64_t id) { return std::find(order.rbegin(), order.rend(), id).base() - order.begin(); };
+  EXPECT_LT(last_of(8), last_of(7));
+  EXPECT_LT(last_of(7), last_of(6));
+  const auto of_oldest = std::count(order.begin(), order.begin() + last_of(7), uint64_t{6});
+  EXPECT_GE(of_oldest, 2);
+  EXPECT_LE(of_oldest, 4);
+  EXPECT_EQ(client->wrong_parts, 0U);
 }
 
 TEST_F(GetTest, EndsAfterAMinuteWithoutADeadline) {

@@ -35,6 +35,7 @@ struct Config {
   uint32_t connections_max = 4096;                 // of one shard
   uint32_t shm_ring_bytes = 1U << 20;              // each way, of a client that asks for shared memory on a unix socket
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
+  uint64_t get_credit_bytes_max = 64ULL << 20;     // the latter, as far as others leave it (Credit::Common)
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};
   // Making or recovering a large store takes time: called now and then with what is being done; false stops.

@@ -47,6 +47,8 @@ Fault Shard::open() {
   const auto wake = [this] { loop_.wake(); };
   if (Fault fault = setup_.open_store(*engine_, slots_, wake, &store_); !fault.ok()) return fault;
   if (Fault fault = check_memory(); !fault.ok()) return fault;
+  get_credits_.memory_bytes =
+      static_cast<uint64_t>(static_cast<double>(slots_.capacity_bytes()) * (1 - setup_.config->store.write_share));
   store_->set_on_memory([this] { memory_freed_ = true; });
   if (const int descriptor = engine_->wake_descriptor(); descriptor >= 0) {
     engine_watch_ = std::make_unique<EngineWatch>();

@@ -78,6 +78,7 @@ class Shard {
   const io::Engine& engine() const noexcept { return *engine_; }
   const Config& config() const noexcept { return *setup_.config; }
   Counts& counts() noexcept { return counts_; }
+  Credit::Common& get_credits() noexcept { return get_credits_; }
   const wire::HelloServer& hello() const noexcept { return hello_; }
   bool stopping() const noexcept { return stopping_; }
   wire::LoadRecord load() const noexcept;
@@ -148,6 +149,7 @@ class Shard {
 
   wire::HelloServer hello_;
   Counts counts_;
+  Credit::Common get_credits_;
   LoadMeter meter_;
   std::vector<Request*> dirty_;
   std::vector<Connection*> dirty_connections_;
