@@ -208,7 +208,7 @@ void Shard::collect(Metrics* out) {
     now.connections_shm += connection->stream().shared_memory() ? 1 : 0;
   }
   now.connections_open = connections_.size();
-  now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
+  now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
   collect_events(store_->events(), out);
   std::vector<store::NamespaceInfo> namespaces = store_->namespaces();
   // What the whole store has is told once, so that the shards' numbers may be added up.

@@ -1,10 +1,10 @@
-"""The first lines of a daemon: what they say of memory."""
+"""The first lines of a daemon: what they say of memory, and of who gives way."""
 
 from __future__ import annotations
 
 import pytest
 
-from halfstep.daemon.report import pages_of
+from halfstep.daemon.report import latency_of, pages_of
 
 MIB = 1 << 20
 
@@ -21,3 +21,10 @@ MIB = 1 << 20
 def test_memory_says_how_much_of_it_lies_in_large_pages(large_mib: int, reserved: bool, said: str) -> None:
     arena = {"bytes": 256 * MIB, "large_bytes": large_mib * MIB, "reserved": reserved, "regions": 1}
     assert pages_of(arena) == said
+
+
+@pytest.mark.parametrize(
+    ("goal_us", "said"), [(2_000, "goal 2 ms:"), (2_500, "goal 2.5 ms:"), (500, "goal 500 us:"), (0, "no goal:")]
+)
+def test_latency_says_what_gives_way(goal_us: int, said: str) -> None:
+    assert said in latency_of(goal_us)
