@@ -96,12 +96,12 @@ inline std::string latency_object(std::vector<double> latencies_us) {
 }
 
 // `more`: further fields, each with a comma before it.
-inline void print_document(Calls calls, const std::string& more) {
+inline void print_document(const Calls& calls, const std::string& more) {
   std::printf(
       "{\"build\": \"%s\", \"bytes_per_s\": %.0f, \"blocks_per_s\": %.1f, \"calls\": %zu, \"seconds\": %.3f, "
       "\"latency_us\": %s%s}\n",
       std::string(kBuildType).c_str(), calls.blocks_per_s() * static_cast<double>(calls.block_bytes), calls.blocks_per_s(),
-      calls.latencies_us.size(), calls.seconds, latency_object(std::move(calls.latencies_us)).c_str(), more.c_str());
+      calls.latencies_us.size(), calls.seconds, latency_object(calls.latencies_us).c_str(), more.c_str());
 }
 
 }  // namespace halfstep::bench

@@ -111,6 +111,27 @@ def test_gets_come_when_they_are_due(program: Path, shared_daemon: Any, tmp_path
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("rw", ["get", "put"])
+def test_calls_come_one_after_the_other_without_a_rate(program: Path, shared_daemon: Any, rw: str) -> None:
+    with own_namespace(shared_daemon.url) as url:
+        address = (
+            "--address",
+            shared_daemon.url.removeprefix("halfstep://").split("/")[0],
+            "--namespace",
+            url.rsplit("/", 1)[1],
+        )
+        small = ("--bs", str(BS), "--batch", "2", "--iodepth", "2", "--size", "262144", "--runtime", "50")
+        done = run(program, *address, *small, "--rw", rw)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["calls"] > 0
+    assert told["blocks_per_s"] == pytest.approx(2 * told["calls"] / told["seconds"], rel=0.02)
+    assert told["bytes_per_s"] == pytest.approx(told["blocks_per_s"] * BS, rel=1e-3)
+    assert 0 < told["latency_us"]["p50"] <= told["latency_us"]["p999"]
+    assert told["cpu_s_per_gib"]["client"] > 0
+
+
+@pytest.mark.integration
 def test_it_makes_a_run_for_each_line(program: Path, shared_daemon: Any) -> None:
     with own_namespace(shared_daemon.url) as url:
         asked = (*loop(shared_daemon, url.rsplit("/", 1)[1]), "--rw", "get", "--ask", "1")
