@@ -5,10 +5,12 @@ Open loop throughout: calls are due at moments with exponential gaps, at half of
 of them are due than it can make, and a latency counts from when the call was due. One block a call; daemon on one core, client
 on the other; every block is verified, and that it came from flash is shown by counters.
 
-mixed: gets of blocks that have left memory and puts, 70 to 30, that go round the store while segments are reclaimed (`halfstep
-bench --rw coldmixed`), in turns with fio: random reads and writes of the same size, mix, rate and depth, with io_uring and
-O_DIRECT in a file as large as the store beside it. The p99 of our gets is set against the mean of that of fio's reads right
-before and right after. fio's clock starts when it submits; ours when the call was due, which fio does not tell.
+mixed: gets of blocks that have left memory and puts, 70 to 30, that go round the store while segments are reclaimed, by the
+client core without an interpreter (halfstep_client_bench --rw coldmixed; `make build` makes it) or, with --python, by the
+Python client (`halfstep bench --rw coldmixed`), whose own work on a call is then in every latency. In turns with fio: random
+reads and writes of the same size, mix, rate and depth, with io_uring and O_DIRECT in a file as large as the store beside it.
+The p99 of our gets is set against the mean of that of fio's reads right before and right after. fio's clock starts when it
+submits; ours when the call was due, which fio does not tell.
 
 prefetch, scrub: gets of 64 KiB that have left memory, in turns with and without another client that prefetches other blocks at
 a fixed rate; and from one store by a daemon that scrubs at a fixed rate, in turns with one that does not. What memory knew
@@ -34,8 +36,22 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Self
 
+from native_driver import CLIENT_PROGRAM, native_drives
 from numpy.random import default_rng
-from script import OVERLOAD, header, positive, run, run_seconds, say, spread, spread_text, waits_text, with_fio
+from script import (
+    OVERLOAD,
+    add_programs,
+    built,
+    header,
+    positive,
+    run,
+    run_seconds,
+    say,
+    spread,
+    spread_text,
+    waits_text,
+    with_fio,
+)
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
@@ -43,10 +59,10 @@ from halfstep.tools.bench.device_limit import noise_file
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
 from halfstep.tools.bench.fio import Side, run_fio
 from halfstep.tools.bench.machine import difference, waited_seconds
-from halfstep.tools.bench.measure import Stream, measure
+from halfstep.tools.bench.measure import Stream, measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon, own_directory, pinned, store_bytes
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import Limit, Report, Result, latency
+from halfstep.tools.bench.report import Limit, Result, latency
 from halfstep.tools.bench.workload import Timing, endless, populate
 from halfstep.tools.daemon_process import DaemonProcess
 
@@ -108,8 +124,9 @@ class FioMixed:
 
 @dataclass(frozen=True)
 class Mixed:
-    """One size. most_per_s: calls, when more are due."""
+    """One size. most_per_s: calls, when more are due. client: "native" or "python"."""
 
+    client: str
     block_bytes: int
     iodepth: int
     most_per_s: float
@@ -139,6 +156,7 @@ class Mixed:
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "client": self.client,
             "block_bytes": self.block_bytes,
             "iodepth": self.iodepth,
             "most_calls_per_s": self.most_per_s,
@@ -154,7 +172,8 @@ class Mixed:
         reads, writes = ([sides[which] for sides in self.fio.said] for which in (0, 1))
         load = f"{self.rate:,.0f} calls/s (half of {self.most_per_s:,.0f}), up to {self.iodepth} in flight"
         verdict = f"{spread_text(self.ratios)}, at most {MIXED_MAX}: {'reached' if self.reached else 'MISSED'}"
-        rows = [f"mixed {format_bytes(self.block_bytes)}, {READ_PERCENT} % gets, {load}: p99 of gets, of that of fio {verdict}"]
+        what = f"mixed {format_bytes(self.block_bytes)}, {self.client} client, {READ_PERCENT} % gets"
+        rows = [f"{what}, {load}: p99 of gets, of that of fio {verdict}"]
         for name in ("p50", "p99", "p999"):
             ours = [spread_text(self._ours(side, name), ",.0f") for side in ("reads", "writes")]
             theirs = [spread_text([getattr(side, f"{name}_us") for side in sides], ",.0f") for sides in (reads, writes)]
@@ -186,20 +205,23 @@ def mixed(block_bytes: int, options: argparse.Namespace) -> Mixed:
             arena_bytes=ARENA_BYTES,
         )
 
-    def sound(report: Report) -> Result:
+    command = " ".join(sys.argv)
+    drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
+
+    def sound(plan: Plan, fio: FioMixed | None = None) -> Result:
+        report = measure(plan, _quiet, command, fio or _no_limit, drives_of=drives)
         if report.refused:
             raise SystemExit(f"mixed {format_bytes(block_bytes)}: refused: {report.refused[0].why}")
         return report.results[0]
 
-    command = " ".join(sys.argv)
-    closed_per_s = _calls_per_s(sound(measure(plan(0.0, 1), _quiet, command)).run.timing)
-    most_per_s = _calls_per_s(sound(measure(plan(OVERLOAD * closed_per_s, 1), _quiet, command)).run.timing)
+    closed_per_s = _calls_per_s(sound(plan(0.0, 1)).run.timing)
+    most_per_s = _calls_per_s(sound(plan(OVERLOAD * closed_per_s, 1)).run.timing)
     rate = RATE_SHARE * most_per_s
     open_loop = plan(rate, options.rounds)
     with noise_file(options.directory, store_bytes(open_loop), _quiet) as (path, file_bytes):
         fio = FioMixed(path, file_bytes, rate)
-        result = sound(measure(open_loop, _quiet, command, fio))
-    return Mixed(block_bytes, options.iodepth, most_per_s, rate, result, fio)
+        result = sound(open_loop, fio)
+    return Mixed("python" if options.python else "native", block_bytes, options.iodepth, most_per_s, rate, result, fio)
 
 
 def _calls_per_s(timing: Timing) -> float:
@@ -207,6 +229,10 @@ def _calls_per_s(timing: Timing) -> float:
 
 
 def _quiet(_text: str, _steps: int = 1) -> None: ...
+
+
+def _no_limit(_stream: Stream) -> Limit | None:
+    return None
 
 
 # ---- prefetch and scrub ----
@@ -451,10 +477,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=positive, default=5, help="in turns; the median ratio counts")
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most; fio's depth")
     parser.add_argument("--directory", type=Path, help="of stores and file: on the drive in question")
+    parser.add_argument("--python", action="store_true", help="mixed: by the Python client")
+    add_programs(parser, CLIENT_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
     parts = options.only or PARTS
     version = with_fio() if "mixed" in parts else ""
+    if "mixed" in parts and not options.python:
+        built(options.programs, CLIENT_PROGRAM)
     head = header(
         fio=version,
         rounds=options.rounds,

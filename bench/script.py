@@ -46,13 +46,24 @@ def run_seconds(text: str) -> float:
     return value
 
 
+def add_programs(parser: argparse.ArgumentParser, *names: str) -> None:
+    """The argument --programs, a folder."""
+    parser.add_argument("--programs", type=Path, default=PROGRAMS, help=f"folder of {' and '.join(names)}")
+
+
+def built(folder: Path, name: str) -> Path:
+    """The program; without one the script ends."""
+    if not (folder / name).exists():
+        raise SystemExit(f"{folder / name}: not built; run `make build`, or name another folder with --programs")
+    return folder / name
+
+
 def with_programs(parser: argparse.ArgumentParser, *names: str) -> argparse.Namespace:
     """The arguments, among them --programs, a folder where all of these are."""
-    parser.add_argument("--programs", type=Path, default=PROGRAMS, help=f"folder of {' and '.join(names)}")
+    add_programs(parser, *names)
     options = parser.parse_args()
     for name in names:
-        if not (options.programs / name).exists():
-            raise SystemExit(f"{options.programs / name}: not built; run `make build`, or name another folder with --programs")
+        built(options.programs, name)
     return options
 
 

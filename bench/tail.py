@@ -3,8 +3,9 @@
 
 Gets of one block over TCP from a daemon's memory, open loop: calls are due at moments with exponential gaps, at 70 % of what
 the same client makes of such calls when more of them are due than it can make, measured right before (a closed loop makes more:
-its answers come together); a latency counts from when the call was due. Every block is verified. Exit status 1 when the median
-of p99 / p50 is more than 10 at a size.
+its answers come together); a latency counts from when the call was due. Every block is verified. With --native the
+client is the core without an interpreter (halfstep_client_bench; `make build` makes it). Exit status 1 when the median of
+p99 / p50 is more than 10 at a size.
 """
 
 from __future__ import annotations
@@ -18,11 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from script import OVERLOAD, header, positive, run, run_seconds, say, spread, spread_text, waits_text
+from native_driver import CLIENT_PROGRAM, native_drives
+from script import (
+    OVERLOAD,
+    add_programs,
+    built,
+    header,
+    positive,
+    run,
+    run_seconds,
+    say,
+    spread,
+    spread_text,
+    waits_text,
+)
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.tools.bench.machine import difference, waited_seconds
-from halfstep.tools.bench.measure import Stream, measure
+from halfstep.tools.bench.measure import Stream, measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Limit, Result
@@ -107,6 +121,8 @@ class Verdict:
 
 
 def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
+    drives = native_drives(built(options.programs, CLIENT_PROGRAM)) if options.native else python_clients
+
     def measured(rate: float, seconds: float) -> Result:
         plan = Plan(
             url=daemon.url,
@@ -119,7 +135,7 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
             rate=rate,
             seed=1 + number,
         )
-        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit).results[0]
+        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives).results[0]
 
     closed = measured(0.0, min(MOST_S, options.runtime)).run.timing.blocks_per_s
     most = measured(OVERLOAD * closed, min(MOST_S, options.runtime)).run.timing.blocks_per_s
@@ -136,9 +152,19 @@ def main() -> int:
     )
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most")
     parser.add_argument("--directory", type=Path, help="where the store lies; nothing is read from it")
+    parser.add_argument("--native", action="store_true", help="by the client core without an interpreter")
+    add_programs(parser, CLIENT_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
-    head = header(rounds=options.rounds, seconds=options.runtime, share_of_most=SHARE, iodepth=options.iodepth)
+    if options.native:
+        built(options.programs, CLIENT_PROGRAM)
+    head = header(
+        client="native" if options.native else "python",
+        rounds=options.rounds,
+        seconds=options.runtime,
+        share_of_most=SHARE,
+        iodepth=options.iodepth,
+    )
     _, core = cores(pin=True)
     verdicts = []
     with own_daemon("--size", "1GiB", directory=options.directory, core=core) as daemon:

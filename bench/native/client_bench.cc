@@ -1,39 +1,51 @@
 // client_bench.cc — the client core alone against a daemon: what a program without an interpreter gets.
 // Usage: halfstep_client_bench --address HOST:PORT [--namespace NAME] [--rw get|put] [--bs N] [--batch N] [--iodepth N]
 //                              [--connections N] [--size N] [--runtime MS] [--core N] [--seed N]
-// One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read it.
+//        halfstep_client_bench --address HOST:PORT --rw get|cold|coldmixed --rate N [--rwmixread PERCENT] [--cold-bytes N]
+//                              [--fill N] [--first N] [--latencies PATH] [--ask 1] [the above]
+// One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read the first kind, bench/native_driver.py the
+// second.
 //
-// Makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time. Every block
-// that comes has its number in its first and last words, and they are looked at; the checksums the client core verifies anyway.
-#include <sys/mman.h>
-
-#include <algorithm>
+// The first makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time.
+//
+// The second is one of open_loop.h: --rate calls a second that come when they are due; with --rate 0 each comes when the one
+// before has ended. get: of a hot set of --size; cold: of one of --cold-bytes, which is to be more than the daemon's memory;
+// coldmixed: gets of what was put a while ago among puts that go round the store, of which --fill bytes fill it once. Whether
+// what came was cold is for whoever reads the daemon's counters to say. --latencies: each run's are written to PATH.gets and
+// PATH.puts, as doubles in microseconds. --ask 1: says {"ready": true, ...} once it has filled the store, then makes a run of
+// so many milliseconds for each line on stdin, until it ends. Exit status 1 when a byte was wrong.
+//
+// Every block that comes has its number in its first and last words, and they are looked at; the checksums the client core
+// verifies anyway.
 #include <chrono>
-#include <deque>
+#include <fstream>
+#include <iostream>
+#include <numeric>
 #include <string>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/prng.h"
-#include "peer/halfstep.h"
+#include "core_client.h"
+#include "open_loop.h"
 #include "program.h"
-#include "wire/layout.h"
 
 namespace halfstep {
 namespace {
 
 using bench::fail;
-using bench::fail_errno;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kWarmUpMs = 100;
-constexpr uint32_t kDeadlineUs = 30'000'000;
-constexpr uint32_t kNameBytes = 16;
+constexpr uint64_t kNoRate = UINT64_MAX;
+constexpr uint64_t kRateMax = 1'000'000;
+constexpr uint64_t kRuntimeMsMax = 3'600'000;
+constexpr double kWarmUpSecondsMax = 0.3;
 
 struct Options {
   std::string address;
   std::string name_space = "default";
-  bool put = false;
+  std::string rw = "get";
+  std::string latencies;
   uint64_t bs = 1 << 20;
   uint64_t batch = 16;
   uint64_t iodepth = 1;
@@ -42,99 +54,125 @@ struct Options {
   uint64_t runtime = 1000;
   uint64_t core = bench::kAnyCore;
   uint64_t seed = 1;
+  uint64_t rate = kNoRate;
+  uint64_t read_percent = 70;
+  uint64_t cold_bytes = 0;
+  uint64_t fill = 0;
+  uint64_t first = 0;
+  uint64_t ask = 0;
+
+  bool open_loop() const { return rate != kNoRate; }
 };
+
+void within(const char* name, uint64_t value, uint64_t lowest, uint64_t highest) {
+  if (value >= lowest && value <= highest) return;
+  fail(std::string(name) + " " + std::to_string(value) + ": must be " + std::to_string(lowest) + " to " +
+       std::to_string(highest));
+}
+
+void check(const Options& options) {
+  if (options.address.empty()) fail("--address: none given; name a daemon's, HOST:PORT or unix:PATH");
+  const bool loop_only = options.rw == "cold" || options.rw == "coldmixed";
+  if (options.open_loop()) {
+    if (options.rw != "get" && !loop_only) fail("--rw " + options.rw + " with --rate: must be get, cold or coldmixed");
+  } else if (loop_only) {
+    fail("--rw " + options.rw + ": goes with --rate; --rate 0 makes each call when the one before has ended");
+  } else if (options.rw != "get" && options.rw != "put") {
+    fail("--rw " + options.rw + ": must be get or put, or with --rate get, cold or coldmixed");
+  }
+  within("--bs", options.bs, 16, uint64_t{64} << 20);
+  within("--batch", options.batch, 1, 1024);
+  within("--iodepth", options.iodepth, 1, bench::CoreClient::kCallsMax);
+  within("--connections", options.connections, 1, 16);
+  within("--size", options.size, 0, uint64_t{64} << 30);
+  within("--runtime", options.runtime, 1, kRuntimeMsMax);
+  if (!options.open_loop()) return;
+  within("--rate", options.rate, 0, kRateMax);
+  within("--rwmixread", options.read_percent, 0, 100);
+  within("--cold-bytes", options.cold_bytes, 0, uint64_t{1} << 46);
+  within("--fill", options.fill, 0, uint64_t{1} << 46);
+  within("--first", options.first, 0, uint64_t{1} << 41);
+  if (options.rw == "coldmixed" && options.fill == 0) {
+    fail("--fill 0: coldmixed goes round the store; give the bytes that fill it once, a little more than it has room for");
+  }
+}
 
 Options options_of(int count, char** arguments) {
   Options options;
-  std::string rw = "get";
   const bench::Number numbers[] = {
-      {"--bs", &options.bs},           {"--batch", &options.batch},
-      {"--iodepth", &options.iodepth}, {"--connections", &options.connections},
-      {"--size", &options.size},       {"--runtime", &options.runtime},
-      {"--core", &options.core},       {"--seed", &options.seed},
+      {"--bs", &options.bs},
+      {"--batch", &options.batch},
+      {"--iodepth", &options.iodepth},
+      {"--connections", &options.connections},
+      {"--size", &options.size},
+      {"--runtime", &options.runtime},
+      {"--core", &options.core},
+      {"--seed", &options.seed},
+      {"--rate", &options.rate},
+      {"--rwmixread", &options.read_percent},
+      {"--cold-bytes", &options.cold_bytes},
+      {"--fill", &options.fill},
+      {"--first", &options.first},
+      {"--ask", &options.ask},
   };
-  const bench::Text texts[] = {{"--address", &options.address}, {"--namespace", &options.name_space}, {"--rw", &rw}};
+  const bench::Text texts[] = {{"--address", &options.address},
+                               {"--namespace", &options.name_space},
+                               {"--rw", &options.rw},
+                               {"--latencies", &options.latencies}};
   bench::read_options(count, arguments, numbers, texts);
-  options.put = rw == "put";
-  if (options.address.empty() || (rw != "get" && !options.put) || options.bs < 16 || options.bs > (uint64_t{64} << 20) ||
-      options.batch < 1 || options.batch > 1024 || options.iodepth < 1 || options.iodepth > 64 || options.connections < 1 ||
-      options.connections > 16 || options.size > (uint64_t{64} << 30) || options.runtime < 1) {
-    fail("out of bounds: an address, rw get or put, bs 16 B to 64 MiB, batch to 1024, iodepth to 64, connections to 16");
-  }
+  check(options);
   return options;
 }
 
-// One batch at the client at a time.
-struct Lane {
-  std::vector<uint8_t> keys;
-  std::vector<hs_iovec> pieces;
-  std::vector<uint32_t> lengths;
-  std::vector<hs_answer> answers;
-  hs_section section{};
-  hs_ticket ticket = 0;
-  uint64_t first = 0;
-  Clock::time_point begun;
-};
+// ---- as fast as answers come ----
 
-class Program {
+class Closed {
  public:
-  explicit Program(const Options& options) : options_(options), prng_(options.seed) {
-    hs_options open{};
-    open.struct_bytes = sizeof open;
-    open.address = options.address.c_str();
-    open.name_space = options.name_space.c_str();
-    open.connections = static_cast<uint32_t>(options.connections);
-    char why[256] = "";
-    if (hs_client_open(&open, &client_, why, sizeof why) != 0) fail(why);
-    if (hs_queue_open(client_, &queue_) != 0) fail("no queue: out of descriptors");
-    wire::Layout layout;
-    const wire::GroupShape opaque{.part_count = 0, .size_count = 1, .part_bytes = {wire::kOpaquePartBytes}};
-    if (!wire::Layout::make({{"model", "client_bench"}}, {opaque}, &layout).ok()) fail("the layout is not one");
-    layout_ = hs_layout_register(client_, layout.canonical().data(), layout.canonical().size());
-    if (hs_client_wait_ready(client_, 5000, why, sizeof why) != 1) fail(options.address + ": not ready: " + why);
-    for (uint64_t i = 0; i < options.iodepth; ++i) make_lane();
+  Closed(const Options& options, bench::CoreClient& client) : options_(options), client_(client), prng_(options.seed) {
+    for (uint64_t i = 0; i < options.iodepth; ++i) calls_.push_back(client.make_call(options.batch, i));
+    numbers_.resize(options.batch);
   }
-  ~Program() {
-    hs_client_close(client_);
-    hs_queue_close(queue_);
-  }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
 
   bench::Calls run() {
     const uint64_t batches = std::max<uint64_t>(options_.size / (options_.bs * options_.batch), 1);
+    const bool put = options_.rw == "put";
     // Puts are of what was never there; their numbers follow those of the set.
     uint64_t next = batches * options_.batch;
-    if (!options_.put) {
-      for (uint64_t batch = 0; batch < batches; ++batch) finish(submit(lanes_[0], batch * options_.batch, true), true);
-      for (uint64_t batch = 0; batch < batches; ++batch) finish(submit(lanes_[0], batch * options_.batch, false), false);
+    for (const uint32_t operation : {HS_OP_PUT, HS_OP_GET}) {
+      for (uint64_t batch = 0; batch < batches && !put; ++batch) {
+        prepare(calls_[0], operation, batch * options_.batch);
+        check(client_.done(calls_[0]));
+      }
     }
-    const auto ask = [&](Lane& lane) {
-      const uint64_t first = options_.put ? next : prng_.below(batches) * options_.batch;
-      if (options_.put) next += options_.batch;
-      submit(lane, first, options_.put);
+    const auto ask = [&](bench::Call& call) {
+      prepare(call, put ? HS_OP_PUT : HS_OP_GET, put ? next : prng_.below(batches) * options_.batch);
+      next += options_.batch;
+      begun_[call.name] = Clock::now();
+      client_.submit(call);
     };
     const Clock::time_point begin = Clock::now() + std::chrono::milliseconds(kWarmUpMs);
     const Clock::time_point end = begin + std::chrono::milliseconds(options_.runtime);
     cpu_before_ = bench::own_cpu_seconds();
-    for (Lane& lane : lanes_) ask(lane);
+    for (bench::Call& call : calls_) ask(call);
     std::vector<double> latencies;
     Clock::time_point counted_from{};
     Clock::time_point last{};
-    for (size_t asked = lanes_.size(); asked > 0; --asked) {
-      Lane& lane = wait();
-      const Clock::time_point now = Clock::now();
-      check(lane, options_.put);
-      ++calls_ever_;
-      if (counted_from != Clock::time_point{}) {
-        latencies.push_back(std::chrono::duration<double, std::micro>(now - lane.begun).count());
-        last = now;
-      } else if (now >= begin) {
-        counted_from = now;
+    for (size_t under_way = calls_.size(); under_way > 0;) {
+      for (const uint64_t name : client_.wait(UINT64_MAX, 1)) {
+        const Clock::time_point now = Clock::now();
+        check(client_.check(calls_[name]));
+        --under_way;
+        ++calls_ever_;
+        if (counted_from != Clock::time_point{}) {
+          latencies.push_back(std::chrono::duration<double, std::micro>(now - begun_[name]).count());
+          last = now;
+        } else if (now >= begin) {
+          counted_from = now;
+        }
+        if (now >= end && !latencies.empty()) continue;
+        ask(calls_[name]);
+        ++under_way;
       }
-      if (now >= end && !latencies.empty()) continue;
-      ask(lane);
-      ++asked;
     }
     return {std::move(latencies), std::chrono::duration<double>(last - counted_from).count(), options_.batch, options_.bs};
   }
@@ -144,82 +182,84 @@ class Program {
   }
 
  private:
-  void make_lane() {
-    const uint64_t bytes = options_.bs * options_.batch;
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) fail_errno("memory");
-    Prng(options_.seed).fill({static_cast<std::byte*>(memory), bytes});
-    Lane& lane = lanes_.emplace_back();
-    for (uint64_t i = 0; i < options_.batch; ++i) {
-      lane.pieces.push_back({static_cast<std::byte*>(memory) + i * options_.bs, options_.bs});
-      lane.lengths.push_back(static_cast<uint32_t>(options_.bs));
-    }
-    lane.answers.resize(options_.batch);
-    lane.keys.resize(options_.batch * (1 + kNameBytes));
-    hs_section& section = lane.section;
-    section.layout = layout_;
-    section.key_count = static_cast<uint32_t>(options_.batch);
-    section.keys = lane.keys.data();
-    section.keys_bytes = static_cast<uint32_t>(lane.keys.size());
-    section.target_kind = HS_TARGET_IOVEC;
-    section.iovecs = lane.pieces.data();
-    section.block_bytes = lane.lengths.data();
-    section.answers = lane.answers.data();
+  void prepare(bench::Call& call, uint32_t operation, uint64_t first) {
+    std::iota(numbers_.begin(), numbers_.end(), first);
+    client_.prepare(call, operation, numbers_);
   }
-  uint64_t* ends_of(const Lane& lane, uint64_t block, bool last) const {
-    auto* const start = static_cast<std::byte*>(lane.pieces[block].base);
-    return reinterpret_cast<uint64_t*>(last ? start + (options_.bs - 8) / 8 * 8 : start);
-  }
-  Lane& submit(Lane& lane, uint64_t first, bool put) {
-    lane.first = first;
-    for (uint64_t i = 0; i < options_.batch; ++i) {
-      uint8_t* key = lane.keys.data() + i * (1 + kNameBytes);
-      key[0] = kNameBytes;
-      store_le(reinterpret_cast<std::byte*>(key + 1), options_.seed);
-      store_le(reinterpret_cast<std::byte*>(key + 9), first + i);
-      // Of a get, too: what comes has to write them again.
-      *ends_of(lane, i, true) = *ends_of(lane, i, false) = put ? first + i : UINT64_MAX;
-    }
-    hs_batch batch{};
-    batch.struct_bytes = sizeof batch;
-    batch.operation = put ? HS_OP_PUT : HS_OP_GET;
-    batch.deadline_us = kDeadlineUs;
-    batch.section_count = 1;
-    batch.sections = &lane.section;
-    char why[256] = "";
-    lane.begun = Clock::now();
-    lane.ticket = hs_submit(queue_, &batch, why, sizeof why);
-    if (lane.ticket == 0) fail(why);
-    return lane;
-  }
-  Lane& wait() {
-    hs_event event{};
-    if (hs_queue_wait(queue_, &event, 1, UINT64_MAX) != 1) fail("no event");
-    return *std::ranges::find(lanes_, event.ticket, &Lane::ticket);
-  }
-  void finish(Lane& lane, bool put) {
-    if (&wait() != &lane) fail("an event of somebody else");
-    check(lane, put);
-  }
-  void check(const Lane& lane, bool put) const {
-    for (uint64_t i = 0; i < options_.batch; ++i) {
-      const hs_answer answer = lane.answers[i];
-      if (answer.answer != HS_OK) fail(std::string(hs_answer_name(answer.answer)) + ": " + hs_reason_name(answer.reason));
-      if (!put && (*ends_of(lane, i, false) != lane.first + i || *ends_of(lane, i, true) != lane.first + i)) {
-        fail("block " + std::to_string(lane.first + i) + " is wrong");
-      }
-    }
+  static void check(const bench::Outcome& outcome) {
+    if (outcome.wrong > 0) fail(std::to_string(outcome.wrong) + " blocks of a batch are wrong");
+    if (!outcome.reasons.empty()) fail("a block was answered " + outcome.reasons.begin()->first);
   }
 
   const Options& options_;
+  bench::CoreClient& client_;
   Prng prng_;
-  hs_client* client_ = nullptr;
-  hs_queue* queue_ = nullptr;
-  int layout_ = -1;
-  std::deque<Lane> lanes_;
+  std::vector<bench::Call> calls_;
+  std::vector<uint64_t> numbers_;
+  Clock::time_point begun_[bench::CoreClient::kCallsMax];
   uint64_t calls_ever_ = 0;
   double cpu_before_ = 0;
 };
+
+// ---- as calls come ----
+
+void write_doubles(const std::string& path, const std::vector<double>& values) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(double)));
+  if (!file.flush()) fail("--latencies: " + path + " cannot be written; name a path in a folder that is there");
+}
+
+// The milliseconds of the next run; 0 at the end of stdin.
+uint64_t asked() {
+  std::string line;
+  if (!std::getline(std::cin, line)) return 0;
+  char* end = nullptr;
+  const uint64_t runtime_ms = std::strtoull(line.c_str(), &end, 10);
+  if (line.empty() || *end != '\0') fail("stdin: " + line + ": not a number of milliseconds");
+  within("stdin:", runtime_ms, 1, kRuntimeMsMax);
+  return runtime_ms;
+}
+
+int open_loop(const Options& options, bench::CoreClient& client) {
+  bench::LoopOptions loop;
+  loop.scenario = options.rw == "coldmixed" ? bench::Scenario::ColdMixed
+                  : options.rw == "cold"    ? bench::Scenario::Cold
+                                            : bench::Scenario::Hot;
+  loop.bs = options.bs;
+  loop.batch = options.batch;
+  loop.iodepth = options.iodepth;
+  loop.read_percent = options.read_percent;
+  loop.rate = static_cast<double>(options.rate);
+  loop.size = options.size;
+  loop.cold_bytes = options.cold_bytes;
+  loop.fill = options.fill;
+  loop.first = options.first;
+  loop.seed = options.seed;
+  bench::OpenLoop driver(client, loop);
+  driver.begin(std::min(kWarmUpSecondsMax, static_cast<double>(options.runtime) / 1e3));
+  const std::string settled = ", \"settled\": " + std::string(driver.settled() ? "true" : "false");
+  if (options.ask != 0) {
+    std::printf("{\"ready\": true, \"build\": \"%s\"%s}\n", std::string(kBuildType).c_str(), settled.c_str());
+    std::fflush(stdout);
+  }
+  bool right = true;
+  for (uint64_t runtime_ms = options.ask != 0 ? asked() : options.runtime; runtime_ms != 0;
+       runtime_ms = options.ask != 0 ? asked() : 0) {
+    const double cpu_before_s = bench::own_cpu_seconds();
+    const bench::Timing timing = driver.run(static_cast<double>(runtime_ms) / 1e3);
+    const double cpu_s = bench::own_cpu_seconds() - cpu_before_s;
+    if (!options.latencies.empty()) {
+      write_doubles(options.latencies + ".gets", timing.gets.latencies_us);
+      write_doubles(options.latencies + ".puts", timing.puts.latencies_us);
+    }
+    const std::string more = ", \"rw\": \"" + options.rw + "\", \"runtime_ms\": " + std::to_string(runtime_ms) +
+                             ", \"cpu_s\": " + std::to_string(cpu_s) + settled;
+    std::printf("%s\n", bench::document_of(loop, timing, more).c_str());
+    std::fflush(stdout);
+    right = right && bench::verified(timing);
+  }
+  return right ? 0 : 1;
+}
 
 }  // namespace
 }  // namespace halfstep
@@ -227,7 +267,13 @@ class Program {
 int main(int count, char** arguments) {
   const halfstep::Options options = halfstep::options_of(count, arguments);
   halfstep::bench::pin(options.core);
-  halfstep::Program program(options);
+  halfstep::bench::CoreClient client({.address = options.address,
+                                      .name_space = options.name_space,
+                                      .connections = options.connections,
+                                      .bs = options.bs,
+                                      .seed = options.seed});
+  if (options.open_loop()) return halfstep::open_loop(options, client);
+  halfstep::Closed program(options, client);
   const halfstep::bench::Calls calls = program.run();
   halfstep::bench::print_document(calls, ", \"cpu_s_per_gib\": {\"client\": " + std::to_string(program.cpu_s_per_gib()) + "}");
   return 0;

@@ -81,19 +81,27 @@ struct Calls {
   double blocks_per_s() const { return static_cast<double>(latencies_us.size() * blocks_a_call) / seconds; }
 };
 
-// `more`: further fields, each with a comma before it.
-inline void print_document(Calls calls, const std::string& more) {
-  std::ranges::sort(calls.latencies_us);
-  // One that was measured, never a mean of two.
+// Percentiles as a JSON object: times that were measured, never a mean of two; null of none.
+inline std::string latency_object(std::vector<double> latencies_us) {
+  if (latencies_us.empty()) return "null";
+  std::ranges::sort(latencies_us);
   const auto quantile = [&](double share) {
-    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(calls.latencies_us.size())));
-    return calls.latencies_us[std::max<size_t>(rank, 1) - 1];
+    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(latencies_us.size())));
+    return latencies_us[std::max<size_t>(rank, 1) - 1];
   };
+  char text[128];
+  std::snprintf(text, sizeof text, "{\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}", quantile(0.5), quantile(0.99),
+                quantile(0.999));
+  return text;
+}
+
+// `more`: further fields, each with a comma before it.
+inline void print_document(const Calls& calls, const std::string& more) {
   std::printf(
       "{\"build\": \"%s\", \"bytes_per_s\": %.0f, \"blocks_per_s\": %.1f, \"calls\": %zu, \"seconds\": %.3f, "
-      "\"latency_us\": {\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}%s}\n",
+      "\"latency_us\": %s%s}\n",
       std::string(kBuildType).c_str(), calls.blocks_per_s() * static_cast<double>(calls.block_bytes), calls.blocks_per_s(),
-      calls.latencies_us.size(), calls.seconds, quantile(0.5), quantile(0.99), quantile(0.999), more.c_str());
+      calls.latencies_us.size(), calls.seconds, latency_object(calls.latencies_us).c_str(), more.c_str());
 }
 
 }  // namespace halfstep::bench

@@ -7,7 +7,7 @@ there is no limit). Speed, limit, ratio and latencies thus belong together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,17 +130,29 @@ def steps_of(plan: Plan) -> int:
     return 1 + len(plan.block_bytes) * len(plan.scenarios) * (1 + len(plan.iodepth) * (plan.repeat + 1))
 
 
+@contextmanager
+def python_clients(plan: Plan, place: Place, client: halfstep.Client, content: Content) -> Iterator[Drives]:
+    """Who makes the calls: the client of this process, or several processes."""
+    if plan.numjobs == 1:
+        yield Driver(plan, client, content)
+        return
+    with Clones(plan, client.url, content.block_bytes, place.client_cores) as clones:
+        yield clones
+
+
 def measure(
     plan: Plan,
     tell: Callable[[str], None],
     command: str,
     stream_limit: Callable[[Stream], Limit | None] = plain_sockets,
     read_limit: Callable[[Reads], Limit | None] | None = None,
+    drives_of: Callable[[Plan, Place, halfstep.Client, Content], AbstractContextManager[Drives]] = python_clients,
 ) -> Report:
     """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
 
     What the runs are set against, measured before and after each: stream_limit of gets and puts in memory, read_limit of cold
     gets (PlainReads). A run of `coldmixed` has none of either, but stands in turns with what stream_limit does there.
+    drives_of: who makes the calls.
     """
     refuse_unless_release(halfstep.build_info())
     plan = plan.validated()
@@ -152,7 +164,7 @@ def measure(
             with (
                 own_namespace(place.url) as url,
                 bench_client(plan, url) as client,
-                _drives(plan, place, client, content) as drives,
+                drives_of(plan, place, client, content) as drives,
             ):
                 if report is None:
                     report = Report(header_of(plan, place, client, command), plan.goal_us)
@@ -161,16 +173,6 @@ def measure(
                     bench.run(scenario, report)
     assert report is not None, "a plan has a block size"
     return report
-
-
-@contextmanager
-def _drives(plan: Plan, place: Place, client: halfstep.Client, content: Content) -> Iterator[Drives]:
-    """The client of this process, or several processes."""
-    if plan.numjobs == 1:
-        yield Driver(plan, client, content)
-        return
-    with Clones(plan, client.url, content.block_bytes, place.client_cores) as clones:
-        yield clones
 
 
 @dataclass(frozen=True)
