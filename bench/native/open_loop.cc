@@ -21,6 +21,7 @@ constexpr uint64_t kLookNs = 200'000;
 constexpr double kReadShareMin = 0.05;
 // In memories of the daemon, which knows of five.
 constexpr uint64_t kReach = 6;
+constexpr uint64_t kColdMemories = 12;
 constexpr uint64_t kPageBytes = 4 * KiB;
 constexpr uint64_t kBulkBytes = 16 * MiB;
 constexpr uint64_t kBulkBlocksMax = 1024;
@@ -81,7 +82,7 @@ void OpenLoop::begin(double seconds_max) {
   uint64_t bytes = options_.size;
   if (options_.scenario == Scenario::Cold) {
     const auto memory = static_cast<uint64_t>(client_.stat()["halfstep_memory_bytes{of=\"capacity\"}"]);
-    bytes = options_.cold_bytes == 0 ? 2 * memory : options_.cold_bytes;
+    bytes = options_.cold_bytes == 0 ? kColdMemories * memory : options_.cold_bytes;
   }
   // A small block takes a page at least in the daemon's memory.
   const uint64_t batches = std::max<uint64_t>(bytes / (std::max(options_.bs, kPageBytes) * options_.batch), 2);

@@ -20,14 +20,18 @@ class Order {
   virtual std::optional<uint64_t> next() = 0;
 };
 
-// `batches` of `batch` numbers from 0 on, in one random order over and over: in a set that is larger than a memory that forgets
-// the oldest, each is gone when it is asked for again.
+// `batches` of `batch` numbers from 0 on, in one random order over and over, the first half before the second: at least half of
+// the set lies between two uses of a block, its put included.
 class Walk final : public Order {
  public:
   Walk(uint64_t batches, uint64_t batch, uint64_t seed) : firsts_(batches) {
     Prng prng(seed);
     for (uint64_t i = 0; i < batches; ++i) firsts_[i] = i * batch;
-    for (uint64_t left = batches; left > 1; --left) std::swap(firsts_[left - 1], firsts_[prng.below(left)]);
+    const auto shuffle = [&](uint64_t from, uint64_t until) {
+      for (; until - from > 1; --until) std::swap(firsts_[until - 1], firsts_[from + prng.below(until - from)]);
+    };
+    shuffle(0, batches / 2);
+    shuffle(batches / 2, batches);
   }
   std::optional<uint64_t> next() override { return firsts_[at_++ % firsts_.size()]; }
 

@@ -13,7 +13,7 @@ namespace halfstep::shard {
 uint64_t Credit::limit_bytes() const noexcept {
   if (common_ == nullptr) return limit_bytes_;
   const uint64_t free_bytes = common_->memory_bytes - std::min(common_->memory_bytes, common_->out_bytes);
-  return std::clamp(free_bytes, floor_bytes_, limit_bytes_);
+  return std::clamp(4 * free_bytes, floor_bytes_, limit_bytes_);
 }
 
 bool Credit::take(const Request& by, uint64_t bytes) noexcept {

@@ -30,9 +30,9 @@ class Request;
 // Bytes of memory that one connection may have in use for one purpose, and who waits for some, first come first served.
 class Credit {
  public:
-  // What a connection may have of memory that all of a shard have together: as much as nobody has, as a switch divides its
-  // buffer among ports (Choudhury and Hahne, 1998). Alone it comes to half of it, with n others to a share of 1 / (n + 2), and
-  // what is left over takes whoever comes next; but never less than `floor_bytes`, nor more than `limit_bytes`.
+  // What a connection may have of memory that all of a shard have together: four times what nobody has, as a switch divides its
+  // buffer among ports (Choudhury and Hahne, 1998). So one alone comes to four fifths of it, n others and it to 4 / (4 n + 5)
+  // each, and something is left for whoever comes next; but never less than `floor_bytes`, nor more than `limit_bytes`.
   struct Common {
     uint64_t memory_bytes = 0;
     uint64_t out_bytes = 0;  // of all

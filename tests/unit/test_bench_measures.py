@@ -62,6 +62,7 @@ def test_a_walk_asks_for_every_block_before_it_asks_again() -> None:
     walk = endless(content, 32, 4, np.random.default_rng(1))
     first = [next(walk) for _ in range(8)]
     assert sorted(np.concatenate(first).tolist()) == list(range(32))
+    assert sorted(np.concatenate(first[:4]).tolist()) == list(range(16)), "what was put last comes last"
     assert [next(walk).tolist() for _ in range(8)] == [batch.tolist() for batch in first]
 
 

@@ -71,7 +71,7 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 @click.option(
     "--cold-size",
     default="",
-    help="What cold and coldmixed walk through.  [default: twice the daemon's memory; six times --rwmixread of it]",
+    help="What cold and coldmixed walk through.  [default: 12 times the daemon's memory; six times --rwmixread of it]",
 )
 @click.option(
     "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."

@@ -22,7 +22,7 @@ import halfstep
 from halfstep.client.url import Endpoint
 from halfstep.daemon.config import GIB, KIB, MIB
 from halfstep.errors import ConfigError, HalfstepError, Unavailable
-from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.plan import COLD_MEMORIES, Plan
 from halfstep.tools.daemon_process import DaemonProcess
 from halfstep.tools.options import connected
 
@@ -171,7 +171,7 @@ def pinned(*cores: int) -> Iterator[None]:
 
 def store_bytes(plan: Plan) -> int:
     """Of its own daemon's store: twice what is walked through, room for puts, segments that take the largest block."""
-    cold = plan.cold_bytes or 2 * plan.arena_bytes
+    cold = plan.cold_bytes or COLD_MEMORIES * plan.arena_bytes
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
     if "coldmixed" in plan.scenarios:
         # Reclaim chooses among the oldest quarter: what is read does not reach as far.

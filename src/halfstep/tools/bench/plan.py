@@ -23,6 +23,9 @@ CONNECTIONS_MAX = 16
 NUMJOBS_MAX = 32
 IODEPTH_MAX = 64
 SIZES_MAX = DEPTHS_MAX = 16
+# What `cold` walks through, in memories of the daemon, which knows what it had for five of them and keeps what it recognizes.
+# Half of this lies between two uses of a block (endless() in workload.py).
+COLD_MEMORIES = 12
 # Of `coldmixed`: below it hardly anything would be read before it is reclaimed.
 READ_SHARE_MIN = 0.05
 # In memories of the daemon, which knows of five.
@@ -142,8 +145,8 @@ class Plan:
         return max(1, self.hot_bytes // (block_bytes * self.batch)) * self.batch
 
     def cold_blocks(self, block_bytes: int, memory_bytes: int) -> int:
-        """Blocks of the cold set: whole batches. A walk through twice what memory holds finds nothing of it in memory."""
-        wanted = self.cold_bytes or 2 * memory_bytes
+        """Blocks of the cold set: whole batches. What memory does not know any more it has not kept either (COLD_MEMORIES)."""
+        wanted = self.cold_bytes or COLD_MEMORIES * memory_bytes
         # A small block takes a page at least in the daemon's memory.
         taken = max(block_bytes, 4 * KIB)
         return max(2, -(-wanted // (taken * self.batch))) * self.batch

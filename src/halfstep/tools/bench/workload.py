@@ -291,13 +291,17 @@ class MixedLane:
 
 
 def endless(content: Content, count: int, batch: int, rng: Generator, share: tuple[int, int] = (0, 1)) -> Iterator[Numbers]:
-    """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over.
+    """Numbers 0 to `count`, by neighbours of `batch`, in one random order over and over, the first half before the second.
 
-    Over and over in the same order: with a set larger than a memory that forgets the oldest, every block is gone when it is
-    asked for again. share: (i, n): every n-th of them from the i-th on, so that n walkers go through all of it together.
+    Over and over in the same order, and never so that what was put last comes first: at least half of the set lies between two
+    uses of a block, its put included. share: (i, n): every n-th of them from the i-th on, so that n walkers go through all of
+    it together.
     """
     starts = list(range(0, count - batch + 1, batch))
-    rng.shuffle(starts)
+    halves = starts[: len(starts) // 2], starts[len(starts) // 2 :]
+    for half in halves:
+        rng.shuffle(half)
+    starts = [*halves[0], *halves[1]]
     # Where there are more walkers than batches, each walks through all.
     starts = starts[share[0] :: share[1]] or starts
     while True:
