@@ -96,6 +96,7 @@ Notified take_notifications(int descriptor, ZeroCopyLedger& ledger, ZeroCopyCoun
       found.any = true;
       const bool copied = (error.ee_code & SO_EE_CODE_ZEROCOPY_COPIED) != 0;
       found.copied = found.copied || copied;
+      ++(copied ? counts.copied_notifications : counts.notifications);
       (copied ? counts.copied_bytes : counts.bytes) += ledger.notified(error.ee_info, error.ee_data);
     }
   }

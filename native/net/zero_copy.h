@@ -18,8 +18,10 @@ namespace halfstep::net {
 struct ZeroCopyCounts {
   uint64_t bytes = 0;         // that the kernel has sent from where they were
   uint64_t copied_bytes = 0;  // that it was asked not to copy, and has
-  uint64_t refused = 0;       // sends that it had no memory for (ENOBUFS), and that were copied
-  uint64_t given_up = 0;      // connections that ask for it no more, because of the two above, or what their socket is
+  uint64_t notifications = 0;
+  uint64_t copied_notifications = 0;  // that said so
+  uint64_t refused = 0;               // sends that it had no memory for (ENOBUFS), and that were copied
+  uint64_t given_up = 0;              // connections that ask for it no more, because of the two above, or what their socket is
 };
 
 class ZeroCopyLedger {

@@ -31,17 +31,20 @@ class ZeroCopyLinger::Socket final : public Watch {
   }
 
   void on_ready(uint32_t) override {
-    take_notifications(descriptor_, ledger, linger_.counts_);
+    look();
     if (linger_.settle(*this)) linger_.remove(*this);  // destroys this
   }
 
-  // A socket that cannot be disconnected stays as it is, and holds what it holds.
+  // A socket that cannot be disconnected (now) stays as it is, and holds what it holds.
   void disconnect() noexcept {
     const sockaddr nobody{.sa_family = AF_UNSPEC, .sa_data = {}};
-    (void)::connect(descriptor_, &nobody, sizeof(nobody));
-    disconnected = true;
+    disconnected = ::connect(descriptor_, &nobody, sizeof(nobody)) == 0;
   }
-  void look() noexcept { take_notifications(descriptor_, ledger, linger_.counts_); }
+  // What was dropped unsent is notified, too: it counts as neither sent nor copied.
+  void look() noexcept {
+    ZeroCopyCounts dropped;
+    (void)take_notifications(descriptor_, ledger, disconnected ? dropped : linger_.counts_);
+  }
 
   ZeroCopyLedger ledger;
   const uint64_t due_us;

@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -91,6 +92,14 @@ class ZeroCopyTransport final : public SocketTransport {
 };
 
 }  // namespace
+
+bool zero_copy_possible() noexcept {
+  const int probe = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (probe < 0) return false;
+  const bool possible = ask_for_zero_copy(probe);
+  ::close(probe);
+  return possible;
+}
 
 std::unique_ptr<Transport> zero_copy_transport(int descriptor, ZeroCopyLinger& linger) {
   return std::make_unique<ZeroCopyTransport>(descriptor, linger);

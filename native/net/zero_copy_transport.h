@@ -20,6 +20,9 @@ namespace halfstep::net {
 // and more where pages are small and an IOMMU maps them: clear of that, and a quarter of a full Chunk.
 inline constexpr size_t kZeroCopyRunBytesMin = 64 * KiB;
 
+// Whether this kernel has it, for TCP.
+bool zero_copy_possible() noexcept;
+
 // Takes the (connected) descriptor. Not for a peer on this machine: over loopback the kernel copies what it delivers, and this
 // costs more than it saves. `linger` outlives it.
 std::unique_ptr<Transport> zero_copy_transport(int descriptor, ZeroCopyLinger& linger);
