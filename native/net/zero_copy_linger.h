@@ -1,15 +1,18 @@
 // zero_copy_linger.h — sockets of connections that are over, of whose payload the kernel may still read.
-// A socket that is closed goes on sending by itself, from the payload's pages, and says no more when it is done with them: its
-// notifications end with it (SOCK_DEAD). If the memory were used again meanwhile, the peer would be sent, or sent again, other
-// bytes than those. So the socket stays open here, with its sending half shut, until everything is notified; then the payload
-// is released and the socket closed. A peer that takes too long, or one too many, is disconnected by connect(AF_UNSPEC): that
-// resets the connection and drops the queues of what is to be sent and what was not acknowledged, but leaves the socket alive,
-// with its error queue (net/ipv4/tcp.c, tcp_disconnect()). What the queue discipline and the NIC have taken keeps its pages: a
+// A socket that is closed goes on sending by itself, from the payload's pages, and says no more when it is done with
+// them: its notifications end with it (SOCK_DEAD). If the memory were used again meanwhile, the peer would be sent, or
+// sent again, other bytes than those. So the socket stays open here, with its sending half shut, until everything is
+// notified; then the payload is released and the socket closed.
+// A peer that takes too long, or one too many, is disconnected by connect(AF_UNSPEC): that resets the connection and
+// drops the queues of what is to be sent and what was not acknowledged, but leaves the socket alive, with its error
+// queue (net/ipv4/tcp.c, tcp_disconnect()). What the queue discipline and the NIC have taken keeps its pages: a
 // notification is queued when the last packet that refers to them is freed, whatever became of the connection
-// (net/core/skbuff.c). Nothing but driver and queue bounds that time, and nothing is released before. close_all() is for when
-// nobody will ever write to the payload again: the kernel has references to the pages, so unmapping them, or the end of the
-// process, leaves them as they are until it is done. Invariants: each payload adopted is released once, never from inside
-// adopt(); at most `grace_sockets_max` wait for their peers. Thread: the loop's.
+// (net/core/skbuff.c). Nothing but driver and queue bounds that time, and nothing is released before.
+// close_all() is for when nobody will ever write to the payload again: the kernel has references to the pages, so
+// unmapping them, or the end of the process, leaves them as they are until it is done.
+// Invariants: each payload adopted is released once, never from inside adopt(); at most `grace_sockets_max` wait for
+// their peers.
+// Thread: the loop's.
 #pragma once
 
 #include <cstdint>

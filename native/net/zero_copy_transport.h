@@ -1,10 +1,12 @@
 // zero_copy_transport.h — a socket whose payload leaves without a copy by the kernel, where that wins (MSG_ZEROCOPY).
-// It asks for it with the first large run of payload, if the socket has it: TCP, without an upper layer (kTLS reads what it
-// sends anyway, and refuses the flag). It asks no more once the kernel says that it had to copy: then the packets go through
-// something virtual, or to a NIC that cannot gather and sum. Where the kernel has no memory for the book-keeping
-// (net.core.optmem_max, or RLIMIT_MEMLOCK, in which the pages under way count), sends are copied for a while. Invariants:
-// memory given to send_held() is given back by hold() and take_free() when the kernel has said that it reads it no more; when
-// the transport is dropped before, a ZeroCopyLinger gives it back. A socket that sent without a copy is never just closed.
+// It asks for it with the first large run of payload, if the socket has it: TCP, without an upper layer (kTLS reads
+// what it sends anyway, and refuses the flag). It asks no more once the kernel says that it had to copy: then the
+// packets go through something virtual, or to a NIC that cannot gather and sum. Where the kernel has no memory for the
+// book-keeping (net.core.optmem_max, or RLIMIT_MEMLOCK, in which the pages under way count), sends are copied for a
+// while.
+// Invariants: memory given to send_held() is given back by hold() and take_free() when the kernel has said that it
+// reads it no more; when the transport is dropped before, a ZeroCopyLinger gives it back. A socket that sent without a
+// copy is never just closed.
 // Thread: the loop's.
 #pragma once
 
