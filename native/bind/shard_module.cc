@@ -40,6 +40,29 @@ constexpr std::pair<const char*, halfstep::io::EngineChoice> kEngines[] = {
     {"pread", halfstep::io::EngineChoice::Pread},
 };
 
+constexpr std::pair<const char*, halfstep::shard::ZeroCopy> kZeroCopies[] = {
+    {"off", halfstep::shard::ZeroCopy::Off},
+    {"auto", halfstep::shard::ZeroCopy::Auto},
+    {"always", halfstep::shard::ZeroCopy::Always},
+};
+
+const char* zero_copy_of(const Config& config) {
+  for (const auto& [name, choice] : kZeroCopies) {
+    if (choice == config.zero_copy) return name;
+  }
+  return "";
+}
+
+void set_zero_copy(Config& config, const std::string& wanted) {
+  for (const auto& [name, choice] : kZeroCopies) {
+    if (name == wanted) {
+      config.zero_copy = choice;
+      return;
+    }
+  }
+  throw StartError("invalid", "zero_copy=" + wanted + ": must be auto or off, or always, which is for tests");
+}
+
 const char* engine_of(const Config& config) {
   for (const auto& [name, choice] : kEngines) {
     if (choice == config.engine.choice) return name;
@@ -83,6 +106,7 @@ void add_config(nb::module_& m) {
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
       .def_rw("latency_goal_us", &Config::latency_goal_us, "Of a get's read from the device; 0: nothing gives way to them.")
+      .def_prop_rw("zero_copy", &zero_copy_of, &set_zero_copy, "Sending without a copy: auto, off, or always, for tests.")
       .def_rw("connections_max", &Config::connections_max)
       .def_rw("connection_credit_bytes", &Config::connection_credit_bytes)
       .def_rw("get_credit_bytes_max", &Config::get_credit_bytes_max);
@@ -199,6 +223,8 @@ nb::dict facts_of(const Facts& facts) {
   dict["recovery"] = recovery_of(facts.recovery);
   dict["eviction"] = eviction_of(facts.store);
   dict["congestion_control"] = facts.congestion_control;
+  dict["zero_copy"] = facts.zero_copy;
+  dict["zero_copy_possible"] = facts.zero_copy_possible;
   dict["index_bytes"] = facts.index_bytes;
   dict["scrub_bytes_per_s"] = facts.scrub_bytes_per_s;
   dict["latency_goal_us"] = facts.latency_goal_us;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace halfstep::net {
 namespace {
@@ -34,10 +35,14 @@ void SendQueue::push_payload(std::span<const ConstBytes> payload, Released relea
 }
 
 size_t SendQueue::gather(std::span<iovec> out, size_t bytes_max) const noexcept {
+  return gather_until(out, bytes_max, pieces_.size());
+}
+
+size_t SendQueue::gather_until(std::span<iovec> out, size_t bytes_max, size_t end) const noexcept {
   size_t used = 0;
   size_t copy_at = copies_sent_;
   size_t skip = first_sent_;
-  for (size_t at = first_; at < pieces_.size() && used < out.size() && bytes_max != 0; ++at) {
+  for (size_t at = first_; at < end && used < out.size() && bytes_max != 0; ++at) {
     const Piece& piece = pieces_[at];
     const size_t left = piece.bytes - skip;
     skip = 0;
@@ -51,7 +56,49 @@ size_t SendQueue::gather(std::span<iovec> out, size_t bytes_max) const noexcept 
   return used;
 }
 
-void SendQueue::consume(size_t count) {
+// Whether the pieces from `at` on are a run. `skip` bytes of the first have left.
+bool SendQueue::run_begins(size_t at, size_t skip, size_t run_bytes_min) const noexcept {
+  size_t pieces = 0;
+  size_t bytes = 0;
+  for (; at < pieces_.size() && bytes < run_bytes_min; ++at) {
+    const Piece& piece = pieces_[at];
+    const size_t left = piece.bytes - skip;
+    skip = 0;
+    if (left == 0) continue;
+    if (piece.reference == nullptr) return false;
+    bytes += left;
+    if (++pieces * kRunPieceBytesMin > run_bytes_min) return false;
+  }
+  return bytes >= run_bytes_min;
+}
+
+size_t SendQueue::gather_to_border(std::span<iovec> out, size_t bytes_max, size_t run_bytes_min, bool* run) const noexcept {
+  size_t end = first_;
+  size_t seen = 0;
+  bool in_run = false;
+  bool began = false;
+  bool after_copy = true;
+  size_t skip = first_sent_;
+  for (; end < pieces_.size(); ++end) {
+    const Piece& piece = pieces_[end];
+    const size_t left = piece.bytes - skip;
+    const size_t skipped = std::exchange(skip, 0);
+    if (left == 0) continue;
+    if (seen++ == out.size()) break;
+    const bool begins = after_copy && piece.reference != nullptr && run_begins(end, skipped, run_bytes_min);
+    after_copy = piece.reference == nullptr;
+    if (!began) {
+      began = true;
+      in_run = begins;
+    } else if (begins || (in_run && after_copy)) {
+      break;
+    }
+  }
+  *run = in_run;
+  return gather_until(out, bytes_max, end);
+}
+
+void SendQueue::consume(size_t count, PayloadKeeper* keeper) {
   assert(count <= bytes_);
   bytes_ -= count;
   while (!empty()) {
@@ -64,9 +111,22 @@ void SendQueue::consume(size_t count) {
     const Piece done = piece;
     ++first_;
     first_sent_ = 0;
-    if (done.released != nullptr) done.released(done.owner, done.tag);
+    if (done.released == nullptr) continue;
+    const Release release{done.released, done.owner, done.tag};
+    if (keeper == nullptr || !keeper->keep(release)) release();
   }
   compact();
+}
+
+bool SendQueue::take_front(Release* out) noexcept {
+  for (size_t at = first_; at < pieces_.size(); ++at) {
+    Piece& piece = pieces_[at];
+    if (piece.released == nullptr) continue;
+    *out = {piece.released, piece.owner, piece.tag};
+    piece.released = nullptr;
+    return true;
+  }
+  return false;
 }
 
 void SendQueue::compact() noexcept {

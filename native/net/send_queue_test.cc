@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 
 #include "net/stream_fixture.h"
@@ -97,6 +98,88 @@ TEST(SendQueue, TrimsOnlyWhenEmpty) {
   EXPECT_GE(queue.held_bytes(), 10'000U);
   queue.trim();
   EXPECT_EQ(queue.held_bytes(), 0U);
+}
+
+// Whatever a border cuts, the bytes are the same and in order; a run is payload alone, and long enough.
+TEST(SendQueue, ARunOfPayloadIsGatheredByItself) {
+  constexpr size_t kRun = 8 * kRunPieceBytesMin;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Prng prng(seed);
+    SendQueue queue;
+    std::vector<std::unique_ptr<Octets>> kept;
+    Octets expected;
+    Octets sent;
+    std::vector<bool> large;  // of every byte: whether it is of a payload that is a run
+    for (int frame = 0; frame < 30; ++frame) {
+      const Octets head = random_octets(1 + prng.below(300), prng.next());
+      queue.push(head);
+      append(expected, head);
+      large.resize(expected.size(), false);
+      const size_t pieces = prng.below(12);
+      const size_t bytes = prng.chance(0.2) ? 100 : 2 * kRunPieceBytesMin;
+      kept.push_back(std::make_unique<Octets>(random_octets(pieces * bytes, prng.next())));
+      std::vector<ConstBytes> payload;
+      for (size_t i = 0; i < pieces; ++i) payload.push_back(ConstBytes(*kept.back()).subspan(i * bytes, bytes));
+      queue.push_payload(payload, nullptr, nullptr, 0);
+      append(expected, *kept.back());
+      large.resize(expected.size(), bytes >= kRunPieceBytesMin && pieces * bytes >= kRun);
+    }
+    while (!queue.empty()) {
+      std::vector<iovec> vectors(1 + prng.below(20));
+      bool run = false;
+      const size_t used = queue.gather_to_border(vectors, 1 + prng.below(20 * kRunPieceBytesMin), kRun, &run);
+      ASSERT_GT(used, 0U);
+      const size_t before = sent.size();
+      Octets now;
+      for (size_t i = 0; i < used; ++i) append(now, {static_cast<const std::byte*>(vectors[i].iov_base), vectors[i].iov_len});
+      if (run) {
+        for (size_t i = 0; i < used; ++i) {
+          const auto* from = static_cast<const std::byte*>(vectors[i].iov_base);
+          ASSERT_TRUE(std::any_of(kept.begin(), kept.end(), [&](const auto& payload) {
+            return from >= payload->data() && from + vectors[i].iov_len <= payload->data() + payload->size();
+          })) << "memory of the queue, which changes";
+        }
+      }
+      const size_t count = 1 + prng.below(now.size());
+      append(sent, ConstBytes(now).first(count));
+      queue.consume(count);
+      // What is left of a payload that was sent in part may be too little for a run.
+      if (before == 0 || large[before - 1] != large[before]) {
+        ASSERT_EQ(run, bool(large[before])) << "seed " << seed;
+      }
+    }
+    ASSERT_EQ(sent, expected);
+  }
+}
+
+struct Keeper final : PayloadKeeper {
+  bool keep(const Release& release) override {
+    if (!keeps) return false;
+    kept.push_back(release.tag);
+    return true;
+  }
+  bool keeps = true;
+  std::vector<uint64_t> kept;
+};
+
+TEST(SendQueue, WhatAKeeperKeepsOrTheFrontIsTakenOfIsNotReleased) {
+  SendQueue queue;
+  Keeper keeper;
+  std::vector<uint64_t> released;
+  const Octets bytes = random_octets(100, 1);
+  const ConstBytes one[] = {bytes};
+  for (uint64_t tag = 1; tag <= 4; ++tag) queue.push_payload(one, &note, &released, tag);
+  queue.consume(150, &keeper);
+  EXPECT_EQ(keeper.kept, std::vector<uint64_t>{1});
+  Release front;
+  ASSERT_TRUE(queue.take_front(&front));
+  EXPECT_EQ(front.tag, 2U) << "it has left in part";
+  keeper.keeps = false;
+  queue.consume(150, &keeper);
+  EXPECT_EQ(released, std::vector<uint64_t>{3});
+  queue.drop();
+  EXPECT_EQ(released, (std::vector<uint64_t>{3, 4}));
+  EXPECT_FALSE(queue.take_front(&front));
 }
 
 }  // namespace

@@ -164,7 +164,7 @@ class AcceptedTransport final : public Transport {
   }
   void stop() noexcept override { inner_->stop(); }
   Status want(bool to_receive, bool to_send) override { return inner_->want(to_receive, to_send); }
-  void heard(uint32_t epoll_events) noexcept override { inner_->heard(epoll_events); }
+  uint32_t heard(uint32_t epoll_events) noexcept override { return inner_->heard(epoll_events); }
 
   ssize_t receive(const iovec* vectors, size_t count) noexcept override {
     if (!decided_) {

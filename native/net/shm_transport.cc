@@ -47,9 +47,10 @@ class RingTransport final : public Transport {
 
   Status want(bool, bool) override { return {}; }
 
-  void heard(uint32_t epoll_events) noexcept override {
+  uint32_t heard(uint32_t epoll_events) noexcept override {
     // Of the socket alone: a bell is only ever readable.
     if ((epoll_events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) peer_gone_ = true;
+    return epoll_events;
   }
 
   ssize_t receive(const iovec* vectors, size_t count) noexcept override {

@@ -99,7 +99,7 @@ FrameStream::FrameStream(Loop& loop, std::unique_ptr<Transport> transport, Frame
 
 FrameStream::~FrameStream() {
   assert(!in_ready_ && !pumping_);
-  transport_ = nullptr;
+  if (transport_) drop_transport();
   finished_ = true;
   queue_.drop();
 }
@@ -116,7 +116,12 @@ Status FrameStream::start() {
 void FrameStream::on_ready(uint32_t epoll_events) {
   if (!transport_) return;
   in_ready_ = true;
-  transport_->heard(epoll_events);
+  epoll_events = transport_->heard(epoll_events);
+  release_free();
+  if (!transport_) {
+    in_ready_ = false;
+    return;
+  }
   if ((epoll_events & EPOLLOUT) != 0 || !transport_->told_by_level()) full_ = false;
   constexpr uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
   if (!paused_) {
@@ -420,7 +425,7 @@ void FrameStream::pump() {
       continue;
     }
     if (queue_.bytes() == 0) {
-      queue_.consume(0);  // empty payloads wait to be released
+      queue_.consume(0, this);  // empty payloads wait to be released
       if (queue_.bytes() == 0) break;
     }
     if (full_ || send_error_ != 0) break;
@@ -437,13 +442,18 @@ void FrameStream::pump() {
   watch_for();
 }
 
-// False when nothing was sent.
+// False when nothing was sent. What is sent without a copy goes by itself: heads lie in memory of the queue, which changes.
 bool FrameStream::send_some(size_t* budget) {
   std::array<iovec, kVectorsMax> vectors;
-  const size_t used = queue_.gather(vectors, queue_.bytes() < kSendBytes + kRestBytes ? SIZE_MAX : kSendBytes);
+  const size_t bytes_max = queue_.bytes() < kSendBytes + kRestBytes ? SIZE_MAX : kSendBytes;
+  const size_t run_bytes_min = transport_->held_run_bytes_min();
+  bool run = false;
+  const size_t used = run_bytes_min == SIZE_MAX ? queue_.gather(vectors, bytes_max)
+                                                : queue_.gather_to_border(vectors, bytes_max, run_bytes_min, &run);
   size_t wanted = 0;
   for (size_t i = 0; i < used; ++i) wanted += vectors[i].iov_len;
-  const ssize_t result = transport_->send(vectors.data(), used, queue_.bytes() > wanted);
+  const bool more = queue_.bytes() > wanted;
+  const ssize_t result = run ? transport_->send_held(vectors.data(), used, more) : transport_->send(vectors.data(), used, more);
   if (result < 0) {
     if (result == -EAGAIN || result == -EWOULDBLOCK) {
       full_ = true;
@@ -457,11 +467,18 @@ bool FrameStream::send_some(size_t* budget) {
   sent_bytes_ += sent;
   *budget -= std::min(*budget, sent);
   asked_ = true;
-  queue_.consume(sent);
+  queue_.consume(sent, this);
   return true;
 }
 
-// One attempt, for the end of a connection. Nothing is consumed, hence nothing released: finish() does that from the loop.
+// A release may end the connection, and with it the transport.
+void FrameStream::release_free() {
+  Release release;
+  while (transport_ && transport_->take_free(&release)) release();
+}
+
+// One attempt, for the end of a connection. Nothing is consumed, hence nothing released: finish() does that from the loop. So
+// the kernel has to copy it.
 void FrameStream::send_what_fits() noexcept {
   if (queue_.bytes() == 0 || send_error_ != 0) return;
   std::array<iovec, kVectorsMax> vectors;
@@ -518,10 +535,17 @@ void FrameStream::abort(Status why, std::string_view reason) {
 
 void FrameStream::close(Status why) {
   if (!transport_) return;
-  transport_ = nullptr;
+  drop_transport();
   why_ = why;
   payload_left_ = 0;
   later();
+}
+
+// What has left in part without a copy is not finish()'s to release.
+void FrameStream::drop_transport() {
+  Release front;
+  if (transport_->held_bytes() != 0 && queue_.take_front(&front)) (void)transport_->hold(front);
+  transport_ = nullptr;
 }
 
 void FrameStream::finish() {

@@ -69,11 +69,14 @@ class FrameSink {
   // ask_for_more() was called.
   virtual void on_sendable() = 0;
   // The connection is gone, whoever ended it. The stream has no descriptor any more and touches no memory of the sink's.
-  // Every payload queued has been released (sent_ callback) before this call. The sink may destroy the stream here.
+  // Every payload queued has been released before this call, but for what was sent without a copy and is still being read: that
+  // comes later, through whoever the transport left it to (zero_copy_linger.h). So what `released` is given as its owner
+  // outlives the sink where the transport may send without copies, which clients' never do. The sink may destroy the stream
+  // here.
   virtual void on_closed(Status why) = 0;
 };
 
-class FrameStream final : public Watch {
+class FrameStream final : public Watch, private PayloadKeeper {
  public:
   FrameStream(Loop& loop, std::unique_ptr<Transport> transport, FrameSink& sink);
   // Over a socket: takes the (connected) descriptor.
@@ -83,11 +86,16 @@ class FrameStream final : public Watch {
 
   // Frames built by wire::FrameWriter, without payload.
   void send(ConstBytes frames);
-  // One Chunk: its header and body (copied), then payload by reference, then `released(owner, tag)`.
+  // One Chunk: its header and body (copied), then payload by reference, then `released(owner, tag)`. The payload stays as it is
+  // until then.
   void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner, uint64_t tag);
   // Calls sink.on_sendable() in this turn of the loop if little is queued.
   void ask_for_more();
   uint64_t queued_bytes() const noexcept { return queue_.bytes(); }
+  // Sent without a copy and not yet given back, so that payload of it is still in use.
+  uint64_t held_bytes() const noexcept { return transport_ ? transport_->held_bytes() : 0; }
+  // Sent and given back: grows as long as the peer takes what it is sent.
+  uint64_t let_go_bytes() const noexcept { return sent_bytes_ - held_bytes(); }
 
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
@@ -105,6 +113,8 @@ class FrameStream final : public Watch {
   int descriptor() const noexcept { return transport_ ? transport_->descriptor() : -1; }
   // Whether bytes travel through shared memory.
   bool shared_memory() const noexcept { return transport_ && transport_->rings(); }
+  // Whether payload leaves without a copy, as things are.
+  bool zero_copy() const noexcept { return transport_ && transport_->zero_copy(); }
   uint64_t received_bytes() const noexcept { return received_bytes_; }
   uint64_t sent_bytes() const noexcept { return sent_bytes_; }
   // Frames of unknown opcodes that need not be understood: dropped as they arrive.
@@ -135,9 +145,12 @@ class FrameStream final : public Watch {
   bool send_some(size_t* budget);
   void send_what_fits() noexcept;
   void send_failed(int error);
+  bool keep(const Release& release) override { return transport_ && transport_->hold(release); }
+  void release_free();
 
   void watch_for();
   void trim_when_idle();
+  void drop_transport();
   void finish();
 
   Loop& loop_;

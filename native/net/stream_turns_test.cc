@@ -22,7 +22,7 @@ class Taker final : public Transport {
   Status start(Loop&, Watch*) override { return {}; }
   void stop() noexcept override {}
   Status want(bool, bool) override { return {}; }
-  void heard(uint32_t) noexcept override {}
+  uint32_t heard(uint32_t epoll_events) noexcept override { return epoll_events; }
   ssize_t receive(const iovec*, size_t) noexcept override { return -EAGAIN; }
   ssize_t send(const iovec* vectors, size_t count, bool more) noexcept override {
     size_t bytes = 0;

@@ -1,6 +1,7 @@
 // transport.h — how the bytes of one connection travel: a socket, or rings in shared memory (shm_transport.h). FrameStream asks
 // for a batch of bytes at a time and knows nothing else of it.
-// Invariants: nothing blocks; after stop() nothing is called back; whoever drops a transport closes what it held.
+// Invariants: nothing blocks; after stop() nothing is called back; whoever drops a transport closes what it held. Payload that
+// was given to send_held() stays as it is until the transport says so (hold(), take_free()), or whoever it left it to.
 // Thread: the loop's.
 #pragma once
 
@@ -13,6 +14,7 @@
 
 #include "base/status.h"
 #include "net/loop.h"
+#include "net/send_queue.h"
 
 namespace halfstep::net {
 
@@ -27,13 +29,28 @@ class Transport {
   virtual void stop() noexcept = 0;
   // What the stream waits for; false for both still tells of the other end's death.
   virtual Status want(bool to_receive, bool to_send) = 0;
-  // What `watch` was called with, before anything else is asked.
-  virtual void heard(uint32_t epoll_events) noexcept = 0;
+  // What `watch` was called with, before anything else is asked: gives what of it is the stream's affair.
+  virtual uint32_t heard(uint32_t epoll_events) noexcept = 0;
 
   // As readv() and sendmsg() without waiting: bytes moved, 0 at the end of what the peer sent, or a negative errno.
   // more: further bytes follow at once, so that none need travel by themselves.
   virtual ssize_t receive(const iovec* vectors, size_t count) noexcept = 0;
   virtual ssize_t send(const iovec* vectors, size_t count, bool more) noexcept = 0;
+
+  // Sending without a copy. The least run of payload that send_held() is for; SIZE_MAX: none, now.
+  virtual size_t held_run_bytes_min() noexcept { return SIZE_MAX; }
+  // As send(), of payload alone, which may be read after this call, until hold() and take_free() give it back.
+  virtual ssize_t send_held(const iovec* vectors, size_t count, bool more) noexcept { return send(vectors, count, more); }
+  // All of a payload was taken by send() or send_held(), or what was not will never be sent. False: nobody reads it any more,
+  // it may be released. True: it comes back by take_free(). Calls nothing back.
+  virtual bool hold(const Release&) { return false; }
+  // The next payload that nobody reads any more; false: none. To be asked after heard().
+  virtual bool take_free(Release*) noexcept { return false; }
+  // Of what was sent and has not been given back.
+  virtual uint64_t held_bytes() const noexcept { return 0; }
+  // Whether it sends without copies as things are.
+  virtual bool zero_copy() const noexcept { return false; }
+
   // Nothing more will be sent, and the transport is dropped next: what was sent must reach a peer that still reads.
   virtual void finish_sending() noexcept = 0;
   // The stream is idle: gives back what memory can be had at little cost, if there is any.

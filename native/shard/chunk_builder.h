@@ -16,7 +16,8 @@ namespace halfstep::shard {
 class Connection;
 struct GetItem;
 
-// What a queued Chunk refers to, until its last byte has left. Pooled.
+// What a queued Chunk refers to, until its last byte has left and nobody reads it any more: its connection may be gone by then.
+// Pooled.
 struct SentChunk {
   std::vector<GetItem*> items;
 };

@@ -21,7 +21,8 @@ namespace {
 constexpr uint64_t kHelloWaitUs = 5'000'000;
 // How long a refused client may take to read why.
 constexpr uint64_t kRefusedWaitUs = 1'000'000;
-// How long nothing that is queued may leave: at least once, at most twice this.
+// How long nothing that is queued may leave, nor anything that was sent without a copy be acknowledged: at least once, at most
+// twice this.
 constexpr uint64_t kSendStallUs = 10'000'000;
 
 bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
@@ -70,15 +71,15 @@ void Connection::send(ConstBytes frames) {
 }
 
 void Connection::watch_sending() {
-  if (send_timer_.armed() || stream_.queued_bytes() == 0) return;
-  sent_mark_ = stream_.sent_bytes();
+  if (send_timer_.armed() || stream_.queued_bytes() + stream_.held_bytes() == 0) return;
+  let_go_mark_ = stream_.let_go_bytes();
   shard_.loop().arm(send_timer_, shard_.loop().now_us() + kSendStallUs);
 }
 
 void Connection::on_send_watched(void* self) {
   auto* connection = static_cast<Connection*>(self);
   net::FrameStream& stream = connection->stream_;
-  if (stream.queued_bytes() != 0 && stream.sent_bytes() == connection->sent_mark_) {
+  if (stream.queued_bytes() + stream.held_bytes() != 0 && stream.let_go_bytes() == connection->let_go_mark_) {
     ++connection->shard_.counts().connections_stalled;
     stream.close(Code::Closed);
     return;

@@ -1,7 +1,8 @@
 // connection.h — one client's connection: Hello, then requests that it tells apart by id, and the turns they take in sending.
 // Invariants: nothing but Hello is served before Hello; a request id is in flight once; requests of the lowest priority number
 // that have something to send take turns chunk by chunk; an idle connection holds a few KiB;
-// one whose client takes nothing of what is queued for it is closed, since that holds memory which others wait for.
+// one whose client takes nothing of what is queued for it, or of what the kernel sends without a copy, is closed, since that
+// holds memory which others wait for.
 // Thread: the shard's.
 #pragma once
 
@@ -94,8 +95,8 @@ class Connection final : public net::FrameSink {
   net::FrameStream stream_;
   ShardMap map_;
   net::Timer hello_timer_;
-  net::Timer send_timer_;   // runs while something is queued
-  uint64_t sent_mark_ = 0;  // bytes sent when it was armed
+  net::Timer send_timer_;     // runs while something is queued, or sent without a copy and held
+  uint64_t let_go_mark_ = 0;  // what had left, or was given back, when it was armed
   std::string namespace_;
   uint64_t codecs_ = 0;
   std::vector<Handle> handles_;

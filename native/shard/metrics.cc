@@ -33,9 +33,12 @@ void add(std::vector<Sample>& to, const char* name, const char* label, const cha
 
 // Shards do these at the same time: the total is that of the last one. src/halfstep/client/entries.py knows them, too.
 bool of_the_worst_shard(std::string_view name) noexcept {
-  constexpr std::string_view kNames[] = {"halfstep_recovery_us", "halfstep_recovery_first_answer_us",
-                                         "halfstep_store_scrub_age_seconds", "halfstep_store_age_limit_capacities",
-                                         "halfstep_store_discards_on"};
+  constexpr std::string_view kNames[] = {"halfstep_recovery_us",
+                                         "halfstep_recovery_first_answer_us",
+                                         "halfstep_store_scrub_age_seconds",
+                                         "halfstep_store_age_limit_capacities",
+                                         "halfstep_store_discards_on",
+                                         "halfstep_zero_copy_on"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -179,12 +182,21 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
   add(counters, "halfstep_network_bytes_total", "direction", "received", bytes_received);
   add(counters, "halfstep_network_bytes_total", "direction", "sent", bytes_sent);
+  add(counters, "halfstep_zero_copy_bytes_total", "outcome", "sent", zero_copy.bytes);
+  add(counters, "halfstep_zero_copy_bytes_total", "outcome", "copied", zero_copy.copied_bytes);
+  add(counters, "halfstep_zero_copy_notifications_total", "outcome", "sent", zero_copy.notifications);
+  add(counters, "halfstep_zero_copy_notifications_total", "outcome", "copied", zero_copy.copied_notifications);
+  add(counters, "halfstep_zero_copy_refused_total", zero_copy.refused);
+  add(counters, "halfstep_zero_copy_given_up_total", zero_copy.given_up);
   add(counters, "halfstep_payload_bytes_total", "command", "get", get_payload_bytes);
   add(counters, "halfstep_payload_bytes_total", "command", "put", put_payload_bytes);
   add(counters, "halfstep_put_scratch_bytes_total", put_scratch_bytes);
   add(counters, "halfstep_put_checks_failed_total", put_checks_failed);
   add(out->gauges, "halfstep_connections_open", connections_open);
   add(out->gauges, "halfstep_connections_shm", connections_shm);
+  add(out->gauges, "halfstep_connections_zero_copy", connections_zero_copy);
+  add(out->gauges, "halfstep_zero_copy_held_bytes", zero_copy_held_bytes);
+  add(out->gauges, "halfstep_zero_copy_on", zero_copy_on ? 1 : 0);
   add(out->gauges, "halfstep_requests_open", requests_open);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);

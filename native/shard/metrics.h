@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/engine.h"
+#include "net/zero_copy.h"
 #include "shard/histogram.h"
 #include "shard/server.h"
 #include "store/store.h"
@@ -41,12 +42,16 @@ class Counts {
 
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;
-  uint64_t connections_unread = 0;   // times that reading paused because a client did not read
-  uint64_t connections_stalled = 0;  // ended because a client took nothing of what was queued for it
-  uint64_t connections_open = 0;     // gauge
-  uint64_t connections_shm = 0;      // gauge: of the open ones, those over shared memory
-  uint64_t requests_open = 0;        // gauge
-  uint64_t bytes_received = 0;       // of connections that have ended; collect() is told those of live ones
+  uint64_t connections_unread = 0;     // times that reading paused because a client did not read
+  uint64_t connections_stalled = 0;    // ended because a client took nothing of what was queued for it
+  uint64_t connections_open = 0;       // gauge
+  uint64_t connections_shm = 0;        // gauge: of the open ones, those over shared memory
+  uint64_t connections_zero_copy = 0;  // gauge: of the open ones, those that send without a copy as things are
+  uint64_t zero_copy_held_bytes = 0;   // gauge: sent so, and not yet given back by the kernel; of ended connections, too
+  bool zero_copy_on = false;           // gauge: it is asked for
+  net::ZeroCopyCounts zero_copy;       // collect() is told it
+  uint64_t requests_open = 0;          // gauge
+  uint64_t bytes_received = 0;         // of connections that have ended; collect() is told those of live ones
   uint64_t bytes_sent = 0;
   uint64_t get_payload_bytes = 0;
   uint64_t put_payload_bytes = 0;

@@ -2,6 +2,8 @@
 // Thread: one.
 #pragma once
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -242,6 +244,20 @@ class RawClient final : private net::Watch {
     ::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
     connected_ = ::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
     if (connected_ && over_rings()) connected_ = take_rings(wait_s);
+  }
+  // The same, over TCP on this machine, with so small a buffer that little arrives before it is read.
+  explicit RawClient(uint16_t port, int wait_s = 10) {
+    descriptor_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval wait{.tv_sec = wait_s, .tv_usec = 0};
+    const int bytes = 32 * 1024;
+    ::setsockopt(descriptor_, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
+    ::setsockopt(descriptor_, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof(wait));
+    ::setsockopt(descriptor_, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+    connected_ = ::connect(descriptor_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   }
   ~RawClient() override { close(); }
   RawClient(const RawClient&) = delete;

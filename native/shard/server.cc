@@ -15,6 +15,7 @@
 
 #include "base/prng.h"
 #include "net/shm_setup.h"
+#include "net/zero_copy_transport.h"
 #include "shard/event_poll.h"
 #include "shard/listening.h"
 #include "shard/shard.h"
@@ -317,6 +318,8 @@ class RunningServer final : public Server {
     facts_.latency_goal_us = config_.latency_goal_us;
     facts_.store_uuid = first.uuid;
     facts_.congestion_control = listening_.congestion_control();
+    facts_.zero_copy_possible = net::zero_copy_possible();
+    facts_.zero_copy = facts_.zero_copy_possible && config_.zero_copy != ZeroCopy::Off;
     for (const auto& own : shards_) {
       facts_.shards.push_back(own->facts);
       facts_.arena.bytes += own->arena->facts().bytes;

@@ -21,6 +21,13 @@
 
 namespace halfstep::shard {
 
+// Whether gets' payload is sent without a copy by the kernel (net/zero_copy_transport.h).
+enum class ZeroCopy : uint8_t {
+  Off,
+  Auto,    // to other machines, as long as the kernel need not copy all the same
+  Always,  // asks for it over loopback, too: for tests
+};
+
 struct Config {
   std::string store_path;       // the store's file
   uint64_t store_bytes = 0;     // size when it has to be made; 0: it must exist
@@ -36,8 +43,9 @@ struct Config {
   bool insecure_listen = false;                          // allow an address beyond loopback though nobody is authenticated
   uint32_t connections_max = 4096;                       // of one shard
   uint32_t shm_ring_bytes = 1U << 20;                    // each way, of a client that asks for shared memory on a unix socket
-  uint64_t connection_credit_bytes = 16ULL << 20;        // put bytes granted to, and get bytes in memory for, one connection
-  uint64_t get_credit_bytes_max = 64ULL << 20;           // the latter, as far as others leave it (Credit::Common)
+  ZeroCopy zero_copy = ZeroCopy::Auto;
+  uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
+  uint64_t get_credit_bytes_max = 64ULL << 20;     // the latter, as far as others leave it (Credit::Common)
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};
   // Making or recovering a large store takes time: called now and then with what is being done; false stops.
@@ -62,7 +70,9 @@ struct Facts {
   store::RecoveryReport recovery;
   store::Options store;
   std::string congestion_control;
-  uint64_t index_bytes = 0;  // right after recovery
+  bool zero_copy = false;           // asked for, and this kernel has it
+  bool zero_copy_possible = false;  // this kernel has it
+  uint64_t index_bytes = 0;         // right after recovery
   uint64_t scrub_bytes_per_s = 0;
   uint64_t latency_goal_us = 0;
   std::array<std::byte, 16> store_uuid{};

@@ -5,6 +5,7 @@
 
 #include "base/heap.h"
 #include "net/shm_setup.h"
+#include "net/zero_copy_transport.h"
 #include "shard/connection.h"
 #include "shard/listener.h"
 
@@ -14,6 +15,13 @@ namespace {
 constexpr uint64_t kWaitUsMax = 1'000'000;
 // Turns that connections get to say that they are closed.
 constexpr int kClosingTurns = 1000;
+
+// What kernel and NIC still read of ended connections is memory that nobody's credit counts. Each has no more than its credit
+// was, and together those that wait for their peers have a quarter of the arena.
+size_t lingering_max(const Config& config, const Arena& arena) {
+  const uint64_t most = std::max({config.connection_credit_bytes, config.get_credit_bytes_max, uint64_t{1}});
+  return std::max<size_t>(arena.facts().bytes / 4 / most, 1);
+}
 
 std::string mebibytes(uint64_t bytes) { return std::to_string(bytes) + " (" + std::to_string(bytes / MiB) + " MiB)"; }
 
@@ -25,7 +33,12 @@ class Shard::EngineWatch final : public net::Watch {
   void on_ready(uint32_t) override {}
 };
 
-Shard::Shard(const Setup& setup) : setup_(setup), loop_(*setup.clock), ring_graveyard_(loop_), slots_(*setup.arena) {}
+Shard::Shard(const Setup& setup)
+    : setup_(setup),
+      loop_(*setup.clock),
+      ring_graveyard_(loop_),
+      zero_copy_linger_(loop_, lingering_max(*setup.config, *setup.arena)),
+      slots_(*setup.arena) {}
 
 Shard::~Shard() {
   listeners_.clear();
@@ -36,6 +49,8 @@ Shard::~Shard() {
     engine_->wait();
     engine_->poll();
   }
+  // From here on nobody writes to the arena, not for the store either: what the kernel still reads stays as it is.
+  zero_copy_linger_.close_all();
   if (engine_watch_ != nullptr) loop_.remove(engine_->wake_descriptor(), engine_watch_.get());
 }
 
@@ -193,6 +208,7 @@ void Shard::stop(uint32_t grace_ms) {
 
 void Shard::close_connections() {
   listeners_.clear();
+  zero_copy_linger_.be_patient();  // the last answers must arrive, and only the store's own last pages want memory now
   for (const auto& connection : connections_) connection->stream().abort(Code::Closed, "the daemon is stopping");
   for (int turns = 0; turns < kClosingTurns && !connections_.empty(); ++turns) {
     loop_.turn(0);
@@ -206,8 +222,13 @@ void Shard::collect(Metrics* out) {
     now.bytes_received += connection->stream().received_bytes();
     now.bytes_sent += connection->stream().sent_bytes();
     now.connections_shm += connection->stream().shared_memory() ? 1 : 0;
+    now.connections_zero_copy += connection->stream().zero_copy() ? 1 : 0;
+    now.zero_copy_held_bytes += connection->stream().held_bytes();
   }
   now.connections_open = connections_.size();
+  now.zero_copy_held_bytes += zero_copy_linger_.bytes();
+  now.zero_copy_on = setup_.config->zero_copy != ZeroCopy::Off;
+  now.zero_copy = zero_copy_linger_.counts();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
   collect_events(store_->events(), out);
   std::vector<store::NamespaceInfo> namespaces = store_->namespaces();
@@ -220,12 +241,18 @@ void Shard::collect(Metrics* out) {
 
 // ---- Connections and requests --------------------------------------------------------------------------------------------
 
+// What a shard sends as payload lies in its arena, and the owners of its releases are pooled: both outlive every connection.
+std::unique_ptr<net::Transport> Shard::transport_to(const net::Accepted& peer) {
+  const uint32_t ring_bytes = setup_.config->shm_ring_bytes;
+  if (peer.is_unix) return net::accepted_transport(peer.descriptor, {ring_bytes, ring_bytes}, ring_graveyard_);
+  const ZeroCopy wanted = setup_.config->zero_copy;
+  const bool without_copies = wanted == ZeroCopy::Always || (wanted == ZeroCopy::Auto && !peer.peer_loopback);
+  return without_copies ? net::zero_copy_transport(peer.descriptor, zero_copy_linger_) : net::socket_transport(peer.descriptor);
+}
+
 void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
-  const uint32_t ring_bytes = setup_.config->shm_ring_bytes;
-  auto transport = peer.is_unix ? net::accepted_transport(peer.descriptor, {ring_bytes, ring_bytes}, ring_graveyard_)
-                                : net::socket_transport(peer.descriptor);
-  auto connection = std::make_unique<Connection>(*this, std::move(transport), map, peer.peer_loopback || peer.peer_uid >= 0);
+  auto connection = std::make_unique<Connection>(*this, transport_to(peer), map, peer.peer_loopback || peer.peer_uid >= 0);
   Connection& opened = *connection;
   opened.at_ = connections_.size();
   connections_.push_back(std::move(connection));

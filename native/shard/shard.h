@@ -21,6 +21,7 @@
 #include "net/loop.h"
 #include "net/shm_setup.h"
 #include "net/socket.h"
+#include "net/zero_copy_linger.h"
 #include "shard/chunk_builder.h"
 #include "shard/listening.h"
 #include "shard/load_meter.h"
@@ -125,6 +126,7 @@ class Shard {
   uint64_t wait_us() const;
   void run_posted();
   void close_connections();
+  std::unique_ptr<net::Transport> transport_to(const net::Accepted& peer);
 
   const Setup setup_;
 
@@ -140,6 +142,7 @@ class Shard {
 
   net::Loop loop_;
   net::RingGraveyard ring_graveyard_;
+  net::ZeroCopyLinger zero_copy_linger_;
   SlotPool slots_;
   std::unique_ptr<io::Engine> engine_;
   std::unique_ptr<store::Store> store_;

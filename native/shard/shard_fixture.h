@@ -81,9 +81,15 @@ class ShardFixture : public ::testing::Test {
     EXPECT_TRUE(client->connected());
     return client;
   }
+  // Over TCP, whatever the tests run over.
+  std::unique_ptr<RawClient> connect_tcp() {
+    auto client = std::make_unique<RawClient>(port_);
+    EXPECT_TRUE(client->connected());
+    return client;
+  }
   // With Hello said and these layouts registered, in this order.
-  std::unique_ptr<RawClient> open(const std::vector<wire::Layout>& layouts) {
-    auto client = connect();
+  std::unique_ptr<RawClient> open(const std::vector<wire::Layout>& layouts) { return open(layouts, connect()); }
+  static std::unique_ptr<RawClient> open(const std::vector<wire::Layout>& layouts, std::unique_ptr<RawClient> client) {
     const Said said = client->hello();
     EXPECT_EQ(said.whole, (AnswerReason{Answer::Ok, Reason::None}));
     for (size_t i = 0; i < layouts.size(); ++i) {
@@ -137,6 +143,7 @@ class ShardFixture : public ::testing::Test {
   FakeStore* fake_ = nullptr;
   std::string ends_because_;  // part of what the shard says at its end; empty: it says nothing
   std::string socket_;
+  uint16_t port_ = 0;
 
  private:
   void start() {
@@ -174,9 +181,13 @@ class ShardFixture : public ::testing::Test {
     net::Address address;
     net::Address bound;
     int descriptor = -1;
+    int over_tcp = -1;
     const auto map = std::make_shared<const std::vector<wire::ShardAddress>>(shards_);
     const bool opened = shard.open().ok() && net::Address::parse("unix:" + socket_, &address).ok() &&
-                        net::listen_on(address, &descriptor, &bound).ok() && shard.listen({{descriptor, map}}).ok();
+                        net::listen_on(address, &descriptor, &bound).ok() &&
+                        net::Address::parse("127.0.0.1:0", &address).ok() && net::listen_on(address, &over_tcp, &bound).ok() &&
+                        shard.listen({{descriptor, map}, {over_tcp, map}}).ok();
+    port_ = bound.port;
     shard_ = opened ? &shard : nullptr;
     ready.set_value();
     if (!opened) return;

@@ -103,6 +103,13 @@ class Config:
     def latency_goal_us(self, arg: int, /) -> None: ...
 
     @property
+    def zero_copy(self) -> str:
+        """Sending without a copy: auto, off, or always, for tests."""
+
+    @zero_copy.setter
+    def zero_copy(self, arg: str, /) -> None: ...
+
+    @property
     def connections_max(self) -> int: ...
 
     @connections_max.setter

@@ -108,6 +108,12 @@ def works(url: str) -> bool:
         return bool(client.get([b"k"], back).ok.all() and (back == block).all())
 
 
+def stat_of(url: str) -> str:
+    """What `halfstep stat` prints."""
+    command = [sys.executable, "-m", "halfstep.tools.cli", "stat", url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+
+
 def refused(one: Serve) -> str:
     """Its one line of error; it ended with status 3 and without a trace."""
     status, out, err = one.finish()
@@ -142,6 +148,27 @@ def test_start_says_what_is_in_force_and_sigterm_ends_it_cleanly(serve: Callable
     assert (status, err) == (0, "")
     assert "stopping   SIGTERM" in out
     assert "stopped    clean" in out
+
+
+def test_says_whether_payload_is_sent_without_a_copy(serve: Callable[..., Serve]) -> None:
+    one = serve("--json")
+    facts = facts_of(one)
+    assert facts["zero_copy"] == facts["zero_copy_possible"]
+    with halfstep.connect(f"halfstep://{facts['listening'][0]}", required=True) as client:
+        counted = client.stat()
+    assert counted["halfstep_zero_copy_on"] == 1
+    assert counted["halfstep_connections_zero_copy"] == 0, "loopback is never asked"
+    assert one.finish(signal.SIGTERM)[0] == 0
+    told = serve()
+    url = "halfstep://" + told.read_until("listening").split()[1]
+    assert told.line("zero copy").startswith("zero copy  of large payload" if facts["zero_copy"] else "zero copy  none")
+    assert "sends  0 connections without a copy, 0 B so far" in stat_of(url)
+    assert told.finish(signal.SIGTERM)[0] == 0
+    off = serve("--zero-copy", "off")
+    url = "halfstep://" + off.read_until("listening").split()[1]
+    assert "what is sent is copied" in off.line("zero copy")
+    assert "sends  with copies" in stat_of(url)
+    assert off.finish(signal.SIGTERM)[0] == 0
 
 
 def test_what_may_be_written_again_is_the_users_to_say(serve: Callable[..., Serve]) -> None:

@@ -174,6 +174,7 @@ class ServeConfig:
     after the other and round again; empty = any. arena_bytes, index_bytes and the rates are those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
     shm_ring_bytes: of each of the two rings of every connection through that socket.
+    zero_copy: "auto" sends large payload to other machines without a copy by the kernel where that is to be had, "off" copies.
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
     daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
     discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
@@ -190,6 +191,7 @@ class ServeConfig:
     listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
     unix: str = ""
     shm_ring_bytes: int = MIB
+    zero_copy: str = "auto"
     insecure_listen: bool = False
     engine: str = "auto"
     queue_depth: int = 64
@@ -242,6 +244,8 @@ class ServeConfig:
                 f"shm_ring={format_bytes(ring)}: must be a power of two from {format_bytes(SHM_RING_BYTES_MIN)} to "
                 f"{format_bytes(SHM_RING_BYTES_MAX)}; every connection over shared memory has two"
             )
+        if self.zero_copy not in ("auto", "off"):
+            raise ConfigError(f"zero_copy={self.zero_copy!r}: must be auto or off")
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
         if not 0 <= self.rewrite_share <= 1:

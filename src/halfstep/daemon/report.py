@@ -35,6 +35,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"note       {note}"
     if facts["congestion_control"]:
         yield f"tcp        congestion control {facts['congestion_control']} on loopback"
+        yield _zero_copy(on=facts["zero_copy"], possible=facts["zero_copy_possible"])
     if len(facts["shards"]) == 1:
         for address in facts["listening"]:
             yield f"listening  {address}"
@@ -84,6 +85,14 @@ def _discard(engine: Mapping[str, Any], backing: Mapping[str, Any], rate_bytes: 
     granule = format_bytes(backing["discard_granularity_bytes"])
     rate = f"up to {format_bytes(rate_bytes)} a second"
     return f"discard    of reclaimed segments by {engine['discard']}, granules of {granule}, {rate}"
+
+
+def _zero_copy(*, on: bool, possible: bool) -> str:
+    if not possible:
+        return "zero copy  none: this kernel has no SO_ZEROCOPY; what is sent is copied"
+    if not on:
+        return "zero copy  off: what is sent is copied"
+    return "zero copy  of large payload to other machines, for each connection whose network can"
 
 
 def _recovery(recovery: Mapping[str, Any], *, created: bool) -> str:

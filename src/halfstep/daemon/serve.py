@@ -57,6 +57,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.listen = config.addresses
     native.insecure_listen = config.insecure_listen
     native.shm_ring_bytes = config.shm_ring_bytes
+    native.zero_copy = config.zero_copy
     native.connections_max = config.connections_max
     native.policy = config.eviction
     native.rewrite_share = config.rewrite_share

@@ -46,6 +46,13 @@ from halfstep.tools.options import json_option
     show_default=True,
     help="Shared memory, each way, of a connection through the unix socket.",
 )
+@click.option(
+    "--zero-copy",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Sending to other machines without a copy by the kernel, as long as it need not copy all the same.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
 @click.option(
     "--engine",
@@ -110,6 +117,7 @@ def serve(
     listen: tuple[str, ...],
     unix: str,
     shm_ring: str,
+    zero_copy: str,
     insecure_listen: bool,
     engine: str,
     queue_depth: int,
@@ -151,6 +159,7 @@ def serve(
         listen=listen,
         unix=unix,
         shm_ring_bytes=parse_bytes(shm_ring, "shm_ring"),
+        zero_copy=zero_copy,
         insecure_listen=insecure_listen,
         engine=engine,
         queue_depth=queue_depth,

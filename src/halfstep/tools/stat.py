@@ -30,6 +30,7 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     click.echo(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
     click.echo(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
     click.echo(f"scrub  {scrubbed(counters)}")
+    click.echo(f"sends  {sent(counters)}")
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
     columns += [(f"shard {number}", "right") for number in each]
     print_table(
@@ -56,6 +57,20 @@ def scrubbed(counters: Mapping[str, float]) -> str:
     since = f"{passes:,} full passes, the last began" if passes else "no full pass yet, started"
     verified = f"{format_bytes(of('bytes_total'))} verified at up to {format_bytes(of('bytes_per_second'))}/s"
     return f"{verified}; {since} {of('age_seconds'):,.0f} s ago; {errors:,.0f} errors found"
+
+
+def sent(counters: Mapping[str, float]) -> str:
+    """Whether payload leaves without a copy by the kernel, and how much did, in one line."""
+    from halfstep.daemon.config import format_bytes
+
+    if not counters.get("halfstep_zero_copy_on", 0):
+        return "with copies"
+
+    def of(outcome: str) -> str:
+        return format_bytes(counters.get(f'halfstep_zero_copy_bytes_total{{outcome="{outcome}"}}', 0))
+
+    connections = counters.get("halfstep_connections_zero_copy", 0)
+    return f"{connections:,.0f} connections without a copy, {of('sent')} so far; {of('copied')} were copied all the same"
 
 
 def _number(value: float) -> str:
