@@ -127,9 +127,9 @@ def test_calls_come_one_after_the_other_without_a_rate(program: Path, shared_dae
     assert told["calls"] > 0
     # Of what is put some may be throttled, on a slow drive.
     most = 2 * told["calls"] / told["seconds"]
-    assert 0 < told["blocks_per_s"] <= 1.001 * most
+    assert 0 < told["blocks_per_s"] <= 1.02 * most
     if rw == "get":
-        assert told["blocks_per_s"] == pytest.approx(most, rel=1e-3)
+        assert told["blocks_per_s"] == pytest.approx(most, rel=0.02)
     assert told["bytes_per_s"] == pytest.approx(told["blocks_per_s"] * BS, rel=1e-3)
     assert 0 < told["latency_us"]["p50"] <= told["latency_us"]["p999"]
     assert told["cpu_s_per_gib"]["client"] > 0
@@ -201,7 +201,7 @@ def measured(native: Any, program: Path, tmp_path: Path, **changes: Any) -> Repo
 @measures
 @pytest.mark.integration
 def test_it_gets_from_flash_while_its_puts_go_round_the_store(native: Any, program: Path, tmp_path: Path) -> None:
-    report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5)
+    report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5, seconds=2.0)
     assert report.refused == []
     one = report.results[0].as_json()
     assert one["verified"] is True
