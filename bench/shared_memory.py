@@ -3,8 +3,9 @@
 
 The limits are build/release/bench/halfstep_shm_bench (`make build` makes it): memcpy of as many bytes by one thread, and two
 processes that wake each other by eventfds, on the same cores, right before and right after each timed run. The client is the
-core without an interpreter (halfstep_client_bench), every byte verified, against a daemon of our own. Exit status 1 when a goal
-is missed.
+core without an interpreter (halfstep_client_bench), every byte verified, against a daemon of our own. What the kernel makes
+when it writes as many bytes into a memfd stands beside it, for the record: that is how a daemon would land them in a client's
+memory (docs/adr/0007). Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Verdict:
     ratios: list[float]
     value: float
     limit: float
+    landing: float
 
     @property
     def ratio(self) -> float:
@@ -81,6 +83,7 @@ class Verdict:
             "batch": self.case.batch,
             unit: self.value,
             f"limit_{unit}": self.limit,
+            "landing_gigabytes_per_s": self.landing if self.case.copies else None,
             "ratio": self.ratio,
             "ratios": self.ratios,
             "goal": self.case.goal,
@@ -91,7 +94,10 @@ class Verdict:
         """For people."""
         what = f"get {format_bytes(self.case.bs):>7} x {self.case.batch:2}"
         if self.case.copies:
-            numbers = f"{self.value:6.2f} GB/s, memcpy {self.limit:6.2f}: {self.ratio:.2f}, goal at least {self.case.goal:.1f}"
+            numbers = (
+                f"{self.value:6.2f} GB/s, memcpy {self.limit:6.2f} (into a memfd by the kernel {self.landing:.2f}): "
+                f"{self.ratio:.2f}, goal at least {self.case.goal:.1f}"
+            )
         else:
             numbers = (
                 f"p50 {self.value:6.1f} us, eventfds {self.limit:6.1f}: {self.ratio:.2f}, goal at most {self.case.goal:.1f}"
@@ -114,8 +120,10 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
                 "other-core": daemon_core,
             },
         )
+        landings.append(float(said["landing_bytes_per_s"]) / 1e9)
         return float(said["copy_bytes_per_s"] / 1e9 if case.copies else said["eventfd_us"]["p50"])
 
+    landings: list[float] = []
     limits, values, ratios = [], [], []
     for _ in range(options.repeat):
         before = limit()
@@ -136,7 +144,7 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
         limits.append(between)
         values.append(value)
         ratios.append(value / between)
-    return Verdict(case, ratios, statistics.median(values), statistics.median(limits))
+    return Verdict(case, ratios, *(statistics.median(some) for some in (values, limits, landings)))
 
 
 def main() -> int:

@@ -82,6 +82,7 @@ void add_config(nb::module_& m) {
       .def_rw("listen", &Config::listen)
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
+      .def_rw("latency_goal_us", &Config::latency_goal_us, "Of a get's read from the device; 0: nothing gives way to them.")
       .def_rw("connections_max", &Config::connections_max)
       .def_rw("connection_credit_bytes", &Config::connection_credit_bytes)
       .def_rw("get_credit_bytes_max", &Config::get_credit_bytes_max);
@@ -223,6 +224,7 @@ nb::dict facts_of(const Facts& facts) {
   dict["congestion_control"] = facts.congestion_control;
   dict["index_bytes"] = facts.index_bytes;
   dict["scrub_bytes_per_s"] = facts.scrub_bytes_per_s;
+  dict["latency_goal_us"] = facts.latency_goal_us;
   dict["store_uuid"] = bytes_of(facts.store_uuid);
   dict["boot_id"] = bytes_of(facts.boot_id);
   dict["created"] = facts.created;

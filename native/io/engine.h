@@ -31,11 +31,19 @@ class Backing;
 
 enum class Op : uint8_t { Read, Write, Flush, Discard };
 
+// Whom a request is for, most urgent first: a scheduler (scheduler.h) goes by it, engines do not.
+// Demand: reads of gets, and the small writes that somebody waits for; Prefetch: reads ahead of their get, and of what is being
+// recovered; Write: new blocks; Reclaim: copies, footers, and all that keeps the store in order; Scrub: looks for what nobody
+// has asked for.
+enum class IoClass : uint8_t { Demand, Prefetch, Write, Reclaim, Scrub };
+inline constexpr size_t kIoClasses = 5;
+
 // Intrusive: lives in its owner's pooled object, so that nothing is allocated per request.
 struct Request {
   Op op = Op::Read;
-  uint8_t device = 0;         // index of the backing given to the engine
-  uint8_t placement = 0;      // stream of the data; engines that can use it do (FDP), others ignore it
+  uint8_t device = 0;     // index of the backing given to the engine
+  uint8_t placement = 0;  // stream of the data; engines that can use it do (FDP), others ignore it
+  IoClass io_class = IoClass::Demand;
   uint32_t bytes = 0;         // a multiple of the page; 0 for Flush
   uint64_t offset = 0;        // page-aligned
   std::byte* data = nullptr;  // Read and Write: page-aligned, in the arena or in memory that outlives the request
@@ -48,6 +56,11 @@ struct Request {
   uint32_t engine_done_bytes = 0;
   uint8_t engine_retries = 0;
   Request* engine_next = nullptr;
+  // A scheduler's.
+  void* engine_scheduler = nullptr;
+  void (*engine_complete)(Request& request) = nullptr;
+  uint64_t engine_queued_us = 0;
+  uint64_t engine_started_us = 0;
 };
 
 // What is really in force, for the first lines of `serve` and for `stat`.
@@ -68,6 +81,8 @@ struct EngineCounters {
   uint64_t discards = 0, discard_bytes = 0;
 };
 
+struct SchedulerCounters;
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -87,6 +102,8 @@ class Engine {
   virtual DiscardLimits discard_limits(uint8_t device) const noexcept = 0;
   virtual const EngineFacts& facts() const noexcept = 0;
   virtual const EngineCounters& counters() const noexcept = 0;
+  // Of a scheduler; null for all others.
+  virtual const SchedulerCounters* scheduler_counters() const noexcept { return nullptr; }
 };
 
 enum class EngineChoice : uint8_t { Auto, Uring, Pread };

@@ -145,10 +145,27 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_errors_total", c.errors);
 }
 
+constexpr std::array<const char*, io::kIoClasses> kIoClassNames = {"demand", "prefetch", "write", "reclaim", "scrub"};
+
+void collect_scheduler(const io::SchedulerCounters& c, Metrics* out) {
+  const auto seconds = [](uint64_t us) { return static_cast<double>(us) / 1e6; };
+  auto& counters = out->counters;
+  for (size_t at = 0; at < io::kIoClasses; ++at) {
+    const io::ClassCounters& of = c.classes[at];
+    const char* name = kIoClassNames[at];
+    add(counters, "halfstep_device_class_requests_total", "class", name, of.requests);
+    add(counters, "halfstep_device_class_bytes_total", "class", name, of.bytes);
+    counters.push_back({"halfstep_device_class_queued_seconds_total", {{"class", name}}, seconds(of.queued_us)});
+    counters.push_back({"halfstep_device_class_busy_seconds_total", {{"class", name}}, seconds(of.device_us)});
+  }
+  add(counters, "halfstep_device_reads_late_total", c.reads_late);
+  add(out->gauges, "halfstep_device_window_bytes", c.window_bytes);
+}
+
 }  // namespace
 
 void Counts::collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
-                     const io::EngineCounters& engine, Metrics* out) const {
+                     const io::Engine& engine, Metrics* out) const {
   *out = {};
   collect_requests(out);
   auto& counters = out->counters;
@@ -172,7 +189,8 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);
   collect_store(store, gauges, out);
-  collect_engine(engine, out);
+  collect_engine(engine.counters(), out);
+  if (const io::SchedulerCounters* scheduler = engine.scheduler_counters()) collect_scheduler(*scheduler, out);
   collect_recovery(recovery, out);
 }
 

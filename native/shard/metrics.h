@@ -57,7 +57,7 @@ class Counts {
   uint64_t stages_open = 0;        // gauge: blocks that prefetches ask for and that have not come yet
 
   void collect(const store::Counters& store, const store::Gauges& gauges, const store::RecoveryReport& recovery,
-               const io::EngineCounters& engine, Metrics* out) const;
+               const io::Engine& engine, Metrics* out) const;
 
  private:
   // Every reason belongs to one answer; an answer without a reason gets a place behind them.

@@ -46,6 +46,10 @@ Fault check(const Config& config) {
     return {Code::Invalid, "shm_ring_bytes=" + std::to_string(config.shm_ring_bytes) + ": must be a power of two from " +
                                std::to_string(kShmRingBytesMin) + " to " + std::to_string(net::kRingBytesMax)};
   }
+  if (config.latency_goal_us > io::kLatencyGoalUsMax) {
+    return {Code::Invalid, "latency_goal_us=" + std::to_string(config.latency_goal_us) + ": must be 0 (nothing gives way) to " +
+                               std::to_string(io::kLatencyGoalUsMax)};
+  }
   if (!(config.store.write_share >= 0.1 && config.store.write_share <= 0.9)) {
     return {Code::Invalid, "write_share=" + std::to_string(config.store.write_share) + ": must be 0.1 to 0.9"};
   }
@@ -314,6 +318,7 @@ class RunningServer final : public Server {
     facts_.arena.regions = 0;
     facts_.geometry = first.geometry;
     facts_.store = config_.store;
+    facts_.latency_goal_us = config_.latency_goal_us;
     facts_.store_uuid = first.uuid;
     facts_.congestion_control = listening_.congestion_control();
     for (const auto& own : shards_) {
@@ -339,10 +344,14 @@ class RunningServer final : public Server {
     setup.clock = &clock_;
     setup.arena = own.arena.get();
     setup.number = own.number;
-    setup.shards = static_cast<uint32_t>(shards_.size());
+    setup.shards = pressure_.shards = static_cast<uint32_t>(shards_.size());
     setup.boot_id = facts_.boot_id;
     setup.open_engine = [this, &own](std::unique_ptr<io::Engine>* out) {
-      return io::open_engine(config_.engine, *own.arena, {&file_.backing()}, out);
+      std::unique_ptr<io::Engine> engine;
+      if (Fault fault = io::open_engine(config_.engine, *own.arena, {&file_.backing()}, &engine); !fault.ok()) return fault;
+      *out = std::make_unique<io::Scheduler>(std::move(engine), config_.latency_goal_us, config_.engine.queue_depth, pressure_,
+                                             clock_);
+      return Fault();
     };
     setup.open_store = [this, &own](io::Engine& engine, SlotPool& slots, std::function<void()> wake,
                                     std::unique_ptr<store::Store>* out) {
@@ -405,6 +414,7 @@ class RunningServer final : public Server {
   SystemClock clock_;
   Facts facts_;  // written before start() returns
   StoreFile file_;
+  io::DevicePressure pressure_;
   Listening listening_;
   MemoryPlaces places_;
   std::shared_ptr<store::HeaderKeeper> keeper_;

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "io/backing.h"
 #include "io/engine.h"
+#include "io/scheduler.h"
 #include "shard/memory_place.h"
 #include "store/events.h"
 #include "store/store.h"
@@ -32,12 +33,13 @@ struct Config {
   bool huge_pages = true;
   bool allow_buffered = true;
   io::EngineConfig engine;
-  std::vector<std::string> listen;                 // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
-  bool insecure_listen = false;                    // allow an address beyond loopback though nobody is authenticated
-  uint32_t connections_max = 4096;                 // of one shard
-  uint32_t shm_ring_bytes = 1U << 20;              // each way, of a client that asks for shared memory on a unix socket
-  uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
-  uint64_t get_credit_bytes_max = 64ULL << 20;     // the latter, as far as others leave it (Credit::Common)
+  uint64_t latency_goal_us = io::kLatencyGoalUsDefault;  // of a get's read; 0: nothing gives way to them (io/scheduler.h)
+  std::vector<std::string> listen;                       // net::Address texts: "127.0.0.1:7350", "unix:/run/…"
+  bool insecure_listen = false;                          // allow an address beyond loopback though nobody is authenticated
+  uint32_t connections_max = 4096;                       // of one shard
+  uint32_t shm_ring_bytes = 1U << 20;                    // each way, of a client that asks for shared memory on a unix socket
+  uint64_t connection_credit_bytes = 16ULL << 20;        // put bytes granted to, and get bytes in memory for, one connection
+  uint64_t get_credit_bytes_max = 64ULL << 20;           // the latter, as far as others leave it (Credit::Common)
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};
   // Making or recovering a large store takes time: called now and then with what is being done; false stops.
@@ -65,6 +67,7 @@ struct Facts {
   std::string congestion_control;
   uint64_t index_bytes = 0;  // right after recovery
   uint64_t scrub_bytes_per_s = 0;
+  uint64_t latency_goal_us = 0;
   std::array<std::byte, 16> store_uuid{};
   std::array<std::byte, 16> boot_id{};
   bool created = false;

@@ -208,7 +208,7 @@ void Shard::collect(Metrics* out) {
     now.connections_shm += connection->stream().shared_memory() ? 1 : 0;
   }
   now.connections_open = connections_.size();
-  now.collect(store_->counters(), store_->gauges(), store_->recovery(), engine_->counters(), out);
+  now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
   collect_events(store_->events(), out);
   // Asked anew: pages may move. Some microseconds for so few, and a kernel that refuses is not asked again.
   for (const auto& [of, memory] : {std::pair("arena", ConstBytes(setup_.arena->bytes())), {"index", store_->index_memory()}}) {

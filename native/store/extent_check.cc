@@ -43,6 +43,7 @@ bool ExtentCheck::go_on() {
   io_.offset = offset_ + taken_;
   io_.bytes = static_cast<uint32_t>(std::min<uint64_t>(bytes_ - taken_, window_.bytes().size()));
   submitted_ = reading_ = true;
+  io_.io_class = io::IoClass::Prefetch;
   engine_.submit(io_);
   return true;
 }

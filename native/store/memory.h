@@ -65,6 +65,7 @@ class Extent final : public Resident {
   Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
   uint32_t outstanding = 0;
   int32_t error = 0;
+  io::IoClass io_class = io::IoClass::Demand;
   Block block;  // as the index had it when the read began
   ExtentVerifier verifier;
 

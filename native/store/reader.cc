@@ -49,6 +49,7 @@ Extent* BlockReader::resolve(Read& read) {
   extent->entry.component = read.component.value;
   extent->entry.expiry_s = block.expiry_s;
   extent->entry.created_s = 0;  // not known
+  extent->io_class = read.ahead ? io::IoClass::Prefetch : io::IoClass::Demand;
   core_.memory.list(*extent, !read.ahead);
   core_.memory.pin(*extent);
   fresh_.push_back(extent);
@@ -148,6 +149,7 @@ void BlockReader::submit(Extent& extent) {
   TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
     Transfer& piece = core_.transfers.take();
     piece.request.op = io::Op::Read;
+    piece.request.io_class = extent.io_class;
     piece.request.offset = offset;
     piece.request.data = bytes.data();
     piece.request.bytes = static_cast<uint32_t>(bytes.size());

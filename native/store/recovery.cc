@@ -407,6 +407,7 @@ void Recovery::ask_birth(const Block& known) {
   frame_io_.bytes = std::min<uint32_t>(known.pages_back, format::kFrameHeaderPagesMax) * kPageBytes;
   frame_reading_ = true;
   doubt_ = Doubt::Birth;
+  frame_io_.io_class = io::IoClass::Prefetch;
   core_.engine.submit(frame_io_);
 }
 
@@ -424,7 +425,7 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
     if (newer_ == Verdict::Open) {
       // The page of its frame is damaged: the segment's other word for it.
       if (roll_read_ == nullptr) {
-        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret);
+        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret, io::IoClass::Prefetch);
       }
       roll_read_->begin(known_.location.segment, core_.catalog.segment(known_.location.segment).generation, &roll_);
       doubt_ = Doubt::BirthByRoll;

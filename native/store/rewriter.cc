@@ -175,6 +175,7 @@ void Rewriter::read_chunk() {
     TransferCutter cutter(core_.slots.arena(), range.device_offset, [&](uint64_t offset, Bytes bytes) {
       Transfer& piece = core_.transfers.take();
       piece.request.op = io::Op::Read;
+      piece.request.io_class = hasty() ? io::IoClass::Write : io::IoClass::Reclaim;
       piece.request.offset = offset;
       piece.request.data = bytes.data();
       piece.request.bytes = static_cast<uint32_t>(bytes.size());

@@ -4,7 +4,7 @@
 
 namespace halfstep::store {
 
-RollReader::RollReader(Core& core) : core_(core), read_(core.engine, core.places, core.page_secret) {}
+RollReader::RollReader(Core& core) : core_(core), read_(core.engine, core.places, core.page_secret, io::IoClass::Reclaim) {}
 
 void RollReader::read(RollRequest& request) {
   assert(!request.busy);

@@ -121,6 +121,7 @@ void Scrubber::read(uint32_t first_page, uint32_t pages, PageBuffer& into) {
   const uint64_t now_us = core_.clock.now_us();
   due_us_ =
       std::max(due_us_, now_us - std::min(now_us, kYieldUsMax)) + uint64_t{request_.bytes} * 1'000'000 / rate_bytes_per_s_;
+  request_.io_class = io::IoClass::Scrub;
   core_.engine.submit(request_);
 }
 

@@ -45,6 +45,7 @@ void Sealer::write_next() {
   request_.data = buffer_.bytes().data();
   request_.bytes = pages * kPageBytes;
   core_.counters.bytes_metadata += request_.bytes;
+  request_.io_class = io::IoClass::Write;
   core_.engine.submit(request_);
 }
 

@@ -5,7 +5,7 @@
 namespace halfstep::store {
 
 SegmentLoader::SegmentLoader(Core& core)
-    : core_(core), read_(core.engine, core.places, core.page_secret), window_(kTouchWindowPages) {
+    : core_(core), read_(core.engine, core.places, core.page_secret, io::IoClass::Prefetch), window_(kTouchWindowPages) {
   io_.op = io::Op::Read;
   io_.data = window_.bytes().data();
   io_.owner = this;
@@ -51,6 +51,7 @@ bool SegmentLoader::read_touches() {
   io_.offset = core_.places.touch_map(number_) + uint64_t{touch_page_} * kPageBytes;
   io_.bytes = std::min(touch_pages_ - touch_page_, kTouchWindowPages) * kPageBytes;
   reading_ = true;
+  io_.io_class = io::IoClass::Prefetch;
   core_.engine.submit(io_);
   return true;
 }

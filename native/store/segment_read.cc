@@ -2,9 +2,10 @@
 
 namespace halfstep::store {
 
-SegmentRead::SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret)
+SegmentRead::SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, io::IoClass io_class)
     : engine_(engine), scan_(places, secret) {
   io_.op = io::Op::Read;
+  io_.io_class = io_class;
   io_.owner = this;
   io_.complete = [](io::Request& request) { static_cast<SegmentRead*>(request.owner)->landed(); };
 }

@@ -9,7 +9,7 @@ namespace halfstep::store {
 
 class SegmentRead {
  public:
-  SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret);
+  SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, io::IoClass io_class);
   SegmentRead(const SegmentRead&) = delete;  // its request points into it
   SegmentRead& operator=(const SegmentRead&) = delete;
 

@@ -328,6 +328,7 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
     Transfer& transfer = core_.transfers.take();
     transfer.request.op = io::Op::Write;
+    transfer.request.io_class = io_class();
     transfer.request.placement = frame.segment->stream;
     transfer.request.offset = offset;
     transfer.request.data = bytes.data();
@@ -348,6 +349,10 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
     first = transfer.next;  // before submit: the transfer goes back to its pool when it completes
     core_.engine.submit(transfer.request);
   }
+}
+
+io::IoClass SegmentWriter::io_class() const noexcept {
+  return stream_ == kStreamKept ? io::IoClass::Reclaim : io::IoClass::Write;
 }
 
 void SegmentWriter::on_transfer(io::Request& request) {

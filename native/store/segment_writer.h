@@ -106,6 +106,7 @@ class SegmentWriter {
   bool submit_frame();
   void build_header(Frame& frame, const Plan& plan);
   void submit_transfers(Frame& frame, uint32_t header_pages);
+  io::IoClass io_class() const noexcept;
   static void on_transfer(io::Request& request);
   void frames_landed();
   void frame_done(Frame& frame);

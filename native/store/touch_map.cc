@@ -127,6 +127,7 @@ bool TouchMap::write_run() {
   core_.counters.bytes_metadata += io_.bytes;
   page_ += pages;
   writing_ = true;
+  io_.io_class = io::IoClass::Reclaim;
   core_.engine.submit(io_);
   return true;
 }

@@ -96,6 +96,13 @@ class Config:
     def shm_ring_bytes(self, arg: int, /) -> None: ...
 
     @property
+    def latency_goal_us(self) -> int:
+        """Of a get's read from the device; 0: nothing gives way to them."""
+
+    @latency_goal_us.setter
+    def latency_goal_us(self, arg: int, /) -> None: ...
+
+    @property
     def connections_max(self) -> int: ...
 
     @connections_max.setter

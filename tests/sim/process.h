@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/slots.h"
+#include "io/scheduler.h"
 #include "sim/crash_engine.h"
 #include "sim/model.h"
 
@@ -73,11 +74,17 @@ struct StageInFlight {
 };
 
 struct Process {
-  Process(const io::MemoryConfig& config, io::MemoryDevice& device, Arena& arena, std::function<void(const io::Request&)> seen)
-      : memory(config, {&device}), engine(memory, std::move(seen)), slots(arena) {}
+  Process(const io::MemoryConfig& config, io::MemoryDevice& device, Arena& arena, const Clock& clock,
+          std::function<void(const io::Request&)> seen)
+      : memory(config, {&device}),
+        crash(*new CrashEngine(memory, std::move(seen))),
+        engine(std::unique_ptr<io::Engine>(&crash), io::kLatencyGoalUsDefault, config.queue_depth, pressure, clock),
+        slots(arena) {}
 
   io::MemoryEngine memory;
-  CrashEngine engine;
+  io::DevicePressure pressure{64 * KiB};  // so that little is enough for one to give way to another
+  CrashEngine& crash;                     // the engine's
+  io::Scheduler engine;
   SlotPool slots;
   std::deque<std::unique_ptr<WriteInFlight>> writes;
   std::deque<std::unique_ptr<ReadInFlight>> reads;

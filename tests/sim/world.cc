@@ -64,7 +64,7 @@ void World::act(const Op& op, uint32_t step) {
       break;
     case OpKind::Crash:
       ++count(op.flag ? FaultKind::Kill : FaultKind::PowerCut);
-      process_->engine.arm(op.flag ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, op.amount);
+      process_->crash.arm(op.flag ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, op.amount);
       crash_salt_ = op.salt;
       pump(kTurnUs);
       break;
@@ -78,7 +78,7 @@ void World::end() {
   model_.set_step(static_cast<uint32_t>(history_.ops.size()));
   calm_ = true;
   process_->memory.set_faults({});
-  process_->engine.disarm();
+  process_->crash.disarm();
   let_go();
   for (uint64_t owner = 0; owner < kOwners; ++owner) release_all(owner);
   for (Key& key : model_.keys()) key.holds.clear();

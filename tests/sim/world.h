@@ -124,7 +124,7 @@ class World {
   bool arm_by_chance(Prng& prng, double chance, uint64_t events_max);
   bool recovering(const Key& key) const noexcept;
   bool at_rest() const noexcept { return process_->engine.in_flight() == 0 && !process_->store->recovering(); }
-  bool dead() const noexcept { return process_ == nullptr || process_->engine.dead(); }
+  bool dead() const noexcept { return process_ == nullptr || process_->crash.dead(); }
   void note(uint64_t value) noexcept { trace_ = ((trace_ ^ value) * 0x9E3779B97F4A7C15U) ^ (trace_ >> 29); }
   uint64_t& count(FaultKind fault) noexcept { return tally_.faults[static_cast<size_t>(fault)]; }
 

@@ -74,7 +74,7 @@ bool World::arm_by_chance(Prng& prng, double chance, uint64_t events_max) {
   const bool kill = prng.chance(0.5);
   const uint64_t events = prng.below(events_max);
   const bool wanted = prng.chance(chance) && on(kill ? FaultKind::Kill : FaultKind::PowerCut) && !calm_;
-  if (wanted) process_->engine.arm(kill ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, events);
+  if (wanted) process_->crash.arm(kill ? CrashEngine::Crash::Killed : CrashEngine::Crash::PowerCut, events);
   if (wanted) ++count(kill ? FaultKind::Kill : FaultKind::PowerCut);
   return wanted;
 }
@@ -108,7 +108,7 @@ void World::open(uint64_t salt) {
     config.seed = random_.next();
     config.faults = history_.profile.chances;
     if (calm_) config.faults = {};
-    process_ = std::make_unique<Process>(config, *device_, arena_of(history_.profile.arena_bytes),
+    process_ = std::make_unique<Process>(config, *device_, arena_of(history_.profile.arena_bytes), clock_,
                                          [this](const io::Request& request) { seen(request); });
     process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
     const uint64_t hits_before = placements_.hits();
@@ -119,12 +119,12 @@ void World::open(uint64_t salt) {
     clock_.us += 1000;
     model_.time().sample(clock_);
     for (size_t copy = 0; copy < 2; ++copy) stale[copy] = stale[copy] || header_stale_[copy];
-    if (process_->engine.dead()) {
+    if (process_->crash.dead()) {
       ++tally_.crashes_in_open;
       bury_process();
       continue;
     }
-    process_->engine.disarm();
+    process_->crash.disarm();
     if (!fault.ok()) {
       if (!refusal_excused(hits_before)) return model_.fail(Rule::OpenRefused, fault.what);
       bury_process();
@@ -230,7 +230,7 @@ void World::close(uint64_t salt) {
     ++tally_.crashes_in_close;
     return bury_process();
   }
-  process_->engine.disarm();
+  process_->crash.disarm();
   process_->recovering = false;
   note(static_cast<uint64_t>(status.code()));
   if (!status.ok() && !failures_possible()) {

@@ -1,4 +1,4 @@
-"""The first lines of a daemon: what they say of memory."""
+"""The first lines of a daemon: what they say of memory, and of who gives way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from halfstep.daemon.config import parse_numa
-from halfstep.daemon.report import _placed_alike, pages_of, placed_on
+from halfstep.daemon.report import _placed_alike, latency_of, pages_of, placed_on
 from halfstep.errors import ConfigError
 
 MIB = 1 << 20
@@ -64,3 +64,10 @@ def test_memory_nodes_that_cannot_be_are_refused_with_what_can(text: str) -> Non
     with pytest.raises(ConfigError) as refused:
         parse_numa(text)
     assert str(refused.value).startswith(f"numa={text!r}: must be auto, off, or memory nodes from 0 to 1023")
+
+
+@pytest.mark.parametrize(
+    ("goal_us", "said"), [(2_000, "goal 2 ms:"), (2_500, "goal 2.5 ms:"), (500, "goal 500 us:"), (0, "no goal:")]
+)
+def test_latency_says_what_gives_way(goal_us: int, said: str) -> None:
+    assert said in latency_of(goal_us)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from halfstep.client.explain import explanation_of, question_of
-from halfstep.daemon.config import parse_scrub
 from halfstep.errors import ConfigError, ProtocolError
 from halfstep.tools.explain import departure_of, verdict_of
 
@@ -74,16 +73,3 @@ def test_a_departure_is_the_last_thing_that_is_remembered(gone: dict[str, Any], 
 def test_one_block_that_is_there_is_enough() -> None:
     assert verdict_of(told(block(), block(there=True))) == "there"
     assert verdict_of(told()) == "never_seen"
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"), [("auto", None), ("off", 0), ("0", 0), ("8MiB/s", 8 << 20), ("8MiB", 8 << 20), ("Auto", None)]
-)
-def test_a_scrub_rate_is_bytes_a_second(text: str, rate: int | None) -> None:
-    assert parse_scrub(text) == rate
-
-
-@pytest.mark.parametrize("text", ["", "fast", "1", "-8MiB", "1TiB/s", "8MiB/min"])
-def test_a_scrub_rate_out_of_bounds_is_refused_with_the_bounds(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"4 KiB/s to 16 GiB/s"):
-        parse_scrub(text)

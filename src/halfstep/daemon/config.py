@@ -34,6 +34,9 @@ NODES_MAX = 1024  # of memory; a kernel can be built for as many
 SCRUB_RATE_MIN = 4 * KIB
 SCRUB_RATE_MAX = 16 * GIB
 
+LATENCY_GOAL_US_MAX = 10_000_000
+_MICROS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+
 # The native core counts bytes in 64 bits; what comes near their end is a slip of the finger.
 BYTES_MAX = 1 << 60
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
@@ -59,6 +62,24 @@ def parse_size(text: str, name: str) -> int:
     if size == 0:
         raise ConfigError(f"{name}={text.strip()[:40]!r}: must be above 0; leave it out for the default")
     return size
+
+
+def parse_micros(given: object, name: str) -> float:
+    """Microseconds of "500us", "2ms", "0.1s". Errors: ConfigError, which calls the value by `name`."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", str(given))
+    if match is None:
+        raise ConfigError(f"{name}={given!r}: not a time; write for example 500us, 2ms or 0.1s")
+    return float(match[1]) * _MICROS[match[2]]
+
+
+def parse_latency_goal(text: str) -> int:
+    """Microseconds, of "2ms"; 0 for "off". Errors: ConfigError."""
+    if text.strip().lower() == "off":
+        return 0
+    goal_us = round(parse_micros(text, "latency_goal"))
+    if not 1 <= goal_us <= LATENCY_GOAL_US_MAX:
+        raise ConfigError(f"latency_goal={text!r}: must be 1us to {LATENCY_GOAL_US_MAX // 1_000_000}s, or off")
+    return goal_us
 
 
 def parse_scrub(text: str) -> int | None:
@@ -195,6 +216,7 @@ class ServeConfig:
     insecure_listen: bool = False
     engine: str = "auto"
     queue_depth: int = 64
+    latency_goal_us: int = 2_000
     huge_pages: bool = True
     require_direct: bool = False
     eviction: str = "seg-adapt10"

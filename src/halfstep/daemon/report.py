@@ -24,6 +24,7 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
     )
+    yield latency_of(facts["latency_goal_us"])
     yield _eviction(facts["eviction"])
     if backing["block_device"]:
         yield _discard(engine, backing, facts["eviction"]["discard_bytes_per_s"])
@@ -46,6 +47,14 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         memory = "" if placed is not None else f", memory: {placed_on(shard['memory'])}"
         listening = ", ".join(shard["listening"])
         yield f"shard {number:<4} listens on {listening}{core}{memory}; {shard['recovery']['blocks']} blocks"
+
+
+def latency_of(goal_us: int) -> str:
+    """What gives way to gets, and when."""
+    if goal_us == 0:
+        return "latency    no goal: writes and background work do not give way to gets"
+    goal = f"{goal_us / 1000:g} ms" if goal_us >= 1000 else f"{goal_us} us"
+    return f"latency    goal {goal}: writes and background work give way to gets that read from the device for longer"
 
 
 def pages_of(arena: Mapping[str, Any]) -> str:

@@ -55,6 +55,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.allow_buffered = not config.require_direct
     native.engine = config.engine
     native.queue_depth = config.queue_depth
+    native.latency_goal_us = config.latency_goal_us
     native.listen = config.addresses
     native.insecure_listen = config.insecure_listen
     native.shm_ring_bytes = config.shm_ring_bytes

@@ -62,6 +62,13 @@ from halfstep.tools.options import json_option
     help="How disk bytes move; auto falls back to pread and says why.",
 )
 @click.option("--queue-depth", type=int, default=64, show_default=True, help="Requests at the device at once.")
+@click.option(
+    "--latency-goal",
+    default="2ms",
+    show_default=True,
+    metavar="TIME",
+    help='Of reads that gets wait for at the device: what comes later makes writes and background work give way; "off".',
+)
 @click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
 @click.option(
@@ -114,6 +121,7 @@ def serve(
     insecure_listen: bool,
     engine: str,
     queue_depth: int,
+    latency_goal: str,
     huge_pages: bool,
     require_direct: bool,
     eviction: str,
@@ -129,7 +137,16 @@ def serve(
     Without arguments: a store in your state directory, made at the first start, on 127.0.0.1:7350 and a unix socket. The first
     lines say what is really in force. With --json they are one JSON object on one line.
     """
-    from halfstep.daemon.config import ServeConfig, parse_bytes, parse_cores, parse_numa, parse_scrub, parse_size, store_path
+    from halfstep.daemon.config import (
+        ServeConfig,
+        parse_bytes,
+        parse_cores,
+        parse_latency_goal,
+        parse_numa,
+        parse_scrub,
+        parse_size,
+        store_path,
+    )
     from halfstep.daemon.serve import run
 
     config = ServeConfig(
@@ -147,6 +164,7 @@ def serve(
         insecure_listen=insecure_listen,
         engine=engine,
         queue_depth=queue_depth,
+        latency_goal_us=parse_latency_goal(latency_goal),
         huge_pages=huge_pages,
         require_direct=require_direct,
         eviction=eviction,

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halfstep.daemon.config import parse_bytes
+from halfstep.daemon.config import parse_bytes, parse_micros
 from halfstep.errors import ConfigError
 from halfstep.tools.bench.plan import Plan
 
 _GLOBAL = "global"
-_MICROS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 # fio's letters: k, m and g are powers of two there.
 _FIO_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmg])\s*", re.IGNORECASE)
 
@@ -87,7 +86,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         hot_bytes=size_of(options["size"], "size"),
         cold_bytes=size_of(options["cold_size"], "cold_size") if options["cold_size"] else 0,
         rate=_number(options["rate"], "rate"),
-        goal_us=_micros(options["latency_goal"]) if options["latency_goal"] else 0.0,
+        goal_us=parse_micros(options["latency_goal"], "latency_goal") if options["latency_goal"] else 0.0,
         directory=Path(options["directory"]) if options["directory"] is not None else None,
         arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
@@ -127,10 +126,3 @@ def _switch(value: object, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r}: must be true or false, without quotation marks")
     return value
-
-
-def _micros(value: object) -> float:
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", str(value))
-    if match is None:
-        raise ConfigError(f"latency_goal={value!r}: not a time; write for example 500us, 2ms or 0.1s")
-    return float(match[1]) * _MICROS[match[2]]

@@ -1,0 +1,118 @@
+#include "io/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace halfstep::io {
+namespace {
+
+// So long after its last read a device is still thought to be wanted by gets: those of an engine that generates come every few
+// milliseconds, and what was let loose between two of them would stand before the second.
+constexpr uint64_t kDemandUs = 100'000;
+constexpr uint64_t kSteerUs = 20'000;
+constexpr uint32_t kSteerReads = 8;  // and at least so many: fewer say nothing
+// One read in so many may be late before the window closes: what a goal is for is the slowest hundredth, but it takes hundreds
+// of reads to see that one.
+constexpr uint32_t kLateOneIn = 16;
+constexpr uint64_t kWindowStepBytes = 512 * KiB;
+
+size_t lane_of(const Request& request) noexcept { return static_cast<size_t>(request.io_class); }
+
+}  // namespace
+
+void Scheduler::submit(Request& request) noexcept {
+  if (request.op == Op::Flush || request.op == Op::Discard) return inner_->submit(request);
+  request.engine_queued_us = clock_.now_us();
+  if (request.io_class == IoClass::Demand && request.op == Op::Read) {
+    pressure_.demand_seen_us.store(request.engine_queued_us, std::memory_order_relaxed);
+  }
+  lanes_[lane_of(request)].queued.push_back(request);
+  ++queued_;
+}
+
+void Scheduler::flush_submissions() noexcept {
+  if (queued_ != 0) dispatch();
+  inner_->flush_submissions();
+}
+
+size_t Scheduler::poll() noexcept {
+  now_us_ = clock_.now_us();
+  const size_t completed = inner_->poll();
+  if (completed != 0) steer();
+  return completed;
+}
+
+void Scheduler::dispatch() noexcept {
+  now_us_ = clock_.now_us();
+  const uint64_t seen_us = pressure_.demand_seen_us.load(std::memory_order_relaxed);
+  const bool wanted = latency_goal_us_ != 0 && seen_us != 0 && now_us_ < seen_us + kDemandUs;
+  counters_.window_bytes = pressure_.window_bytes.load(std::memory_order_relaxed) / pressure_.shards;
+  window_bytes_ = wanted ? counters_.window_bytes : UINT64_MAX;
+  for (size_t at = 0; at < kIoClasses; ++at) {
+    Lane& lane = lanes_[at];
+    const bool demand = at == static_cast<size_t>(IoClass::Demand);
+    while (!lane.queued.empty() && may_go(lane, demand, *lane.queued.front())) hand_over(lane, *lane.queued.pop_front());
+    if (!lane.queued.empty() && out_ < queue_depth_) held_back_ = true;
+  }
+}
+
+bool Scheduler::may_go(const Lane& lane, bool demand, const Request& request) const noexcept {
+  if (lane.out == 0) return true;
+  if (out_ >= queue_depth_) return false;
+  return demand || window_bytes_ == UINT64_MAX || background_bytes_ + request.bytes <= window_bytes_;
+}
+
+void Scheduler::hand_over(Lane& lane, Request& request) noexcept {
+  --queued_;
+  ++out_;
+  ++lane.out;
+  lane.out_bytes += request.bytes;
+  if (request.io_class != IoClass::Demand) background_bytes_ += request.bytes;
+  counters_.classes[lane_of(request)].queued_us += now_us_ - std::min(now_us_, request.engine_queued_us);
+  request.engine_started_us = now_us_;
+  request.engine_complete = std::exchange(request.complete, &Scheduler::on_complete);
+  request.engine_scheduler = this;
+  inner_->submit(request);
+}
+
+void Scheduler::on_complete(Request& request) {
+  request.complete = request.engine_complete;
+  static_cast<Scheduler*>(request.engine_scheduler)->completed(request);
+  request.complete(request);
+}
+
+void Scheduler::completed(Request& request) noexcept {
+  Lane& lane = lanes_[lane_of(request)];
+  --out_;
+  --lane.out;
+  lane.out_bytes -= request.bytes;
+  if (request.io_class != IoClass::Demand) background_bytes_ -= request.bytes;
+  ClassCounters& counters = counters_.classes[lane_of(request)];
+  ++counters.requests;
+  counters.bytes += request.bytes;
+  counters.device_us += now_us_ - std::min(now_us_, request.engine_started_us);
+  if (request.io_class != IoClass::Demand || request.op != Op::Read) return;
+  pressure_.demand_seen_us.store(now_us_, std::memory_order_relaxed);
+  ++reads_;
+  if (now_us_ - std::min(now_us_, request.engine_queued_us) <= latency_goal_us_) return;
+  ++reads_late_;
+  ++counters_.reads_late;
+}
+
+// Halves the window when too many came late, and opens it by a step where it kept something waiting in vain.
+void Scheduler::steer() noexcept {
+  if (reads_ < kSteerReads || now_us_ < steer_at_us_) return;
+  uint64_t window = pressure_.window_bytes.load(std::memory_order_relaxed);
+  if (reads_late_ * kLateOneIn > reads_) {
+    window /= 2;
+  } else if (held_back_) {
+    window += kWindowStepBytes;
+  }
+  window = std::clamp(window, pressure_.window_bytes_min, DevicePressure::kWindowBytesMax);
+  pressure_.window_bytes.store(window, std::memory_order_relaxed);
+  reads_ = reads_late_ = 0;
+  held_back_ = false;
+  steer_at_us_ = now_us_ + kSteerUs;
+}
+
+}  // namespace halfstep::io

@@ -1,0 +1,102 @@
+// scheduler.h — foreground first: an engine in front of another one that decides which requests go to the device, and when.
+// Gets' reads go at once. Everything else, in the order of IoClass, has a window of bytes that may be at the device meanwhile;
+// it opens while gets' reads come within the latency goal, and closes while they do not. Without gets there is no window.
+// Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
+// order; flushes and discards pass. At most queue_depth requests are at the device, but for those single ones.
+// Thread: the shard's; what shards on one device know of each other is in DevicePressure.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "io/engine.h"
+#include "io/request.h"
+
+namespace halfstep::io {
+
+inline constexpr uint64_t kLatencyGoalUsDefault = 2'000;
+inline constexpr uint64_t kLatencyGoalUsMax = 10'000'000;
+
+// Of one device, for all shards of a process that use it. Any thread.
+struct DevicePressure {
+  static constexpr uint64_t kWindowBytesMin = 1 * MiB;  // a large write at a time
+  static constexpr uint64_t kWindowBytesMax = 64 * MiB;
+
+  explicit DevicePressure(uint64_t window_min = kWindowBytesMin) : window_bytes(window_min), window_bytes_min(window_min) {}
+
+  std::atomic<uint64_t> demand_seen_us{0};  // when a get's read was last under way; 0: never
+  std::atomic<uint64_t> window_bytes;       // of all shards together
+  const uint64_t window_bytes_min;
+  uint32_t shards = 1;
+};
+
+struct ClassCounters {
+  uint64_t requests = 0, bytes = 0;
+  uint64_t queued_us = 0;  // before they went to the device
+  uint64_t device_us = 0;  // there
+};
+
+struct SchedulerCounters {
+  std::array<ClassCounters, kIoClasses> classes;
+  uint64_t reads_late = 0;    // of gets: that took longer than the goal
+  uint64_t window_bytes = 0;  // gauge: what this shard's other classes may have at the device beside gets
+};
+
+class Scheduler final : public Engine {
+ public:
+  // `pressure` and `clock` outlive it. The goal is that of a get's read, from its submission to its completion; 0: nothing
+  // gives way.
+  Scheduler(std::unique_ptr<Engine> inner, uint64_t latency_goal_us, uint32_t queue_depth, DevicePressure& pressure,
+            const Clock& clock)
+      : inner_(std::move(inner)),
+        latency_goal_us_(latency_goal_us),
+        queue_depth_(queue_depth),
+        pressure_(pressure),
+        clock_(clock) {}
+
+  void submit(Request& request) noexcept override;
+  void flush_submissions() noexcept override;
+  size_t poll() noexcept override;
+  void wait() noexcept override { inner_->wait(); }
+  int wake_descriptor() const noexcept override { return inner_->wake_descriptor(); }
+  uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_; }
+  DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_->discard_limits(device); }
+  const EngineFacts& facts() const noexcept override { return inner_->facts(); }
+  const EngineCounters& counters() const noexcept override { return inner_->counters(); }
+  const SchedulerCounters* scheduler_counters() const noexcept override { return &counters_; }
+
+ private:
+  struct Lane {
+    RequestQueue queued;
+    uint32_t out = 0;  // at the device
+    uint64_t out_bytes = 0;
+  };
+
+  void dispatch() noexcept;
+  bool may_go(const Lane& lane, bool demand, const Request& request) const noexcept;
+  void hand_over(Lane& lane, Request& request) noexcept;
+  static void on_complete(Request& request);
+  void completed(Request& request) noexcept;
+  void steer() noexcept;
+
+  std::unique_ptr<Engine> inner_;
+  const uint64_t latency_goal_us_;
+  const uint32_t queue_depth_;
+  DevicePressure& pressure_;
+  const Clock& clock_;
+  std::array<Lane, kIoClasses> lanes_;
+  uint32_t queued_ = 0;
+  uint32_t out_ = 0;               // at the device, of all lanes
+  uint64_t background_bytes_ = 0;  // of them, those that have to keep to the window
+  uint64_t now_us_ = 0;            // of this turn
+  uint64_t window_bytes_ = UINT64_MAX;
+  bool held_back_ = false;  // the window kept something from the device since it was last steered
+  uint64_t steer_at_us_ = 0;
+  uint32_t reads_ = 0, reads_late_ = 0;  // of gets, since then
+  SchedulerCounters counters_;
+};
+
+}  // namespace halfstep::io

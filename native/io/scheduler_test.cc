@@ -1,0 +1,245 @@
+// Which requests a scheduler lets go to the device, against an engine that completes them on command.
+#include "io/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <vector>
+
+namespace halfstep::io {
+namespace {
+
+class HandClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override { return us; }
+  uint64_t wall_s() const noexcept override { return us / 1'000'000; }
+  uint64_t us = 1'000'000;
+};
+
+class HandEngine final : public Engine {
+ public:
+  void submit(Request& request) noexcept override { held.push_back(&request); }
+  void flush_submissions() noexcept override {}
+  size_t poll() noexcept override {
+    size_t completed = 0;
+    for (; finished != 0 && !held.empty(); --finished, ++completed) {
+      Request* request = held.front();
+      held.pop_front();
+      request->complete(*request);
+    }
+    return completed;
+  }
+  void wait() noexcept override {}
+  int wake_descriptor() const noexcept override { return -1; }
+  uint32_t in_flight() const noexcept override { return static_cast<uint32_t>(held.size()); }
+  DiscardLimits discard_limits(uint8_t) const noexcept override { return {}; }
+  const EngineFacts& facts() const noexcept override { return facts_; }
+  const EngineCounters& counters() const noexcept override { return counters_; }
+
+  std::deque<Request*> held;  // at the device, in order
+  size_t finished = 0;        // of them the first so many complete at the next poll()
+
+ private:
+  EngineFacts facts_;
+  EngineCounters counters_;
+};
+
+class SchedulerTest : public ::testing::Test {
+ protected:
+  struct Shard {
+    HandEngine* device = nullptr;
+    std::unique_ptr<Scheduler> scheduler;
+  };
+  Shard shard(uint64_t goal_us = 2'000, uint32_t queue_depth = 64) {
+    auto engine = std::make_unique<HandEngine>();
+    HandEngine* device = engine.get();
+    return {device, std::make_unique<Scheduler>(std::move(engine), goal_us, queue_depth, pressure_, clock_)};
+  }
+  Request& submit(Shard& to, IoClass io_class, uint32_t bytes, Op op = Op::Write) {
+    Request& request = requests_.emplace_back();
+    request.op = op;
+    request.io_class = io_class;
+    request.bytes = bytes;
+    request.owner = &completed_;
+    request.complete = [](Request& done) { static_cast<std::vector<Request*>*>(done.owner)->push_back(&done); };
+    to.scheduler->submit(request);
+    return request;
+  }
+  Request& read(Shard& to) { return submit(to, IoClass::Demand, 64 * KiB, Op::Read); }
+  // All that is at the device.
+  void finish(Shard& of, uint64_t after_us = 0) {
+    clock_.us += after_us;
+    of.device->finished = of.device->held.size();
+    of.scheduler->poll();
+  }
+  // Reads that take so long, until the window has been steered.
+  void reads(Shard& of, uint64_t each_us) {
+    for (int i = 0; i < 8; ++i) {
+      read(of);
+      of.scheduler->flush_submissions();
+      finish(of, each_us);
+      clock_.us += 3'000;
+    }
+  }
+  static size_t of_class(const Shard& shard, IoClass io_class) {
+    size_t count = 0;
+    for (const Request* request : shard.device->held) count += request->io_class == io_class ? 1 : 0;
+    return count;
+  }
+
+  HandClock clock_;
+  DevicePressure pressure_;
+  std::deque<Request> requests_;
+  std::vector<Request*> completed_;
+};
+
+TEST_F(SchedulerTest, GetsGoFirstAndAllOthersByTheirClass) {
+  Shard one = shard(2'000, 3);
+  for (const IoClass io_class : {IoClass::Scrub, IoClass::Reclaim, IoClass::Write, IoClass::Prefetch}) {
+    for (int i = 0; i < 2; ++i) submit(one, io_class, 4096);
+  }
+  for (int i = 0; i < 3; ++i) read(one);
+  one.scheduler->flush_submissions();
+  // The device takes three; of each other class one goes all the same, so that none waits for ever.
+  std::vector<IoClass> order;
+  for (const Request* request : one.device->held) order.push_back(request->io_class);
+  EXPECT_EQ(order, (std::vector{IoClass::Demand, IoClass::Demand, IoClass::Demand, IoClass::Prefetch, IoClass::Write,
+                                IoClass::Reclaim, IoClass::Scrub}));
+  EXPECT_EQ(one.scheduler->in_flight(), 11U);
+  finish(one);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 4U);
+  finish(one);
+  EXPECT_EQ(completed_.size(), 11U);
+  EXPECT_EQ(one.scheduler->in_flight(), 0U);
+}
+
+TEST_F(SchedulerTest, BesideGetsTheOthersKeepToTheWindow) {
+  Shard one = shard();
+  read(one);
+  for (int i = 0; i < 8; ++i) submit(one, IoClass::Write, 256 * KiB);
+  submit(one, IoClass::Reclaim, 256 * KiB);
+  submit(one, IoClass::Reclaim, 256 * KiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Write), 4U) << "1 MiB";
+  EXPECT_EQ(of_class(one, IoClass::Reclaim), 1U) << "one may always go";
+  read(one);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Demand), 2U);
+}
+
+TEST_F(SchedulerTest, ALargeRequestGoesByItself) {
+  Shard one = shard();
+  read(one);
+  submit(one, IoClass::Write, 2 * MiB);
+  submit(one, IoClass::Write, 4096);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Write), 1U);
+  finish(one);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Write), 1U);
+}
+
+TEST_F(SchedulerTest, WithoutGetsThereIsNoWindow) {
+  Shard one = shard();
+  for (int i = 0; i < 32; ++i) submit(one, IoClass::Write, 1 * MiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 32U);
+  // And none any more a while after the last.
+  finish(one);
+  read(one);
+  one.scheduler->flush_submissions();
+  finish(one, 500);
+  for (int i = 0; i < 32; ++i) submit(one, IoClass::Scrub, 1 * MiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 1U);
+  clock_.us += 100'000;
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 32U);
+}
+
+TEST_F(SchedulerTest, TheWindowOpensWhileGetsComeInTimeAndClosesWhenTheyAreLate) {
+  Shard one = shard(2'000, 256);
+  const auto window = [&] { return pressure_.window_bytes.load(); };
+  ASSERT_EQ(window(), 1 * MiB);
+  reads(one, 1'000);
+  EXPECT_EQ(window(), 1 * MiB) << "nothing was kept waiting";
+  const auto wanting = [&](uint64_t each_us) {
+    while (one.scheduler->in_flight() < 200) submit(one, IoClass::Write, 1 * MiB);
+    reads(one, each_us);
+  };
+  wanting(1'000);
+  EXPECT_EQ(window(), 1 * MiB + 512 * KiB);
+  for (int i = 0; i < 200; ++i) wanting(1'000);
+  EXPECT_EQ(window(), DevicePressure::kWindowBytesMax);
+  EXPECT_EQ(one.scheduler->scheduler_counters()->reads_late, 0U);
+  wanting(2'001);
+  EXPECT_EQ(window(), DevicePressure::kWindowBytesMax / 2);
+  EXPECT_EQ(one.scheduler->scheduler_counters()->reads_late, 8U);
+  for (int i = 0; i < 20; ++i) wanting(2'001);
+  EXPECT_EQ(window(), 1 * MiB);
+}
+
+TEST_F(SchedulerTest, WithoutAGoalNothingGivesWay) {
+  Shard one = shard(0);
+  read(one);
+  for (int i = 0; i < 32; ++i) submit(one, IoClass::Write, 1 * MiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 33U);
+}
+
+TEST_F(SchedulerTest, GetsOfOneShardHoldBackTheOthers) {
+  pressure_.shards = 2;
+  Shard one = shard();
+  Shard other = shard();
+  read(one);
+  for (int i = 0; i < 8; ++i) submit(other, IoClass::Write, 256 * KiB);
+  other.scheduler->flush_submissions();
+  EXPECT_EQ(other.device->held.size(), 2U) << "half of 1 MiB each";
+}
+
+TEST_F(SchedulerTest, FlushesAndDiscardsPass) {
+  Shard one = shard(2'000, 1);
+  read(one);
+  read(one);
+  one.scheduler->flush_submissions();
+  submit(one, IoClass::Write, 0, Op::Flush);
+  submit(one, IoClass::Scrub, 1 * MiB, Op::Discard);
+  EXPECT_EQ(one.device->held.size(), 3U);
+  EXPECT_EQ(one.scheduler->in_flight(), 4U);
+}
+
+TEST_F(SchedulerTest, ACompletionFindsItsRequestAsItWasAndMaySubmitMore) {
+  Shard one = shard();
+  struct Again {
+    Scheduler* scheduler = nullptr;
+    Request next;
+    bool came = false;
+  } again;
+  again.scheduler = one.scheduler.get();
+  again.next.owner = &again;
+  again.next.bytes = 4096;
+  again.next.complete = [](Request& done) { static_cast<Again*>(done.owner)->came = true; };
+  Request first;
+  first.bytes = 4096;
+  first.io_class = IoClass::Reclaim;
+  first.owner = &again;
+  first.complete = [](Request& done) {
+    auto& self = *static_cast<Again*>(done.owner);
+    self.scheduler->submit(self.next);
+  };
+  one.scheduler->submit(first);
+  one.scheduler->flush_submissions();
+  finish(one);
+  EXPECT_FALSE(again.came);
+  one.scheduler->flush_submissions();
+  finish(one, 7);
+  EXPECT_TRUE(again.came);
+  const SchedulerCounters& counters = *one.scheduler->scheduler_counters();
+  EXPECT_EQ(counters.classes[static_cast<size_t>(IoClass::Reclaim)].requests, 1U);
+  EXPECT_EQ(counters.classes[static_cast<size_t>(IoClass::Demand)].bytes, 4096U);
+  EXPECT_EQ(counters.classes[static_cast<size_t>(IoClass::Demand)].device_us, 7U);
+}
+
+}  // namespace
+}  // namespace halfstep::io
