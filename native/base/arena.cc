@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <string>
 
+#include "base/numa.h"
+
 namespace halfstep {
 namespace {
 
@@ -24,7 +26,7 @@ int populate(Bytes memory) noexcept {
 
 }  // namespace
 
-Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out) {
+Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node) {
   bytes = round_up(bytes, kRoundedToBytes);
   if (bytes == 0 || bytes > kArenaBytesMax) {
     return {Code::Invalid, "arena_bytes=" + std::to_string(bytes) + ": must be 1 to " + std::to_string(kArenaBytesMax)};
@@ -32,6 +34,8 @@ Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out
   std::unique_ptr<Arena> arena(new Arena);
   if (Fault fault = Mapping::create(bytes, huge_pages, "arena", &arena->mapping_); !fault.ok()) return fault;
   const Bytes memory = arena->bytes();
+  // Before the first page is there.
+  const Status node_asked = node < 0 ? Status() : numa::prefer(memory, static_cast<uint32_t>(node));
   int error = 0;
   for (const int advice : {MADV_DONTFORK, MADV_DONTDUMP}) {
     if (error == 0 && ::madvise(memory.data(), memory.size(), advice) != 0) error = errno;
@@ -46,7 +50,8 @@ Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out
   arena->facts_ = {.bytes = bytes,
                    .large_bytes = large ? arena->mapping_.large_bytes() : 0,
                    .reserved = arena->mapping_.pages() == Mapping::Pages::Reserved,
-                   .regions = static_cast<uint32_t>(div_up(bytes, kArenaRegionBytesMax))};
+                   .regions = static_cast<uint32_t>(div_up(bytes, kArenaRegionBytesMax)),
+                   .node_asked = node_asked};
   *out = std::move(arena);
   return {};
 }

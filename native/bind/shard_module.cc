@@ -110,6 +110,9 @@ void add_config(nb::module_& m) {
       .def_rw("connections_max", &Config::connections_max)
       .def_rw("connection_credit_bytes", &Config::connection_credit_bytes)
       .def_rw("get_credit_bytes_max", &Config::get_credit_bytes_max);
+  // The node of a shard's core, or shard n's is node n of the list, which is gone round; neither: none is preferred.
+  add_field<&Config::memory, &halfstep::shard::MemoryConfig::automatic>(type, "numa_auto");
+  add_field<&Config::memory, &halfstep::shard::MemoryConfig::nodes>(type, "numa_nodes");
   add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");
   add_field<&Config::engine, &halfstep::io::EngineConfig::pread_threads>(type, "pread_threads");
   add_field<&Config::store, &halfstep::store::Options::lease_ms_max>(type, "lease_ms_max");
@@ -203,6 +206,25 @@ nb::dict eviction_of(const halfstep::store::Options& options) {
   return dict;
 }
 
+nb::dict pages_of(const halfstep::numa::Pages& pages) {
+  nb::dict by_node;
+  for (const auto& [node, count] : pages.by_node) by_node[nb::int_(node)] = count;
+  nb::dict dict;
+  dict["by_node"] = by_node;
+  dict["absent"] = pages.absent;
+  return dict;
+}
+
+nb::dict memory_of(const halfstep::shard::MemoryFacts& facts) {
+  nb::dict dict;
+  dict["node"] = facts.node < 0 ? nb::object(nb::none()) : nb::object(nb::int_(facts.node));
+  dict["why_no_node"] = facts.why_no_node;
+  dict["arena"] = pages_of(facts.arena);
+  dict["index"] = pages_of(facts.index);
+  dict["why_no_pages"] = facts.why_no_pages;
+  return dict;
+}
+
 nb::dict facts_of(const Facts& facts) {
   nb::dict dict;
   nb::list shards;
@@ -212,6 +234,7 @@ nb::dict facts_of(const Facts& facts) {
     one["engine"] = engine_of(shard.engine);
     one["recovery"] = recovery_of(shard.recovery);
     one["core"] = shard.core < 0 ? nb::object(nb::none()) : nb::object(nb::int_(shard.core));
+    one["memory"] = memory_of(shard.memory);
     shards.append(one);
   }
   dict["shards"] = shards;

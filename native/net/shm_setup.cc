@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "base/numa.h"
 #include "net/shm_transport.h"
 
 namespace halfstep::net {
@@ -274,7 +275,11 @@ Status RingMemory::create(uint32_t to_server_bytes, uint32_t to_client_bytes, Ri
   const uint64_t bytes = kRingControlBytes + uint64_t{to_server_bytes} + to_client_bytes;
   if (::ftruncate(*descriptor, static_cast<off_t>(bytes)) != 0) return last_error();
   if (::fcntl(*descriptor, F_ADD_SEALS, kSealsWanted) != 0) return last_error();
-  return out->map_bytes(*descriptor, to_server_bytes, to_client_bytes);
+  if (Status status = out->map_bytes(*descriptor, to_server_bytes, to_client_bytes); !status.ok()) return status;
+  // Else its pages would lie on the node of whoever touches them first, which may be a client. One that refuses this is as
+  // good.
+  (void)numa::prefer_as_thread({out->base_, out->bytes()});
+  return {};
 }
 
 Fault RingMemory::map(int descriptor, const ShmAnswer& answer, RingMemory* out) {

@@ -9,7 +9,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <thread>
 
+#include "base/numa.h"
 #include "base/units.h"
 #include "net/stream_fixture.h"
 
@@ -102,6 +104,27 @@ class ShmSetup : public StreamFixture {
     ASSERT_TRUE(RingMemory::map(got->descriptors[0], got->answer, &got->memory).ok());
   }
 };
+
+TEST(RingMemory, LiesWhereItsMakerPrefersWhoeverTouchesItFirst) {
+  int node = -1;
+  const std::vector<numa::Node> nodes = numa::read_nodes();
+  if (!numa::preferred(nullptr, &node).ok() || nodes.empty()) GTEST_SKIP() << "the calls about memory nodes are refused here";
+  RingMemory made;
+  RingMemory clients;
+  int descriptor = -1;
+  std::thread([&] {
+    EXPECT_TRUE(numa::prefer_for_thread(nodes.front().number).ok());
+    EXPECT_TRUE(RingMemory::create(kRing, kRing, &made, &descriptor).ok());
+  }).join();
+  ASSERT_TRUE(
+      RingMemory::map(descriptor, {.memory_bytes = made.bytes(), .to_server_bytes = kRing, .to_client_bytes = kRing}, &clients)
+          .ok());
+  ::close(descriptor);
+  for (RingMemory* memory : {&made, &clients}) {
+    EXPECT_TRUE(numa::preferred(memory->to_client_data().data(), &node).ok());
+    EXPECT_EQ(node, static_cast<int>(nodes.front().number));
+  }
+}
 
 TEST_F(ShmSetup, ASocketWithoutAnAskStaysAByteStream) {
   accept();

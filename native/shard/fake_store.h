@@ -287,6 +287,7 @@ class FakeStore final : public store::Store {
   }
   const store::Counters& counters() const noexcept override { return counters_; }
   store::Gauges gauges() const noexcept override { return {}; }
+  ConstBytes index_memory() const noexcept override { return {}; }
 
  private:
   using Key = std::pair<uint64_t, uint64_t>;

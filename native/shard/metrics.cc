@@ -206,6 +206,12 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   collect_recovery(recovery, out);
 }
 
+void collect_pages(const char* of, const numa::Pages& pages, Metrics* out) {
+  for (const auto& [node, count] : pages.by_node) {
+    out->gauges.push_back({"halfstep_memory_sampled_pages", {{"of", of}, {"node", std::to_string(node)}}, double(count)});
+  }
+}
+
 void Counts::collect_requests(Metrics* out) const {
   out->latency_bounds_us.assign(kLatencyBoundsUs.begin(), kLatencyBoundsUs.end());
   for (size_t at = 1; at < kCommands; ++at) {

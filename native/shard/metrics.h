@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/numa.h"
 #include "io/engine.h"
 #include "net/zero_copy.h"
 #include "shard/histogram.h"
@@ -89,6 +90,9 @@ class Counts {
 void collect_events(const store::Events& events, Metrics* out);
 // What every namespace may have and has; their first label is its name.
 void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out);
+
+// On which memory nodes the pages lie that were looked at. of: what they are of.
+void collect_pages(const char* of, const numa::Pages& pages, Metrics* out);
 
 // Adds one shard's numbers to those of the others: sums, but for the few that say how long or how old something is.
 void add_shard(const Metrics& shard, Metrics* total);

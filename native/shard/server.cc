@@ -119,6 +119,7 @@ class RunningServer final : public Server {
   Fault open() {
     if (Fault fault = check(config_); !fault.ok()) return fault;
     if (Fault fault = check_cores(config_.cores); !fault.ok()) return fault;
+    if (Fault fault = MemoryPlaces::make(config_.memory, &places_); !fault.ok()) return fault;
     if (Status status = system_random(facts_.boot_id); !status.ok()) {
       return {status, "getrandom: " + errno_name(status.detail())};
     }
@@ -202,6 +203,7 @@ class RunningServer final : public Server {
   // One shard and what is its alone.
   struct Own {
     uint32_t number = 0;
+    MemoryPlace place;
     std::unique_ptr<Arena> arena;
     std::thread thread;
     std::promise<Fault> opened;
@@ -222,9 +224,11 @@ class RunningServer final : public Server {
     for (uint32_t number = 0; number < shards; ++number) {
       auto own = std::make_unique<Own>();
       own->number = number;
-      if (Fault fault = Arena::create(config_.arena_bytes / shards, config_.huge_pages, &own->arena); !fault.ok()) return fault;
       own->facts.listening = listening_.addresses(number);
       if (!config_.cores.empty()) own->facts.core = static_cast<int>(config_.cores[number % config_.cores.size()]);
+      own->place = places_.of(number, own->facts.core);
+      Fault fault = Arena::create(config_.arena_bytes / shards, config_.huge_pages, &own->arena, own->place.node);
+      if (!fault.ok()) return fault;
       shards_.push_back(std::move(own));
     }
     return {};
@@ -357,6 +361,9 @@ class RunningServer final : public Server {
       const store::ShardPlace place{keeper_, own.number, std::move(wake), {}};
       return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
     };
+    // Before anything is allocated that is the shard's.
+    const int node = own.place.node;
+    const Status node_asked = node < 0 ? Status() : numa::prefer_for_thread(static_cast<uint32_t>(node));
     Shard shard(setup);
     Fault fault = pin(own);
     if (fault.ok()) fault = shard.open();
@@ -368,6 +375,8 @@ class RunningServer final : public Server {
       own.uuid = shard.store().uuid();
       own.index_bytes = shard.store().gauges().index_bytes;
       own.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
+      own.facts.memory = look_at_memory(own.place, own.arena->facts().node_asked, node_asked, own.arena->bytes(),
+                                        shard.store().index_memory());
       const std::lock_guard lock(mutex_);
       own.shard = &shard;
     }
@@ -410,6 +419,7 @@ class RunningServer final : public Server {
   StoreFile file_;
   io::DevicePressure pressure_;
   Listening listening_;
+  MemoryPlaces places_;
   std::shared_ptr<store::HeaderKeeper> keeper_;
   std::vector<std::unique_ptr<Own>> shards_;
   std::shared_future<bool> go_;  // whether all shards could be opened

@@ -16,6 +16,7 @@
 #include "io/backing.h"
 #include "io/engine.h"
 #include "io/scheduler.h"
+#include "shard/memory_place.h"
 #include "store/events.h"
 #include "store/store.h"
 
@@ -34,6 +35,7 @@ struct Config {
   uint64_t segment_bytes = 0;   // 0: chosen by size
   uint32_t shards = 0;          // of a store that has to be made; 0: as many as it has, 1 for a new one
   std::vector<uint32_t> cores;  // shard n runs on core n of the list, which is gone round; empty: where the kernel likes
+  MemoryConfig memory;          // where each shard's memory is
   uint64_t arena_bytes = 256ULL << 20;  // of all shards together
   bool huge_pages = true;
   bool allow_buffered = true;
@@ -57,6 +59,7 @@ struct ShardFacts {
   io::EngineFacts engine;
   store::RecoveryReport recovery;
   int core = -1;  // -1: any
+  MemoryFacts memory;
 };
 
 // Of all shards together, unless it says otherwise.

@@ -231,6 +231,12 @@ void Shard::collect(Metrics* out) {
   now.zero_copy = zero_copy_linger_.counts();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
   collect_events(store_->events(), out);
+  // Asked anew: pages may move. Some microseconds for so few, and a kernel that refuses is not asked again.
+  for (const auto& [of, memory] : {std::pair("arena", ConstBytes(setup_.arena->bytes())), {"index", store_->index_memory()}}) {
+    numa::Pages pages;
+    tells_nodes_ = tells_nodes_ && numa::sample_pages(memory, kPagesSampled, &pages).ok();
+    collect_pages(of, pages, out);
+  }
   std::vector<store::NamespaceInfo> namespaces = store_->namespaces();
   // What the whole store has is told once, so that the shards' numbers may be added up.
   for (store::NamespaceInfo& info : namespaces) {

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/numa_fixture.h"
 #include "net/socket.h"
 #include "shard/raw_client.h"
 #include "shard/server_fixture.h"
@@ -214,6 +215,70 @@ TEST_F(ShardsTest, AThreadThatCannotBeHadIsAFaultAndLeavesNothing) {
   EXPECT_EQ(::sigismember(&blocked, SIGINT), 0);
   EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
   start();
+}
+
+TEST_F(ShardsTest, MemoryIsOnTheNodesThatAreNamed) {
+  int node = -1;
+  const std::vector<numa::Node> nodes = numa::read_nodes();
+  if (!numa::preferred(nullptr, &node).ok() || nodes.empty()) GTEST_SKIP() << "the calls about memory nodes are refused here";
+  config_.memory.automatic = false;
+  config_.memory.nodes = {nodes.front().number};
+  start();
+  for (const ShardFacts& shard : server_->facts().shards) {
+    EXPECT_EQ(shard.memory.node, static_cast<int>(nodes.front().number));
+    EXPECT_EQ(shard.memory.why_no_node, "");
+    EXPECT_EQ(shard.memory.why_no_pages, "");
+    EXPECT_EQ(shard.memory.arena.absent, 0U) << "it is there from the start";
+    EXPECT_FALSE(shard.memory.arena.by_node.empty());
+    EXPECT_EQ(shard.memory.index.absent, 0U);
+    EXPECT_FALSE(shard.memory.index.by_node.empty());
+  }
+  double sampled = 0;
+  for (const Sample& sample : server_->metrics().gauges) {
+    if (std::string_view(sample.name) != "halfstep_memory_sampled_pages") continue;
+    ASSERT_EQ(sample.labels.size(), 2U);
+    EXPECT_STREQ(sample.labels[1].first, "node");
+    sampled += sample.value;
+  }
+  EXPECT_EQ(sampled, 2.0 * kPagesSampled * kShards);
+  server_.reset();
+  config_.memory.nodes = {};
+  start();
+  EXPECT_EQ(server_->facts().shards[0].memory.node, -1);
+  EXPECT_EQ(server_->facts().shards[0].memory.why_no_node, "off");
+  server_.reset();
+  EXPECT_TRUE(numa::preferred(nullptr, &node).ok());
+  EXPECT_EQ(node, -1) << "of the thread that started it";
+}
+
+TEST_F(ShardsTest, ANodeThatIsNotThereIsNamedBeforeAnythingIsMade) {
+  config_.memory.automatic = false;
+  config_.memory.nodes = {1023};
+  EXPECT_NE(refusal().find("numa=1023: "), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(config_.store_path));
+}
+
+TEST_F(ShardsTest, WhatTheKernelRefusesOfMemoryNodesIsSaidAndItServes) {
+  config_.memory.automatic = false;
+  config_.memory.nodes = {0};
+  config_.memory.node_directory = directory_ + "/nodes";
+  numa::write_node(config_.memory.node_directory, 0, "0");
+  EXPECT_EXIT(
+      {
+        if (!numa::refuse_node_calls()) ::_exit(2);
+        std::unique_ptr<Server> server;
+        const Fault fault = Server::start(config_, &server);
+        if (!fault.ok()) ::_exit(3);
+        const MemoryFacts& memory = server->facts().shards[0].memory;
+        const bool right = memory.node == -1 && memory.why_no_node.starts_with("node 0: mbind: EPERM") &&
+                           memory.why_no_pages.starts_with("move_pages: EPERM") && server->running(nullptr);
+        const Metrics metrics = server->metrics();
+        const bool silent = std::none_of(metrics.gauges.begin(), metrics.gauges.end(), [](const Sample& sample) {
+          return std::string_view(sample.name) == "halfstep_memory_sampled_pages";
+        });
+        ::_exit(right && silent && server->stop(1000).ok() ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST_F(ShardsTest, NamesWhatItRefuses) {

@@ -150,6 +150,7 @@ class Catalog {
   uint64_t live_blocks() const noexcept { return live_blocks_; }
   uint64_t live_bytes() const noexcept { return live_bytes_; }
   uint64_t index_bytes() const noexcept { return index_->bytes(); }
+  ConstBytes index_memory() const noexcept { return index_->mapping().bytes(); }
   // With what the segments take.
   uint64_t memory_bytes() const noexcept;
 

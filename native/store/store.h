@@ -435,6 +435,8 @@ class Store {
 
   virtual const Counters& counters() const noexcept = 0;
   virtual Gauges gauges() const noexcept = 0;
+  // The index's table, for whoever asks where it lies.
+  virtual ConstBytes index_memory() const noexcept = 0;
   // What came and went since the start, as far as memory reaches.
   virtual const Events& events() const noexcept = 0;
   // What is known of an engine key (explain.h): of its blocks that are there, and of those that went.

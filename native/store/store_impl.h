@@ -105,6 +105,7 @@ class StoreImpl final : public Store {
 
   const Counters& counters() const noexcept override { return core_.counters; }
   Gauges gauges() const noexcept override;
+  ConstBytes index_memory() const noexcept override { return core_.catalog.index_memory(); }
   const Events& events() const noexcept override { return core_.events; }
   Explanation explain(const KeyQuestion& question) const override;
 

@@ -139,6 +139,7 @@ def test_start_says_what_is_in_force_and_sigterm_ends_it_cleanly(serve: Callable
     assert "arena 64 MiB" in one.line("memory")
     assert "pages" in one.line("memory")
     assert "index" in one.line("memory")
+    assert "node" in one.line("numa")
     assert "64 segments of 2 MiB" in one.line("capacity")
     assert "blocks up to 256 KiB" in one.line("capacity")
     assert "seg-adapt10, up to 10% of what is put" in one.line("eviction")

@@ -209,6 +209,42 @@ def test_a_store_keeps_its_number_of_shards(tmp_path: Path) -> None:
         daemon.close()
 
 
+def test_shards_are_on_the_memory_nodes_that_are_named(tmp_path: Path) -> None:
+    nodes = sorted(int(path.name[4:]) for path in Path("/sys/devices/system/node").glob("node[0-9]*"))
+    if not nodes:
+        pytest.skip("the kernel tells of no memory nodes")
+    daemon = ShardedDaemon(tmp_path, 2)
+    try:
+        daemon.start()
+        memories = [shard["memory"] for shard in daemon.facts["shards"]]
+        if len(nodes) == 1:
+            assert [one["why_no_node"] for one in memories] == ["this machine has one memory node"] * 2
+        assert daemon.end() == 0
+        command = ("serve", "--store", str(daemon.store), "--unix", "none", "--listen", "127.0.0.1:0")
+        for numa, said in (
+            ("1023", "numa=1023: there is no such node; nodes with memory are "),
+            ("near", "numa='near': must be"),
+        ):
+            refused = cli(*command, "--numa", numa)
+            assert refused.returncode != 0
+            assert said in refused.stderr
+        with DaemonProcess(tmp_path, "--arena", "64MiB", "--numa", str(nodes[0])) as named:
+            for shard in named.facts["shards"]:
+                told = shard["memory"]
+                if "EPERM" in told["why_no_node"]:
+                    pytest.skip(told["why_no_node"])
+                assert (told["node"], told["why_no_node"], told["why_no_pages"]) == (nodes[0], "", "")
+                assert sum(told["arena"]["by_node"].values()) == 64
+                assert told["arena"]["absent"] == told["index"]["absent"] == 0
+            counted = json.loads(cli("stat", "--json", named.url).stdout)
+            name = f'halfstep_memory_sampled_pages{{of="arena",node="{nodes[0]}"}}'
+            if len(nodes) == 1:
+                assert [shard[name] for shard in counted["shards"]] == [64, 64]
+                assert "memory_sampled_pages" in cli("stat", named.url).stdout
+    finally:
+        daemon.close()
+
+
 def test_too_small_a_store_or_too_little_memory_is_refused(tmp_path: Path) -> None:
     command = ("serve", "--store", str(tmp_path / "s.hs"), "--unix", "none", "--listen", "127.0.0.1:0", "--shards", "4")
     refused = cli(*command, "--size", "300MiB")

@@ -96,6 +96,7 @@ class ShardedStore final : public store::Store {
 
   const store::Counters& counters() const noexcept override;
   store::Gauges gauges() const noexcept override;
+  ConstBytes index_memory() const noexcept override { return first().index_memory(); }
   const store::Events& events() const noexcept override { return first().events(); }
   store::Explanation explain(const store::KeyQuestion& question) const override;
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from halfstep.daemon.report import latency_of, pages_of
+from halfstep.daemon.config import parse_numa
+from halfstep.daemon.report import _placed_alike, latency_of, pages_of, placed_on
+from halfstep.errors import ConfigError
 
 MIB = 1 << 20
 
@@ -21,6 +25,45 @@ MIB = 1 << 20
 def test_memory_says_how_much_of_it_lies_in_large_pages(large_mib: int, reserved: bool, said: str) -> None:
     arena = {"bytes": 256 * MIB, "large_bytes": large_mib * MIB, "reserved": reserved, "regions": 1}
     assert pages_of(arena) == said
+
+
+def memory(node: int | None, why: str = "", unknown: str = "", there: int = 64) -> dict[str, Any]:
+    pages = {"by_node": {0: there, 1: 64 - there}, "absent": 0}
+    return {"node": node, "why_no_node": why, "arena": pages, "index": pages, "why_no_pages": unknown}
+
+
+def test_memory_says_on_which_node_it_is() -> None:
+    assert placed_on(memory(0)) == "node 0 (arena 64 of 64 pages, index 64 of 64 pages looked at)"
+    assert placed_on(memory(1, there=60)) == "node 1 (arena 4 of 64 pages, index 4 of 64 pages looked at)"
+    assert placed_on(memory(2)) == "node 2 (arena 0 of 64 pages, index 0 of 64 pages looked at)"
+    assert placed_on(memory(None, "off")) == "no node preferred: off"
+    refused = "move_pages: EPERM (Operation not permitted)"
+    assert placed_on(memory(0, unknown=refused)) == f"node 0, where pages really are is not known: {refused}"
+
+
+def test_shards_without_a_node_are_told_of_at_once_and_others_each() -> None:
+    def told(*memories: dict[str, Any]) -> str | None:
+        return _placed_alike([{"memory": one} for one in memories])
+
+    assert told(memory(0)) == placed_on(memory(0)), "of one shard there is nothing else to say"
+    assert told(memory(None, "off"), memory(None, "off")) == "no node preferred: off"
+    assert told(memory(None, "core 1 belongs to no memory node"), memory(None, "core 2 belongs to no memory node")) is None
+    assert told(memory(0), memory(0)) is None
+    assert told(memory(0), memory(None, "off")) is None
+
+
+def test_memory_nodes_are_read_as_people_write_them() -> None:
+    assert parse_numa("auto") is None
+    assert parse_numa(" OFF ") == ()
+    assert parse_numa("0,2-3,0") == (0, 2, 3, 0)
+    assert parse_numa("1023") == (1023,)
+
+
+@pytest.mark.parametrize("text", ["", "on", "1024", "0-1024", "0,", "-1", "node0"])
+def test_memory_nodes_that_cannot_be_are_refused_with_what_can(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_numa(text)
+    assert str(refused.value).startswith(f"numa={text!r}: must be auto, off, or memory nodes from 0 to 1023")
 
 
 @pytest.mark.parametrize(

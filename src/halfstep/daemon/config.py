@@ -28,6 +28,7 @@ SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
 INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
 SHARDS_MAX = 16
 CORES_MAX = 4096
+NODES_MAX = 1024  # of memory; a kernel can be built for as many
 
 # Slower, a pass over anything takes years; faster, it is no background work any more.
 SCRUB_RATE_MIN = 4 * KIB
@@ -121,6 +122,25 @@ def parse_cores(text: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
+def parse_numa(text: str) -> tuple[int, ...] | None:
+    """Memory nodes of "0,1" or "0-3"; none for "off"; None, those of the shards' cores, for "auto". Errors: ConfigError."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    if word == "off":
+        return ()
+    try:
+        nodes = parse_cores(word)
+    except ConfigError:
+        nodes = (NODES_MAX,)
+    if max(nodes) >= NODES_MAX:
+        raise ConfigError(
+            f"numa={text!r}: must be auto, off, or memory nodes from 0 to {NODES_MAX - 1}, one for each shard in turn, "
+            "for example 0,1"
+        )
+    return nodes
+
+
 def state_directory() -> Path:
     """Where the store lives by default: systemd's StateDirectory=, else the XDG state directory."""
     if given := os.environ.get("STATE_DIRECTORY"):
@@ -171,7 +191,9 @@ class ServeConfig:
     store: path of the store's file, as of store_path(), or a block device that is blank or a store. size_bytes: of a store that
     has to be made; an existing one keeps its size, and a device's is its own.
     shards: into how many a new store is divided, 0 = one; an existing one has what it has. cores: on which the shards run, one
-    after the other and round again; empty = any. arena_bytes, index_bytes and the rates are those of all shards together.
+    after the other and round again; empty = any. numa: the memory nodes of the shards, likewise; empty = none is preferred,
+    None = that of each shard's core, where they are bound and there are several. arena_bytes, index_bytes and the rates are
+    those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
     shm_ring_bytes: of each of the two rings of every connection through that socket.
     zero_copy: "auto" sends large payload to other machines without a copy by the kernel where that is to be had, "off" copies.
@@ -186,6 +208,7 @@ class ServeConfig:
     segment_bytes: int = 0
     shards: int = 0
     cores: tuple[int, ...] = ()
+    numa: tuple[int, ...] | None = None
     arena_bytes: int = DEFAULT_ARENA_BYTES
     index_bytes: int = 0
     listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from halfstep.daemon.config import format_bytes
@@ -17,6 +17,9 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     kind = ", block device" if backing["block_device"] else ""
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
     yield f"memory     arena {format_bytes(arena['bytes'])} {pages_of(arena)}; index {format_bytes(facts['index_bytes'])}"
+    shards = facts["shards"]
+    if (placed := _placed_alike(shards)) is not None:
+        yield f"numa       {placed}"
     yield (
         f"capacity   {geometry['segments']} segments of {format_bytes(geometry['segment_bytes'])}, "
         f"blocks up to {format_bytes(geometry['block_bytes_max'])}, {geometry['shards']} shard(s)"
@@ -36,13 +39,15 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["congestion_control"]:
         yield f"tcp        congestion control {facts['congestion_control']} on loopback"
         yield _zero_copy(on=facts["zero_copy"], possible=facts["zero_copy_possible"])
-    if len(facts["shards"]) == 1:
+    if len(shards) == 1:
         for address in facts["listening"]:
             yield f"listening  {address}"
         return
-    for number, shard in enumerate(facts["shards"]):
+    for number, shard in enumerate(shards):
         core = "" if shard["core"] is None else f", on core {shard['core']}"
-        yield f"shard {number:<4} listens on {', '.join(shard['listening'])}{core}; {shard['recovery']['blocks']} blocks"
+        memory = "" if placed is not None else f", memory: {placed_on(shard['memory'])}"
+        listening = ", ".join(shard["listening"])
+        yield f"shard {number:<4} listens on {listening}{core}{memory}; {shard['recovery']['blocks']} blocks"
 
 
 def latency_of(goal_us: int) -> str:
@@ -60,6 +65,28 @@ def pages_of(arena: Mapping[str, Any]) -> str:
     kind = "reserved" if arena["reserved"] else "transparent"
     share = "" if arena["large_bytes"] == arena["bytes"] else f", {format_bytes(arena['large_bytes'])} of it"
     return f"on 2 MiB pages ({kind}{share})"
+
+
+def placed_on(memory: Mapping[str, Any]) -> str:
+    """Which memory node a shard prefers, and how much of what was looked at is there."""
+    node = memory["node"]
+    if node is None:
+        return f"no node preferred: {memory['why_no_node']}"
+    if memory["why_no_pages"]:
+        return f"node {node}, where pages really are is not known: {memory['why_no_pages']}"
+    return f"node {node} ({', '.join(_there(memory[of], of, node) for of in ('arena', 'index'))} looked at)"
+
+
+def _there(pages: Mapping[str, Any], of: str, node: int) -> str:
+    by_node = pages["by_node"]
+    return f"{of} {by_node.get(node, 0)} of {sum(by_node.values())} pages"
+
+
+def _placed_alike(shards: Sequence[Mapping[str, Any]]) -> str | None:
+    """What may be said of all shards at once; None where each has its own."""
+    said = {placed_on(shard["memory"]) for shard in shards}
+    alike = len(shards) == 1 or all(shard["memory"]["node"] is None for shard in shards)
+    return said.pop() if alike and len(said) == 1 else None
 
 
 def _engine(engine: Mapping[str, Any]) -> str:

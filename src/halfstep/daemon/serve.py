@@ -47,6 +47,8 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.segment_bytes = config.segment_bytes
     native.shards = config.shards
     native.cores = config.cores
+    native.numa_auto = config.numa is None
+    native.numa_nodes = config.numa or ()
     native.arena_bytes = config.arena_bytes
     native.index_bytes = config.index_bytes
     native.huge_pages = config.huge_pages

@@ -27,6 +27,13 @@ from halfstep.tools.options import json_option
     help="Into how many shards a new store is divided, each with a thread and a port of its own; for good.  [default: 1]",
 )
 @click.option("--cores", default="", metavar="LIST", help="Cores the shards' threads run on, e.g. 0-3,8.  [default: any]")
+@click.option(
+    "--numa",
+    default="auto",
+    show_default=True,
+    metavar="auto|off|NODES",
+    help="Memory node of each shard, e.g. 0,1, one after the other; auto: that of its core, where --cores binds it.",
+)
 @click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks in flight and hot ones, of all shards.")
 @click.option(
     "--index",
@@ -112,6 +119,7 @@ def serve(
     segment: str,
     shards: int | None,
     cores: str,
+    numa: str,
     arena: str,
     index: str,
     listen: tuple[str, ...],
@@ -142,6 +150,7 @@ def serve(
         parse_bytes,
         parse_cores,
         parse_latency_goal,
+        parse_numa,
         parse_scrub,
         parse_size,
         store_path,
@@ -154,6 +163,7 @@ def serve(
         segment_bytes=parse_size(segment, "segment") if segment else 0,
         shards=shards or 0,
         cores=parse_cores(cores) if cores else (),
+        numa=parse_numa(numa),
         arena_bytes=parse_bytes(arena, "arena"),
         index_bytes=parse_size(index, "index") if index else 0,
         listen=listen,
