@@ -22,7 +22,7 @@ inline constexpr uint64_t kLatencyGoalUsMax = 10'000'000;
 
 // Of one device, for all shards of a process that use it. Any thread.
 struct DevicePressure {
-  static constexpr uint64_t kWindowBytesMin = 1 * MiB;  // a large write at a time
+  static constexpr uint64_t kWindowBytesMin = 512 * KiB;  // two pieces of a frame
   static constexpr uint64_t kWindowBytesMax = 64 * MiB;
 
   explicit DevicePressure(uint64_t window_min = kWindowBytesMin) : window_bytes(window_min), window_bytes_min(window_min) {}

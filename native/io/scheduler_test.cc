@@ -88,7 +88,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   HandClock clock_;
-  DevicePressure pressure_;
+  DevicePressure pressure_{1 * MiB};
   std::deque<Request> requests_;
   std::vector<Request*> completed_;
 };

@@ -325,20 +325,23 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   Transfer* first = nullptr;
   Transfer** last = &first;
   const uint64_t place = core_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
-  TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
-    Transfer& transfer = core_.transfers.take();
-    transfer.request.op = io::Op::Write;
-    transfer.request.io_class = io_class();
-    transfer.request.placement = frame.segment->stream;
-    transfer.request.offset = offset;
-    transfer.request.data = bytes.data();
-    transfer.request.bytes = static_cast<uint32_t>(bytes.size());
-    transfer.request.owner = &frame;
-    transfer.request.complete = on_transfer;
-    *last = &transfer;
-    last = &transfer.next;
-    ++frame.outstanding;
-  });
+  TransferCutter cutter(
+      core_.slots.arena(), place,
+      [&](uint64_t offset, Bytes bytes) {
+        Transfer& transfer = core_.transfers.take();
+        transfer.request.op = io::Op::Write;
+        transfer.request.io_class = io_class();
+        transfer.request.placement = frame.segment->stream;
+        transfer.request.offset = offset;
+        transfer.request.data = bytes.data();
+        transfer.request.bytes = static_cast<uint32_t>(bytes.size());
+        transfer.request.owner = &frame;
+        transfer.request.complete = on_transfer;
+        *last = &transfer;
+        last = &transfer.next;
+        ++frame.outstanding;
+      },
+      kFrameTransferBytesMax);
   frame.header.for_range(0, uint64_t{header_pages} * kPageBytes, [&](Bytes piece) { cutter.add(piece); });
   for (Extent* extent = frame.first; extent != nullptr; extent = extent->next_pending) {
     extent->for_range(0, extent->shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });

@@ -12,6 +12,8 @@
 namespace halfstep::store {
 
 inline constexpr uint32_t kTransferBytesMax = 1 * MiB;
+// Of a frame: a get's read may have to wait for one that the device has begun.
+inline constexpr uint32_t kFrameTransferBytesMax = 256 * KiB;
 
 struct Transfer {
   io::Request request;
@@ -48,11 +50,12 @@ class TransferPool {
 template <typename Emit>
 class TransferCutter {
  public:
-  TransferCutter(Arena& arena, uint64_t device_offset, Emit emit) : arena_(arena), at_(device_offset), emit_(std::move(emit)) {}
+  TransferCutter(Arena& arena, uint64_t device_offset, Emit emit, uint32_t bytes_max = kTransferBytesMax)
+      : arena_(arena), at_(device_offset), emit_(std::move(emit)), bytes_max_(bytes_max) {}
 
   void add(Bytes piece) {
     const bool follows = !run_.empty() && piece.data() == run_.data() + run_.size() &&
-                         run_.size() + piece.size() <= kTransferBytesMax &&
+                         run_.size() + piece.size() <= bytes_max_ &&
                          arena_.region_of(piece.data()) == arena_.region_of(run_.data());
     if (follows) {
       run_ = Bytes(run_.data(), run_.size() + piece.size());
@@ -73,6 +76,7 @@ class TransferCutter {
   uint64_t at_;
   Bytes run_;
   Emit emit_;
+  const uint32_t bytes_max_;
 };
 
 }  // namespace halfstep::store
