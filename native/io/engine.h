@@ -88,6 +88,8 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual void submit(Request& request) noexcept = 0;
+  // A get waits for this request, which was submitted for somebody less urgent and has not completed.
+  virtual void hurry(Request&) noexcept {}
   // Hands what submit() collected, and what waited for room in the queue, to the kernel: call once per turn of the loop,
   // after poll() and whether or not anything was submitted in this turn.
   virtual void flush_submissions() noexcept = 0;

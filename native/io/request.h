@@ -101,6 +101,17 @@ class RequestQueue {
     if (request != nullptr) head_ = request->engine_next;
     return request;
   }
+  // False: it is not here.
+  bool remove(Request& request) noexcept {
+    Request* before = nullptr;
+    for (Request* at = head_; at != nullptr; before = at, at = at->engine_next) {
+      if (at != &request) continue;
+      *(before == nullptr ? &head_ : &before->engine_next) = at->engine_next;
+      if (tail_ == at) tail_ = before;
+      return true;
+    }
+    return false;
+  }
   // Appends all of `other`, which is empty afterwards.
   void take_all(RequestQueue& other) noexcept {
     if (other.head_ == nullptr) return;

@@ -30,6 +30,14 @@ void Scheduler::submit(Request& request) noexcept {
   ++queued_;
 }
 
+// What is at the device already stays what it was.
+void Scheduler::hurry(Request& request) noexcept {
+  if (request.io_class == IoClass::Demand || !lanes_[lane_of(request)].queued.remove(request)) return;
+  request.io_class = IoClass::Demand;
+  pressure_.demand_seen_us.store(clock_.now_us(), std::memory_order_relaxed);
+  lanes_[lane_of(request)].queued.push_back(request);
+}
+
 void Scheduler::flush_submissions() noexcept {
   if (queued_ != 0) dispatch();
   inner_->flush_submissions();

@@ -55,9 +55,12 @@ class Scheduler final : public Engine {
         latency_goal_us_(latency_goal_us),
         queue_depth_(queue_depth),
         pressure_(pressure),
-        clock_(clock) {}
+        clock_(clock) {
+    counters_.window_bytes = pressure.window_bytes.load(std::memory_order_relaxed) / pressure.shards;
+  }
 
   void submit(Request& request) noexcept override;
+  void hurry(Request& request) noexcept override;
   void flush_submissions() noexcept override;
   size_t poll() noexcept override;
   void wait() noexcept override { inner_->wait(); }

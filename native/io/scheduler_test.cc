@@ -198,6 +198,33 @@ TEST_F(SchedulerTest, GetsOfOneShardHoldBackTheOthers) {
   EXPECT_EQ(other.device->held.size(), 2U) << "half of 1 MiB each";
 }
 
+TEST_F(SchedulerTest, WhatAGetWaitsForIsNotBehindTheOthersAnyMore) {
+  Shard one = shard();
+  read(one);
+  std::vector<Request*> ahead;
+  for (int i = 0; i < 8; ++i) ahead.push_back(&submit(one, IoClass::Prefetch, 1 * MiB, Op::Read));
+  one.scheduler->flush_submissions();
+  ASSERT_EQ(of_class(one, IoClass::Prefetch), 1U);
+  one.scheduler->hurry(*ahead[0]);  // at the device: it stays what it was
+  one.scheduler->hurry(*ahead[7]);
+  one.scheduler->hurry(*ahead[4]);
+  one.scheduler->hurry(*ahead[4]);
+  EXPECT_EQ(one.scheduler->in_flight(), 9U);
+  one.scheduler->flush_submissions();
+  ASSERT_EQ(one.device->held.size(), 4U);
+  EXPECT_EQ(one.device->held[2], ahead[7]);
+  EXPECT_EQ(one.device->held[3], ahead[4]);
+  for (int i = 0; i < 8; ++i) {
+    finish(one);
+    one.scheduler->flush_submissions();
+  }
+  EXPECT_EQ(completed_.size(), 9U);
+  EXPECT_EQ(one.scheduler->in_flight(), 0U);
+  const auto& classes = one.scheduler->scheduler_counters()->classes;
+  EXPECT_EQ(classes[static_cast<size_t>(IoClass::Demand)].requests, 3U);
+  EXPECT_EQ(classes[static_cast<size_t>(IoClass::Prefetch)].requests, 6U);
+}
+
 TEST_F(SchedulerTest, FlushesAndDiscardsPass) {
   Shard one = shard(2'000, 1);
   read(one);

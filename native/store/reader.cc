@@ -114,6 +114,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
     if (extent == nullptr) {
       read->complete(*read);
     } else if (extent->state == ExtentState::Reading) {
+      if (!read->ahead) hurry(*extent);
       read->store_next = extent->waiters;
       extent->waiters = read;
     } else {
@@ -163,6 +164,15 @@ void BlockReader::submit(Extent& extent) {
   cutter.finish();
   extent.reader = this;
   for (Transfer* piece = extent.pieces; piece != nullptr; piece = piece->next) core_.engine.submit(piece->request);
+}
+
+// It was to come ahead of this get, and now the get is here.
+void BlockReader::hurry(Extent& extent) noexcept {
+  if (extent.io_class == io::IoClass::Demand) return;
+  extent.io_class = io::IoClass::Demand;
+  for (Transfer* piece = extent.pieces; piece != nullptr; piece = piece->next) {
+    if (!piece->landed) core_.engine.hurry(piece->request);
+  }
 }
 
 // A plain block is as long as its extent, and its group says how it is cut.

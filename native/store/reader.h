@@ -27,6 +27,7 @@ class BlockReader {
   void undo(std::span<Read* const> window) noexcept;
   void submit(Extent& extent);
   void cut(Extent& extent);
+  void hurry(Extent& extent) noexcept;
   void landed(Extent& extent);
   bool verify(Extent& extent);
   void check_next();

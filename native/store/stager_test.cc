@@ -121,9 +121,16 @@ TEST(Stager, WhatNobodyReadsIsKeptForItsTimeAndNoLonger) {
 TEST(Stager, AGetThatComesWhileItsBlockIsOnItsWaySharesTheRead) {
   StageBed bed;
   StageBed::Asked& asked = bed.stage(5);
+  std::vector<const io::Request*> ahead;
+  bed.tap->tap = [&](io::Request& request) {
+    if (request.io_class == io::IoClass::Prefetch) ahead.push_back(&request);
+    return TapEngine::Fate::Pass;
+  };
   bed.store->turn();  // begins it
   EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
   EXPECT_TRUE(asked.done);
+  EXPECT_EQ(ahead.size(), 1U);
+  EXPECT_EQ(bed.tap->hurried, ahead) << "it waits behind nobody any more";
   EXPECT_EQ(bed.device_reads(), 1U);
   EXPECT_EQ(bed.counters().staged_late, 1U);
   EXPECT_EQ(bed.counters().staged_used, 0U);

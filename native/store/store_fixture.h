@@ -70,6 +70,8 @@ class TapEngine final : public io::Engine {
     inner_.submit(request);
   }
   bool dead() const noexcept { return dead_; }
+  void hurry(io::Request& request) noexcept override { hurried.push_back(&request); }
+  std::vector<const io::Request*> hurried;
   void flush_submissions() noexcept override { inner_.flush_submissions(); }
   size_t poll() noexcept override { return inner_.poll(); }
   void wait() noexcept override { inner_.wait(); }
