@@ -10,15 +10,15 @@
 
 namespace halfstep::shard {
 
-uint64_t Credit::limit_bytes() const noexcept {
+uint64_t Credit::limit_bytes(uint64_t more) const noexcept {
   if (common_ == nullptr) return limit_bytes_;
-  const uint64_t free_bytes = common_->memory_bytes - std::min(common_->memory_bytes, common_->out_bytes);
+  const uint64_t free_bytes = common_->memory_bytes - std::min(common_->memory_bytes, common_->out_bytes + more);
   return std::clamp(4 * free_bytes, floor_bytes_, limit_bytes_);
 }
 
 bool Credit::take(const Request& by, uint64_t bytes) noexcept {
   if (!waiters_.empty() && waiters_.front() != &by) return false;
-  if (used_bytes_ != 0 && used_bytes_ + bytes > limit_bytes()) return false;
+  if (used_bytes_ != 0 && used_bytes_ + bytes > limit_bytes(bytes)) return false;
   used_bytes_ += bytes;
   *gauge_ += bytes;
   if (common_ != nullptr) common_->out_bytes += bytes;

@@ -31,8 +31,8 @@ class Request;
 class Credit {
  public:
   // What a connection may have of memory that all of a shard have together: four times what nobody has, as a switch divides its
-  // buffer among ports (Choudhury and Hahne, 1998). So one alone comes to four fifths of it, n others and it to 4 / (4 n + 5)
-  // each, and something is left for whoever comes next; but never less than `floor_bytes`, nor more than `limit_bytes`.
+  // buffer among ports (Choudhury and Hahne, 1998). So one alone comes to four fifths of it, and n others and it to
+  // 4 / (4 n + 5) each; but never to less than `floor_bytes`, nor to more than `limit_bytes`.
   struct Common {
     uint64_t memory_bytes = 0;
     uint64_t out_bytes = 0;  // of all
@@ -48,7 +48,8 @@ class Credit {
   }
   // The connection is gone. What is still out is given back to nobody.
   void close() noexcept { give(used_bytes_); }
-  uint64_t limit_bytes() const noexcept;
+  // With so many more out, of anybody's.
+  uint64_t limit_bytes(uint64_t more = 0) const noexcept;
   uint64_t used_bytes() const noexcept { return used_bytes_; }
   // One block larger than all of the credit is served alone.
   bool take(const Request& by, uint64_t bytes) noexcept;
