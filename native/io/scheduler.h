@@ -30,7 +30,7 @@ struct DevicePressure {
   std::atomic<uint64_t> demand_seen_us{0};  // when a get's read was last under way; 0: never
   std::atomic<uint64_t> window_bytes;       // of all shards together
   const uint64_t window_bytes_min;
-  uint32_t shards = 1;
+  uint32_t shards = 1;  // set before any of them starts
 };
 
 struct ClassCounters {

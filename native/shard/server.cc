@@ -257,6 +257,7 @@ class RunningServer final : public Server {
   Fault start_threads() {
     std::promise<bool> go;
     go_ = go.get_future().share();
+    pressure_.shards = static_cast<uint32_t>(shards_.size());
     // Signals are the main thread's.
     sigset_t all;
     sigset_t before;
@@ -347,7 +348,7 @@ class RunningServer final : public Server {
     setup.clock = &clock_;
     setup.arena = own.arena.get();
     setup.number = own.number;
-    setup.shards = pressure_.shards = static_cast<uint32_t>(shards_.size());
+    setup.shards = static_cast<uint32_t>(shards_.size());
     setup.boot_id = facts_.boot_id;
     setup.open_engine = [this, &own](std::unique_ptr<io::Engine>* out) {
       std::unique_ptr<io::Engine> engine;
