@@ -86,6 +86,8 @@ bool Client::turn_for(Queue& queue, uint64_t until_us) {
   if (queue.watched()) return false;
   std::unique_lock baton(baton_, std::try_to_lock);
   if (!baton.owns_lock()) return false;
+  // Whoever had the baton may have ended what is waited for after the caller looked: of that nothing would wake the loop.
+  if (queue.has_events()) until_us = 0;
   uint64_t now = loop_.now_us();
   do {
     if (stopping_.load(std::memory_order_acquire)) return false;
@@ -251,7 +253,8 @@ void Client::submit(Ticket& ticket) {
   ticket.end = refusal;
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
-  ticket.queue->post_done(ticket);
+  queue.post_done(ticket);
+  loop_.wake();  // another thread may wait for this queue by turning the loop
 }
 
 // What is in the inbox leaves at once, by this thread if nobody else turns.

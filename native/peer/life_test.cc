@@ -381,6 +381,65 @@ TEST(Life, AQueueMadeWhereAnotherWasClosedKeepsItsTickets) {
   RecordProperty("addresses_reused", reused);
 }
 
+// Between its look at the queue and its turn of the loop a caller may be overtaken by the client's own thread, which ends the
+// ticket; so a turn must not wait when there is an event. With room for none, the event is still there at every turn.
+TEST(Life, ACallerDoesNotWaitForWhatHasEnded) {
+  using std::chrono::steady_clock;
+  FakeDaemon daemon;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  const auto began = steady_clock::now();
+  for (int call = 0; call < 20; ++call) {
+    TrySection match(layout, names(1));
+    hs_batch batch = TryClient::batch(HS_OP_MATCH, 60'000'000);
+    ASSERT_NE(client.submit(batch, match), 0U) << client.why;
+    // The client's own thread leaves the loop to callers for a millisecond after a call; later than that this shows nothing.
+    const auto until = steady_clock::now() + std::chrono::milliseconds(3);
+    do {
+      EXPECT_EQ(hs_queue_wait(client.queue, nullptr, 0, 20'000'000), 0U);
+    } while (steady_clock::now() < until);
+    EXPECT_EQ(client.wait().kind, HS_EVENT_DONE);
+    EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+  }
+  EXPECT_LT(steady_clock::now() - began, std::chrono::seconds(15));
+}
+
+// Nothing that the loop hears of comes with a ticket which is refused at once.
+TEST(Life, ATicketRefusedAtOnceWakesWhoTurnsTheLoopForItsQueue) {
+  FakeDaemon daemon;
+  Point held;
+  daemon.hook = [&](FakeDaemon::Connection&, const Frame& frame) {
+    if (frame.opcode() != Opcode::Match) return false;
+    held.reach();
+    return true;  // and no answer
+  };
+  TryClient client(daemon.address(), 1, 1);
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  hs_batch stat = TryClient::batch(HS_OP_STAT);
+  client.call(stat);  // the loop is a caller's for a while
+  TrySection match(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 60'000'000);
+  ASSERT_NE(client.submit(batch, match), 0U) << client.why;
+  hs_event event{};
+  size_t count = 0;
+  std::thread waiter([&] { count = hs_queue_wait(client.queue, &event, 1, 20'000'000); });
+  held.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that it sleeps in the loop; sooner, this shows nothing
+  TrySection refused(layout, names(1));
+  hs_batch second = TryClient::batch(HS_OP_MATCH);
+  const auto began = std::chrono::steady_clock::now();
+  const hs_ticket ticket = client.submit(second, refused);
+  waiter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(10));
+  EXPECT_EQ(count, 1U);
+  EXPECT_EQ(event.ticket, ticket);
+  EXPECT_TRUE(refused.all("throttled(queue_full)")) << text_of(refused.answers[0]);
+  hs_client_close(client.client);  // the first one's memory goes before it
+  client.client = nullptr;
+}
+
 TEST(Life, EightThreadsShareOneClient) {
   FakeDaemon daemon;
   TryClient client(daemon.address(), 2);
