@@ -36,6 +36,8 @@ END_S = 10.0
 class NativeDriver:
     """One process of the program; what it does first is to fill the store. scratch: a folder for what it writes."""
 
+    own_blocks = True
+
     def __init__(self, program: Path, plan: Plan, url: str, block_bytes: int, scratch: Path) -> None:
         if plan.numjobs > 1 or plan.durability != "cache":
             raise ConfigError(
@@ -105,7 +107,7 @@ class NativeDriver:
         return Driven(timing, told["cpu_s"], kept, difference(waited, waited_seconds(self._process.pid)))
 
     def stored(self) -> list[Numbers]:
-        """None that others could compare: its blocks have bytes of their own, which it looks at itself."""
+        """None that others could compare."""
         return []
 
     def close(self) -> None:

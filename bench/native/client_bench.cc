@@ -86,7 +86,12 @@ void check(const Options& options) {
   within("--connections", options.connections, 1, 16);
   within("--size", options.size, 0, uint64_t{64} << 30);
   within("--runtime", options.runtime, 1, kRuntimeMsMax);
-  if (!options.open_loop()) return;
+  if (!options.open_loop()) {
+    const bool loops = options.ask != 0 || !options.latencies.empty() || options.fill != 0 || options.first != 0 ||
+                       options.cold_bytes != 0 || options.read_percent != Options().read_percent;
+    if (loops) fail("--ask, --latencies, --fill, --first, --cold-bytes and --rwmixread: go with --rate alone");
+    return;
+  }
   within("--rate", options.rate, 0, kRateMax);
   within("--rwmixread", options.read_percent, 0, 100);
   within("--cold-bytes", options.cold_bytes, 0, uint64_t{1} << 46);

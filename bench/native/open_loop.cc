@@ -339,8 +339,8 @@ Timing OpenLoop::arrivals(double seconds) {
 }
 
 bool verified(const Timing& timing) {
-  return timing.gets.outcome.ok > 0 && timing.gets.outcome.wrong == 0 && timing.puts.outcome.wrong == 0 &&
-         timing.puts.outcome.present == 0;
+  const uint64_t ok = timing.gets.outcome.blocks > 0 ? timing.gets.outcome.ok : timing.puts.outcome.ok;
+  return ok > 0 && timing.gets.outcome.wrong == 0 && timing.puts.outcome.wrong == 0 && timing.puts.outcome.present == 0;
 }
 
 std::string document_of(const LoopOptions& options, const Timing& timing, const std::string& more) {

@@ -37,12 +37,14 @@ inline void read_options(int count, char** arguments, std::span<const Number> nu
     const std::string value = i + 1 < count ? arguments[i + 1] : "";
     const auto number = std::ranges::find(numbers, name, &Number::first);
     const auto text = std::ranges::find(texts, name, &Text::first);
-    char* end = nullptr;
     if (text != texts.end() && i + 1 < count) {
       *text->second = value;
     } else if (number != numbers.end() && !value.empty()) {
-      *number->second = std::strtoull(value.c_str(), &end, 10);
-      if (*end != '\0') fail(std::string(name) + " " + value + ": not a whole number");
+      errno = 0;
+      *number->second = std::strtoull(value.c_str(), nullptr, 10);
+      const bool digits = value.find_first_not_of("0123456789") == std::string::npos;
+      if (!digits || errno == ERANGE || *number->second == UINT64_MAX)
+        fail(std::string(name) + " " + value + ": must be a whole number from 0 to 2^64 - 2");
     } else {
       fail(std::string(name) + " " + value + ": not understood; the head of the program's source says what is");
     }

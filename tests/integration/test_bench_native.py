@@ -66,7 +66,7 @@ def loop(daemon: Any, namespace: str = "default") -> tuple[str, ...]:
         (("--address", "x:1", "--iodepth", "65"), "--iodepth 65: must be 1 to 64"),
         (("--address", "x:1", "--bs", "8"), "--bs 8: must be 16 to 67108864"),
         (("--address", "x:1", "--rw", "coldmixed", "--rate", "5"), "--fill 0: coldmixed goes round the store"),
-        (("--address", "x:1", "--rate", "fast"), "--rate fast: not a whole number"),
+        (("--address", "x:1", "--rate", "fast"), "--rate fast: must be a whole number from 0 to 2^64 - 2"),
         (("--cold-size", "5"), "--cold-size 5: not understood"),
     ],
 )
@@ -210,6 +210,19 @@ def test_it_gets_from_flash_while_its_puts_go_round_the_store(native: Any, progr
     assert one["reads"]["calls"] + one["writes"]["calls"] == one["calls"]
     assert one["rate"]["calls_due"] == one["calls"] + one["rate"]["calls_never_made"]
     assert one["blocks_looked_at"] == one["reads"]["calls"]
+
+
+@measures
+@pytest.mark.integration
+def test_it_gets_what_has_left_memory_and_nobody_else_fills_the_store(native: Any, program: Path, tmp_path: Path) -> None:
+    cold_bytes = 12 * (32 << 20)
+    report = measured(native, program, tmp_path, scenarios=("cold",), cold_bytes=cold_bytes, rate=0.0, batch=4, seconds=0.3)
+    assert report.refused == []
+    one = report.results[0].as_json()
+    assert one["verified"] is True
+    assert (one["blocks_missing"], one["blocks_compared_whole"]) == (0, 0)
+    assert one["blocks_looked_at"] == 4 * one["calls"]
+    assert one["moved"]["hits_memory"] == 0
 
 
 @measures

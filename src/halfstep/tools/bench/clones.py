@@ -35,6 +35,8 @@ _NOTICE_NS = 50_000_000
 class Clones:
     """plan.numjobs processes, each a client in the namespace of `url`, on one of `cores` in turn where there are any."""
 
+    own_blocks = False
+
     def __init__(self, plan: Plan, url: str, block_bytes: int, cores: Sequence[int]) -> None:
         self._plan = plan
         self._url = url

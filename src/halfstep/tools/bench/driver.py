@@ -76,7 +76,12 @@ class Driven:
 
 
 class Drives(Protocol):
-    """A client, or several that do the same at once."""
+    """A client, or several that do the same at once.
+
+    own_blocks: it makes its set itself and looks at all that comes of it, so that nobody else puts or compares one.
+    """
+
+    own_blocks: bool
 
     def begin(self, scenario: str, depth: int, blocks: int, puts: int) -> None:
         """Make lanes for a scenario at a depth over a set of `blocks`, and warm up. puts: how many numbers were put so far.
@@ -111,6 +116,8 @@ def bench_client(plan: Plan, url: str) -> Iterator[halfstep.Client]:
 
 class Driver:
     """Clone `clone` of `clones`."""
+
+    own_blocks = False
 
     def __init__(self, plan: Plan, client: halfstep.Client, content: Content, clone: int = 0, clones: int = 1) -> None:
         self._plan = plan
