@@ -33,8 +33,8 @@ enum class Op : uint8_t { Read, Write, Flush, Discard };
 
 // Whom a request is for, most urgent first: a scheduler (scheduler.h) goes by it, engines do not.
 // Demand: reads of gets, and the small writes that somebody waits for; Prefetch: reads ahead of their get, and of what is being
-// recovered; Write: new blocks; Reclaim: copies, footers, and all that keeps the store in order; Scrub: looks for what nobody
-// has asked for.
+// recovered; Write: new blocks, and the footers that the next ones wait for; Reclaim: copies, and all that keeps the store in
+// order; Scrub: looks for what nobody has asked for.
 enum class IoClass : uint8_t { Demand, Prefetch, Write, Reclaim, Scrub };
 inline constexpr size_t kIoClasses = 5;
 
@@ -44,6 +44,7 @@ struct Request {
   uint8_t device = 0;     // index of the backing given to the engine
   uint8_t placement = 0;  // stream of the data; engines that can use it do (FDP), others ignore it
   IoClass io_class = IoClass::Demand;
+  bool alone = false;         // never in one request with a neighbour's: it was read before, and wrongly
   uint32_t bytes = 0;         // a multiple of the page; 0 for Flush
   uint64_t offset = 0;        // page-aligned
   std::byte* data = nullptr;  // Read and Write: page-aligned, in the arena or in memory that outlives the request
@@ -57,6 +58,7 @@ struct Request {
   uint8_t engine_retries = 0;
   Request* engine_next = nullptr;
   // A scheduler's.
+  bool engine_gathered = false;  // it goes with the one before, and takes no place of its own
   void* engine_scheduler = nullptr;
   void (*engine_complete)(Request& request) = nullptr;
   uint64_t engine_queued_us = 0;
@@ -79,6 +81,7 @@ struct EngineFacts {
 struct EngineCounters {
   uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, flushes = 0, errors = 0;
   uint64_t discards = 0, discard_bytes = 0;
+  uint64_t gathered = 0;  // of the reads: went to the kernel together with a neighbour's
 };
 
 struct SchedulerCounters;

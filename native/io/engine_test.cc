@@ -4,10 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <deque>
 #include <memory>
 #include <string>
 #include <thread>
@@ -101,6 +104,8 @@ class EngineContract : public testing::TestWithParam<Kind> {
     }
   }
 
+  static bool is_uring() { return GetParam() != Kind::Pread && GetParam() != Kind::Memory; }
+
   std::byte* at(uint64_t offset) { return arena_->bytes().data() + offset; }
 
   void drain() {
@@ -178,6 +183,110 @@ TEST_P(EngineContract, CompletesOnceEachInAnyOrderWithItsOwnBytes) {
   for (size_t i = 0; i < kPages; ++i) {
     EXPECT_EQ(reads[i].completions, 1U);
     EXPECT_EQ(load_le<uint64_t>(reads[i].request.data), pages[i] * 0x9E3779B97F4A7C15U);
+  }
+}
+
+// Neighbours in every size that may go together and some that may not, to memory in another order, some of it not the arena's.
+TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
+  Prng prng(3);
+  prng.fill({at(0), 4 * MiB});
+  const std::vector<std::byte> expected(at(0), at(4 * MiB));
+  for (uint64_t offset = 0; offset < 4 * MiB; offset += MiB) {
+    Tracked write;
+    write.set(Op::Write, offset, at(offset), MiB);
+    ASSERT_EQ(run(write), 0);
+  }
+  std::fill(at(0), at(4 * MiB), std::byte{0});
+  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  ASSERT_NE(elsewhere, nullptr);
+  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
+
+  std::deque<Tracked> reads;
+  constexpr uint64_t kPagesOf[] = {1, 4, 16, 17, 8, 2, 20, 3};
+  uint64_t offset = 0;
+  uint64_t memory = 4 * MiB;  // from its end to its start
+  for (size_t i = 0; offset < 4 * MiB; ++i) {
+    const uint64_t bytes = std::min(kPagesOf[prng.below(std::size(kPagesOf))] * kPageBytes, 4 * MiB - offset);
+    memory -= bytes;
+    reads.emplace_back();
+    std::byte* to = i % 50 < 45 ? at(memory) : elsewhere + memory;
+    reads.back().set(Op::Read, offset, to, static_cast<uint32_t>(bytes));
+    offset += bytes + (prng.below(20) == 0 ? kPageBytes : 0);  // some follow nobody
+    engine_->submit(reads.back().request);
+  }
+  drain();
+  uint64_t bytes = 0;
+  for (const Tracked& read : reads) {
+    EXPECT_EQ(read.completions, 1U);
+    EXPECT_EQ(read.request.error, 0);
+    bytes += read.request.bytes;
+    EXPECT_TRUE(std::equal(read.request.data, read.request.data + read.request.bytes,
+                           expected.begin() + static_cast<ptrdiff_t>(read.request.offset)))
+        << read.request.offset;
+  }
+  EXPECT_EQ(engine_->counters().reads, reads.size());
+  EXPECT_EQ(engine_->counters().read_bytes, bytes);
+  if (is_uring()) {
+    EXPECT_GT(engine_->counters().gathered, reads.size() / 3);
+    EXPECT_LT(engine_->counters().gathered, reads.size());
+  } else {
+    EXPECT_EQ(engine_->counters().gathered, 0U);
+  }
+}
+
+// One that goes together with neighbours and fails takes none of them with it.
+TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
+  if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
+  std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 64 * KiB);
+  ASSERT_EQ(run(write), 0);
+  void* const forbidden = ::mmap(nullptr, kPageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(forbidden, MAP_FAILED);
+  for (const size_t bad : {size_t{0}, size_t{7}, size_t{15}}) {
+    std::fill_n(at(0), 64 * KiB, std::byte{0});
+    std::vector<Tracked> reads(16);
+    for (size_t i = 0; i < reads.size(); ++i) {
+      auto* const to = i == bad ? static_cast<std::byte*>(forbidden) : at(i * kPageBytes);
+      reads[i].set(Op::Read, i * kPageBytes, to, kPageBytes);
+      engine_->submit(reads[i].request);
+    }
+    drain();
+    for (size_t i = 0; i < reads.size(); ++i) {
+      EXPECT_EQ(reads[i].completions, 1U);
+      EXPECT_EQ(reads[i].request.error, i == bad ? -EFAULT : 0) << i << " of those with " << bad;
+      if (i != bad) {
+        EXPECT_EQ(*at(i * kPageBytes + 4095), std::byte{0x5A});
+      }
+    }
+  }
+  ::munmap(forbidden, kPageBytes);
+}
+
+TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
+  std::vector<Tracked> reads(16);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, i * kPageBytes, at(i * kPageBytes), kPageBytes);
+    reads[i].request.alone = i == 0 || i == 7 || i == 15;
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (const Tracked& read : reads) EXPECT_EQ(read.request.error, 0);
+  EXPECT_EQ(engine_->counters().gathered, is_uring() ? 13U : 0U);
+}
+
+TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
+  if (GetParam() == Kind::Memory) GTEST_SKIP() << "memory has no file to cut";
+  ASSERT_EQ(ftruncate(backing_->descriptor(), MiB + 9 * kPageBytes), 0);
+  std::vector<Tracked> reads(8);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, MiB + i * 2 * kPageBytes, at((7 - i) * 2 * kPageBytes), 2 * kPageBytes);
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].completions, 1U);
+    EXPECT_EQ(reads[i].request.error, i < 4 ? 0 : -EIO) << i;
   }
 }
 

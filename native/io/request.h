@@ -80,6 +80,40 @@ inline void count(EngineCounters& counters, const Request& request) noexcept {
   }
 }
 
+// Reads of neighbours on a device, one after the other, that an engine may hand to the kernel as one: a request of 256 KiB
+// costs it 15 us of its core where 16 of 16 KiB cost 40, although it merges them further down. What was tried before goes
+// alone, so that one bad page costs nobody but the block that it is of.
+class GatherRun {
+ public:
+  static constexpr uint32_t kBytesMax = 256 * KiB;
+  static constexpr uint32_t kPieceBytesMax = 64 * KiB;
+  static constexpr size_t kPiecesMax = kBytesMax / kPageBytes;
+
+  void begin(const Request& first) noexcept {
+    open_ = may(first);
+    device_ = first.device;
+    end_ = first.offset + first.bytes;
+    bytes_ = first.bytes;
+  }
+  bool takes(const Request& next) const noexcept {
+    return open_ && may(next) && next.device == device_ && next.offset == end_ && bytes_ + next.bytes <= kBytesMax;
+  }
+  void add(const Request& next) noexcept {
+    end_ += next.bytes;
+    bytes_ += next.bytes;
+  }
+
+ private:
+  static bool may(const Request& request) noexcept {
+    return request.op == Op::Read && !request.alone && request.engine_retries == 0 && request.engine_done_bytes == 0 &&
+           request.bytes <= kPieceBytesMax;
+  }
+  bool open_ = false;
+  uint8_t device_ = 0;
+  uint64_t end_ = 0;
+  uint32_t bytes_ = 0;
+};
+
 // Intrusive FIFO through Request::engine_next.
 class RequestQueue {
  public:

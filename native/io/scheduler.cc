@@ -23,6 +23,8 @@ size_t lane_of(const Request& request) noexcept { return static_cast<size_t>(req
 void Scheduler::submit(Request& request) noexcept {
   if (request.op == Op::Flush || request.op == Op::Discard) return inner_->submit(request);
   request.engine_queued_us = clock_.now_us();
+  request.engine_retries = 0;
+  request.engine_done_bytes = 0;
   if (request.io_class == IoClass::Demand && request.op == Op::Read) {
     pressure_.demand_seen_us.store(request.engine_queued_us, std::memory_order_relaxed);
   }
@@ -33,8 +35,11 @@ void Scheduler::submit(Request& request) noexcept {
 // What is at the device already stays what it was.
 void Scheduler::hurry(Request& request) noexcept {
   if (request.io_class == IoClass::Demand || !lanes_[lane_of(request)].queued.remove(request)) return;
+  const uint64_t now_us = clock_.now_us();
+  counters_.classes[lane_of(request)].queued_us += now_us - std::min(now_us, request.engine_queued_us);
   request.io_class = IoClass::Demand;
-  pressure_.demand_seen_us.store(clock_.now_us(), std::memory_order_relaxed);
+  request.engine_queued_us = now_us;  // the goal is that of the get, which has come only now
+  pressure_.demand_seen_us.store(now_us, std::memory_order_relaxed);
   lanes_[lane_of(request)].queued.push_back(request);
 }
 
@@ -59,20 +64,28 @@ void Scheduler::dispatch() noexcept {
   for (size_t at = 0; at < kIoClasses; ++at) {
     Lane& lane = lanes_[at];
     const bool demand = at == static_cast<size_t>(IoClass::Demand);
-    while (!lane.queued.empty() && may_go(lane, demand, *lane.queued.front())) hand_over(lane, *lane.queued.pop_front());
+    GatherRun run;
+    while (!lane.queued.empty()) {
+      Request& next = *lane.queued.front();
+      const bool gathered = run.takes(next);
+      if (!may_go(lane, demand, next, gathered)) break;
+      gathered ? run.add(next) : run.begin(next);
+      hand_over(lane, *lane.queued.pop_front(), gathered);
+    }
     if (!lane.queued.empty() && out_ < queue_depth_) held_back_ = true;
   }
 }
 
-bool Scheduler::may_go(const Lane& lane, bool demand, const Request& request) const noexcept {
+bool Scheduler::may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept {
   if (lane.out == 0) return true;
-  if (out_ >= queue_depth_) return false;
+  if (out_ >= queue_depth_ && !gathered) return false;
   return demand || window_bytes_ == UINT64_MAX || background_bytes_ + request.bytes <= window_bytes_;
 }
 
-void Scheduler::hand_over(Lane& lane, Request& request) noexcept {
+void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept {
   --queued_;
-  ++out_;
+  request.engine_gathered = gathered;
+  out_ += gathered ? 0 : 1;
   ++lane.out;
   lane.out_bytes += request.bytes;
   if (request.io_class != IoClass::Demand) background_bytes_ += request.bytes;
@@ -91,7 +104,7 @@ void Scheduler::on_complete(Request& request) {
 
 void Scheduler::completed(Request& request) noexcept {
   Lane& lane = lanes_[lane_of(request)];
-  --out_;
+  out_ -= request.engine_gathered ? 0 : 1;
   --lane.out;
   lane.out_bytes -= request.bytes;
   if (request.io_class != IoClass::Demand) background_bytes_ -= request.bytes;
@@ -101,6 +114,7 @@ void Scheduler::completed(Request& request) noexcept {
   counters.device_us += now_us_ - std::min(now_us_, request.engine_started_us);
   if (request.io_class != IoClass::Demand || request.op != Op::Read) return;
   pressure_.demand_seen_us.store(now_us_, std::memory_order_relaxed);
+  if (latency_goal_us_ == 0) return;
   ++reads_;
   if (now_us_ - std::min(now_us_, request.engine_queued_us) <= latency_goal_us_) return;
   ++reads_late_;

@@ -2,8 +2,9 @@
 // Gets' reads go at once. Everything else, in the order of IoClass, has a window of bytes that may be at the device meanwhile;
 // it opens while gets' reads come within the latency goal, and closes while they do not. Without gets there is no window.
 // Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
-// order; flushes and discards pass. At most queue_depth requests are at the device, but for those single ones.
-// Thread: the shard's; what shards on one device know of each other is in DevicePressure.
+// order; flushes and discards pass. At most queue_depth requests are at the device, but for those single ones; reads of
+// neighbours that go as one (request.h, GatherRun) are one. Thread: the shard's; what shards on one device know of each other
+// is in DevicePressure.
 #pragma once
 
 #include <array>
@@ -79,8 +80,8 @@ class Scheduler final : public Engine {
   };
 
   void dispatch() noexcept;
-  bool may_go(const Lane& lane, bool demand, const Request& request) const noexcept;
-  void hand_over(Lane& lane, Request& request) noexcept;
+  bool may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept;
+  void hand_over(Lane& lane, Request& request, bool gathered) noexcept;
   static void on_complete(Request& request);
   void completed(Request& request) noexcept;
   void steer() noexcept;

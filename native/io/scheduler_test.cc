@@ -186,6 +186,11 @@ TEST_F(SchedulerTest, WithoutAGoalNothingGivesWay) {
   for (int i = 0; i < 32; ++i) submit(one, IoClass::Write, 1 * MiB);
   one.scheduler->flush_submissions();
   EXPECT_EQ(one.device->held.size(), 33U);
+  finish(one, 50'000);
+  const uint64_t window = one.scheduler->scheduler_counters()->window_bytes;
+  for (int i = 0; i < 4; ++i) reads(one, 50'000);
+  EXPECT_EQ(one.scheduler->scheduler_counters()->reads_late, 0U) << "there is nothing to be late for";
+  EXPECT_EQ(one.scheduler->scheduler_counters()->window_bytes, window);
 }
 
 TEST_F(SchedulerTest, GetsOfOneShardHoldBackTheOthers) {
@@ -205,6 +210,7 @@ TEST_F(SchedulerTest, WhatAGetWaitsForIsNotBehindTheOthersAnyMore) {
   for (int i = 0; i < 8; ++i) ahead.push_back(&submit(one, IoClass::Prefetch, 1 * MiB, Op::Read));
   one.scheduler->flush_submissions();
   ASSERT_EQ(of_class(one, IoClass::Prefetch), 1U);
+  clock_.us += 50'000;              // as a prefetch it waited long; as a get it has only come
   one.scheduler->hurry(*ahead[0]);  // at the device: it stays what it was
   one.scheduler->hurry(*ahead[7]);
   one.scheduler->hurry(*ahead[4]);
@@ -223,6 +229,46 @@ TEST_F(SchedulerTest, WhatAGetWaitsForIsNotBehindTheOthersAnyMore) {
   const auto& classes = one.scheduler->scheduler_counters()->classes;
   EXPECT_EQ(classes[static_cast<size_t>(IoClass::Demand)].requests, 3U);
   EXPECT_EQ(classes[static_cast<size_t>(IoClass::Prefetch)].requests, 6U);
+  EXPECT_EQ(classes[static_cast<size_t>(IoClass::Demand)].queued_us, 0U);
+  EXPECT_GE(classes[static_cast<size_t>(IoClass::Prefetch)].queued_us, 2U * 50'000);
+  EXPECT_EQ(one.scheduler->scheduler_counters()->reads_late, 1U) << "the first, which was at the device for so long";
+}
+
+// The queue at the device counts what the kernel gets: sixteen reads of 16 KiB that lie together are one request to it.
+TEST_F(SchedulerTest, ReadsOfNeighboursTakeOnePlace) {
+  Shard one = shard(2'000, 4);
+  uint64_t offset = 0;
+  const auto submit_reads = [&](int count, uint32_t bytes) {
+    for (int i = 0; i < count; ++i) {
+      submit(one, IoClass::Demand, bytes, Op::Read).offset = offset;
+      offset += bytes;
+    }
+  };
+  submit_reads(80, 16 * KiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 64U) << "four of 256 KiB";
+  one.device->finished = 16;
+  one.scheduler->poll();
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 64U) << "one place came free, and the last sixteen have it";
+  finish(one);
+  EXPECT_EQ(completed_.size(), 80U);
+
+  submit_reads(8, 128 * KiB);  // too large to go together
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 4U);
+  finish(one);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 4U) << "the places of all are free again";
+  finish(one);
+  for (int i = 0; i < 8; ++i)
+    submit(one, IoClass::Demand, 16 * KiB, Op::Read).offset = (100 + 2 * static_cast<uint64_t>(i)) * MiB;
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 4U) << "no neighbours";
+  finish(one);
+  one.scheduler->flush_submissions();
+  finish(one);
+  EXPECT_EQ(completed_.size(), 96U);
 }
 
 TEST_F(SchedulerTest, FlushesAndDiscardsPass) {

@@ -16,6 +16,9 @@
 namespace halfstep::io {
 namespace {
 
+constexpr uint8_t kReadVectorFixed = 60;  // IORING_OP_READV_FIXED, Linux 6.15; headers may be older than the kernel
+constexpr uint64_t kIsGather = 1;         // in user_data; addresses are even
+
 struct Rung {
   unsigned flags;
   const char* features;
@@ -131,6 +134,10 @@ int UringEngine::set_up_ring(uint32_t entries, Features features) {
     ring_open_ = true;
     disabled_ = (rung.flags & IORING_SETUP_R_DISABLED) != 0;
     facts_.ring_features = rung.features;
+    if (io_uring_probe* probe = io_uring_get_probe_ring(&ring_); probe != nullptr) {
+      gathers_registered_ = io_uring_opcode_supported(probe, kReadVectorFixed) != 0;
+      io_uring_free_probe(probe);
+    }
     return 0;
   }
   return error;
@@ -249,27 +256,34 @@ bool UringEngine::enable() noexcept {
   return false;
 }
 
+// A fixed buffer must hold a whole transfer, so one that would straddle two regions goes as ordinary memory.
+bool UringEngine::registered(const Bytes& memory, uint32_t* region) const noexcept {
+  const Bytes arena = arena_.bytes();
+  if (!facts_.registered_buffers || memory.data() < arena.data() ||
+      memory.data() + memory.size() > arena.data() + arena.size()) {
+    return false;
+  }
+  *region = arena_.region_of(memory.data());
+  return *region == arena_.region_of(memory.data() + memory.size() - 1);
+}
+
 void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
-  const int file = facts_.registered_files ? request.device : devices_[request.device].descriptor;
+  const int file = file_of(request.device);
   std::byte* data = request.data + request.engine_done_bytes;
   const uint32_t bytes = request.bytes - request.engine_done_bytes;
   const uint64_t offset = request.offset + request.engine_done_bytes;
-  const Bytes arena = arena_.bytes();
-  // A fixed buffer must hold the whole transfer, so one that would straddle two regions goes as
-  // ordinary memory.
-  const bool fixed = facts_.registered_buffers && data >= arena.data() && data + bytes <= arena.data() + arena.size() &&
-                     arena_.region_of(data) == arena_.region_of(data + bytes - 1);
+  uint32_t region = 0;
   switch (request.op) {
     case Op::Read:
-      if (fixed) {
-        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset, static_cast<int>(arena_.region_of(data)));
+      if (registered({data, bytes}, &region)) {
+        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset, static_cast<int>(region));
       } else {
         io_uring_prep_read(&sqe, file, data, bytes, offset);
       }
       break;
     case Op::Write:
-      if (fixed) {
-        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset, static_cast<int>(arena_.region_of(data)));
+      if (registered({data, bytes}, &region)) {
+        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset, static_cast<int>(region));
       } else {
         io_uring_prep_write(&sqe, file, data, bytes, offset);
       }
@@ -286,11 +300,71 @@ void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
   io_uring_sqe_set_data(&sqe, &request);
 }
 
+void UringEngine::prepare(io_uring_sqe& sqe, Gather& gather) const noexcept {
+  const Request& first = *gather.requests.front();
+  const int file = file_of(first.device);
+  const auto memory_of = [](const iovec& piece) { return Bytes(static_cast<std::byte*>(piece.iov_base), piece.iov_len); };
+  const Bytes begin = memory_of(gather.pieces[0]);
+  uint32_t region = 0;
+  bool fixed = registered(begin, &region);
+  for (uint32_t i = 1; fixed && i < gather.count; ++i) {
+    uint32_t of_piece = 0;
+    fixed = registered(memory_of(gather.pieces[i]), &of_piece) && of_piece == region;
+  }
+  if (gather.count != 1) {
+    io_uring_prep_readv(&sqe, file, gather.pieces.data(), gather.count, first.offset);
+    if (fixed && gathers_registered_) {
+      sqe.opcode = kReadVectorFixed;
+      sqe.buf_index = static_cast<uint16_t>(region);
+    }
+  } else if (fixed) {
+    io_uring_prep_read_fixed(&sqe, file, begin.data(), static_cast<unsigned>(begin.size()), first.offset,
+                             static_cast<int>(region));
+  } else {
+    io_uring_prep_read(&sqe, file, begin.data(), static_cast<unsigned>(begin.size()), first.offset);
+  }
+  if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
+  sqe.user_data = reinterpret_cast<uintptr_t>(&gather) | kIsGather;
+}
+
+UringEngine::Gather* UringEngine::gather(Request& first) noexcept {
+  GatherRun run;
+  run.begin(first);
+  if (!gathers_ || waiting_.empty() || !run.takes(*waiting_.front())) return nullptr;
+  if (idle_gathers_.empty()) {
+    all_gathers_.push_back(std::make_unique<Gather>());
+    give(*all_gathers_.back());
+  }
+  Gather& out = *idle_gathers_.back();
+  idle_gathers_.pop_back();
+  out.count = 0;
+  const auto take = [&out](Request& request) {
+    iovec* const last = out.count != 0 ? &out.pieces[out.count - 1] : nullptr;
+    if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == request.data) {
+      last->iov_len += request.bytes;
+    } else {
+      out.pieces[out.count++] = {request.data, request.bytes};
+    }
+    out.requests.push_back(request);
+  };
+  take(first);
+  while (!waiting_.empty() && run.takes(*waiting_.front())) {
+    run.add(*waiting_.front());
+    take(*waiting_.pop_front());
+  }
+  return &out;
+}
+
 void UringEngine::fill_ring() noexcept {
   while (active_ < facts_.queue_depth && !waiting_.empty()) {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) return;  // what an earlier call left unsubmitted fills the ring
-    prepare(*sqe, *waiting_.pop_front());
+    Request& first = *waiting_.pop_front();
+    if (Gather* several = gather(first); several != nullptr) {
+      prepare(*sqe, *several);
+    } else {
+      prepare(*sqe, first);
+    }
     ++active_;
   }
 }
@@ -313,10 +387,20 @@ void UringEngine::fail_unsubmitted(int32_t error) noexcept {
   io_uring_sq& sq = ring_.sq;
   const unsigned head = __atomic_load_n(sq.khead, __ATOMIC_ACQUIRE);
   for (unsigned at = head; at != sq.sqe_tail; ++at) {
-    auto* request = reinterpret_cast<Request*>(sq.sqes[at & sq.ring_mask].user_data);
-    request->error = error;
+    const uint64_t user_data = sq.sqes[at & sq.ring_mask].user_data;
     --active_;
-    finish(*request);
+    RequestQueue failed;
+    if ((user_data & kIsGather) != 0) {
+      auto* several = reinterpret_cast<Gather*>(user_data & ~kIsGather);
+      failed.take_all(several->requests);
+      give(*several);
+    } else {
+      failed.push_back(*reinterpret_cast<Request*>(user_data));
+    }
+    while (Request* request = failed.pop_front()) {
+      request->error = error;
+      finish(*request);
+    }
   }
   sq.sqe_head = sq.sqe_tail = head;
   __atomic_store_n(sq.ktail, head, __ATOMIC_RELEASE);
@@ -342,15 +426,42 @@ void UringEngine::reap() noexcept {
   io_uring_cqe* cqe = nullptr;
   io_uring_for_each_cqe(&ring_, head, cqe) {
     ++count;
-    auto* request = static_cast<Request*>(io_uring_cqe_get_data(cqe));
-    if (advance(*request, cqe->res) == Step::Finished) {
-      finish(*request);
-    } else {
-      waiting_.push_front(*request);  // goes on at this turn's flush_submissions()
-    }
+    landed(cqe->user_data, cqe->res);
   }
   io_uring_cq_advance(&ring_, count);
   active_ -= count;
+}
+
+void UringEngine::landed(uint64_t user_data, int32_t result) noexcept {
+  if ((user_data & kIsGather) != 0) return landed(*reinterpret_cast<Gather*>(user_data & ~kIsGather), result);
+  auto& request = *reinterpret_cast<Request*>(user_data);
+  if (advance(request, result) == Step::Finished) {
+    finish(request);
+  } else {
+    waiting_.push_front(request);  // goes on at this turn's flush_submissions()
+  }
+}
+
+// Who did not get all of his bytes asks once more, alone.
+void UringEngine::landed(Gather& gather, int32_t result) noexcept {
+  if (result == -EINVAL || result == -EOPNOTSUPP) gathers_ = false;
+  uint32_t moved = result > 0 ? static_cast<uint32_t>(result) : 0;
+  RequestQueue again;
+  while (Request* request = gather.requests.pop_front()) {
+    if (moved >= request->bytes) {
+      moved -= request->bytes;
+      (void)advance(*request, request->bytes);
+      ++counters_.gathered;
+      finish(*request);
+    } else {
+      moved = 0;
+      request->engine_retries = 1;
+      again.push_back(*request);
+    }
+  }
+  again.take_all(waiting_);
+  waiting_.take_all(again);
+  give(gather);
 }
 
 size_t UringEngine::poll() noexcept {

@@ -1,7 +1,7 @@
 // uring_engine.h — requests on one io_uring ring, with the arena and the files registered where the
 // kernel lets us. Invariants: at most queue_depth requests are in the ring, the rest waits in order
-// in `waiting_`; the completion queue has twice that room, so it cannot overflow; a Request's
-// address is its SQE's user_data and the kernel's only handle on it. Thread: the ring is made
+// in `waiting_`; the completion queue has twice that room, so it cannot overflow; the address of a Request, or of a Gather of
+// them, is its SQE's user_data and the kernel's only handle on it. Thread: the ring is made
 // disabled and enabled by the first call that hands it work, because SINGLE_ISSUER (Linux 6.0) ties
 // it to the thread that enables it, and the factory may run on another one.
 // Without deferred task run (before Linux 6.1) the kernel completes requests by interrupting this thread: a system call that
@@ -11,6 +11,7 @@
 
 #include <liburing.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -53,16 +54,31 @@ class UringEngine final : public Engine {
     DiscardMethod discard_method = DiscardMethod::None;
   };
 
+  // A GatherRun on its way.
+  struct Gather {
+    RequestQueue requests;
+    uint32_t count = 0;  // of pieces: neighbours in memory are one
+    std::array<iovec, GatherRun::kPiecesMax> pieces;
+  };
+
   explicit UringEngine(Arena& arena) : arena_(arena) {}
   int set_up_ring(uint32_t entries, Features features);
   void register_resources();
   void set_up_discard(const std::vector<Backing*>& backings, const DiscardProbe& probe);
   bool enable() noexcept;
   void fill_ring() noexcept;
+  bool registered(const Bytes& memory, uint32_t* region) const noexcept;
+  int file_of(uint8_t device) const noexcept { return facts_.registered_files ? device : devices_[device].descriptor; }
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
+  void prepare(io_uring_sqe& sqe, Gather& gather) const noexcept;
+  // `first` with those of `waiting_` that follow it at the device; null when there is none.
+  Gather* gather(Request& first) noexcept;
   void submitted(int result) noexcept;
   void fail_unsubmitted(int32_t error) noexcept;
   void reap() noexcept;
+  void landed(uint64_t user_data, int32_t result) noexcept;
+  void landed(Gather& gather, int32_t result) noexcept;
+  void give(Gather& gather) noexcept { idle_gathers_.push_back(&gather); }
   void finish(Request& request) noexcept { done_.push_back(request); }
   void wake() noexcept;
 
@@ -75,6 +91,10 @@ class UringEngine final : public Engine {
   uint32_t active_ = 0;  // SQEs filled and not reaped
   uint32_t in_flight_ = 0;
   RequestQueue waiting_;
+  bool gathers_ = true;                               // until a device refuses one
+  bool gathers_registered_ = false;                   // into registered buffers; Linux 6.15
+  std::vector<std::unique_ptr<Gather>> all_gathers_;  // queue_depth at most
+  std::vector<Gather*> idle_gathers_;
   std::unique_ptr<DiscardWorker> discard_worker_;  // null unless a device needs it
   RequestQueue done_;                              // finished, complete() not called
   EngineFacts facts_;
