@@ -49,7 +49,7 @@ class Counts {
   uint64_t connections_shm = 0;        // gauge: of the open ones, those over shared memory
   uint64_t connections_zero_copy = 0;  // gauge: of the open ones, those that send without a copy as things are
   uint64_t zero_copy_held_bytes = 0;   // gauge: sent so, and not yet given back by the kernel; of ended connections, too
-  bool zero_copy_on = false;           // gauge: it is asked for
+  bool zero_copy_on = false;           // gauge: it is asked for, and the kernel has it
   net::ZeroCopyCounts zero_copy;       // collect() is told it
   uint64_t requests_open = 0;          // gauge
   uint64_t bytes_received = 0;         // of connections that have ended; collect() is told those of live ones

@@ -16,6 +16,12 @@ uint64_t Credit::limit_bytes(uint64_t more) const noexcept {
   return std::clamp(4 * free_bytes, floor_bytes_, limit_bytes_);
 }
 
+uint64_t Credit::whole_bytes() const noexcept {
+  if (common_ == nullptr) return limit_bytes_;
+  const uint64_t free_bytes = common_->memory_bytes - std::min(common_->memory_bytes, common_->out_bytes);
+  return std::clamp(4 * free_bytes / 5, floor_bytes_, limit_bytes_);
+}
+
 bool Credit::take(const Request& by, uint64_t bytes) noexcept {
   if (!waiters_.empty() && waiters_.front() != &by) return false;
   if (used_bytes_ != 0 && used_bytes_ + bytes > limit_bytes(bytes)) return false;

@@ -50,6 +50,8 @@ class Credit {
   void close() noexcept { give(used_bytes_); }
   // With so many more out, of anybody's.
   uint64_t limit_bytes(uint64_t more = 0) const noexcept;
+  // What one who has nothing out may take in one go and stay within the limit that holds afterwards.
+  uint64_t whole_bytes() const noexcept;
   uint64_t used_bytes() const noexcept { return used_bytes_; }
   // One block larger than all of the credit is served alone.
   bool take(const Request& by, uint64_t bytes) noexcept;

@@ -102,7 +102,7 @@ bool GetRequest::plan_step() {
   step_at_ = 0;
   step_bytes_ = 0;
   step_has_credit_ = false;
-  const uint64_t credit = connection()->get_credit().limit_bytes();
+  const uint64_t credit = connection()->get_credit().whole_bytes();
   const uint64_t step_bytes_max = layer_major() ? credit : std::min(std::max<uint64_t>(credit / 4, 1), kStepBytesMax);
   while (section_ < view_.section_count) {
     const wire::SectionView& section = view_.sections[section_];

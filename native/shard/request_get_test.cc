@@ -448,43 +448,45 @@ TEST_F(GetTest, GoesOnWhenTheWaiterBeforeItLeaves) {
 
 // Alone a connection reads ahead as far as four fifths of the memory reach, and the next one into what is left.
 TEST_F(GetTest, HasAsMuchMemoryAsOthersLeave) {
-  configure([](Config& config) {
-    config.connection_credit_bytes = 1 * MiB;
-    config.get_credit_bytes_max = 64 * MiB;
-  });
-  const auto memory = on_shard([&] { return shard_->get_credits().memory_bytes; });
-  ASSERT_GT(memory, 8 * MiB);
-  const auto blocks = static_cast<uint32_t>(memory / (256 * KiB));
-  auto first = open({parted(1, 256 * 1024)});
-  const std::vector<std::string> keys = keys_of("k", blocks);
-  for (uint32_t at = 0; at < blocks; at += 4) {
-    const size_t count = std::min<size_t>(4, keys.size() - at);
-    const std::vector<std::string> some(keys.begin() + at, keys.begin() + at + static_cast<ptrdiff_t>(count));
-    fill(*first, {section_of(some, 256 * 1024)});
-  }
-  on_shard([&] { fake_->hold_reads = true; });
-  const SectionSpec all = section_of(keys, 256 * 1024);
-  const auto out_bytes = [&] { return on_shard([&] { return shard_->get_credits().out_bytes; }); };
-  first->remember(6, {all});
-  first->send(request_frame(Opcode::Get, 6, {}, {all}));
-  wait_until([&] { return shard_->counts().requests_open == 1 && fake_->reads_begun != 0; });
-  const uint64_t alone = out_bytes();
-  EXPECT_LE(alone, memory / 5 * 4);
-  EXPECT_GE(alone, memory / 2);
+  for (const wire::Order order : {wire::Order::KeyMajor, wire::Order::LayerMajor}) {
+    configure([](Config& config) {
+      config.connection_credit_bytes = 1 * MiB;
+      config.get_credit_bytes_max = 64 * MiB;
+    });
+    const auto memory = on_shard([&] { return shard_->get_credits().memory_bytes; });
+    ASSERT_GT(memory, 8 * MiB);
+    const auto blocks = static_cast<uint32_t>(memory / (256 * KiB));
+    auto first = open({parted(1, 256 * 1024)});
+    const std::vector<std::string> keys = keys_of("k", blocks);
+    for (uint32_t at = 0; at < blocks; at += 4) {
+      const size_t count = std::min<size_t>(4, keys.size() - at);
+      const std::vector<std::string> some(keys.begin() + at, keys.begin() + at + static_cast<ptrdiff_t>(count));
+      fill(*first, {section_of(some, 256 * 1024)});
+    }
+    on_shard([&] { fake_->hold_reads = true; });
+    const SectionSpec all = section_of(keys, 256 * 1024);
+    const auto out_bytes = [&] { return on_shard([&] { return shard_->get_credits().out_bytes; }); };
+    first->remember(6, {all});
+    first->send(request_frame(Opcode::Get, 6, {.order = order}, {all}));
+    wait_until([&] { return shard_->counts().requests_open == 1 && fake_->reads_begun != 0; });
+    const uint64_t alone = out_bytes();
+    EXPECT_LE(alone, memory / 5 * 4);
+    EXPECT_GE(alone, memory / 2);
 
-  auto second = open({parted(1, 256 * 1024)});
-  second->remember(6, {all});
-  second->send(request_frame(Opcode::Get, 6, {}, {all}));
-  wait_until([&] { return shard_->counts().requests_open == 2 && shard_->get_credits().out_bytes > alone; });
-  EXPECT_LE(out_bytes(), memory);
-  on_shard([&] {
-    fake_->hold_reads = false;
-    fake_->finish_reads();
-  });
-  EXPECT_EQ(first->finish(6).at(0, blocks - 1), kOk);
-  EXPECT_EQ(second->finish(6).at(0, blocks - 1), kOk);
-  expect_nothing_held();
-  EXPECT_EQ(out_bytes(), 0U);
+    auto second = open({parted(1, 256 * 1024)});
+    second->remember(6, {all});
+    second->send(request_frame(Opcode::Get, 6, {.order = order}, {all}));
+    wait_until([&] { return shard_->counts().requests_open == 2 && shard_->get_credits().out_bytes > alone; });
+    EXPECT_LE(out_bytes(), memory);
+    on_shard([&] {
+      fake_->hold_reads = false;
+      fake_->finish_reads();
+    });
+    EXPECT_EQ(first->finish(6).at(0, blocks - 1), kOk);
+    EXPECT_EQ(second->finish(6).at(0, blocks - 1), kOk);
+    expect_nothing_held();
+    EXPECT_EQ(out_bytes(), 0U);
+  }
 }
 
 TEST_F(GetTest, SendsFirstWhatIsNearestItsEnd) {

@@ -57,6 +57,7 @@ Shard::~Shard() {
 // ---- Start ---------------------------------------------------------------------------------------------------------------
 
 Fault Shard::open() {
+  zero_copy_on_ = setup_.config->zero_copy != ZeroCopy::Off && net::zero_copy_possible();
   if (const Status status = loop_.open(); !status.ok()) return {status, "epoll or eventfd: " + errno_name(status.detail())};
   if (Fault fault = setup_.open_engine(&engine_); !fault.ok()) return fault;
   const auto wake = [this] { loop_.wake(); };
@@ -227,7 +228,7 @@ void Shard::collect(Metrics* out) {
   }
   now.connections_open = connections_.size();
   now.zero_copy_held_bytes += zero_copy_linger_.bytes();
-  now.zero_copy_on = setup_.config->zero_copy != ZeroCopy::Off;
+  now.zero_copy_on = zero_copy_on_;
   now.zero_copy = zero_copy_linger_.counts();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
   collect_events(store_->events(), out);

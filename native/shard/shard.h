@@ -161,8 +161,9 @@ class Shard {
   std::vector<Request*> write_waiters_;
   bool memory_freed_ = false;
   bool stopping_ = false;
-  bool recovering_ = true;   // the store, when it was last asked
-  bool tells_nodes_ = true;  // the kernel, of pages
+  bool recovering_ = true;     // the store, when it was last asked
+  bool tells_nodes_ = true;    // the kernel, of pages
+  bool zero_copy_on_ = false;  // asked for, and the kernel has it
   uint64_t stop_by_us_ = 0;
 
   std::vector<std::byte> frame_buffer_;

@@ -35,6 +35,11 @@ uint32_t HotPolicy::insert(uint64_t tag, uint32_t pages, uint32_t owner, bool us
   return number;
 }
 
+uint32_t HotPolicy::likely_next() const noexcept {
+  const uint32_t oldest = by_class_[last_class_].oldest;
+  return oldest == kNone ? kNone : records_[oldest].owner;
+}
+
 void HotPolicy::use(uint32_t number) noexcept {
   Record& record = records_[number];
   assert(record.where != Ghost);
@@ -79,6 +84,7 @@ void HotPolicy::remove(uint32_t number) noexcept {
 }
 
 uint32_t HotPolicy::evict() noexcept {
+  if (ghost_list_.oldest != kNone) prefetch_ghost(records_[ghost_list_.oldest].tag);
   uint32_t victim = kNone;
   double least = 0;
   for (List& list : by_class_) {
@@ -96,7 +102,10 @@ uint32_t HotPolicy::evict() noexcept {
   }
   if (victim == kNone) return kNone;
   const uint32_t owner = records_[victim].owner;
+  last_class_ = records_[victim].touch_class;
   dismiss(victim);
+  prefetch_leaving(by_class_[last_class_]);
+  prefetch_leaving(ghost_list_);
   return owner;
 }
 

@@ -34,6 +34,13 @@ class HotPolicy {
   void use(uint32_t record) noexcept;
   // It soon will be.
   [[gnu::always_inline]] void prefetch(uint32_t record) const noexcept { __builtin_prefetch(&records_[record], kToWrite); }
+  // insert() of this tag soon will be: where its ghost may be, and, some time later, the ghost.
+  [[gnu::always_inline]] void prefetch_place(uint64_t tag) const noexcept {
+    __builtin_prefetch(&heads_[tag & (heads_.size() - 1)], kToWrite);
+  }
+  [[gnu::always_inline]] void prefetch_ghost(uint64_t tag) const noexcept {
+    if (const uint32_t first = heads_[tag & (heads_.size() - 1)]; first != kNone) prefetch(first);
+  }
   void set_busy(uint32_t record, bool busy) noexcept;
   // It leaves, and is remembered as a ghost.
   void dismiss(uint32_t record) noexcept;
@@ -41,6 +48,8 @@ class HotPolicy {
   void remove(uint32_t record) noexcept;
   // The owner of the block that gives way, whose record is a ghost's from now on; kNone when all are busy.
   uint32_t evict() noexcept;
+  // The owner of one that is likely to be next; kNone: nobody knows.
+  uint32_t likely_next() const noexcept;
   // What was used until now is used again when it is used from here on.
   void begin_moment() noexcept { uses_in_moment_ = 0; }
 
@@ -84,6 +93,13 @@ class HotPolicy {
   // Out of the list of ghosts and its bucket.
   void unghost(uint32_t record) noexcept;
   void forget_ghost() noexcept;
+  // What the next to leave is tied to: many leave one after the other. Inline, or g++ 12 drops it.
+  [[gnu::always_inline]] void prefetch_leaving(const List& list) const noexcept {
+    if (list.oldest == kNone) return;
+    const Record& oldest = records_[list.oldest];
+    prefetch_place(oldest.tag);
+    if (oldest.newer != kNone) prefetch(oldest.newer);
+  }
 
   static constexpr int kToWrite = 1;  // of __builtin_prefetch
   static constexpr uint64_t kUsesMask = (uint64_t{1} << 41) - 1;
@@ -94,6 +110,7 @@ class HotPolicy {
   std::vector<uint32_t> heads_;  // of ghosts by tag
   std::array<List, ReuseModel::kClasses> by_class_;
   List ghost_list_;
+  uint8_t last_class_ = 0;  // of which one gave way
   uint32_t free_ = kNone;
   uint64_t ghosts_ = 0;
   uint64_t ghost_pages_ = 0;

@@ -18,14 +18,18 @@ Extent* Memory::find(const IndexKey& key) const noexcept {
 }
 
 // What finding, pinning and sending a resident extent looks at.
-void Memory::prefetch_extent(const IndexKey& key) const noexcept {
+bool Memory::prefetch_extent(const IndexKey& key) const noexcept {
   const Extent* extent = find(key);
-  if (extent == nullptr) return;
+  if (extent == nullptr) {
+    hot_.prefetch_place(key.low);
+    return false;
+  }
   __builtin_prefetch(static_cast<const Resident*>(extent));
   __builtin_prefetch(&extent->key);
   __builtin_prefetch(&extent->entry.scope);
   __builtin_prefetch(&extent->location);
   __builtin_prefetch(&extent->record);
+  return true;
 }
 
 void Memory::prefetch_use(const Extent& extent) const noexcept {
@@ -40,16 +44,24 @@ Slot Memory::take(uint64_t bytes) noexcept {
       if (extent.state == ExtentState::Dirty) unlist(extent);
     }
   }
-  while (slot.empty()) {
-    const uint32_t number = hot_.evict();
-    if (number == HotPolicy::kNone) break;
-    Extent& victim = extents_[number];
-    victim.record = HotPolicy::kNone;  // a ghost's now
-    unlist(victim);
-    settle(victim);
-    slot = slots_.take(bytes);
-  }
+  while (slot.empty() && evict()) slot = slots_.take(bytes);
   return slot;
+}
+
+bool Memory::evict() noexcept {
+  const uint32_t number = hot_.evict();
+  if (number == HotPolicy::kNone) return false;
+  Extent& victim = extents_[number];
+  victim.record = HotPolicy::kNone;  // a ghost's now
+  if (const uint32_t next = hot_.likely_next(); next != HotPolicy::kNone) prefetch_victim(extents_[next]);
+  unlist(victim);
+  settle(victim);
+  return true;
+}
+
+void Memory::make_room(uint64_t bytes) noexcept {
+  if (bytes > slots_.free_bytes() + evictable_bytes_) return;
+  while (slots_.free_bytes() < bytes && evict()) continue;
 }
 
 Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept {

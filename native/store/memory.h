@@ -95,10 +95,12 @@ class Memory {
 
   Extent* find(const IndexKey& key) const noexcept;
   // Many lookups wait for memory side by side: first all of the first are called, then all of the second, then find(); all of
-  // the third before the extents are used.
+  // the third before the extents are used, or of the fourth before those that are not there are made.
   [[gnu::always_inline]] void prefetch_place(const IndexKey& key) const noexcept { table_.prefetch(hash_of(key)); }
-  void prefetch_extent(const IndexKey& key) const noexcept;
+  // False: there is none.
+  bool prefetch_extent(const IndexKey& key) const noexcept;
   void prefetch_use(const Extent& extent) const noexcept;
+  [[gnu::always_inline]] void prefetch_list(const IndexKey& key) const noexcept { hot_.prefetch_ghost(key.low); }
   // Committed, and not yet in a frame that has landed.
   const Extent* find_dirty(const IndexKey& key) const noexcept {
     const Extent* extent = find(key);
@@ -108,6 +110,9 @@ class Memory {
   Extent* make(const IndexKey& key, uint64_t bytes, ExtentState state) noexcept;
   // A slot for somebody's own use, evicting what is clean; empty when there is no memory now.
   Slot take(uint64_t bytes) noexcept;
+  // Evicts until so many bytes are free, if that can be: several slots that are taken then lie together, and a device moves
+  // what lies together in fewer pieces. Where each took the place of one that was evicted for it, they would not.
+  void make_room(uint64_t bytes) noexcept;
   // `used`: it is, now.
   void list(Extent& extent, bool used = true);
   void unlist(Extent& extent) noexcept;
@@ -152,6 +157,15 @@ class Memory {
 
  private:
   void free(Extent& extent) noexcept;
+  // False: there is nothing to evict.
+  bool evict() noexcept;
+  // What unlist() and settle() look at.
+  [[gnu::always_inline]] static void prefetch_victim(const Extent& extent) noexcept {
+    __builtin_prefetch(static_cast<const Resident*>(&extent));
+    __builtin_prefetch(&extent.key);
+    __builtin_prefetch(&extent.listed);
+    __builtin_prefetch(&extent.record);
+  }
   static bool evictable(const Extent& extent) noexcept {
     return extent.state == ExtentState::Clean && extent.pins == 0 && extent.listed;
   }

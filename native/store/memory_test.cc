@@ -156,6 +156,33 @@ TEST_F(MemoryTier, AWindowOfReadsIsUsedFromItsLeafToItsRoot) {
   EXPECT_FALSE(in_memory(name_of(15)));
 }
 
+TEST_F(MemoryTier, NothingOfAWindowMakesRoomForTheRestOfIt) {
+  open();
+  const uint64_t all = blocks_max();
+  put(2 * all);
+  next_request();
+  for (uint64_t i = 0; i < all; ++i) ASSERT_EQ(bed_->get(name_of(i)), Code::Ok);
+  next_request();
+  // What comes from flash stands before what is in memory, and would be given its room: it is the next to go.
+  std::deque<Read> reads(17);
+  std::vector<Read*> window;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].key = bed_->key(name_of(i < 16 ? all + i : 4));
+    reads[i].complete = [](Read&) {};
+    window.push_back(&reads[i]);
+  }
+  const uint64_t memory = counters().hits_memory;
+  const uint64_t flash = counters().hits_flash;
+  ASSERT_EQ(bed_->store->begin_reads(window), Code::Ok);
+  EXPECT_EQ(counters().hits_memory, memory + 1);
+  bed_->settle();
+  EXPECT_EQ(counters().hits_flash, flash + 16);
+  for (const Read& read : reads) {
+    EXPECT_EQ(read.status, Code::Ok);
+    bed_->store->unpin(read.resident);
+  }
+}
+
 TEST_F(MemoryTier, WhatIsBeingSentStaysHoweverMuchComesIn) {
   open();
   put(1);

@@ -2,6 +2,7 @@
 
 #include <cassert>
 
+#include "io/request.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -59,33 +60,37 @@ Extent* BlockReader::resolve(Read& read) {
 
 Status BlockReader::begin(std::span<Read* const> window) {
   fresh_.clear();
+  missing_.clear();
   core_.note_moment();
   const Counters before = core_.counters;
   for (const Read* read : window) core_.memory.prefetch_place(read->key);
-  for (const Read* read : window) core_.memory.prefetch_extent(read->key);
   for (const Read* read : window) {
-    if (const Extent* extent = core_.memory.find(read->key); extent != nullptr) core_.memory.prefetch_use(*extent);
+    if (!core_.memory.prefetch_extent(read->key)) core_.catalog.prefetch(read->key);
   }
-  for (size_t i = 0; i < window.size(); ++i) {
-    Extent* extent = resolve(*window[i]);
-    window[i]->store_own = extent;
-    if (window[i]->status == Code::Throttled) {
-      undo(window.first(i));
+  for (Read* read : window) {
+    Extent* extent = core_.memory.find(read->key);
+    read->store_own = extent;
+    if (extent != nullptr) {
+      core_.memory.prefetch_use(*extent);
+    } else {
+      core_.memory.prefetch_list(read->key);
+      missing_.push_back(read);
+    }
+  }
+  // What is in memory first: nothing of a window makes room for the rest of it.
+  for (Read* read : window) {
+    if (read->store_own == nullptr) continue;
+    read->store_own = resolve(*read);
+    // Reclaim has moved the block while it was being read: it comes from its new place, like the others.
+    if (read->status == Code::Throttled) missing_.push_back(read);
+  }
+  if (missing_.size() > 1) core_.memory.make_room(bytes_read_together(missing_));
+  for (Read* read : missing_) {
+    read->store_own = resolve(*read);
+    if (read->status == Code::Throttled) {
+      undo(window);
       core_.counters = before;
-      uint64_t bytes = 0;
-      for (const Read* read : window) {
-        const Extent* known = core_.memory.find(read->key);
-        if (known != nullptr) {
-          bytes += known->slot().held_bytes();
-        } else if (const Block block = core_.catalog.find(read->key); block) {
-          bytes += SlotPool::held_bytes(block.extent_bytes());
-        }
-      }
-      // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
-      const uint64_t staged_bytes = window.size() > 1 ? core_.staged.bytes() : 0;
-      if (bytes > core_.memory.read_bytes_max() - staged_bytes) return Code::TooLarge;
-      core_.memory.note_refusal();
-      return Code::Throttled;
+      return refuse(window);
     }
   }
   // From here on nothing can fail; completions below may come back into this function.
@@ -126,6 +131,34 @@ Status BlockReader::begin(std::span<Read* const> window) {
   return {};
 }
 
+// What the blocks take that an engine gathers. Larger ones gain nothing by lying together.
+uint64_t BlockReader::bytes_read_together(std::span<Read* const> missing) const noexcept {
+  uint64_t bytes = 0;
+  for (const Read* read : missing) {
+    const Block block = core_.catalog.find(read->key);
+    if (block && block.extent_bytes() <= io::GatherRun::kPieceBytesMax) bytes += SlotPool::held_bytes(block.extent_bytes());
+  }
+  return bytes;
+}
+
+// For want of memory: whether waiting helps.
+Status BlockReader::refuse(std::span<Read* const> window) noexcept {
+  uint64_t bytes = 0;
+  for (const Read* read : window) {
+    const Extent* known = core_.memory.find(read->key);
+    if (known != nullptr) {
+      bytes += known->slot().held_bytes();
+    } else if (const Block block = core_.catalog.find(read->key); block) {
+      bytes += SlotPool::held_bytes(block.extent_bytes());
+    }
+  }
+  // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
+  const uint64_t staged_bytes = window.size() > 1 ? core_.staged.bytes() : 0;
+  if (bytes > core_.memory.read_bytes_max() - staged_bytes) return Code::TooLarge;
+  core_.memory.note_refusal();
+  return Code::Throttled;
+}
+
 void BlockReader::undo(std::span<Read* const> window) noexcept {
   for (Extent* extent : fresh_) {
     core_.memory.put_off(*extent);
@@ -151,6 +184,7 @@ void BlockReader::submit(Extent& extent) {
     Transfer& piece = core_.transfers.take();
     piece.request.op = io::Op::Read;
     piece.request.io_class = extent.io_class;
+    piece.request.alone = extent.attempts != 0;
     piece.request.offset = offset;
     piece.request.data = bytes.data();
     piece.request.bytes = static_cast<uint32_t>(bytes.size());

@@ -24,6 +24,8 @@ class BlockReader {
 
  private:
   Extent* resolve(Read& read);
+  uint64_t bytes_read_together(std::span<Read* const> missing) const noexcept;
+  Status refuse(std::span<Read* const> window) noexcept;
   void undo(std::span<Read* const> window) noexcept;
   void submit(Extent& extent);
   void cut(Extent& extent);
@@ -37,6 +39,7 @@ class BlockReader {
 
   Core& core_;
   std::vector<Extent*> fresh_;     // of the window being taken
+  std::vector<Read*> missing_;     // of it, not in memory
   std::vector<Extent*> to_check_;  // mismatched twice, waiting for the one buffer below
   PageBuffer frame_header_;
   io::Request check_;
