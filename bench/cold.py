@@ -41,17 +41,24 @@ LIST_BYTES = 1024 * MIB
 
 @dataclass(frozen=True)
 class Case:
-    """batch x iodepth blocks are in flight, and as many reads of fio's."""
+    """batch x iodepth blocks are in flight, and as many reads of fio's. transport: over which they come, "tcp" or "shm"."""
 
     block_bytes: int
     batch: int
     iodepth: int
     goal: float
+    transport: str = "tcp"
 
 
 # The device's own most needs more than 16 MiB in flight at a client that receives and checks what it gets, so there are two of
-# the large ones.
-CASES = (Case(1 * MIB, 4, 16, 0.95), Case(1 * MIB, 4, 4, 0.95), Case(16 * KIB, 16, 4, 0.85))
+# the large ones. Over shared memory the kernel copies nothing: what it adds is what the sockets cost.
+CASES = (
+    Case(1 * MIB, 4, 16, 0.95),
+    Case(1 * MIB, 4, 16, 0.95, "shm"),
+    Case(1 * MIB, 4, 4, 0.95),
+    Case(1 * MIB, 4, 4, 0.95, "shm"),
+    Case(16 * KIB, 16, 4, 0.85),
+)
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ class Verdict:
         flight = f"{case.batch * case.iodepth} in flight ({case.iodepth} calls of {case.batch})"
         verdict = f"of fio {spread_text(self.ratios)}, goal {case.goal:.2f}: {'reached' if self.reached else 'MISSED'}"
         lines = [
-            f"cold get {format_bytes(case.block_bytes)}, {flight}: {verdict}",
+            f"cold get {format_bytes(case.block_bytes)} over {case.transport}, {flight}: {verdict}",
             f"ours: {spread_text(ours)} GB/s; {work.text(shown.timing.seconds)} at the device{used}",
         ]
         for together, how in ((1, "read by read"), (case.batch, "a batch at once")):
@@ -164,6 +171,7 @@ def measured(case: Case, options: argparse.Namespace) -> Verdict:
         directory=options.directory,
         arena_bytes=ARENA_BYTES,
         cold_bytes=COLD_BYTES,
+        transport=case.transport,
     )
     drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
     tell = say if options.verbose else (lambda _text: None)
@@ -195,7 +203,8 @@ def main() -> int:
     )
     verdicts = []
     for case in CASES:
-        say(f"cold get {format_bytes(case.block_bytes)}: {options.rounds} rounds of {options.runtime:g} s, fio in between")
+        what = f"cold get {format_bytes(case.block_bytes)} over {case.transport}"
+        say(f"{what}: {options.rounds} rounds of {options.runtime:g} s, fio in between")
         verdicts.append(measured(case, options))
         say(verdicts[-1].line())
     load = os.getloadavg()[0]

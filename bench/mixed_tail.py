@@ -58,11 +58,11 @@ from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device_limit import noise_file
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
 from halfstep.tools.bench.fio import Side, run_fio
-from halfstep.tools.bench.machine import difference, waited_seconds
+from halfstep.tools.bench.machine import difference, stolen_seconds, waited_seconds
 from halfstep.tools.bench.measure import Stream, measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon, own_directory, pinned, store_bytes
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import Limit, Result, latency
+from halfstep.tools.bench.report import CpuWait, Limit, Result, latency
 from halfstep.tools.bench.workload import Timing, endless, populate
 from halfstep.tools.daemon_process import DaemonProcess
 
@@ -186,7 +186,7 @@ class Mixed:
             f"fio made {made} transfers/s" + ("" if self.kept else "; THE RATE WAS NOT KEPT")
         )
         waits = [one.waited for one in self.result.runs if one.waited]
-        rows.append(f"    {waits_text([wait.client for wait in waits], [wait.daemon for wait in waits])}")
+        rows.append(f"    {waits_text(waits)}")
         return "\n".join(rows)
 
 
@@ -242,7 +242,7 @@ def _no_limit(_stream: Stream) -> Limit | None:
 class Beside:
     """What gets came to with something beside them and without, in turns. done_per_s: bytes of that, of each round.
 
-    daemon_waited_s: for a core, in each run.
+    waits: for a core, in each run.
     """
 
     name: str
@@ -252,7 +252,7 @@ class Beside:
     without: list[Driven]
     beside: list[Driven]
     done_per_s: list[float]
-    daemon_waited_s: list[float | None]
+    waits: list[CpuWait]
 
     @property
     def ratios(self) -> list[float]:
@@ -281,8 +281,7 @@ class Beside:
             "p99_of_without": spread(self.ratios),
             "p99_of_without_max": BESIDE_MAX,
             "done_bytes_per_s": self.done_per_s,
-            "client_waited_for_core_s": [one.waited_s for one in (*self.without, *self.beside)],
-            "daemon_waited_for_core_s": self.daemon_waited_s,
+            "waited_for_core_s": [asdict(wait) for wait in self.waits],
             **{f"{name}_us": [latency(one.timing.latencies_us) for one in some] for name, some in both.items()},
             "reached": self.reached,
         }
@@ -298,8 +297,7 @@ class Beside:
             f"    {self.name} read {spread_text([done / MIB for done in self.done_per_s], '.1f')} MiB/s"
             + ("" if self.kept else "; THE RATE WAS NOT KEPT")
         )
-        clients = [one.waited_s for one in (*self.without, *self.beside)]
-        rows.append(f"    {waits_text(clients, self.daemon_waited_s)}")
+        rows.append(f"    {waits_text(self.waits)}")
         return "\n".join(rows)
 
 
@@ -310,7 +308,7 @@ class Demand:
         self, daemon: DaemonProcess, content: Content, blocks: int, options: argparse.Namespace, rate: float = 0.0
     ) -> None:
         self._pid = daemon.pid
-        self.daemon_waited_s: list[float | None] = []
+        self.waits: list[CpuWait] = []
         self._plan = Plan(
             block_bytes=(content.block_bytes,), batch=1, iodepth=(options.iodepth,), seconds=options.runtime, rate=rate
         )
@@ -331,9 +329,9 @@ class Demand:
         """One timed run, all right and from flash but for a share, or the script ends."""
         hits = 'halfstep_store_hits_total{from="memory"}'
         before = self.client.stat()[hits]
-        waited = waited_seconds(self._pid)
+        waited, stolen = waited_seconds(self._pid), stolen_seconds()
         driven = self._driver.drive(self._plan.seconds)
-        self.daemon_waited_s.append(difference(waited, waited_seconds(self._pid)))
+        self.waits.append(CpuWait(driven.waited_s, difference(waited, waited_seconds(self._pid)), stolen_seconds() - stolen))
         outcome = driven.timing.outcome
         if outcome.ok != outcome.blocks:
             raise SystemExit(
@@ -423,7 +421,7 @@ def beside_prefetch(options: argparse.Namespace, clients: tuple[int, ...], core:
                 staged = "halfstep_store_staged_bytes_total"
                 done.append((demand.client.stat()[staged] - before[staged]) / took)
                 time.sleep(PREFETCH_KEPT_S)
-    told = Beside("prefetch", options.iodepth, most, RATE_SHARE * most, without, beside, done, demand.daemon_waited_s)
+    told = Beside("prefetch", options.iodepth, most, RATE_SHARE * most, without, beside, done, demand.waits)
     return _happened(told, PREFETCH_BYTES_PER_S)
 
 
@@ -431,7 +429,7 @@ def beside_scrub(options: argparse.Namespace, _clients: tuple[int, ...], core: i
     content = Content(BESIDE_BYTES, seed=1)
     blocks = set_of(content)
     without, beside, done = [], [], []
-    waits: list[float | None] = []
+    waits: list[CpuWait] = []
     most = 0.0
     with own_directory(options.directory) as own:
         common = ("--size", str(2 * COLD_BYTES), "--arena", str(ARENA_BYTES))
@@ -450,7 +448,7 @@ def beside_scrub(options: argparse.Namespace, _clients: tuple[int, ...], core: i
                         before, began = demand.client.stat(), time.perf_counter()
                         driven.append(demand.drive())
                         took = time.perf_counter() - began
-                        waits += demand.daemon_waited_s
+                        waits += demand.waits
                         scrubbed = "halfstep_store_scrub_bytes_total"
                         if driven is beside:
                             done.append((demand.client.stat()[scrubbed] - before[scrubbed]) / took)

@@ -20,6 +20,7 @@ with signals_wait():
     from halfstep.tools.bench.fio import fio_version
     from halfstep.tools.bench.machine import machine_facts
     from halfstep.tools.bench.measure import refuse_unless_release
+    from halfstep.tools.bench.report import CpuWait
     from halfstep.tools.bench.terminal import terminable
 
 PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
@@ -95,11 +96,13 @@ def spread_text(values: Sequence[float], style: str = ".2f") -> str:
     return f"{statistics.median(values):{style}} ({min(values):{style}} to {max(values):{style}})"
 
 
-def waits_text(client_s: Sequence[float | None], daemon_s: Sequence[float | None]) -> str:
-    """How much of all runs together client and daemon had no core because something else had it."""
-    sides = (("client", client_s), ("daemon", daemon_s))
-    known = [f"the {who} {sum(one for one in some if one is not None):.2f} s" for who, some in sides if None not in some]
-    return f"waited for a core: {', '.join(known)}" if known else "the kernel does not say who waited for a core"
+def waits_text(waits: Sequence[CpuWait]) -> str:
+    """How much of all runs together something else had the core of client or daemon, on this machine or on its host."""
+    sides = {"client": [wait.client for wait in waits], "daemon": [wait.daemon for wait in waits]}
+    seconds = {who: sum(one for one in some if one is not None) for who, some in sides.items() if None not in some}
+    known = [f"the {who} {one:.2f} s" for who, one in seconds.items()]
+    waited = f"waited for a core: {', '.join(known)}" if known else "the kernel does not say who waited for a core"
+    return f"{waited}; the host kept {sum(wait.host for wait in waits):.2f} s of the cores for others"
 
 
 def with_fio() -> str:

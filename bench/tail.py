@@ -4,7 +4,9 @@
 Gets of one block over TCP from a daemon's memory, open loop: calls are due at moments with exponential gaps, at 70 % of what
 the same client makes of such calls when more of them are due than it can make, measured right before (a closed loop makes more:
 its answers come together); a latency counts from when the call was due. Every block is verified. With --native the
-client is the core without an interpreter (halfstep_client_bench; `make build` makes it). Exit status 1 when the median of
+client is the core without an interpreter (halfstep_client_bench). Right after it a minimal server and its client
+(halfstep_pair_bench; `make build` makes both) do the same at the same rate on the same cores: what they show is this
+machine's own, whose kernel and neighbours take a core for milliseconds now and then. Exit status 1 when the median of
 p99 / p50 is more than 10 at a size.
 """
 
@@ -15,7 +17,7 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from script import (
     positive,
     run,
     run_seconds,
+    said_by,
     say,
     spread,
     spread_text,
@@ -39,13 +42,15 @@ from halfstep.tools.bench.machine import difference, waited_seconds
 from halfstep.tools.bench.measure import Stream, measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import Limit, Result
+from halfstep.tools.bench.report import CpuWait, Limit, Report, Result
 from halfstep.tools.daemon_process import DaemonProcess
 
 BLOCK_BYTES = (64 * KIB, 256 * KIB, 1 * MIB)
 SHARE = 0.7
 TAIL_MAX = 10.0
 MOST_S = 1.0
+PAIR_PROGRAM = "halfstep_pair_bench"
+PERCENTILES = ("p50", "p99", "p999")
 
 
 def no_limit(_stream: Stream) -> Limit | None:
@@ -55,11 +60,15 @@ def no_limit(_stream: Stream) -> Limit | None:
 
 @dataclass(frozen=True)
 class Round:
-    """most_per_s: calls, when more are due. result: at SHARE of it. daemon_waited_s: for a core, meanwhile."""
+    """most_per_s: calls, when more are due. result: at SHARE of it. wait: for a core, meanwhile.
+
+    pair: what the minimal pair printed at the same rate.
+    """
 
     most_per_s: float
     result: Result
-    daemon_waited_s: float | None
+    wait: CpuWait
+    pair: dict[str, Any]
 
     @property
     def latency_us(self) -> dict[str, float]:
@@ -70,6 +79,16 @@ class Round:
     def tail(self) -> float:
         """p99 / p50."""
         return self.latency_us["p99"] / self.latency_us["p50"]
+
+    @property
+    def pair_tail(self) -> float:
+        """p99 / p50 of the pair."""
+        return float(self.pair["latency_us"]["p99"] / self.pair["latency_us"]["p50"])
+
+    @property
+    def of_pair(self) -> float:
+        """Our p99, of the pair's."""
+        return self.latency_us["p99"] / float(self.pair["latency_us"]["p99"])
 
     @property
     def kept(self) -> bool:
@@ -98,24 +117,33 @@ class Verdict:
             "iodepth": self.iodepth,
             "p99_to_p50": spread([one.tail for one in self.rounds]),
             "p99_to_p50_max": TAIL_MAX,
-            **{f"{name}_us": spread([one.latency_us[name] for one in self.rounds]) for name in ("p50", "p99", "p999")},
-            "daemon_waited_for_core_s": [one.daemon_waited_s for one in self.rounds],
+            **{f"{name}_us": spread([one.latency_us[name] for one in self.rounds]) for name in PERCENTILES},
+            "pair": {
+                "p99_to_p50": spread([one.pair_tail for one in self.rounds]),
+                **{f"{name}_us": spread([one.pair["latency_us"][name] for one in self.rounds]) for name in PERCENTILES},
+                "rounds": [one.pair for one in self.rounds],
+            },
+            "p99_of_pair": spread([one.of_pair for one in self.rounds]),
+            "waited_for_core_s": [asdict(one.wait) for one in self.rounds],
             "most_calls_per_s": [one.most_per_s for one in self.rounds],
             "rounds": [one.result.as_json() for one in self.rounds],
             "reached": self.reached,
         }
 
     def line(self) -> str:
-        us = {name: spread_text([one.latency_us[name] for one in self.rounds], ",.0f") for name in ("p50", "p99", "p999")}
+        us = {name: spread_text([one.latency_us[name] for one in self.rounds], ",.0f") for name in PERCENTILES}
+        pair = {name: spread_text([one.pair["latency_us"][name] for one in self.rounds], ",.0f") for name in PERCENTILES}
         most = spread_text([one.most_per_s for one in self.rounds], ",.0f")
         late = sum(not one.kept for one in self.rounds)
-        clients = [one.result.run.waited.client if one.result.run.waited else None for one in self.rounds]
         return (
             f"get {format_bytes(self.block_bytes)} at {SHARE:.0%} of {most} calls/s: "
             f"p99 / p50 {spread_text([one.tail for one in self.rounds], '.1f')}, at most {TAIL_MAX:g}: "
             f"{'reached' if self.reached else 'MISSED'}\n"
             f"    us: p50 {us['p50']}, p99 {us['p99']}, p99.9 {us['p999']}\n"
-            f"    {waits_text(clients, [one.daemon_waited_s for one in self.rounds])}"
+            f"    the minimal pair at that rate: p99 / p50 {spread_text([one.pair_tail for one in self.rounds], '.1f')}; "
+            f"us: p50 {pair['p50']}, p99 {pair['p99']}, p99.9 {pair['p999']}\n"
+            f"    our p99, of the pair's: {spread_text([one.of_pair for one in self.rounds])}\n"
+            f"    {waits_text([one.wait for one in self.rounds])}"
             + (f"; in {late} of {len(self.rounds)} rounds the rate was not kept" if late else "")
         )
 
@@ -123,7 +151,7 @@ class Verdict:
 def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
     drives = native_drives(built(options.programs, CLIENT_PROGRAM)) if options.native else python_clients
 
-    def measured(rate: float, seconds: float) -> Result:
+    def measured(rate: float, seconds: float) -> Report:
         plan = Plan(
             url=daemon.url,
             scenarios=("get",),
@@ -135,13 +163,30 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
             rate=rate,
             seed=1 + number,
         )
-        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives).results[0]
+        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives)
 
-    closed = measured(0.0, min(MOST_S, options.runtime)).run.timing.blocks_per_s
-    most = measured(OVERLOAD * closed, min(MOST_S, options.runtime)).run.timing.blocks_per_s
+    def most_at(rate: float) -> float:
+        return measured(rate, min(MOST_S, options.runtime)).results[0].run.timing.blocks_per_s
+
+    most = most_at(OVERLOAD * most_at(0.0))
     before = waited_seconds(daemon.pid)
-    result = measured(SHARE * most, options.runtime)
-    return Round(most, result, difference(before, waited_seconds(daemon.pid)))
+    report = measured(SHARE * most, options.runtime)
+    result = report.results[0]
+    assert result.run.waited is not None
+    wait = replace(result.run.waited, daemon=difference(before, waited_seconds(daemon.pid)))
+    client_cores, daemon_core = cores(pin=True)
+    pair: dict[str, object] = {
+        "bs": block_bytes,
+        "batch": 1,
+        "iodepth": options.iodepth,
+        "rate": max(1, round(SHARE * most)),
+        "runtime": round(1e3 * options.runtime),
+        "seed": 1 + number,
+        "congestion": report.header["congestion_control"],
+    }
+    if client_cores and daemon_core is not None:
+        pair |= {"server-core": daemon_core, "client-core": client_cores[0]}
+    return Round(most, result, wait, said_by(built(options.programs, PAIR_PROGRAM), pair))
 
 
 def main() -> int:
@@ -153,11 +198,11 @@ def main() -> int:
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most")
     parser.add_argument("--directory", type=Path, help="where the store lies; nothing is read from it")
     parser.add_argument("--native", action="store_true", help="by the client core without an interpreter")
-    add_programs(parser, CLIENT_PROGRAM)
+    add_programs(parser, CLIENT_PROGRAM, PAIR_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
-    if options.native:
-        built(options.programs, CLIENT_PROGRAM)
+    for name in (PAIR_PROGRAM, *([CLIENT_PROGRAM] if options.native else [])):
+        built(options.programs, name)
     head = header(
         client="native" if options.native else "python",
         rounds=options.rounds,

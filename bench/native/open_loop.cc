@@ -4,19 +4,17 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <numeric>
 #include <utility>
 
+#include "arrivals.h"
 #include "base/units.h"
 #include "program.h"
 
 namespace halfstep::bench {
 namespace {
 
-// A timer wakes a process by so much too late; the rest of the way is looked, not slept.
-constexpr uint64_t kLookNs = 200'000;
 // Below it hardly anything would be got before it is reclaimed.
 constexpr double kReadShareMin = 0.05;
 // In memories of the daemon, which knows of five.
@@ -45,7 +43,6 @@ uint64_t now_ns() {
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<uint64_t>(now.tv_nsec);
 }
-uint64_t ns_of(double seconds) { return static_cast<uint64_t>(seconds * 1e9); }
 
 std::string text_of(const Outcome& outcome) {
   std::string text = "{";
@@ -260,22 +257,9 @@ Timing OpenLoop::closed(double seconds, uint64_t calls) {
 
 Timing OpenLoop::run(double seconds) { return options_.rate > 0 ? arrivals(seconds) : closed(seconds, 0); }
 
-// From the start on. There is one at least.
-std::vector<uint64_t> OpenLoop::due_ns(double seconds) {
-  std::vector<uint64_t> due;
-  for (double at = 0;;) {
-    const double uniform = static_cast<double>(gaps_.next() >> 11) * 0x1.0p-53;
-    at += -std::log1p(-uniform) / options_.rate;
-    if (at >= seconds) break;
-    due.push_back(ns_of(at));
-  }
-  if (due.empty()) due.push_back(0);
-  return due;
-}
-
 Timing OpenLoop::arrivals(double seconds) {
   Timing timing;
-  std::vector<uint64_t> due = due_ns(seconds);
+  std::vector<uint64_t> due = due_ns(gaps_, options_.rate, seconds);
   timing.due = due.size();
   std::deque<Call*> ready;
   std::deque<Call*> spent;

@@ -78,7 +78,6 @@ class OpenLoop {
   void checked(const Call& call, Timing& timing);
   Timing closed(double seconds, uint64_t calls);
   Timing arrivals(double seconds);
-  std::vector<uint64_t> due_ns(double seconds);
 
   CoreClient& client_;
   const LoopOptions options_;

@@ -1,6 +1,7 @@
 // pair_bench.cc — the least that a block server and its client can be: what a daemon is measured against.
 // Usage: halfstep_pair_bench [--rw get|put] [--bs N] [--batch N] [--iodepth N] [--connections N] [--size N] [--check 0|1]
 //                            [--runtime MS] [--congestion NAME] [--server-core N] [--client-core N] [--seed N] [--look 0|1]
+//                            [--rate N]
 // One JSON document on stdout; bench/minimal.py reads it.
 //
 // Two processes over TCP on loopback, one thread each, on epoll. A request names a batch of blocks by number; a get is answered
@@ -8,6 +9,8 @@
 // no flash, no deadlines, no credit, no errors but the end of the process. With --check 1 whoever receives runs CRC32C over
 // every byte, as Halfstep does, piece by piece while it is in the cache, and compares each block with what it has to be.
 // Who waits looks first, as Halfstep's loops do and as long as they (--look 0: sleeps at once).
+// With --rate so many calls a second are due at moments with exponential gaps, over one connection, and a latency counts from
+// when its call was due, as in open_loop.h: what this machine's own pauses do to the simplest client of the simplest server.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,8 +29,10 @@
 #include <deque>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "arrivals.h"
 #include "base/crc.h"
 #include "base/prng.h"
 #include "net/busy_poll.h"
@@ -43,6 +48,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kPieceBytes = size_t{256} << 10;
 constexpr uint64_t kWarmUpMs = 100;
 constexpr size_t kBatchMax = 1024;
+constexpr uint64_t kRateMax = 1'000'000;
+constexpr std::chrono::nanoseconds kLook(bench::kLookNs);
 
 struct Options {
   bool put = false;
@@ -55,6 +62,7 @@ struct Options {
   uint64_t runtime = 1000;
   uint64_t seed = 1;
   uint64_t look = 1;
+  uint64_t rate = 0;
   uint64_t server_core = bench::kAnyCore;
   uint64_t client_core = bench::kAnyCore;
   std::string congestion;
@@ -73,6 +81,7 @@ Options options_of(int count, char** arguments) {
       {"--runtime", &options.runtime},
       {"--seed", &options.seed},
       {"--look", &options.look},
+      {"--rate", &options.rate},
       {"--server-core", &options.server_core},
       {"--client-core", &options.client_core},
   };
@@ -83,6 +92,9 @@ Options options_of(int count, char** arguments) {
       options.batch > kBatchMax || options.iodepth < 1 || options.iodepth > 64 || options.connections < 1 ||
       options.connections > 64 || options.size > (uint64_t{64} << 30) || options.runtime < 1) {
     fail("out of bounds: rw get or put, bs to 64 MiB, batch to 1024, iodepth and connections to 64, size to 64 GiB");
+  }
+  if (options.rate > kRateMax || (options.rate > 0 && (options.put || options.connections > 1))) {
+    fail("out of bounds: rate to 1000000, of gets over one connection");
   }
   options.size = std::max(options.size / options.bs, options.batch) * options.bs;
   return options;
@@ -385,6 +397,60 @@ class Client {
     }
     return {std::move(latencies_), std::chrono::duration<double>(last - first).count(), options_.batch, options_.bs};
   }
+  // Of those that were due in the time that counts. A client that cannot keep up is stopped after as long again.
+  bench::Calls run_at_rate() {
+    Prng gaps(options_.seed);
+    const double seconds = static_cast<double>(kWarmUpMs + options_.runtime) / 1e3;
+    const std::vector<uint64_t> due = bench::due_ns(gaps, static_cast<double>(options_.rate), seconds);
+    const Clock::time_point started = Clock::now();
+    const auto at = [&](size_t call) { return started + std::chrono::nanoseconds(due[call]); };
+    const Clock::time_point first = started + std::chrono::milliseconds(kWarmUpMs);
+    const Clock::time_point give_up = started + std::chrono::nanoseconds(2 * bench::ns_of(seconds));
+    end_ = started + std::chrono::nanoseconds(bench::ns_of(seconds));
+    std::deque<Lane*> ready;
+    for (Lane& lane : lanes_) ready.push_back(&lane);
+    Connection& connection = connections_.front();
+    Clock::time_point last = first;
+    for (size_t next = 0; next < due.size() || asked_ > 0;) {
+      Clock::time_point now = Clock::now();
+      for (; now >= give_up && next < due.size(); ++next) ++arrivals_.due;
+      while (next < due.size() && !ready.empty() && at(next) <= now) {
+        const bool counts = at(next) >= first;
+        arrivals_.due += counts ? 1 : 0;
+        arrivals_.begun += counts && now < end_ ? 1 : 0;
+        ask(*ready.front(), 0);
+        ready.front()->begun = at(next++);
+        ready.pop_front();
+        now = Clock::now();
+      }
+      if (asked_ == 0 && next == due.size()) break;
+      if (asked_ == 0 && at(next) > now + kLook) {
+        std::this_thread::sleep_until(at(next) - kLook);
+        continue;
+      }
+      ::sched_yield();
+      epoll_event event;
+      if (::epoll_wait(poll_, &event, 1, 0) != 1) continue;
+      if (connection.waits_to_send) send(connection, 0);
+      // Whoever is due in between does not wait for all that has come.
+      do {
+        if (connection.waiting.empty() || !take(connection)) break;
+        Lane& lane = *connection.waiting.front();
+        connection.waiting.pop_front();
+        --asked_;
+        ++calls_ever_;
+        last = Clock::now();
+        if (lane.begun >= first) latencies_.push_back(std::chrono::duration<double, std::micro>(last - lane.begun).count());
+        ready.push_back(&lane);
+      } while (next == due.size() || at(next) > last);
+    }
+    return {std::move(latencies_), std::chrono::duration<double>(last - first).count(), options_.batch, options_.bs};
+  }
+  struct Arrivals {
+    uint64_t due = 0;
+    uint64_t begun = 0;  // in time
+  };
+  const Arrivals& arrivals() const noexcept { return arrivals_; }
   // Warm-up included: what the CPU time was spent on.
   uint64_t bytes_ever() const noexcept { return calls_ever_ * options_.batch * options_.bs; }
   void close() {
@@ -468,6 +534,7 @@ class Client {
   size_t asked_ = 0;
   uint64_t calls_ever_ = 0;
   Clock::time_point end_;
+  Arrivals arrivals_;
   std::vector<double> latencies_;
 };
 
@@ -499,14 +566,19 @@ int run(const Options& options) {
   bench::pin(options.client_core);
   const double cpu_before = bench::own_cpu_seconds();
   Client client(options, table, expected, address);
-  const bench::Calls calls = client.run();
+  const bench::Calls calls = options.rate > 0 ? client.run_at_rate() : client.run();
   const double of_client = bench::own_cpu_seconds() - cpu_before;
   client.close();
   int status = 0;
   rusage of_server{};
   if (::wait4(server, &status, 0, &of_server) < 0 || status != 0) fail("the server failed");
   const double gib = static_cast<double>(client.bytes_ever()) / static_cast<double>(1 << 30);
-  bench::print_document(calls, ", \"cpu_s_per_gib\": {\"server\": " + std::to_string(bench::cpu_seconds(of_server) / gib) +
+  const std::string rate = options.rate == 0
+                               ? std::string("null")
+                               : "{\"calls_due\": " + std::to_string(client.arrivals().due) +
+                                     ", \"calls_begun_in_time\": " + std::to_string(client.arrivals().begun) + "}";
+  bench::print_document(calls, ", \"rate\": " + rate +
+                                   ", \"cpu_s_per_gib\": {\"server\": " + std::to_string(bench::cpu_seconds(of_server) / gib) +
                                    ", \"client\": " + std::to_string(of_client / gib) + "}");
   return 0;
 }

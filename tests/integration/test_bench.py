@@ -60,6 +60,17 @@ def test_results_carry_what_programs_read(tmp_path: Path, more: list[str]) -> No
 
 @measures
 @pytest.mark.integration
+def test_a_daemon_of_its_own_is_reached_over_shared_memory(tmp_path: Path) -> None:
+    result = bench("--rw", "get", "--transport", "shm", "--directory", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    told = document(result)
+    assert told["header"]["path"].startswith("shm ")
+    (one,) = told["results"]
+    assert (one["name"], one["verified"]) == ("get", True)
+
+
+@measures
+@pytest.mark.integration
 def test_a_sweep_has_a_result_for_every_size_and_depth_and_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "sweep.svg"
     sweep = ("--rw", "get,put", "--bs", "4k,64k", "--iodepth", "1,3", "--ramp", "0.05", "--latency-goal", "60s")
@@ -221,6 +232,8 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\npin = 'no'\n", "job one: pin='no': must be true or false"),
         ("[one]\ndurability = 'disk'\n", "job one: durability='disk': unknown; choose from cache, persist"),
         ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread"),
+        ("[one]\ntransport = 'rdma'\n", "job one: transport='rdma': unknown; choose from tcp, shm"),
+        ("[one]\nurl = 'halfstep://h:1'\ntransport = 'shm'\n", "job one: transport=shm: the URL halfstep://h:1 says how"),
         ("[one]\ndirectory = '/not/here'\n", "job one: directory=/not/here: is none"),
         ("[one]\nrate = 'fast'\n", "job one: rate='fast': must be a number"),
         ("[one]\nrw = 'match'\nrate = 100\n", "job one: rate=100: match makes each call when the one before has ended"),

@@ -225,6 +225,31 @@ def test_it_gets_what_has_left_memory_and_nobody_else_fills_the_store(native: An
     assert one["moved"]["hits_memory"] == 0
 
 
+@pytest.mark.parametrize(
+    "arguments", [("--rate", "1000001"), ("--rate", "5", "--rw", "put"), ("--rate", "5", "--connections", "2")]
+)
+def test_the_pair_refuses_rates_that_it_does_not_do(program: Path, arguments: tuple[str, ...]) -> None:
+    done = run(program.with_name("halfstep_pair_bench"), *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "rate to 1000000, of gets over one connection" in done.stderr
+
+
+@measures
+@pytest.mark.integration
+def test_the_pair_makes_calls_when_they_are_due(program: Path) -> None:
+    small = ("--bs", "4096", "--batch", "2", "--iodepth", "3", "--size", "65536")
+    done = run(program.with_name("halfstep_pair_bench"), "--rate", "100", "--runtime", "1000", *small)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    rate = told["rate"]
+    assert 50 < rate["calls_due"] < 160
+    assert 0 < rate["calls_begun_in_time"] <= rate["calls_due"]
+    assert told["calls"] == rate["calls_due"], "all of them were made, late ones too"
+    assert 0 < told["latency_us"]["p50"] <= told["latency_us"]["p99"] <= told["latency_us"]["p999"]
+    closed = run(program.with_name("halfstep_pair_bench"), "--runtime", "50", *small)
+    assert json.loads(closed.stdout)["rate"] is None
+
+
 @measures
 @pytest.mark.integration
 def test_runs_that_are_not_what_they_are_called_are_refused(native: Any, program: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from halfstep.tools.bench.clones import merged
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import BlockDevice
 from halfstep.tools.bench.driver import Driven
-from halfstep.tools.bench.machine import difference, waited_seconds
+from halfstep.tools.bench.machine import difference, stolen_seconds, waited_seconds
 from halfstep.tools.bench.plan import OPEN_LOOP, SCENARIOS, Plan
 from halfstep.tools.bench.proof import why_not_coldmixed
 from halfstep.tools.bench.report import CpuTime, CpuWait, Proof, Report, Result, Run
@@ -280,7 +280,26 @@ def test_a_busy_machine_is_told_of() -> None:
         said = "\n".join(report.remarks())
         assert ("percentiles are those of a busy machine" in said) == bool(who)
         assert f"the {who} waited 0.50 s of 2.0 for a core" in said or not who
-        assert run.as_json()["waited_for_core_s"] == {"client": client, "daemon": daemon}
+        assert run.as_json()["waited_for_core_s"] == {"client": client, "daemon": daemon, "host": 0.0}
+
+
+@pytest.mark.parametrize(("host", "told"), [(0.03, False), (0.5, True)])
+def test_a_busy_host_is_told_of(host: float, told: bool) -> None:
+    head = dict.fromkeys(("version", "build", "commit", "kernel", "cpu", "path", "pinned", "engine"), "")
+    report = Report({**head, "cores": 2, "load_average": 0.0, "repeat": 1, "numjobs": 1, "rate": 0.0})
+    wait = CpuWait(None, None, host)
+    run = Run(
+        1e9, Timing(2.0, np.array([1.0]), Outcome(1, 1, 1)), None, Proof(1, 0, None, 1, 0), CpuTime(1.0, None), None, wait
+    )
+    report.results[:] = [Result.of("get", 4096, 1, 1, [run], Outcome(1, 1, 1))]
+    said = "\n".join(report.remarks())
+    assert ("the host of this virtual machine kept 0.50 s of its cores' time in 2.0 for others" in said) is told
+    assert run.as_json()["waited_for_core_s"]["host"] == host
+
+
+def test_what_the_host_takes_only_grows() -> None:
+    before = stolen_seconds()
+    assert 0 <= before <= stolen_seconds()
 
 
 def test_who_waits_for_a_core_has_waited() -> None:

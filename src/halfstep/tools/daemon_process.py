@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 from halfstep.errors import Unavailable
 
@@ -72,6 +73,11 @@ class DaemonProcess:
     def url(self) -> str:
         """For connect(), without a namespace."""
         return f"halfstep://{self._listen}"
+
+    @property
+    def shared_url(self) -> str:
+        """Over shared memory, of one that was given a path for its socket."""
+        return f"halfstep+unix://{quote(self._unix)}"
 
     @property
     def address(self) -> tuple[str, int]:

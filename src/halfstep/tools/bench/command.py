@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from halfstep.tools.bench.limits_command import device, wire
-from halfstep.tools.bench.plan import DURABILITIES, ENGINES
+from halfstep.tools.bench.plan import DURABILITIES, ENGINES, TRANSPORTS
 from halfstep.tools.bench.terminal import asked, progress, terminable
 from halfstep.tools.imports import signals_wait
 from halfstep.tools.options import json_option, print_json, print_table
@@ -84,6 +84,13 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
 )
 @click.option("--arena", default="256MiB", show_default=True, help="Its own daemon's memory for blocks.")
 @click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its own daemon's.")
+@click.option(
+    "--transport",
+    type=click.Choice(TRANSPORTS),
+    default=TRANSPORTS[0],
+    show_default=True,
+    help="How its own daemon is reached: over loopback or shared memory.",
+)
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Daemon and client on a core each.")
 @click.option(
     "--job",

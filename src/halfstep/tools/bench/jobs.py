@@ -90,6 +90,7 @@ def _plan(options: Mapping[str, Any]) -> Plan:
         directory=Path(options["directory"]) if options["directory"] is not None else None,
         arena_bytes=size_of(options["arena"], "arena"),
         engine=str(options["engine"]),
+        transport=str(options["transport"]),
         pin=_switch(options["pin"], "pin"),
     ).validated()
 

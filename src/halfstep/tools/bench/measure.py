@@ -23,7 +23,7 @@ from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, DeviceWork, extents_of, raw_read_speed
 from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
-from halfstep.tools.bench.machine import cpu_seconds, difference, header_of, waited_seconds
+from halfstep.tools.bench.machine import cpu_seconds, difference, header_of, stolen_seconds, waited_seconds
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.proof import why_not_cold, why_not_coldmixed
@@ -256,9 +256,11 @@ class _Bench:
             if scenario == "mixed":
                 self._hold(blocks)
             before, daemon_before, waited_before = self._counters(), self._daemon_cpu_s(), self._daemon_waited_s()
+            stolen_before = stolen_seconds()
             driven = self._drives.drive(plan.seconds)
+            stolen = stolen_seconds() - stolen_before
             timing, cpu = driven.timing, _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
-            waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()))
+            waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()), stolen)
             payload = timing.outcome.ok * self._content.block_bytes
             proof = self._counters().since(before, payload)
             if why := self._why_not(scenario, proof, timing):

@@ -68,8 +68,10 @@ def place_of(plan: Plan) -> Iterator[Place]:
             yield Place(plan.url, {}, client_cores)
             return
         arguments = ("--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
-        with own_daemon(*arguments, directory=plan.directory, core=daemon_core) as process:
-            yield Place(process.url, process.facts, client_cores, daemon_core, process.pid)
+        shared = plan.transport == "shm"
+        with own_daemon(*arguments, directory=plan.directory, core=daemon_core, unix=shared) as process:
+            url = process.shared_url if shared else process.url
+            yield Place(url, process.facts, client_cores, daemon_core, process.pid)
 
 
 @contextmanager

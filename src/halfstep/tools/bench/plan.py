@@ -15,6 +15,7 @@ SCENARIOS = ("get", "cold", "put", "mixed", "coldmixed", "match", "layerwise")
 OPEN_LOOP = ("get", "cold", "put", "mixed", "coldmixed")
 DURABILITIES = ("cache", "persist")
 ENGINES = ("auto", "uring", "pread")
+TRANSPORTS = ("tcp", "shm")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
@@ -47,7 +48,7 @@ class Plan:
     what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through, and `coldmixed` in one turn;
     0 = twice the daemon's memory for blocks, six times its reads' share. rate: calls a second of each client, due however long
     those before take; 0 = each when the one before has ended. goal_us: what 99 of 100 calls shall not exceed. directory: where
-    a daemon of our own keeps its store; arena_bytes: its memory for blocks.
+    a daemon of our own keeps its store; arena_bytes: its memory for blocks; transport: how it is reached, "tcp" or "shm".
     """
 
     url: str = ""
@@ -71,6 +72,7 @@ class Plan:
     directory: Path | None = None
     arena_bytes: int = 256 * MIB
     engine: str = "auto"
+    transport: str = "tcp"
     pin: bool = True
 
     def validated(self) -> Plan:
@@ -103,6 +105,11 @@ class Plan:
         within("rwmixread", self.read_share * 100, 0, 100)
         one_of("durability", self.durability, DURABILITIES)
         one_of("engine", self.engine, ENGINES)
+        one_of("transport", self.transport, TRANSPORTS)
+        if self.url and self.transport != TRANSPORTS[0]:
+            raise ConfigError(
+                f"transport={self.transport}: the URL {self.url} says how its daemon is reached; leave one of them out"
+            )
         within("seed", self.seed, 0, SEED_MAX)
         if self.directory is not None and not self.directory.is_dir():
             raise ConfigError(f"directory={self.directory}: is none; make it, or name another")

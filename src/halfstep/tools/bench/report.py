@@ -63,10 +63,14 @@ class CpuTime:
 
 @dataclass(frozen=True)
 class CpuWait:
-    """Seconds during a run in which a thread was ready and something else had its core. None where that is not known."""
+    """Seconds during a run in which a thread was ready and something else had its core. None where that is not known.
+
+    host: in which the host of this virtual machine had a core that was to run, summed over all of them.
+    """
 
     client: float | None
     daemon: float | None
+    host: float = 0.0
 
 
 def latency(times_us: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -376,6 +380,11 @@ class Report:
                     f"{what}: the {who} waited {seconds:.2f} s of {run.timing.seconds:.1f} for a core that something else had: "
                     "percentiles are those of a busy machine"
                 )
+        if run.waited and run.waited.host > _WAITED_SHARE_MAX * run.timing.seconds:
+            yield (
+                f"{what}: the host of this virtual machine kept {run.waited.host:.2f} s of its cores' time in "
+                f"{run.timing.seconds:.1f} for others: percentiles are those of a busy host"
+            )
 
 
 def _giga(bytes_per_s: float | None) -> float | None:
