@@ -288,9 +288,10 @@ struct Core {
     if (block && block.location == extent.location) extent.entry.expiry_s = block.expiry_s;
   }
   // What memory has of the key, unless its block has left the index since it was read or written.
-  Extent* resident(const IndexKey& key) noexcept {
-    Extent* extent = memory.find(key);
-    if (extent == nullptr || extent->dirty() || catalog.live(key, extent->location)) return extent;
+  Extent* resident(const IndexKey& key) noexcept { return unless_stale(memory.find(key)); }
+  // The same of what memory has of a key. What is stale is gone afterwards, unless somebody has pinned it.
+  Extent* unless_stale(Extent* extent) noexcept {
+    if (extent == nullptr || extent->dirty() || catalog.live(extent->key, extent->location)) return extent;
     memory.unlist(*extent);
     memory.settle(*extent);
     return nullptr;

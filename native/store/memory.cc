@@ -18,18 +18,18 @@ Extent* Memory::find(const IndexKey& key) const noexcept {
 }
 
 // What finding, pinning and sending a resident extent looks at.
-bool Memory::prefetch_extent(const IndexKey& key) const noexcept {
-  const Extent* extent = find(key);
+Extent* Memory::find_ahead(const IndexKey& key) const noexcept {
+  Extent* extent = find(key);
   if (extent == nullptr) {
     hot_.prefetch_place(key.low);
-    return false;
+    return nullptr;
   }
   __builtin_prefetch(static_cast<const Resident*>(extent));
   __builtin_prefetch(&extent->key);
   __builtin_prefetch(&extent->entry.scope);
   __builtin_prefetch(&extent->location);
   __builtin_prefetch(&extent->record);
-  return true;
+  return extent;
 }
 
 void Memory::prefetch_use(const Extent& extent) const noexcept {

@@ -94,11 +94,10 @@ class Memory {
   Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share);
 
   Extent* find(const IndexKey& key) const noexcept;
-  // Many lookups wait for memory side by side: first all of the first are called, then all of the second, then find(); all of
+  // Many lookups wait for memory side by side: first all of the first are called, then all of the second, which finds; all of
   // the third before the extents are used, or of the fourth before those that are not there are made.
   [[gnu::always_inline]] void prefetch_place(const IndexKey& key) const noexcept { table_.prefetch(hash_of(key)); }
-  // False: there is none.
-  bool prefetch_extent(const IndexKey& key) const noexcept;
+  Extent* find_ahead(const IndexKey& key) const noexcept;
   void prefetch_use(const Extent& extent) const noexcept;
   [[gnu::always_inline]] void prefetch_list(const IndexKey& key) const noexcept { hot_.prefetch_ghost(key.low); }
   // Committed, and not yet in a frame that has landed.

@@ -15,10 +15,9 @@ uint32_t frame_page_of(const Block& block) noexcept {
 }  // namespace
 
 // The extent that will answer this read, pinned for it; null when there is none. Sets the read's status: NotFound, or
-// Throttled when the extent is on flash and there is no memory for it.
-Extent* BlockReader::resolve(Read& read) {
+// Throttled when the extent is on flash and there is no memory for it. `extent`: what memory has of it (Core::resident).
+Extent* BlockReader::resolve(Read& read, Extent* extent) {
   read.status = Code::NotFound;
-  Extent* extent = core_.resident(read.key);
   if (extent != nullptr && extent->state != ExtentState::Filling) {
     if (!core_.names.alive(extent->entry.scope)) return nullptr;
     if (core_.expired(extent->entry.expiry_s)) {
@@ -64,29 +63,32 @@ Status BlockReader::begin(std::span<Read* const> window) {
   core_.note_moment();
   const Counters before = core_.counters;
   for (const Read* read : window) core_.memory.prefetch_place(read->key);
-  for (const Read* read : window) {
-    if (!core_.memory.prefetch_extent(read->key)) core_.catalog.prefetch(read->key);
+  for (Read* read : window) {
+    read->store_own = core_.memory.find_ahead(read->key);
+    if (read->store_own == nullptr) core_.catalog.prefetch(read->key);
   }
   for (Read* read : window) {
-    Extent* extent = core_.memory.find(read->key);
-    read->store_own = extent;
-    if (extent != nullptr) {
-      core_.memory.prefetch_use(*extent);
+    if (read->store_own != nullptr) {
+      core_.memory.prefetch_use(*static_cast<Extent*>(read->store_own));
     } else {
       core_.memory.prefetch_list(read->key);
       missing_.push_back(read);
     }
   }
   // What is in memory first: nothing of a window makes room for the rest of it.
+  bool stale = false;  // another read of the same key would meet an extent that is gone
   for (Read* read : window) {
     if (read->store_own == nullptr) continue;
-    read->store_own = resolve(*read);
+    Extent* const found = stale ? core_.memory.find(read->key) : static_cast<Extent*>(read->store_own);
+    Extent* const extent = core_.unless_stale(found);
+    stale |= extent != found;
+    read->store_own = resolve(*read, extent);
     // Reclaim has moved the block while it was being read: it comes from its new place, like the others.
     if (read->status == Code::Throttled) missing_.push_back(read);
   }
   if (missing_.size() > 1) core_.memory.make_room(bytes_read_together(missing_));
   for (Read* read : missing_) {
-    read->store_own = resolve(*read);
+    read->store_own = resolve(*read, core_.resident(read->key));
     if (read->status == Code::Throttled) {
       undo(window);
       core_.counters = before;

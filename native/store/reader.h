@@ -23,7 +23,7 @@ class BlockReader {
   uint32_t in_flight() const noexcept { return in_flight_; }
 
  private:
-  Extent* resolve(Read& read);
+  Extent* resolve(Read& read, Extent* extent);
   uint64_t bytes_read_together(std::span<Read* const> missing) const noexcept;
   Status refuse(std::span<Read* const> window) noexcept;
   void undo(std::span<Read* const> window) noexcept;
