@@ -183,6 +183,35 @@ TEST_F(MemoryTier, NothingOfAWindowMakesRoomForTheRestOfIt) {
   }
 }
 
+TEST_F(MemoryTier, AWindowThatNamesTwiceWhatTheSweepHasTakenMissesTwice) {
+  open();
+  ASSERT_EQ(bed_->put("expired", kGroupPlain, kBlockBytes, true, 10), Code::Ok);
+  ASSERT_EQ(bed_->put("kept", kGroupPlain, kBlockBytes, true), Code::Ok);
+  // The sweep goes through the index, where there are no keys: memory is not told.
+  for (int i = 0; i < 100; ++i) {
+    bed_->clock.us += 1'000'000;
+    bed_->clock.wall += 1;
+    bed_->settle();
+  }
+  ASSERT_EQ(counters().blocks_evicted_expired, 1U);
+  const uint64_t resident = bed_->store->gauges().memory_resident_bytes;
+  std::deque<Read> reads(5);
+  std::vector<Read*> window;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].key = bed_->key(i % 2 == 0 ? "expired" : "kept");
+    reads[i].complete = [](Read&) {};
+    window.push_back(&reads[i]);
+  }
+  const uint64_t misses = counters().misses_absent;
+  ASSERT_EQ(bed_->store->begin_reads(window), Code::Ok);
+  EXPECT_EQ(counters().misses_absent, misses + 3);
+  EXPECT_EQ(bed_->store->gauges().memory_resident_bytes, resident - kBlockBytes) << "memory had it, and let it go once";
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].status, i % 2 == 0 ? Code::NotFound : Code::Ok) << i;
+    if (reads[i].status.ok()) bed_->store->unpin(reads[i].resident);
+  }
+}
+
 TEST_F(MemoryTier, WhatIsBeingSentStaysHoweverMuchComesIn) {
   open();
   put(1);
