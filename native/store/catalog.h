@@ -81,7 +81,8 @@ class Catalog {
   Block find(const IndexKey& key) const noexcept;
   // Whether the key's block is there, live, and at this place.
   bool live(const IndexKey& key, const Location& location) const noexcept {
-    return find(key).location == location && location.valid();
+    const index::Found found = look(key);
+    return found && location.valid() && found.entry.location() == place_of(location);
   }
   Location location_of(const Segment& segment, const format::Entry& entry) const noexcept {
     return {segment.number, entry.page, segment.reuse};

@@ -206,8 +206,9 @@ struct Core {
   }
   Moment moment() noexcept { return {true, catalog.clock().now(), store_time_s()}; }
   void touch(const IndexKey& key) { touch(key, moment()); }
-  void touch(const IndexKey& key, const Moment& at) {
-    Extent* extent = memory.find(key);
+  void touch(const IndexKey& key, const Moment& at) { touch(key, memory.find(key), at); }
+  // `extent`: what memory has of the key.
+  void touch(const IndexKey& key, Extent* extent, const Moment& at) {
     if (extent != nullptr) memory.touch(*extent);
     const Used used = catalog.touch(key, at.log_time);
     if (used == Used::There || (used == Used::Absent && (extent == nullptr || extent->state != ExtentState::Dirty))) return;

@@ -27,8 +27,12 @@ Extent* Memory::find_ahead(const IndexKey& key) const noexcept {
   __builtin_prefetch(static_cast<const Resident*>(extent));
   __builtin_prefetch(&extent->key);
   __builtin_prefetch(&extent->entry.scope);
-  __builtin_prefetch(&extent->location);
-  __builtin_prefetch(&extent->record);
+  return extent;
+}
+
+const Extent* Memory::find_state_ahead(const IndexKey& key) const noexcept {
+  const Extent* extent = find(key);
+  if (extent != nullptr) __builtin_prefetch(&extent->state);
   return extent;
 }
 
@@ -122,8 +126,7 @@ void Memory::pin(Extent& extent) noexcept {
 
 void Memory::unpin(Extent& extent) noexcept {
   assert(extent.pins > 0);
-  --extent.pins;
-  settle(extent);
+  if (--extent.pins == 0) settle(extent);
 }
 
 void Memory::set_state(Extent& extent, ExtentState state) noexcept {

@@ -28,7 +28,8 @@ enum class ExtentState : uint8_t {
   Clean,
 };
 
-class Extent final : public Resident {
+static_assert(sizeof(Resident) == 64, "what every get looks at begins a line of the cache");
+class alignas(64) Extent final : public Resident {
  public:
   static Extent& of(Resident& resident) noexcept { return static_cast<Extent&>(resident); }
   static Extent& of_slot(void* own) noexcept { return *static_cast<Extent*>(own); }
@@ -37,10 +38,18 @@ class Extent final : public Resident {
   std::vector<PartInfo>& part_table() noexcept { return parts_; }
   void set_block_bytes(uint32_t bytes) noexcept { block_bytes_ = bytes; }
 
+  // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
+  enum class Staged : uint8_t { No, Coming, Late, Kept };
+
+  // What every get of a block in memory looks at stands in one line of the cache, beside Resident's and the entry's.
   IndexKey key;
   ExtentState state = ExtentState::Unused;
   bool listed = false;
+  Staged staged = Staged::No;
   uint32_t pins = 0;
+  uint32_t number = 0;                 // among all extents, for good
+  uint32_t record = HotPolicy::kNone;  // of the policy, while listed
+  Location location;                   // once in a frame; for a read, where it comes from
   ExtentShape shape;
 
   // Write
@@ -50,7 +59,6 @@ class Extent final : public Resident {
   uint8_t attempts = 0;  // frames that failed
   bool in_frame = false;
   bool touched = false;  // before it was in a frame
-  Location location;     // once in a frame; for a read, where it comes from
   Extent* next_pending = nullptr;
 
   // A copy that reclaim writes: its bytes are a part of the rewriter's buffer, and nobody finds it by its key.
@@ -69,14 +77,8 @@ class Extent final : public Resident {
   Block block;  // as the index had it when the read began
   ExtentVerifier verifier;
 
-  // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
-  enum class Staged : uint8_t { No, Coming, Late, Kept };
-  Staged staged = Staged::No;
   uint64_t staged_until_us = 0;  // kept, or to be kept once it is there
   uint32_t staged_stamp = 0;     // of the entry in StagedBlocks that says so
-
-  uint32_t number = 0;                 // among all extents, for good
-  uint32_t record = HotPolicy::kNone;  // of the policy, while listed
 
   template <typename Visit>
   void for_range(uint64_t offset, uint64_t count, Visit&& visit) const {
@@ -98,6 +100,8 @@ class Memory {
   // the third before the extents are used, or of the fourth before those that are not there are made.
   [[gnu::always_inline]] void prefetch_place(const IndexKey& key) const noexcept { table_.prefetch(hash_of(key)); }
   Extent* find_ahead(const IndexKey& key) const noexcept;
+  // Instead of the second, for who looks at the extent's state alone.
+  const Extent* find_state_ahead(const IndexKey& key) const noexcept;
   void prefetch_use(const Extent& extent) const noexcept;
   [[gnu::always_inline]] void prefetch_list(const IndexKey& key) const noexcept { hot_.prefetch_ghost(key.low); }
   // Committed, and not yet in a frame that has landed.
@@ -162,8 +166,6 @@ class Memory {
   [[gnu::always_inline]] static void prefetch_victim(const Extent& extent) noexcept {
     __builtin_prefetch(static_cast<const Resident*>(&extent));
     __builtin_prefetch(&extent.key);
-    __builtin_prefetch(&extent.listed);
-    __builtin_prefetch(&extent.record);
   }
   static bool evictable(const Extent& extent) noexcept {
     return extent.state == ExtentState::Clean && extent.pins == 0 && extent.listed;

@@ -109,12 +109,15 @@ Status BlockReader::begin(std::span<Read* const> window) {
   // root (ENGINE 4.8 rule 8).
   const Moment now = core_.moment();
   for (size_t i = window.size(); i-- > 0;) {
-    if (window[i]->store_own == nullptr || window[i]->ahead) continue;
-    core_.staged.used(*static_cast<Extent*>(window[i]->store_own));
+    auto* own = static_cast<Extent*>(window[i]->store_own);
+    if (own == nullptr || window[i]->ahead) continue;
+    core_.staged.used(*own);
     Moment* of_request = window[i]->moment;
     if (of_request != nullptr && !of_request->set) *of_request = now;
     const bool apart = of_request == nullptr || HALFSTEP_MUTANT(WindowsApart);
-    core_.touch(window[i]->key, apart ? now : *of_request);
+    // What has left memory's table since is nobody's by this key any more.
+    Extent* const known = own->listed ? own : core_.memory.find(own->key);
+    core_.touch(own->key, known, apart ? now : *of_request);
   }
   for (Read* read : window) {
     auto* extent = static_cast<Extent*>(read->store_own);

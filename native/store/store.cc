@@ -1,6 +1,8 @@
 // store.cc — finds blocks, begins and ends writes, and drives the store's parts once per turn.
 #include "store/store.h"
 
+#include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 
@@ -30,17 +32,23 @@ Found StoreImpl::find(const Sought& sought) noexcept {
 }
 
 void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) noexcept {
-  for (const Sought& one : sought) core_.memory.prefetch_place(one.key);
-  core_.catalog.find_many(
-      sought.size(), [&](size_t at) -> const IndexKey& { return sought[at].key; },
-      [&](size_t at, const Block& block) {
-        const Extent* dirty = core_.memory.find_dirty(sought[at].key);
-        if (dirty != nullptr) {
-          out[at] = present(*dirty) ? Found{true, dirty->block_bytes()} : Found();
-        } else {
-          out[at] = present(block) ? Found{true, core_.catalog.block_bytes(block, sought[at].component)} : Found();
-        }
-      });
+  constexpr size_t kAtOnce = 64;
+  std::array<const Extent*, kAtOnce> known;
+  for (size_t first = 0; first < sought.size(); first += kAtOnce) {
+    const auto part = sought.subspan(first, std::min(kAtOnce, sought.size() - first));
+    for (const Sought& one : part) core_.memory.prefetch_place(one.key);
+    for (size_t at = 0; at < part.size(); ++at) known[at] = core_.memory.find_state_ahead(part[at].key);
+    core_.catalog.find_many(
+        part.size(), [&](size_t at) -> const IndexKey& { return part[at].key; },
+        [&](size_t at, const Block& block) {
+          const Extent* extent = known[at];
+          if (extent != nullptr && extent->state == ExtentState::Dirty) {
+            out[first + at] = present(*extent) ? Found{true, extent->block_bytes()} : Found();
+          } else {
+            out[first + at] = present(block) ? Found{true, core_.catalog.block_bytes(block, part[at].component)} : Found();
+          }
+        });
+  }
 }
 
 // The parts of the block as it will be stored, with offsets; sums are the caller's.
