@@ -14,11 +14,14 @@ namespace {
 // What one connection may receive and send before the others have their turn.
 constexpr size_t kTurnBytes = 512 * KiB;
 // The same while nobody else has anything to do: four sends, or a receive that need not come back for more.
-constexpr size_t kTurnBytesAlone = 2 * MiB;
-// What one system call sends. A rest that is smaller than kRestBytes goes along: by itself it would cost a turn.
+constexpr size_t kTurnBytesAlone = 4 * MiB;
+// What one system call sends: fewer and longer ones are faster, and nobody waits for the end of one that is alone. A rest that
+// is smaller than kRestBytes goes along: by itself it would cost a turn.
 constexpr size_t kSendBytes = 512 * KiB;
+constexpr size_t kSendBytesAlone = 1 * MiB;
 constexpr size_t kRestBytes = 64 * KiB;
-static_assert(kSendLowBytes >= kSendBytes + kRestBytes, "else every send of a long answer empties the queue");
+static_assert(kSendLowBytes >= kSendBytes + kRestBytes && kSendLowBytesAlone >= kSendBytesAlone + kRestBytes,
+              "else every send of a long answer empties the queue");
 constexpr size_t kVectorsMax = 256;  // below IOV_MAX: a 256 KiB Chunk of 4 KiB pieces takes 64
 
 // The loop's scratch: what is read ahead of its frame being known, then what nobody wants.
@@ -418,7 +421,7 @@ void FrameStream::pump() {
   size_t budget = turn_bytes();
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
   while (transport_) {
-    if (asked_ && may_ask && queue_.bytes() < kSendLowBytes) {
+    if (asked_ && may_ask && queue_.bytes() < send_low_bytes()) {
       asked_ = false;
       may_ask = false;
       sink_.on_sendable();
@@ -438,14 +441,15 @@ void FrameStream::pump() {
   }
   pumping_ = false;
   if (!transport_) return;
-  if (asked_ && queue_.bytes() < kSendLowBytes && send_error_ == 0) later();
+  if (asked_ && queue_.bytes() < send_low_bytes() && send_error_ == 0) later();
   watch_for();
 }
 
 // False when nothing was sent. What is sent without a copy goes by itself: heads lie in memory of the queue, which changes.
 bool FrameStream::send_some(size_t* budget) {
   std::array<iovec, kVectorsMax> vectors;
-  const size_t bytes_max = queue_.bytes() < kSendBytes + kRestBytes ? SIZE_MAX : kSendBytes;
+  const size_t send_bytes = loop_.crowded() ? kSendBytes : kSendBytesAlone;
+  const size_t bytes_max = queue_.bytes() < send_bytes + kRestBytes ? SIZE_MAX : send_bytes;
   const size_t run_bytes_min = transport_->held_run_bytes_min();
   bool run = false;
   const size_t used = run_bytes_min == SIZE_MAX ? queue_.gather(vectors, bytes_max)

@@ -3,8 +3,8 @@
 // straight into the memory that the sink names for it, and is shown to the sink piece by piece as it lands, while it is hot in
 // the cache. In the steady state one receive() takes the rest of a payload and the head of the next frame.
 // Sending: frames are queued as bytes plus references to payload memory, and leave in order. When less than
-// kSendLowBytes are queued the sink is asked for more, so that requests take turns chunk by chunk and a cancelled one stops at
-// a border.
+// send_low_bytes() are queued the sink is asked for more, so that requests take turns chunk by chunk and a cancelled one stops
+// at a border.
 // Invariants: body memory grows only as bytes really arrive, never by the sender's number; a frame that fails its checks closes
 // the connection (after an Abort frame where possible); after divert_landing(), abort() or close() no byte lands any more.
 // Re-entrancy: a sink may call every method of the stream from within its callbacks, but destroy the stream only in
@@ -31,7 +31,9 @@
 
 namespace halfstep::net {
 
+// So little is queued that the sink is asked for more: while others have something to do on this loop, and while nobody has.
 inline constexpr uint64_t kSendLowBytes = 768 * 1024;
+inline constexpr uint64_t kSendLowBytesAlone = 2 * kSendLowBytes;
 // Frames other than Chunks that one connection is shown before the others have their turn: a few bytes may ask for much work.
 inline constexpr uint32_t kTurnFrames = 64;
 
@@ -65,7 +67,7 @@ class FrameSink {
   virtual void on_landed(ConstBytes piece, size_t skipped) = 0;
   // The current Chunk is complete.
   virtual Status on_chunk_end() = 0;
-  // Less than kSendLowBytes are queued: queue more with send_…(), or nothing. Called again only after something was sent or
+  // Less than send_low_bytes() are queued: queue more with send_…(), or nothing. Called again only after something was sent or
   // ask_for_more() was called.
   virtual void on_sendable() = 0;
   // The connection is gone, whoever ended it. The stream has no descriptor any more and touches no memory of the sink's.
@@ -92,6 +94,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   // Calls sink.on_sendable() in this turn of the loop if little is queued.
   void ask_for_more();
   uint64_t queued_bytes() const noexcept { return queue_.bytes(); }
+  uint64_t send_low_bytes() const noexcept { return loop_.crowded() ? kSendLowBytes : kSendLowBytesAlone; }
   // Sent without a copy and not yet given back, so that payload of it is still in use.
   uint64_t held_bytes() const noexcept { return transport_ ? transport_->held_bytes() : 0; }
   // Sent and given back: grows as long as the peer takes what it is sent.

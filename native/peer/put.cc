@@ -79,7 +79,7 @@ void Sender::remove(Request& request) noexcept { std::erase(turns_, &request); }
 
 void Sender::send(net::FrameStream& stream, net::Released released) {
   // Each request gets a Chunk in its turn; a whole round without one ends it.
-  for (size_t idle = 0; idle < turns_.size() && stream.queued_bytes() < net::kSendLowBytes;) {
+  for (size_t idle = 0; idle < turns_.size() && stream.queued_bytes() < stream.send_low_bytes();) {
     Request* request = turns_.front();
     turns_.pop_front();
     turns_.push_back(request);

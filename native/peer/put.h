@@ -32,7 +32,7 @@ class Sender {
   // Its first Want or its Final came, abandoned or not: what it took of the early credit is free again.
   void return_early(Request& request) noexcept;
 
-  // Queues Chunks, one request's after the other's, while less than net::kSendLowBytes wait and something may go.
+  // Queues Chunks, one request's after the other's, while little waits and something may go.
   // `released` gets the ticket when the socket has let go of a Chunk.
   void send(net::FrameStream& stream, net::Released released);
 

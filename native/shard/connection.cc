@@ -162,7 +162,7 @@ void Connection::on_sendable() {
     unread_ = false;
     stream_.resume_reading();
   }
-  while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < net::kSendLowBytes) {
+  while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < stream_.send_low_bytes()) {
     Request* request = next_sender();
     if (request->send_chunk()) senders_.push_back(request);
   }
