@@ -15,8 +15,17 @@ constexpr uint32_t kSteerReads = 8;  // and at least so many: fewer say nothing
 // of reads to see that one.
 constexpr uint32_t kLateOneIn = 16;
 constexpr uint64_t kWindowStepBytes = 512 * KiB;
+// So long a write or a prefetch may wait before the window opens for it. Shorter waits are what a window is for: frames and
+// reclaim come in bursts, and a burst that is let through stands before hundreds of gets. A scrub waits as long as it has to,
+// and so does reclaim: once it is late, writers wait for it, and it goes with them.
+constexpr uint64_t kPatienceUs = 10'000;
+constexpr uint64_t kCalmUs = 100'000;  // without any such wait, before the window closes again
 
 size_t lane_of(const Request& request) noexcept { return static_cast<size_t>(request.io_class); }
+
+constexpr bool opens_window(size_t lane) noexcept {
+  return lane == static_cast<size_t>(IoClass::Prefetch) || lane == static_cast<size_t>(IoClass::Write);
+}
 
 }  // namespace
 
@@ -72,7 +81,8 @@ void Scheduler::dispatch() noexcept {
       gathered ? run.add(next) : run.begin(next);
       hand_over(lane, *lane.queued.pop_front(), gathered);
     }
-    if (!lane.queued.empty() && out_ < queue_depth_) held_back_ = true;
+    if (lane.queued.empty() || out_ >= queue_depth_ || !opens_window(at)) continue;
+    if (now_us_ > lane.queued.front()->engine_queued_us + kPatienceUs) short_ = true;
   }
 }
 
@@ -121,19 +131,23 @@ void Scheduler::completed(Request& request) noexcept {
   ++counters_.reads_late;
 }
 
-// Halves the window when too many came late, and opens it by a step where it kept something waiting in vain.
+// Halves the window when too many came late; opens it by a step where it kept somebody waiting in vain, and closes it by one
+// when no shard's has for a while.
 void Scheduler::steer() noexcept {
   if (reads_ < kSteerReads || now_us_ < steer_at_us_) return;
   uint64_t window = pressure_.window_bytes.load(std::memory_order_relaxed);
   if (reads_late_ * kLateOneIn > reads_) {
     window /= 2;
-  } else if (held_back_) {
+  } else if (short_) {
     window += kWindowStepBytes;
+  } else if (now_us_ > pressure_.short_seen_us.load(std::memory_order_relaxed) + kCalmUs) {
+    window -= std::min(window, kWindowStepBytes);
   }
+  if (short_) pressure_.short_seen_us.store(now_us_, std::memory_order_relaxed);
   window = std::clamp(window, pressure_.window_bytes_min, DevicePressure::kWindowBytesMax);
   pressure_.window_bytes.store(window, std::memory_order_relaxed);
   reads_ = reads_late_ = 0;
-  held_back_ = false;
+  short_ = false;
   steer_at_us_ = now_us_ + kSteerUs;
 }
 

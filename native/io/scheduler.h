@@ -1,6 +1,7 @@
 // scheduler.h — foreground first: an engine in front of another one that decides which requests go to the device, and when.
 // Gets' reads go at once. Everything else, in the order of IoClass, has a window of bytes that may be at the device meanwhile;
-// it opens while gets' reads come within the latency goal, and closes while they do not. Without gets there is no window.
+// it opens when a write or a prefetch has waited long while gets' reads come within the latency goal, and closes when they do
+// not, or when nobody has waited long for a while. Without gets there is no window.
 // Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
 // order; flushes and discards pass. At most queue_depth requests are at the device, but for those single ones; reads of
 // neighbours that go as one (request.h, GatherRun) are one. Thread: the shard's; what shards on one device know of each other
@@ -30,6 +31,7 @@ struct DevicePressure {
 
   std::atomic<uint64_t> demand_seen_us{0};  // when a get's read was last under way; 0: never
   std::atomic<uint64_t> window_bytes;       // of all shards together
+  std::atomic<uint64_t> short_seen_us{0};   // when the window last kept a write or a prefetch waiting for long; 0: never
   const uint64_t window_bytes_min;
   uint32_t shards = 1;  // set before any of them starts
 };
@@ -97,7 +99,7 @@ class Scheduler final : public Engine {
   uint64_t background_bytes_ = 0;  // of them, those that have to keep to the window
   uint64_t now_us_ = 0;            // of this turn
   uint64_t window_bytes_ = UINT64_MAX;
-  bool held_back_ = false;  // the window kept something from the device since it was last steered
+  bool short_ = false;  // the window kept a write or a prefetch waiting for long since it was last steered
   uint64_t steer_at_us_ = 0;
   uint32_t reads_ = 0, reads_late_ = 0;  // of gets, since then
   SchedulerCounters counters_;

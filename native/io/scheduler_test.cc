@@ -158,14 +158,14 @@ TEST_F(SchedulerTest, WithoutGetsThereIsNoWindow) {
   EXPECT_EQ(one.device->held.size(), 32U);
 }
 
-TEST_F(SchedulerTest, TheWindowOpensWhileGetsComeInTimeAndClosesWhenTheyAreLate) {
+TEST_F(SchedulerTest, TheWindowOpensForWhatWaitsLongWhileGetsComeInTimeAndClosesWhenTheyAreLate) {
   Shard one = shard(2'000, 256);
   const auto window = [&] { return pressure_.window_bytes.load(); };
   ASSERT_EQ(window(), 1 * MiB);
   reads(one, 1'000);
   EXPECT_EQ(window(), 1 * MiB) << "nothing was kept waiting";
   const auto wanting = [&](uint64_t each_us) {
-    while (one.scheduler->in_flight() < 200) submit(one, IoClass::Write, 1 * MiB);
+    while (one.scheduler->in_flight() < 1'000) submit(one, IoClass::Write, 1 * MiB);
     reads(one, each_us);
   };
   wanting(1'000);
@@ -177,6 +177,45 @@ TEST_F(SchedulerTest, TheWindowOpensWhileGetsComeInTimeAndClosesWhenTheyAreLate)
   EXPECT_EQ(window(), DevicePressure::kWindowBytesMax / 2);
   EXPECT_EQ(one.scheduler->scheduler_counters()->reads_late, 8U);
   for (int i = 0; i < 20; ++i) wanting(2'001);
+  EXPECT_EQ(window(), 1 * MiB);
+}
+
+// A burst that is over within ten milliseconds needs no more of the device than the window has, and a scrub has no hurry.
+TEST_F(SchedulerTest, ABurstOpensNoWindowNorDoesAScrub) {
+  Shard one = shard(2'000, 256);
+  const auto window = [&] { return pressure_.window_bytes.load(); };
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 8; ++i) submit(one, IoClass::Write, 256 * KiB);
+    for (int i = 0; i < 4; ++i) submit(one, IoClass::Reclaim, 256 * KiB);
+    reads(one, 1'000);
+  }
+  EXPECT_EQ(window(), 1 * MiB);
+  for (int round = 0; round < 10; ++round) {
+    while (one.scheduler->in_flight() < 200) submit(one, IoClass::Scrub, 1 * MiB);
+    reads(one, 1'000);
+  }
+  EXPECT_EQ(window(), 1 * MiB);
+}
+
+TEST_F(SchedulerTest, AWindowThatNobodyNeedsAnyMoreClosesAgain) {
+  pressure_.shards = 2;
+  Shard one = shard(2'000, 256);
+  Shard other = shard(2'000, 256);
+  const auto window = [&] { return pressure_.window_bytes.load(); };
+  for (int round = 0; round < 10; ++round) {
+    while (one.scheduler->in_flight() < 200) submit(one, IoClass::Write, 1 * MiB);
+    reads(one, 1'000);
+    reads(other, 1'000);  // which needs none of it, and takes none of it from the first
+  }
+  const uint64_t opened = window();
+  EXPECT_GE(opened, 5 * MiB);
+  while (one.scheduler->in_flight() > 0) {
+    one.scheduler->flush_submissions();
+    finish(one);
+  }
+  reads(other, 1'000);
+  EXPECT_EQ(window(), opened) << "not at once";
+  for (int round = 0; round < 40; ++round) reads(other, 1'000);
   EXPECT_EQ(window(), 1 * MiB);
 }
 

@@ -307,7 +307,7 @@ TEST(Life, WrongBitsOnTheWayFromTheDeviceNeverReachAnybody) {
   for (uint64_t i = 0; i < 60; ++i) ASSERT_EQ(bed.put(name_of(i), i % 2 == 0 ? kGroupPlain : kGroupRagged, 16384), Code::Ok);
   bed.reopen();
   io::MemoryFaults faults;
-  faults.bit_flip_chance = 0.2;
+  faults.bit_flip_chance = 0.3;
   faults.misdirected_read_chance = 0.1;
   bed.engine->set_faults(faults);
   uint64_t hits = 0;

@@ -22,7 +22,7 @@ Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const Reclai
   if (core_.rewrite_bytes >= 2 * kFrameHeaderBytes) buffer_ = core_.slots.take(core_.rewrite_bytes);
 }
 
-void Rewriter::start(Segment& victim, const Keep& keep, bool last_word) {
+void Rewriter::start(Segment& victim, const Keep& keep, uint64_t room_pages, bool last_word) {
   assert(!active() && items_.empty() && moves_.empty() && copies_out_ == 0);
   victim_ = &victim;
   last_word_ = last_word;
@@ -30,7 +30,7 @@ void Rewriter::start(Segment& victim, const Keep& keep, bool last_word) {
   keep_ = keep;
   chosen_bytes_ = 0;
   put_before_ = put_bytes();
-  room_bytes_ = std::max<uint64_t>(streams_.room_pages() * kPageBytes * 3 / 4, 1);
+  room_bytes_ = std::max<uint64_t>(room_pages * kPageBytes, 1);
   next_chunk_us_ = 0;
   gave_up_ = flush_asked_ = false;
   failures_ = 0;

@@ -26,8 +26,9 @@ class Rewriter {
   Rewriter(Core& core, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy);
 
   bool enabled() const noexcept { return !buffer_.empty(); }
-  // Begins a pass over the segment. `last_word`: what cannot be read now is dropped and buried, it was tried before.
-  void start(Segment& victim, const Keep& keep, bool last_word);
+  // Begins a pass over the segment, which should be over when so much has been put. `last_word`: what cannot be read now is
+  // dropped and buried, it was tried before.
+  void start(Segment& victim, const Keep& keep, uint64_t room_pages, bool last_word);
   void turn();
   // Whether somebody waits for the end of the pass, besides who is starved.
   void set_haste(bool haste) noexcept { haste_ = haste; }

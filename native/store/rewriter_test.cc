@@ -110,6 +110,57 @@ TEST(Rewriter, CopiesInSmallStepsWhileNobodyWaits) {
   for (const std::string& name : used) EXPECT_EQ(bed.get(name), Code::Ok) << name;
 }
 
+// The sooner the copies begin, the fewer of them stand before the gets of a moment; what is not copied is there until its room
+// is needed.
+TEST(Rewriter, CopiesBeginEarlyAndTheRestOfTheVictimStaysUntilTheLastQuarter) {
+  StoreBed bed(21, kSegments);
+  bed.options.policy = "seg-fifo";  // the first segment goes first, and keeps what is held
+  bed.options.lease_ms_max = 1'000'000'000;
+  bed.open();
+  std::vector<std::string> used;
+  for (uint64_t i = 0; i < 20; ++i) {
+    ASSERT_EQ(bed.put(used.emplace_back(name_of(i))), Code::Ok);
+    ASSERT_TRUE(bed.store->hold(bed.key(used.back()), 7, bed.clock.us + 900'000'000'000).ok());
+  }
+  fill_segment(bed);
+  const IndexKey unused = bed.key("filler " + name_of(0));
+  const Counters& counters = bed.store->counters();
+  uint64_t puts = 0;
+  const auto put_until = [&](const auto& happened) {
+    while (!happened()) {
+      ASSERT_LT(puts, 2 * kCapacityBlocks);
+      ASSERT_EQ(bed.put("churn " + name_of(puts++)), Code::Ok);
+      bed.settle();
+    }
+  };
+  put_until([&] { return counters.blocks_rewritten > 0; });
+  EXPECT_TRUE(bed.store->find(unused).present);
+  const uint64_t begun_at = puts;
+  put_until([&] { return !bed.store->find(unused).present; });
+  EXPECT_GT((puts - begun_at) * 16384, StoreBed::kSegmentBytes / 4);
+  EXPECT_EQ(counters.blocks_rewritten, used.size()) << "nothing is copied twice";
+  for (const std::string& name : used) EXPECT_EQ(bed.get(name), Code::Ok) << name;
+}
+
+TEST(Rewriter, WhatNobodyUsesStaysUntilTheLastQuarter) {
+  StoreBed bed(22, kSegments);
+  bed.options.policy = "seg-fifo";
+  bed.open();
+  fill_segment(bed);
+  const IndexKey first = bed.key("filler " + name_of(0));
+  uint64_t sealed = 0;
+  uint64_t puts_since = 0;
+  for (uint64_t i = 0; bed.store->find(first).present; ++i) {
+    ASSERT_LT(i, 2 * kCapacityBlocks);
+    puts_since = bed.store->gauges().segments_sealed > sealed ? 0 : puts_since + 1;
+    sealed = bed.store->gauges().segments_sealed;
+    ASSERT_EQ(bed.put("churn " + name_of(i)), Code::Ok);
+    bed.settle();
+  }
+  EXPECT_GT(puts_since * 16384 * 3 / 2, StoreBed::kSegmentBytes * 5 / 8) << "a put and its frame's header";
+  EXPECT_EQ(bed.store->counters().blocks_rewritten, 0U);
+}
+
 TEST(Rewriter, CopiesAreListedAsTheirOriginalsWere) {
   StoreBed bed(2, kSegments);
   bed.open();

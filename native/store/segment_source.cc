@@ -42,6 +42,7 @@ Segment* SegmentSource::take(bool for_copies) noexcept {
   Segment* segment = *at;
   ready_.erase(std::next(at).base());
   if (for_copies) reserve_ = false;
+  looked_early_ = false;
   segment->state = SegmentState::Open;
   return segment;
 }
@@ -63,14 +64,16 @@ uint64_t SegmentSource::copy_room(const Streams& streams) const noexcept {
   return streams.copies().room_pages() + (ready_.empty() ? 0 : core_.places.segment_pages());
 }
 
-uint32_t SegmentSource::wanted(const Streams& streams) noexcept {
-  if (hurried_) {
-    reserve_ = false;
-    return streams.starved() ? 1 : 0;
-  }
+uint32_t SegmentSource::lacking(const Streams& streams, uint64_t ahead_pages) noexcept {
   const uint64_t need_pages = std::max<uint64_t>(2 * copied_pages_, core_.places.segment_pages() / 8);
-  reserve_ = core_.rewrite_bytes > 0 && streams.copies().room_pages() < need_pages;
-  return std::min<uint32_t>(streams.segments_wanted() + (reserve_ ? 1 : 0), kReadyMax);
+  reserve_ = !hurried_ && core_.rewrite_bytes > 0 && streams.copies().room_pages() < need_pages;
+  const uint32_t for_puts = hurried_ ? (streams.starved() ? 1 : 0) : streams.segments_wanted(ahead_pages);
+  const uint32_t wanted = std::min<uint32_t>(for_puts + (reserve_ ? 1 : 0), kReadyMax);
+  return wanted - std::min<uint32_t>(wanted, static_cast<uint32_t>(ready_.size()));
+}
+
+bool SegmentSource::urgent(const Streams& streams) noexcept {
+  return core_.catalog.index_crowded() || lacking(streams, ready_ahead_pages(core_.places.segment_pages())) > 0;
 }
 
 // ---- Which one -------------------------------------------------------------------------------------------------------------
@@ -123,6 +126,18 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
   return &core_.catalog.segment(chosen->segment);
 }
 
+// A victim whose held blocks fill the room for copies would bring nothing.
+uint64_t SegmentSource::held_pages_max(const Streams& streams) const noexcept {
+  return std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
+}
+
+// Only for what is to be copied: what is not stays of use until its room is needed.
+Segment* SegmentSource::pick_early(Streams& streams) noexcept {
+  Segment* segment = copy_room(streams) > 0 ? pick(held_pages_max(streams), streams) : nullptr;
+  if (segment == nullptr) return nullptr;
+  return pages_worth({segment->number, segment->live_pages, segment->held_pages, &segment->touched}) > 0 ? segment : nullptr;
+}
+
 uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
   return candidate.pages_worth(policy_.young_since(core_.catalog.clock().now()));
 }
@@ -138,8 +153,7 @@ bool SegmentSource::worn(const Segment& segment) const noexcept {
 }
 
 Segment* SegmentSource::pick_worn(Streams& streams) noexcept {
-  const bool any = core_.counters.blocks_evicted_unreadable + core_.counters.scrub_pages_bad > 0;
-  if (!any || core_.clock.now_us() < retire_at_us_ || hurried_) return nullptr;
+  if (!any_unreadable() || core_.clock.now_us() < retire_at_us_ || hurried_) return nullptr;
   retire_at_us_ = core_.clock.now_us() + kLookForWornUs;
   for (Segment& segment : core_.catalog.segments()) {
     if (segment.media_errors < kMediaErrorsMax || !worn(segment) || !at_rest(segment, streams)) continue;
@@ -171,8 +185,9 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   if (logging_ != nullptr || now_us < retry_at_us_) return;
   if (victim_ != nullptr) return go_on(streams, rewriter);
   flush_asked_ = false;
-  const bool index_crowded = core_.catalog.index_crowded();
-  const bool needy = ready_.size() < wanted(streams) || index_crowded;
+  lacking_ = lacking(streams, copy_ahead_pages(core_.places.segment_pages()));
+  const bool needy = urgent(streams);
+  early_ = false;
   if (core_.log.crowded() && (!needy || !ready_.empty())) {
     if (Segment* segment = relieve_log(streams); segment != nullptr) {
       victim_forced_ = true;
@@ -185,13 +200,17 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
     return reclaim(*segment, streams, rewriter);
   }
   // What is free all the same costs nothing to have ready, but every look costs a walk over the segments.
-  if (!needy && (!ready_.empty() || now_us < look_at_us_)) return;
+  early_ = !needy && lacking_ > 0 && rewriter.enabled() && !looked_early_;
+  if (!needy && !early_ && (!ready_.empty() || now_us < look_at_us_)) return;
   look_at_us_ = now_us + kRetryUs;
+  const bool index_crowded = core_.catalog.index_crowded();
   Segment* segment = index_crowded && !ready_.empty() ? nullptr : pick_worthless(streams);
+  if (segment == nullptr && early_) {
+    segment = pick_early(streams);
+    looked_early_ = segment == nullptr;
+  }
   if (segment == nullptr && needy) {
-    // A victim whose held blocks fill the room for copies would bring nothing.
-    const uint64_t held_max = std::min<uint64_t>(copy_room(streams), core_.places.segment_pages()) * 3 / 4;
-    segment = pick(rewriter.enabled() ? held_max : 0, streams);
+    segment = pick(rewriter.enabled() ? held_pages_max(streams) : 0, streams);
     if (segment == nullptr && core_.log.crowded()) segment = pick(UINT64_MAX, streams);
     // An index for less than one segment of each writer: what is open is all that there is.
     if (segment == nullptr && index_crowded && by_age_.empty()) streams.close_open_segments();
@@ -220,7 +239,9 @@ void SegmentSource::reclaim(Segment& segment, Streams& streams, Rewriter& rewrit
   }
   stage_ = Stage::Copying;
   passes_ = 1;
-  rewriter.start(segment, keep_of(candidate, policy_, core_.catalog.clock().now(), core_.places.segment_pages()), false);
+  const Keep keep = keep_of(candidate, policy_, core_.catalog.clock().now(), core_.places.segment_pages());
+  keep_pages_ = keep.pages;
+  rewriter.start(segment, keep, room_for(keep, streams), false);
 }
 
 void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
@@ -240,8 +261,9 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
         return;
       }
       ++passes_;
-      return rewriter.start(victim, rewriter.left(), passes_ == kPassesMax);
+      return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
     }
+    if (may_wait(streams)) return;
     if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
       victim_ = nullptr;
       (void)rewriter.take_roll();
@@ -258,7 +280,7 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
     if (stays && rewriter.enabled() && passes_ < kPassesMax) {
       stage_ = Stage::Copying;
       ++passes_;
-      return rewriter.start(victim, rewriter.left(), passes_ == kPassesMax);
+      return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
     }
     if (stays) {
       victim_ = nullptr;
@@ -271,6 +293,25 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
   if (!at_rest(victim, streams)) return;
   victim_ = nullptr;
   log_generation(victim);
+}
+
+// What may be put until a pass is over, with a quarter to spare. A pass brings no more than what it does not keep, so that what
+// keeps much is one of several before the writers have used what they have now: each has its share.
+uint64_t SegmentSource::room_for(const Keep& keep, const Streams& streams) const noexcept {
+  const uint64_t segment_pages = core_.places.segment_pages();
+  const uint64_t brings = segment_pages - std::min(keep.pages, segment_pages * 7 / 8);
+  return streams.room_pages() * 3 / 4 * brings / segment_pages / std::max(lacking_, 1U);
+}
+
+// What of an early victim was not copied is of use until its room is needed: at the moment from which a segment has to be made
+// ready, and sooner when it brings little, because another one has to follow it.
+bool SegmentSource::may_wait(const Streams& streams) noexcept {
+  if (!early_ || hurried_ || victim_forced_ || streams.starved() || core_.log.crowded() || urgent(streams)) return false;
+  if (any_unreadable()) return false;  // a segment that is worn would wait for as long
+  const uint64_t segment_pages = core_.places.segment_pages();
+  const uint64_t ready_pages = ready_ahead_pages(segment_pages);
+  const uint64_t early_pages = copy_ahead_pages(segment_pages) - ready_pages;
+  return lacking(streams, ready_pages + early_pages * std::min(keep_pages_, segment_pages) / segment_pages) == 0;
 }
 
 void SegmentSource::empty_victim(ScannedSegment roll) {

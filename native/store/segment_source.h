@@ -4,10 +4,12 @@
 // it is empty (discarder.h), unless a writer wants it sooner; only then may the first byte be written. First
 // go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
 // A segment whose media forget is emptied the same way, and then logged bad instead.
-// Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. Invariants:
-// a segment that is being read or waits for a flush is not emptied; a held block is copied or stays, unless the record log is
-// crowded, because deletes must not fail; nothing is written to a segment whose generation is not on media; new blocks leave
-// the last ready segment to copies when these have little room left, so that reclaim can always end. Thread: the shard's.
+// Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. What is
+// worth copying is copied sooner, from the second quarter on, so that it stands before the gets of a longer time and weighs
+// less in each moment; the rest of the victim stays until then. Invariants: a segment that is being read or waits for a flush
+// is not emptied; a held block is copied or stays, unless the record log is crowded, because deletes must not fail; nothing is
+// written to a segment whose generation is not on media; new blocks leave the last ready segment to copies when these have
+// little room left, so that reclaim can always end. Thread: the shard's.
 #pragma once
 
 #include <vector>
@@ -51,15 +53,23 @@ class SegmentSource {
   bool at_rest(const Segment& segment, Streams& streams) noexcept;
   // Pages that copies could take now.
   uint64_t copy_room(const Streams& streams) const noexcept;
-  uint32_t wanted(const Streams& streams) noexcept;
+  // How many more have to be ready, or will once the writers have used all but so many pages of what they have.
+  uint32_t lacking(const Streams& streams, uint64_t ahead_pages) noexcept;
+  bool urgent(const Streams& streams) noexcept;
+  // Anything, since the start.
+  bool any_unreadable() const noexcept { return core_.counters.blocks_evicted_unreadable + core_.counters.scrub_pages_bad > 0; }
   bool worn(const Segment& segment) const noexcept;
   Segment* pick_worn(Streams& streams) noexcept;
   Segment* pick_worthless(Streams& streams) noexcept;
   Segment* pick(uint64_t held_pages_max, Streams& streams) noexcept;
+  Segment* pick_early(Streams& streams) noexcept;
+  uint64_t held_pages_max(const Streams& streams) const noexcept;
   uint64_t pages_worth(const Candidate& candidate) const noexcept;
   Segment* relieve_log(Streams& streams);
   void go_on(Streams& streams, Rewriter& rewriter);
   void reclaim(Segment& segment, Streams& streams, Rewriter& rewriter);
+  uint64_t room_for(const Keep& keep, const Streams& streams) const noexcept;
+  bool may_wait(const Streams& streams) noexcept;
   void empty_victim(ScannedSegment roll);
   void evict_all(Segment& segment);
   void log_generation(Segment& segment);
@@ -77,7 +87,11 @@ class SegmentSource {
   Segment* victim_ = nullptr;    // being reclaimed
   Stage stage_ = Stage::Copying;
   bool victim_forced_ = false;
-  bool paused_ = false;  // before a pass that follows failures
+  bool early_ = false;         // it was chosen before its room was needed
+  uint64_t keep_pages_ = 0;    // of it
+  uint32_t lacking_ = 0;       // ready ones, when it was chosen
+  bool looked_early_ = false;  // since a segment was last taken
+  bool paused_ = false;        // before a pass that follows failures
   uint32_t passes_ = 0;
   Segment* logging_ = nullptr;
   uint32_t next_free_ = 0;

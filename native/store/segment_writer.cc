@@ -49,8 +49,8 @@ uint64_t SegmentWriter::room_pages() const noexcept {
   return core_.places.segment_pages() - std::min<uint64_t>(taken, core_.places.segment_pages());
 }
 
-bool SegmentWriter::wants_segment() const noexcept {
-  return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages(core_.places.segment_pages());
+bool SegmentWriter::wants_segment(uint64_t ahead_pages) const noexcept {
+  return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages;
 }
 
 void SegmentWriter::commit(Extent& extent) {

@@ -23,8 +23,10 @@ inline constexpr uint64_t kFramePayloadBytesMax = 4 * MiB;  // but at least one 
 inline constexpr uint64_t kUnflushedBytesMax = 64 * MiB;
 inline constexpr uint64_t kUnflushedUsMax = 500'000;
 
-// While so many of the open segment are left, the next one is made ready.
-constexpr uint64_t ahead_pages(uint64_t segment_pages) noexcept { return segment_pages / 4; }
+// While so many of the open segment are left, the next one is made ready; and of what is reclaimed for it, what is worth
+// keeping is copied while so many are: the sooner that begins, the less of it stands before the gets of a moment.
+constexpr uint64_t ready_ahead_pages(uint64_t segment_pages) noexcept { return segment_pages / 4; }
+constexpr uint64_t copy_ahead_pages(uint64_t segment_pages) noexcept { return segment_pages * 3 / 4; }
 
 // New blocks by expected life, copies by themselves (streams.h).
 inline constexpr uint8_t kStreamShort = 1, kStreamDefault = 2, kStreamKept = 3;
@@ -54,8 +56,8 @@ class SegmentWriter {
   bool idle() const noexcept { return pending_ == nullptr && frames_out_ == 0 && persists_.empty(); }
   // Blocks wait and there is no segment to write them to, nor one about to be.
   bool starved() const noexcept { return starved_; }
-  // It needs a segment, or will before long.
-  bool wants_segment() const noexcept;
+  // It needs a segment, or its own has room for less than so many pages.
+  bool wants_segment(uint64_t ahead_pages) const noexcept;
   // Copies that wait for a frame go back to the rewriter, unwritten.
   void withdraw_copies();
   // The end is near: a frame that failed is tried again at once.

@@ -86,14 +86,14 @@ uint32_t Streams::starved_count() const noexcept {
   return starved;
 }
 
-uint32_t Streams::segments_wanted() const noexcept {
+uint32_t Streams::segments_wanted(uint64_t ahead_pages) const noexcept {
   const bool soon = std::any_of(writers_.begin(), writers_.begin() + kCopies,
-                                [](const SegmentWriter& writer) { return writer.wants_segment(); });
+                                [&](const SegmentWriter& writer) { return writer.wants_segment(ahead_pages); });
   return std::max(starved_count(), soon ? 1U : 0U);
 }
 
 uint64_t Streams::room_pages() const noexcept {
-  const uint64_t ahead = ahead_pages(core_.places.segment_pages());
+  const uint64_t ahead = copy_ahead_pages(core_.places.segment_pages());
   uint64_t most = 0;
   bool any = false;
   for (uint8_t lane = 0; lane < kCopies; ++lane) {

@@ -34,10 +34,10 @@ class Streams {
   bool idle() const noexcept;
   // A writer of new blocks has some and no segment.
   bool starved() const noexcept { return starved_count() > 0; }
-  // How many segments the writers of new blocks need now or before long.
-  uint32_t segments_wanted() const noexcept;
+  // How many segments the writers of new blocks need now, or once so many more pages are written.
+  uint32_t segments_wanted(uint64_t ahead_pages) const noexcept;
   // What an open segment for new blocks still takes, of several that with the most: who fills the others may never come again.
-  // At most what is left when the next one is made ready.
+  // At most copy_ahead_pages().
   uint64_t room_pages() const noexcept;
   void hurry() noexcept;
   void give_up();
