@@ -264,6 +264,11 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
       return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
     }
     if (may_wait(streams)) return;
+    if (touched_since(victim, streams) && !rewriter.gave_up()) {
+      early_ = false;
+      ++passes_;
+      return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
+    }
     if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
       victim_ = nullptr;
       (void)rewriter.take_roll();
@@ -312,6 +317,13 @@ bool SegmentSource::may_wait(const Streams& streams) noexcept {
   const uint64_t ready_pages = ready_ahead_pages(segment_pages);
   const uint64_t early_pages = copy_ahead_pages(segment_pages) - ready_pages;
   return lacking(streams, ready_pages + early_pages * std::min(keep_pages_, segment_pages) / segment_pages) == 0;
+}
+
+// What came to be of use after an early victim was copied, or is left of what was before: one more look, if there is time for
+// it.
+bool SegmentSource::touched_since(const Segment& victim, const Streams& streams) const noexcept {
+  if (!early_ || passes_ >= kPassesMax || hurried_ || victim_forced_ || streams.starved()) return false;
+  return pages_worth({victim.number, victim.live_pages, victim.held_pages, &victim.touched}) > 0;
 }
 
 void SegmentSource::empty_victim(ScannedSegment roll) {
