@@ -2,8 +2,9 @@
 """Question: how near do gets and puts come to the least that a block server and its client can be, and what does Python add?
 
 The least is build/release/bench/halfstep_pair_bench (`make build` makes it): two processes in C++ over TCP on loopback, blocks
-by number from memory, no names, no index, no flash; whoever receives checks the same CRC32C as Halfstep does. It runs right
-before and right after each timed run, on the same cores, with the same congestion control; without checks, too, for the record.
+by number from memory, no names, no index, no flash; whoever receives checks the same CRC32C as Halfstep does, of a put against
+the sum that the client made of each block. It runs right before and right after each timed run, on the same cores, with the
+same congestion control; without checks, too, for the record.
 So does our client core without an interpreter (halfstep_client_bench), against the same daemon: gets' goals are about its
 ratio. What Python adds to its call is measured as the native client measures, call right after call. What is put goes to the
 drive as well: the limit of puts is the lower of the pair and of what fio writes to a file in the same place (plain pwritev

@@ -7,7 +7,9 @@
 // Two processes over TCP on loopback, one thread each, on epoll. A request names a batch of blocks by number; a get is answered
 // with their bytes from one table in memory, a put brings them and is answered with a word. Nothing else: no names, no index,
 // no flash, no deadlines, no credit, no errors but the end of the process. With --check 1 whoever receives runs CRC32C over
-// every byte, as Halfstep does, piece by piece while it is in the cache, and compares each block with what it has to be.
+// every byte, as Halfstep does, piece by piece while it is in the cache, and compares each block with what it has to be: a get
+// with what the block was when it was made, a put with the sum that follows each block, which nobody but the client can have
+// made; --check 0 leaves both away.
 // Who waits looks first, as Halfstep's loops do and as long as they (--look 0: sleeps at once).
 // With --rate so many calls a second are due at moments with exponential gaps, over one connection, and a latency counts from
 // when its call was due, as in open_loop.h: what this machine's own pauses do to the simplest client of the simplest server.
@@ -46,6 +48,7 @@ using bench::fail_errno;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kPieceBytes = size_t{256} << 10;
+constexpr size_t kSummedBytes = size_t{512} << 10;  // and then sent, in one call
 constexpr uint64_t kWarmUpMs = 100;
 constexpr size_t kBatchMax = 1024;
 constexpr uint64_t kRateMax = 1'000'000;
@@ -158,10 +161,15 @@ class Receiver {
   Receiver(const Options& options, const std::vector<uint32_t>& expected) : options_(options), expected_(expected) {}
   void begin(const Request& request, const std::vector<std::byte*>& targets) {
     pieces_.clear();
-    for (size_t i = 0; i < request.count; ++i) pieces_.add(targets[i], options_.bs);
+    sent_.resize(request.count);
+    for (size_t i = 0; i < request.count; ++i) {
+      pieces_.add(targets[i], options_.bs);
+      if (sums_follow()) pieces_.add(reinterpret_cast<std::byte*>(&sent_[i]), sizeof sent_[i]);
+    }
     request_ = &request;
     block_ = 0;
     sum_ = 0;
+    at_sum_ = false;
   }
   // False: nothing more to be had for now.
   bool receive(int descriptor) {
@@ -171,10 +179,16 @@ class Receiver {
     if (got < 0 && errno == EAGAIN) return false;
     if (got <= 0) fail("the other process ended before its time");
     pieces_.advance(static_cast<size_t>(got), [&](std::byte* data, size_t bytes, bool ends) {
-      if (options_.check != 0) sum_ = crc32c({data, bytes}, sum_);
+      if (options_.check != 0 && !at_sum_) sum_ = crc32c({data, bytes}, sum_);
       if (!ends) return;
-      if (options_.check != 0 && sum_ != expected_[request_->numbers[block_]]) fail("a block is wrong");
+      if (sums_follow() && !at_sum_) {
+        at_sum_ = true;
+        return;
+      }
+      const uint32_t expected = sums_follow() ? sent_[block_] : expected_[request_->numbers[block_]];
+      if (options_.check != 0 && sum_ != expected) fail("a block is wrong");
       sum_ = 0;
+      at_sum_ = false;
       ++block_;
     });
     return true;
@@ -182,12 +196,68 @@ class Receiver {
   bool done() const noexcept { return pieces_.done(); }
 
  private:
+  bool sums_follow() const noexcept { return options_.put && options_.check != 0; }
+
   const Options& options_;
   const std::vector<uint32_t>& expected_;
   const Request* request_ = nullptr;
   Pieces pieces_;
+  std::vector<uint32_t> sent_;  // the sums that follow the blocks of a put
   size_t block_ = 0;
   uint32_t sum_ = 0;
+  bool at_sum_ = false;
+};
+
+// What goes out: whatever is to be summed is, a piece before it is sent, so that the copy finds it in the cache.
+class Sender {
+ public:
+  // sum: where the sum of these bytes goes, which is sent right after them; null: as they are.
+  void add(const std::byte* data, size_t bytes, uint32_t* sum) {
+    auto* memory = const_cast<std::byte*>(data);  // an iovec's; nobody writes
+    pieces_.add(memory, bytes);
+    if (sum != nullptr) pieces_.add(reinterpret_cast<std::byte*>(sum), sizeof *sum);
+    to_sum_.push_back({{data, bytes}, sum});
+  }
+  bool done() const noexcept { return pieces_.done(); }
+  // False: the socket takes no more for now.
+  bool send(int descriptor) {
+    while (!pieces_.done()) {
+      while (!to_sum_.empty() && (ready_bytes_ < kSummedBytes || to_sum_.front().into == nullptr)) make_ready();
+      const msghdr message = pieces_.next(ready_bytes_);
+      const ssize_t sent = ::sendmsg(descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent < 0 && errno == EAGAIN) return false;
+      if (sent < 0) fail_errno("send");
+      ready_bytes_ -= static_cast<size_t>(sent);
+      pieces_.advance(static_cast<size_t>(sent), [](std::byte*, size_t, bool) {});
+    }
+    pieces_.clear();
+    return true;
+  }
+
+ private:
+  struct ToSum {
+    ConstBytes left;
+    uint32_t* into;
+    uint32_t sum = 0;
+  };
+  void make_ready() {
+    ToSum& next = to_sum_.front();
+    const bool sums = next.into != nullptr;
+    const size_t step = sums ? std::min(next.left.size(), kSummedBytes - ready_bytes_) : next.left.size();
+    if (sums) next.sum = crc32c(next.left.first(step), next.sum);
+    next.left = next.left.subspan(step);
+    ready_bytes_ += step;
+    if (!next.left.empty()) return;
+    if (sums) {
+      *next.into = next.sum;
+      ready_bytes_ += sizeof next.sum;
+    }
+    to_sum_.pop_front();
+  }
+
+  Pieces pieces_;
+  std::deque<ToSum> to_sum_;
+  size_t ready_bytes_ = 0;  // the next ones, with their sums
 };
 
 int tcp_socket(const Options& options) {
@@ -264,7 +334,7 @@ class Server {
     Request request;
     size_t have = 0;
     Receiver receiver;
-    Pieces answer;
+    Sender answer;
     bool sending = false;
     bool waits_to_send = false;
     uint64_t done = 0;
@@ -274,7 +344,7 @@ class Server {
   bool serve(Connection& connection, size_t tag) {
     while (true) {
       if (connection.sending) {
-        if (!send(connection)) return wait_for(connection, tag, true);
+        if (!connection.answer.send(connection.descriptor)) return wait_for(connection, tag, true);
         connection.sending = false;
         connection.have = 0;
       }
@@ -309,24 +379,13 @@ class Server {
     }
   }
   void answer(Connection& connection) {
-    connection.answer.clear();
     if (connection.request.put != 0) {
       connection.done = connection.request.count;
-      connection.answer.add(reinterpret_cast<std::byte*>(&connection.done), sizeof connection.done);
+      connection.answer.add(reinterpret_cast<std::byte*>(&connection.done), sizeof connection.done, nullptr);
     } else {
-      for (std::byte* block : targets_) connection.answer.add(block, options_.bs);
+      for (std::byte* block : targets_) connection.answer.add(block, options_.bs, nullptr);
     }
     connection.sending = true;
-  }
-  static bool send(Connection& connection) {
-    while (!connection.answer.done()) {
-      const msghdr message = connection.answer.next(SIZE_MAX);
-      const ssize_t sent = ::sendmsg(connection.descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent < 0 && errno == EAGAIN) return false;
-      if (sent < 0) fail_errno("send");
-      connection.answer.advance(static_cast<size_t>(sent), [](std::byte*, size_t, bool) {});
-    }
-    return true;
   }
   bool wait_for(Connection& connection, size_t tag, bool to_send) {
     if (connection.waits_to_send != to_send) {
@@ -463,6 +522,7 @@ class Client {
     Request request;
     std::vector<std::byte*> targets;
     Receiver receiver;
+    std::vector<uint32_t> sums;  // of the blocks that are put
     uint64_t answer = 0;
     size_t answered = 0;
     Clock::time_point begun;
@@ -470,7 +530,7 @@ class Client {
   struct Connection {
     int descriptor;
     std::deque<Lane*> waiting;
-    Pieces out;
+    Sender out;
     bool waits_to_send;
   };
 
@@ -486,22 +546,16 @@ class Client {
     Connection& connection = connections_[number];
     connection.waiting.push_back(&lane);
     ++asked_;
-    if (connection.out.done()) connection.out.clear();
-    connection.out.add(reinterpret_cast<std::byte*>(&lane.request), lane.request.bytes());
+    connection.out.add(reinterpret_cast<const std::byte*>(&lane.request), lane.request.bytes(), nullptr);
+    lane.sums.resize(options_.batch);
     for (size_t i = 0; options_.put && i < options_.batch; ++i) {
-      connection.out.add(table_.data() + lane.request.numbers[i] * options_.bs, options_.bs);
+      const std::byte* const block = table_.data() + lane.request.numbers[i] * options_.bs;
+      connection.out.add(block, options_.bs, options_.check != 0 ? &lane.sums[i] : nullptr);
     }
     send(connection, number);
   }
   void send(Connection& connection, size_t number) {
-    while (!connection.out.done()) {
-      const msghdr message = connection.out.next(SIZE_MAX);
-      const ssize_t sent = ::sendmsg(connection.descriptor, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (sent < 0 && errno != EAGAIN) fail_errno("send");
-      if (sent < 0) break;
-      connection.out.advance(static_cast<size_t>(sent), [](std::byte*, size_t, bool) {});
-    }
-    const bool waits = !connection.out.done();
+    const bool waits = !connection.out.send(connection.descriptor);
     if (waits != connection.waits_to_send) {
       watch(poll_, EPOLL_CTL_MOD, connection.descriptor, waits ? EPOLLIN | EPOLLOUT : EPOLLIN, number);
       connection.waits_to_send = waits;

@@ -252,6 +252,19 @@ def test_the_pair_makes_calls_when_they_are_due(program: Path) -> None:
 
 @measures
 @pytest.mark.integration
+@pytest.mark.parametrize("check", ["0", "1"])
+@pytest.mark.parametrize("block_bytes", ["1000", "1048577"])
+def test_the_pair_puts_and_gets_blocks_of_any_length(program: Path, block_bytes: str, check: str) -> None:
+    """Whoever receives ends with an error when a block differs from its sum, which follows it where it is put."""
+    several = ("--batch", "3", "--iodepth", "3", "--connections", "2", "--check", check, "--runtime", "50")
+    for rw in ("put", "get"):
+        done = run(program.with_name("halfstep_pair_bench"), "--rw", rw, "--bs", block_bytes, *several)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["calls"] > 0
+
+
+@measures
+@pytest.mark.integration
 def test_runs_that_are_not_what_they_are_called_are_refused(native: Any, program: Path, tmp_path: Path) -> None:
     report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=1.0)
     assert report.results == []
