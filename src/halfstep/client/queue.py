@@ -53,7 +53,7 @@ class Queue:
     def __init__(self, links: Links, requests: Requests) -> None:
         self._links = links
         self._requests = requests
-        self._changed = threading.Condition()
+        self._new_lock()
         self._leader = False
         self._closed = False
         self._native: _peer.Queue | None = None
@@ -136,7 +136,7 @@ class Queue:
         # A Region that is closed meanwhile has to find the batch.
         ticket = Ticket(self, request) if request.regions else None
         try:
-            with self._changed:
+            with self._lock:
                 native = self._ready()
                 self._leader = True
             try:
@@ -250,7 +250,7 @@ class Queue:
 
     def forked(self) -> None:
         """In a child, before anything else: end the parent's tickets here, forget the parent's queue."""
-        self._changed = threading.Condition()
+        self._new_lock()
         self._leader = False
         native, self._native = self._native, None
         self._core = None
@@ -272,6 +272,12 @@ class Queue:
         if self._closed:
             raise ConfigError("queue is closed; open another with client.queue()")
 
+    def _new_lock(self) -> None:
+        self._lock = threading.RLock()
+        # The same lock. Where nobody waits it is taken as what it is: the Condition's own methods are Python, and a
+        # synchronous call feels them.
+        self._changed = threading.Condition(self._lock)
+
     def _ready(self) -> _peer.Queue:
         """The core's queue, made anew for a new core. Call with the lock."""
         self._check_open()
@@ -282,7 +288,7 @@ class Queue:
         return self._native
 
     def _end_lead(self) -> None:
-        with self._changed:
+        with self._lock:
             self._leader = False
             self._changed.notify_all()
 

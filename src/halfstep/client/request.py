@@ -202,8 +202,6 @@ class Requests:
         """Bytes of blocks, into `target`."""
         ranges = [] if parts is None else _ranges(parts)
         batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
-        items = count * components
-        selected = sum(n for _, n, _ in ranges)
         if ranges:
             batch.set_ranges(ranges)
         regions = _place(batch, target, is_source=False, block_bytes=None)
@@ -217,12 +215,11 @@ class Requests:
         )
 
         def read(answers: Answers) -> GetResult:
-            shaped = answers.reshape(items, selected) if ranges else answers
-            lengths = np.frombuffer(batch.lengths, np.uint32)
-            found = GetResult(shaped, count, components, lengths)
+            shaped = answers.reshape(count * components, sum(n for _, n, _ in ranges)) if ranges else answers
+            found = GetResult(shaped, count, components, batch.lengths)
             if self._terms.mode != "shadow":
                 return found
-            seen = GetResult(_all_skipped(shaped), count, components, np.zeros_like(lengths))
+            seen = GetResult(_all_skipped(shaped), count, components, bytes(len(batch.lengths)))
             seen.shadow = found
             return seen
 

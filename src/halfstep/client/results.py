@@ -124,15 +124,22 @@ class Result:
 class GetResult(Result):
     """What a get brought.
 
-    lengths: block bytes per item, 0 = not there. shadow: in shadow mode, the result that an engine would have had.
+    shadow: in shadow mode, the result that an engine would have had.
     """
 
-    __slots__ = ("lengths", "shadow")
+    __slots__ = ("_lengths", "shadow")
 
-    def __init__(self, answers: Answers, keys: int, components: int, lengths: npt.NDArray[np.uint32]) -> None:
+    def __init__(self, answers: Answers, keys: int, components: int, lengths: bytes) -> None:
+        """lengths: of uint32, one for each item."""
         super().__init__(answers, keys, components)
-        self.lengths = lengths
+        self._lengths = lengths
         self.shadow: GetResult | None = None
+
+    @property
+    def lengths(self) -> npt.NDArray[np.uint32]:
+        """Block bytes per item, 0 = not there."""
+        # Made when somebody asks: few do, and it would be a twentieth of what a get costs here.
+        return np.frombuffer(self._lengths, np.uint32)
 
 
 class PutResult(Result):
