@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,20 +11,11 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from halfstep.errors import Unavailable
+from halfstep.tools.together import ending_with_us
 
 # Starting may allocate a large file or recover a full store; stopping seals and flushes.
 PROCESS_S = 60.0
 LOG_CHARACTERS = 2000
-
-
-# Run with the number of its parent and a command: the command, which gets SIGTERM when that parent is gone, however it went.
-# prctl(2): PR_SET_PDEATHSIG is 1. It is asked for here and not between fork and exec, where no Python may run safely.
-_TOGETHER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 class DaemonProcess:
@@ -52,7 +42,7 @@ class DaemonProcess:
         command = [sys.executable, "-P", "-m", "halfstep.tools.cli", "serve", "--json", "--unix", self._unix]
         command += ["--store", str(self.store), "--listen", self._listen, *self._arguments]
         if self._own_session:
-            command = [sys.executable, "-P", "-c", _TOGETHER, str(os.getpid()), *command]
+            command = ending_with_us(command)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=self._own_session

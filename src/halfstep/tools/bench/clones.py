@@ -26,6 +26,7 @@ from halfstep.tools.bench.content import Content, Numbers
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.workload import Layers, Outcome, Side, Timing
+from halfstep.tools.together import ending_with_us
 
 _END_S = 10.0
 # Between the word and the start, so that it has reached all of them.
@@ -61,9 +62,10 @@ class Clones:
         with ExitStack() as undo:
             undo.callback(self._end)
             for clone in range(self._plan.numjobs):
-                # Ctrl-C at a terminal is for the parent, which ends them.
+                # Ctrl-C at a terminal is for the parent, which ends them. When it is killed their pipes end, but who waits for
+                # a daemon that is gone, too, does not read his.
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "halfstep.tools.bench.clones"],
+                    ending_with_us([sys.executable, "-P", "-m", "halfstep.tools.bench.clones"]),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,
