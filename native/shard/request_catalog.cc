@@ -26,7 +26,7 @@ namespace {
 constexpr uint32_t kListPageBytes = 64 * KiB;
 constexpr uint32_t kListEntriesMax = kListPageBytes / (sizeof(wire::EntryRecord) + 256);
 
-AnswerReason answer_of(Status status) noexcept {
+AnswerReason answer_of_command(Status status) noexcept {
   switch (status.code()) {
     case Code::Ok: return {Answer::Ok, Reason::None};
     case Code::Present: return {Answer::Ok, Reason::Present};
@@ -79,7 +79,7 @@ void StoreCall::end(AnswerReason with) {
 void StoreCall::done(Status status) {
   if (!finished()) {
     const bool no_layout = opcode() == Opcode::Clear && status == Code::NotFound;
-    const AnswerReason answer = no_layout ? AnswerReason{Answer::Miss, Reason::Absent} : answer_of(status);
+    const AnswerReason answer = no_layout ? AnswerReason{Answer::Miss, Reason::Absent} : answer_of_command(status);
     answer_whole(*connection(), opcode(), id(), answer, remedy_of(opcode(), status));
     finish();
   }

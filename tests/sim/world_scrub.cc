@@ -6,7 +6,7 @@
 namespace halfstep::sim {
 namespace {
 
-constexpr uint64_t kTurnUs = 1000;
+constexpr uint64_t kScrubTurnUs = 1000;
 constexpr uint32_t kTurnsMax = 20'000;
 constexpr uint64_t kGapUs = 61'000'000;  // between two passes
 constexpr uint32_t kTurnsToBury = 300;   // of 10 ms: every back-off of the store is shorter
@@ -44,7 +44,7 @@ void World::scrub() {
   const uint64_t events_before = process_->store->events().newest();
   const uint64_t until = process_->store->counters().scrub_passes + 2;
   for (uint32_t turn = 0; turn < kTurnsMax && !dead() && process_->store->counters().scrub_passes < until; ++turn) {
-    pump(kTurnUs);
+    pump(kScrubTurnUs);
     if (!dead() && process_->engine.in_flight() == 0) {
       const uint64_t next_us = process_->store->next_turn_us();
       clock_.us = std::clamp(next_us, clock_.us, clock_.us + kGapUs);
