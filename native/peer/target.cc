@@ -8,6 +8,8 @@ namespace {
 
 using Wide = __int128;
 
+std::string decimal(uint64_t value) { return std::to_string(value); }
+
 // Offsets within a descriptor's memory are computed in 64 bits afterwards; nothing that comes near their end is memory.
 constexpr Wide kFar = Wide{1} << 61;
 
@@ -40,8 +42,7 @@ Fault Target::set(const hs_section& section, uint32_t item_count, const wire::Gr
     case HS_TARGET_IOVEC: fault = set_iovecs(section, item_count, shape, selection); break;
     case HS_TARGET_ROWS: fault = set_rows(section, item_count, shape, selection); break;
     default:
-      return {Code::Invalid,
-              "target_kind=" + std::to_string(section.target_kind) + ": get and put need an iovec or rows target"};
+      return {Code::Invalid, "target_kind=" + decimal(section.target_kind) + ": get and put need an iovec or rows target"};
   }
   if (fault.ok()) kind_ = section.target_kind;
   return fault;
@@ -58,22 +59,22 @@ Fault Target::set_iovecs(const hs_section& section, uint32_t item_count, const w
     for (uint32_t i = 0; i < count; ++i) {
       const hs_iovec& piece = section.iovecs[next++];
       if (piece.bytes == 0) continue;
-      if (piece.base == nullptr) return {Code::Invalid, "iovec of item " + std::to_string(item) + ": null base"};
+      if (piece.base == nullptr) return {Code::Invalid, "iovec of item " + decimal(item) + ": null base"};
       pieces_.push_back({static_cast<std::byte*>(piece.base), piece.bytes, at});
       at += piece.bytes;
-      if (at < piece.bytes) return {Code::Invalid, "iovec of item " + std::to_string(item) + ": lengths overflow"};
+      if (at < piece.bytes) return {Code::Invalid, "iovec of item " + decimal(item) + ": lengths overflow"};
     }
     first_piece_.push_back(static_cast<uint32_t>(pieces_.size()));
     if (section.block_bytes != nullptr) {
       if (at != section.block_bytes[item]) {
-        return {Code::Invalid, "iovec of item " + std::to_string(item) + ": " + std::to_string(at) +
-                                   " bytes; must be exactly its block_bytes=" + std::to_string(section.block_bytes[item])};
+        return {Code::Invalid, "iovec of item " + decimal(item) + ": " + decimal(at) +
+                                   " bytes; must be exactly its block_bytes=" + decimal(section.block_bytes[item])};
       }
     } else if (shape.part_count != 0) {
       const uint64_t needed = selection.bytes_of(shape.offset_of(shape.part_count), shape);
       if (at < needed) {
-        return {Code::Invalid, "iovec of item " + std::to_string(item) + ": " + std::to_string(at) +
-                                   " bytes; the parts asked for have " + std::to_string(needed)};
+        return {Code::Invalid,
+                "iovec of item " + decimal(item) + ": " + decimal(at) + " bytes; the parts asked for have " + decimal(needed)};
       }
     }
   }
@@ -86,14 +87,14 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
     return {Code::Invalid, "parts, rows: null, though target_kind is HS_TARGET_ROWS"};
   }
   if (section.part_descriptor_count > wire::kPartsMax) {
-    return {Code::TooLarge, "part_descriptor_count=" + std::to_string(section.part_descriptor_count) + ": at most " +
-                                std::to_string(wire::kPartsMax)};
+    return {Code::TooLarge,
+            "part_descriptor_count=" + decimal(section.part_descriptor_count) + ": at most " + decimal(wire::kPartsMax)};
   }
   uint32_t parts_needed = std::max(shape.part_count != 0 ? uint32_t{shape.part_count} : 1U, selection.part_end());
   if (!selection.all()) parts_needed = selection.part_end();
   if (section.part_descriptor_count < parts_needed) {
-    return {Code::Invalid, "part_descriptor_count=" + std::to_string(section.part_descriptor_count) +
-                               ": the parts asked for need " + std::to_string(parts_needed)};
+    return {Code::Invalid, "part_descriptor_count=" + decimal(section.part_descriptor_count) + ": the parts asked for need " +
+                               decimal(parts_needed)};
   }
   parts_.assign(section.parts, section.parts + section.part_descriptor_count);
   rows_.assign(section.rows, section.rows + item_count);
@@ -101,7 +102,7 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
   for (uint32_t p = 0; p < parts_.size(); ++p) {
     if (selection.ordinal(p) == Selection::kNone) continue;
     const hs_part_descriptor& part = parts_[p];
-    const std::string text = "descriptor of part " + std::to_string(p) + ": ";
+    const std::string text = "descriptor of part " + decimal(p) + ": ";
     if (part.base == nullptr || part.inner_count == 0 || part.inner_bytes == 0) {
       return {Code::Invalid, text + "base, inner_count and inner_bytes must not be zero"};
     }
@@ -109,12 +110,12 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
     const uint32_t part_bytes = shape.part_bytes[p % shape.size_count];
     const bool last_may_be_shorter = shape.part_count == 0 && bytes < part_bytes;
     if (bytes != part_bytes && !last_may_be_shorter) {
-      return {Code::Invalid, text + std::to_string(part.inner_count) + " x " + std::to_string(part.inner_bytes) +
-                                 " bytes; the part has " + std::to_string(part_bytes)};
+      return {Code::Invalid, text + decimal(part.inner_count) + " x " + decimal(part.inner_bytes) + " bytes; the part has " +
+                                 decimal(part_bytes)};
     }
     if (!stays_inside(part, *first_row, *last_row)) {
-      return {Code::Invalid, text + "rows " + std::to_string(*first_row) + " to " + std::to_string(*last_row) +
-                                 " leave its memory of base_bytes=" + std::to_string(part.base_bytes)};
+      return {Code::Invalid, text + "rows " + decimal(*first_row) + " to " + decimal(*last_row) +
+                                 " leave its memory of base_bytes=" + decimal(part.base_bytes)};
     }
     row_bytes_ += bytes;
   }
@@ -122,8 +123,8 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
   kind_ = HS_TARGET_ROWS;
   for (uint32_t item = 0; item < item_count; ++item) {
     if (!fits(item, section.block_bytes[item], shape, selection)) {
-      return {Code::Invalid, "block_bytes=" + std::to_string(section.block_bytes[item]) + " of item " + std::to_string(item) +
-                                 ": more than its row has"};
+      return {Code::Invalid,
+              "block_bytes=" + decimal(section.block_bytes[item]) + " of item " + decimal(item) + ": more than its row has"};
     }
   }
   return {};

@@ -145,7 +145,9 @@ class FakeStore final : public store::Store {
 
   store::Found find(const store::Sought& sought) noexcept override {
     const auto at = blocks_.find(pair_of(sought.key));
-    return at == blocks_.end() ? store::Found() : store::Found{true, at->second->block_bytes()};
+    if (at == blocks_.end()) return {};
+    const uint32_t bytes = at->second->block_bytes();
+    return {true, bytes, SlotPool::held_bytes(std::max(bytes, 1U))};
   }
   void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
     for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);

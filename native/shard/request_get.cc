@@ -35,6 +35,19 @@ AnswerReason answer_of_read(Status status) noexcept {
   }
 }
 
+// What lies between the parts that are asked for comes with them. A part that no block has is for the read to find.
+store::PartSpan span_of(const wire::SectionView& section) noexcept {
+  uint64_t first = wire::kPartsMax;
+  uint64_t end = 0;
+  for (uint32_t r = 0; r < section.head.range_count; ++r) {
+    const wire::PartRange range = section.range(r);
+    first = std::min<uint64_t>(first, range.start);
+    end = std::max(end, range.start + uint64_t{range.count - 1} * range.stride + 1);
+  }
+  if (end == 0 || end > wire::kPartsMax) return {};
+  return {static_cast<uint32_t>(first), static_cast<uint32_t>(end - first)};
+}
+
 }  // namespace
 
 void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
@@ -56,7 +69,7 @@ bool GetRequest::plan_sections() {
   for (uint32_t s = 0; s < view_.section_count; ++s) {
     const wire::SectionView& section = view_.sections[s];
     const Connection::Handle& handle = connection.handles()[section.head.layout];
-    SectionPlan plan{.scope = handle.scope, .layout = handle.layout, .first_number = items};
+    SectionPlan plan{.scope = handle.scope, .layout = handle.layout, .first_number = items, .parts = span_of(section)};
     for (uint32_t r = 0; r < section.head.range_count; ++r) plan.parts_per_item += section.range(r).count;
     items += section.item_count();
     selected += uint64_t{section.item_count()} * plan.parts_per_item;
@@ -143,7 +156,10 @@ void GetRequest::look_ahead() {
   }
   shard().store().keys_of(std::span(names).first(gathered), std::span(index_keys).first(gathered));
   sought_.clear();
-  for (size_t i = 0; i < gathered; ++i) sought_.push_back({index_keys[i], names[i].component});
+  for (size_t i = 0; i < gathered; ++i) {
+    store::Sought& sought = sought_.emplace_back(index_keys[i], names[i].component);
+    sought.parts = plans_[section_].parts;
+  }
   found_.resize(gathered);
   shard().store().find_many(sought_, found_);
 }
@@ -163,13 +179,14 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
     miss(section_, index, {Answer::Miss, Reason::Absent});
     return true;
   }
-  const uint64_t bytes = SlotPool::held_bytes(std::max<uint64_t>(found.block_bytes, 1));
+  const uint64_t bytes = found.memory_bytes;
   const size_t items_max = layer_major() ? wire::kItemsMax : kStepItemsMax;
   if (!step_.empty() && (step_bytes_ + bytes > step_bytes_max || step_.size() == items_max)) return false;
   GetItem* item = shard().get_items().take();
   *item = {};
   item->read.key = sought_[found_at_].key;
   item->read.component = component;
+  item->read.parts = plan.parts;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;
   item->read.moment = &moment_;

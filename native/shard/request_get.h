@@ -62,6 +62,7 @@ class GetRequest final : public Request {
     wire::LayoutId layout{};
     uint32_t first_number = 0;
     uint32_t parts_per_item = 0;             // 0: all parts of a block
+    store::PartSpan parts;                   // from the first of them to the last
     uint32_t first_missed_key = UINT32_MAX;  // of a section that stops at a miss
   };
 

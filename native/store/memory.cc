@@ -87,6 +87,7 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
   extent.location = {};
   extent.waiters = nullptr;
   extent.error = 0;
+  extent.in_parts = false;
   extent.staged = Extent::Staged::No;
   resident_bytes_ += extent.slot().held_bytes();
   set_state(extent, state);

@@ -75,6 +75,11 @@ class alignas(64) Extent final : public Resident {
   int32_t error = 0;
   io::IoClass io_class = io::IoClass::Demand;
   Block block;  // as the index had it when the read began
+  // Of a read of some parts: the slot begins with pages of the frame's header, and goes on with the extent's from this one on.
+  bool in_parts = false;
+  uint32_t first_part = 0;
+  uint32_t header_pages = 0;
+  uint32_t first_page = 0;
   ExtentVerifier verifier;
 
   uint64_t staged_until_us = 0;  // kept, or to be kept once it is there

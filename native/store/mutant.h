@@ -19,6 +19,7 @@
   X(NoKeyInCheck, "the index key does not depend on the scope")                                   \
   X(NoKeyInChecksum, "a checksum fits whichever key the index took for another")                  \
   X(NoVerify, "blocks are handed out without their checksum")                                     \
+  X(PartsUnverified, "some parts of a block are handed out without their sums")                   \
   X(MacNotChecked, "metadata pages are believed without their MAC")                               \
   X(DirtyGivesWay, "memory gives way though its block is not on flash yet")                       \
   X(NoReuseCount, "a reused segment keeps its generation")                                        \

@@ -1,6 +1,7 @@
 #include "store/reader.h"
 
 #include <cassert>
+#include <utility>
 
 #include "io/request.h"
 #include "store/mutant.h"
@@ -38,7 +39,7 @@ Extent* BlockReader::resolve(Read& read, Extent* extent) {
     ++core_.counters.misses_expired;
     return nullptr;
   }
-  extent = core_.memory.make(read.key, block.extent_bytes(), ExtentState::Reading);
+  extent = make(read, block);
   if (extent == nullptr) {
     read.status = Code::Throttled;
     return nullptr;
@@ -50,11 +51,28 @@ Extent* BlockReader::resolve(Read& read, Extent* extent) {
   extent->entry.expiry_s = block.expiry_s;
   extent->entry.created_s = 0;  // not known
   extent->io_class = read.ahead ? io::IoClass::Prefetch : io::IoClass::Demand;
-  core_.memory.list(*extent, !read.ahead);
+  if (!extent->in_parts) core_.memory.list(*extent, !read.ahead);
   core_.memory.pin(*extent);
   fresh_.push_back(extent);
   read.status = {};
   return extent;
+}
+
+// For a block from flash, whole or for some of its parts.
+Extent* BlockReader::make(Read& read, const Block& block) {
+  if (read.parts.count != 0) {
+    const wire::GroupShape* const group = core_.names.group(block.scope, read.component);
+    if (const PartReader::Plan plan = PartReader::plan(block, group, read.parts)) {
+      return parts_.make(read.key, block, *group, read.parts, plan);
+    }
+  }
+  return core_.memory.make(read.key, block.extent_bytes(), ExtentState::Reading);
+}
+
+// What make() takes of memory.
+uint64_t BlockReader::held_bytes(const Read& read, const Block& block) const noexcept {
+  const PartReader::Plan plan = PartReader::plan(block, core_.names.group(block.scope, read.component), read.parts);
+  return SlotPool::held_bytes(plan ? plan.bytes() : block.extent_bytes());
 }
 
 Status BlockReader::begin(std::span<Read* const> window) {
@@ -100,7 +118,8 @@ Status BlockReader::begin(std::span<Read* const> window) {
   started.swap(fresh_);
   for (Extent* extent : started) {
     extent->attempts = 0;
-    submit(*extent);
+    extent->reader = this;
+    extent->in_parts ? parts_.begin(*extent) : submit(*extent);
   }
   started.clear();
   fresh_.swap(started);
@@ -154,7 +173,7 @@ Status BlockReader::refuse(std::span<Read* const> window) noexcept {
     if (known != nullptr) {
       bytes += known->slot().held_bytes();
     } else if (const Block block = core_.catalog.find(read->key); block) {
-      bytes += SlotPool::held_bytes(block.extent_bytes());
+      bytes += held_bytes(*read, block);
     }
   }
   // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
@@ -166,7 +185,11 @@ Status BlockReader::refuse(std::span<Read* const> window) noexcept {
 
 void BlockReader::undo(std::span<Read* const> window) noexcept {
   for (Extent* extent : fresh_) {
-    core_.memory.put_off(*extent);
+    if (extent->in_parts) {
+      parts_.forget(*extent);
+    } else {
+      core_.memory.put_off(*extent);
+    }
     core_.memory.set_state(*extent, ExtentState::Clean);
   }
   for (Read* read : window) {
@@ -201,7 +224,6 @@ void BlockReader::submit(Extent& extent) {
   });
   extent.slot().for_range(0, block.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
   cutter.finish();
-  extent.reader = this;
   for (Transfer* piece = extent.pieces; piece != nullptr; piece = piece->next) core_.engine.submit(piece->request);
 }
 
@@ -268,6 +290,56 @@ void BlockReader::landed(Extent& extent) {
   to_check_.push_back(&extent);
   check_next();
 }
+
+// ---- Some parts ------------------------------------------------------------------------------------------------------------
+
+void BlockReader::landed_in_parts(Extent& extent, bool sound) {
+  if (sound) {
+    ++core_.counters.part_reads;
+    return finish(extent, {});
+  }
+  ++core_.counters.part_reads_failed;
+  Read* const read = std::exchange(extent.waiters, nullptr);
+  core_.memory.set_state(extent, ExtentState::Clean);
+  core_.memory.unpin(extent);  // nobody else has it
+  read->parts = {};
+  to_read_whole_.push_back(read);
+  read_whole();
+}
+
+void BlockReader::read_whole() {
+  while (!to_read_whole_.empty()) {
+    Read* const read = to_read_whole_.front();
+    to_read_whole_.pop_front();
+    Read* const window[] = {read};
+    const Status status = begin(window);
+    if (status.ok()) continue;
+    if (status == Code::Throttled) {
+      to_read_whole_.push_front(read);
+      retry_at_us_ = core_.clock.now_us() + kRetryUs;
+      return;
+    }
+    read->status = status;
+    read->resident = nullptr;
+    read->complete(*read);
+  }
+}
+
+void BlockReader::turn() {
+  if (!to_read_whole_.empty() && (hurries_ || core_.clock.now_us() >= retry_at_us_)) read_whole();
+}
+
+void BlockReader::give_up() {
+  while (!to_read_whole_.empty()) {
+    Read* const read = to_read_whole_.front();
+    to_read_whole_.pop_front();
+    read->status = Code::Closed;
+    read->resident = nullptr;
+    read->complete(*read);
+  }
+}
+
+// ---- What fails its check --------------------------------------------------------------------------------------------------
 
 void BlockReader::check_next() {
   if (checking_ || to_check_.empty()) return;

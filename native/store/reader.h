@@ -1,29 +1,47 @@
 // reader.h — blocks from flash into memory, verified.
 // A read of a block that is in memory completes at once; reads of one block in flight share one device read; an extent is
 // read in pieces and, when plain, verified piece by piece as they land, so that the bytes are still in the cache of the CPU.
+// Of a large block on flash of which a few parts are asked for, those alone are read (part_reader.h).
 // What fails its check is read once more, with the header of its frame: another key there is a collision (a miss, the block
 // stays); the same key is a media error (dropped, counted, buried).
 // Invariants: nobody sees an extent before its checksum was right; a window takes memory for all of its blocks or for none.
 // Thread: the shard's.
 #pragma once
 
+#include <deque>
 #include <span>
 #include <vector>
 
 #include "store/core.h"
+#include "store/part_reader.h"
 
 namespace halfstep::store {
 
 class BlockReader {
  public:
-  explicit BlockReader(Core& core) : core_(core), frame_header_(format::kFrameHeaderPagesMax) {}
+  explicit BlockReader(Core& core) : core_(core), parts_(core, *this), frame_header_(format::kFrameHeaderPagesMax) {}
 
   Status begin(std::span<Read* const> window);
-  // Extents that are being read.
-  uint32_t in_flight() const noexcept { return in_flight_; }
+  // Blocks that are being read.
+  uint32_t in_flight() const noexcept { return in_flight_ + parts_.in_flight() + static_cast<uint32_t>(to_read_whole_.size()); }
+  // What waits for memory to be read whole.
+  void turn();
+  uint64_t next_turn_us() const noexcept { return to_read_whole_.empty() ? UINT64_MAX : retry_at_us_; }
+  // The store closes: no turn is left out; and at the end of that, when no more memory comes, nobody waits any more.
+  void hurry() noexcept { hurries_ = true; }
+  void give_up();
+
+  // The part reader's.
+  PartReader& part_reader() noexcept { return parts_; }
+  void landed_in_parts(Extent& extent, bool sound);
 
  private:
+  static constexpr uint64_t kRetryUs = 1000;
+
   Extent* resolve(Read& read, Extent* extent);
+  Extent* make(Read& read, const Block& block);
+  uint64_t held_bytes(const Read& read, const Block& block) const noexcept;
+  void read_whole();
   uint64_t bytes_read_together(std::span<Read* const> missing) const noexcept;
   Status refuse(std::span<Read* const> window) noexcept;
   void undo(std::span<Read* const> window) noexcept;
@@ -38,6 +56,10 @@ class BlockReader {
   static void on_piece(io::Request& request);
 
   Core& core_;
+  PartReader parts_;
+  std::deque<Read*> to_read_whole_;  // some parts of them could not be had alone
+  uint64_t retry_at_us_ = 0;
+  bool hurries_ = false;
   std::vector<Extent*> fresh_;     // of the window being taken
   std::vector<Read*> missing_;     // of it, not in memory
   std::vector<Extent*> to_check_;  // mismatched twice, waiting for the one buffer below

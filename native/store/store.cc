@@ -43,12 +43,26 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
         [&](size_t at, const Block& block) {
           const Extent* extent = known[at];
           if (extent != nullptr && extent->state == ExtentState::Dirty) {
-            out[first + at] = present(*extent) ? Found{true, extent->block_bytes()} : Found();
+            out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
           } else {
-            out[first + at] = present(block) ? Found{true, core_.catalog.block_bytes(block, part[at].component)} : Found();
+            out[first + at] = present(block) ? found(block, part[at]) : Found();
           }
         });
   }
+}
+
+Found StoreImpl::found(uint32_t block_bytes) noexcept {
+  return {true, block_bytes, SlotPool::held_bytes(std::max(block_bytes, 1U))};
+}
+
+Found StoreImpl::found(const Block& block, const Sought& sought) const noexcept {
+  Found there = found(core_.catalog.block_bytes(block, sought.component));
+  if (sought.parts.count == 0) return there;
+  const wire::GroupShape* const group = core_.names.group(block.scope, sought.component);
+  if (const PartReader::Plan plan = PartReader::plan(block, group, sought.parts)) {
+    there.memory_bytes = SlotPool::held_bytes(plan.bytes());
+  }
+  return there;
 }
 
 // The parts of the block as it will be stored, with offsets; sums are the caller's.
@@ -207,6 +221,7 @@ void StoreImpl::abort_write(Write& write) noexcept {
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { core_.unhold(last); });
   answer_absent_removes();  // before what failed is tried again: until then it shows
+  reader_.turn();
   stager_.turn();
   if (!header_writer_.lost()) {
     core_.bury_again();
@@ -256,11 +271,12 @@ uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   if (recovery_ != nullptr) {
     return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
-                     stager_.next_turn_us()});
+                     stager_.next_turn_us(), reader_.next_turn_us()});
   }
   return std::min({streams_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(),
                    touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(),
-                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
+                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us(),
+                   reader_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {

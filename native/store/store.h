@@ -46,6 +46,12 @@ struct BlockName {
   ConstBytes engine_key;  // 1-255 bytes
 };
 
+// Parts of a block, one after the other; no count: all of them.
+struct PartSpan {
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
 // One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
 struct PartInfo {
   uint32_t offset = 0;  // in the extent
@@ -85,6 +91,8 @@ struct Read {
   void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
   void* owner = nullptr;
   uint64_t tag = 0;
+  // What of the block is wanted. Of a large one on flash no more may be read: all other parts have no bytes then.
+  PartSpan parts;
   bool ahead = false;        // the stager's: bringing a block is not using it
   Moment* moment = nullptr;  // its request's, looked at inside begin_reads(); null: now
 
@@ -177,10 +185,12 @@ struct Sought {
   Sought(const IndexKey& key_in, wire::Component component_in = {}) noexcept : key(key_in), component(component_in) {}
   IndexKey key;
   wire::Component component;
+  PartSpan parts;  // as in Read
 };
 struct Found {
   bool present = false;
   uint32_t block_bytes = 0;
+  uint64_t memory_bytes = 0;  // what a read of these parts takes, when it comes from flash
 };
 
 struct Listed {
@@ -258,6 +268,7 @@ struct RecoveryReport {
 // Monotonic, since start. Names become metric names.
 struct Counters {
   uint64_t hits_memory = 0, hits_flash = 0;
+  uint64_t part_reads = 0, part_reads_failed = 0;  // of some parts of a block; the failed ones were done again, of the whole
   uint64_t misses_absent = 0, misses_corrupt = 0, misses_collision = 0, misses_expired = 0, misses_io = 0;
   uint64_t writes_committed = 0, writes_aborted = 0, writes_present = 0, writes_throttled = 0, writes_failed = 0;
   uint64_t bytes_user = 0, bytes_padding = 0, bytes_metadata = 0, bytes_rewritten = 0;

@@ -35,7 +35,7 @@ inline std::vector<std::byte> bytes_of_key(std::string_view key, uint32_t count)
 }
 
 // Groups: 0 opaque 256 KiB parts; 1 four plain parts of 4 KiB; 2 parts of 1,000 and 3,000 bytes in turn until the end;
-// 3 one part of one byte; 4 sixteen plain parts of 64 KiB.
+// 3 one part of one byte; 4 sixteen plain parts of 16 KiB.
 inline wire::Layout test_layout(const std::string& model = "test") {
   const auto shape = [](uint16_t parts, std::vector<uint32_t> sizes) {
     wire::GroupShape group;
@@ -47,7 +47,7 @@ inline wire::Layout test_layout(const std::string& model = "test") {
   wire::Layout layout;
   const Status status = wire::Layout::make(
       {{"model", model}},
-      {shape(0, {wire::kOpaquePartBytes}), shape(4, {4096}), shape(0, {1000, 3000}), shape(1, {1}), shape(16, {65536})},
+      {shape(0, {wire::kOpaquePartBytes}), shape(4, {4096}), shape(0, {1000, 3000}), shape(1, {1}), shape(16, {16384})},
       &layout);
   EXPECT_TRUE(status.ok());
   return layout;

@@ -155,6 +155,7 @@ void StoreImpl::finish_recovery() {
 Status StoreImpl::close() {
   closing_ = true;
   stager_.stop();
+  reader_.hurry();
   finish_recovery();
   scrubber_.stop();
   teller_.stop();
@@ -204,6 +205,7 @@ Status StoreImpl::close() {
     core_.engine.poll();
   }
   streams_.give_up();
+  reader_.give_up();
   turn();
   const Status flushed = header_writer_.lost() ? Status(Code::Closed) : flush_at_end();
   bool clean = flushed.ok() && streams_.idle() && core_.all_buried();

@@ -53,6 +53,7 @@ Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_m
   Prng prng(seed ^ 0x5EED);
   Version version;
   version.seed = seed;
+  version.group = group;
   version.raw_bytes = bytes_of(group, prng, coded ? bytes_max / 2 : bytes_max);
   version.parts = groups()[group].parts_of(version.raw_bytes);
   version.stored_bytes = version.raw_bytes;
@@ -70,9 +71,35 @@ Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_m
   return version;
 }
 
-bool same(const store::Resident& resident, const Version& version, std::vector<std::byte>& scratch) {
+namespace {
+
+// These parts of a plain block, and no others.
+bool same_parts(const store::Resident& resident, const Version& version, store::PartSpan asked,
+                std::vector<std::byte>& scratch) {
+  const wire::GroupShape& group = groups()[version.group];
+  scratch.resize(version.stored_bytes);
+  version.fill(scratch);
+  bool equal = true;
+  for (uint32_t p = 0; p < version.parts; ++p) {
+    const store::PartInfo& part = resident.parts()[p];
+    const bool wanted = p >= asked.first && p - asked.first < asked.count;
+    if (part.stored_bytes != (wanted ? group.bytes_of(p, version.raw_bytes) : 0)) return false;
+    uint64_t at = group.offset_of(p);
+    resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) {
+      equal = equal && std::memcmp(piece.data(), scratch.data() + at, piece.size()) == 0;
+      at += piece.size();
+    });
+  }
+  return equal;
+}
+
+}  // namespace
+
+bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch) {
   const auto parts = resident.parts();
   if (resident.block_bytes() != version.raw_bytes || parts.size() != version.parts) return false;
+  const bool some = std::ranges::any_of(parts, [](const store::PartInfo& part) { return part.stored_bytes == 0; });
+  if (some && version.coded.empty()) return asked.count > 0 && same_parts(resident, version, asked, scratch);
   if (parts.back().offset + parts.back().stored_bytes != version.stored_bytes) return false;
   for (size_t i = 0; i < version.coded.size(); ++i) {
     const store::PartInfo& wanted = version.coded[i];

@@ -22,6 +22,7 @@ wire::Layout layout_number(uint32_t number);
 // One put's block.
 struct Version {
   uint64_t seed = 0;
+  uint32_t group = 0;
   uint32_t raw_bytes = 0;
   uint32_t stored_bytes = 0;
   uint32_t parts = 0;
@@ -34,7 +35,7 @@ struct Version {
 // A version of a block of `group`, with a length that the group allows and of at most `bytes_max`.
 Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_max);
 
-// Whether a resident's bytes and parts are this version's.
-bool same(const store::Resident& resident, const Version& version, std::vector<std::byte>& scratch);
+// Whether a resident's bytes and parts are this version's; where only some were asked for, it may have no others.
+bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch);
 
 }  // namespace halfstep::sim

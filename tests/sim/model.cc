@@ -173,17 +173,18 @@ Expectation Model::expect(const Key& key, bool found) const noexcept {
   return expected;
 }
 
-void Model::read_answered(Key& key, const Expectation& expected, const store::Resident& resident) {
+void Model::read_answered(Key& key, const Expectation& expected, const store::Resident& resident, store::PartSpan asked) {
   if (expected.life != key.life) return;  // its namespace was deleted and made again meanwhile
   size_t at = expected.high;
-  while (at > expected.low && !same(resident, key.puts[at - 1].version, scratch_)) --at;
+  while (at > expected.low && !same(resident, key.puts[at - 1].version, asked, scratch_)) --at;
   if (at == expected.low) {
     for (size_t put = 0; put < key.dead_below; ++put) {
-      if (same(resident, key.puts[put].version, scratch_)) return fail(Rule::DeletedReturned, text_of(key) + ": its bytes");
+      if (same(resident, key.puts[put].version, asked, scratch_))
+        return fail(Rule::DeletedReturned, text_of(key) + ": its bytes");
     }
     for (const Key& other : keys_) {
       for (const Put& put : other.puts) {
-        if (put.version.stored_bytes >= 8 && same(resident, put.version, scratch_)) {
+        if (put.version.stored_bytes >= 8 && same(resident, put.version, asked, scratch_)) {
           return fail(Rule::WrongBytes, text_of(key) + ": bytes of a put of " + text_of(other));
         }
       }

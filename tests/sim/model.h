@@ -133,7 +133,8 @@ class Model {
   // The store says that its bytes were lost, and that this is on media: no restart brings it back.
   void buried(Key& key);
   Expectation expect(const Key& key, bool found) const noexcept;
-  void read_answered(Key& key, const Expectation& expected, const store::Resident& resident);
+  // `asked`: the parts that the read named.
+  void read_answered(Key& key, const Expectation& expected, const store::Resident& resident, store::PartSpan asked);
   void read_missed(Key& key, const Expectation& expected, Status status);
   void looked(Key& key, const store::Found& found, const Evidence& evidence);
   // Processes

@@ -36,6 +36,7 @@ struct ReadInFlight {
   uint32_t answers = 0;
   uint32_t turns_pinned = 0;
   uint32_t pinned_crc = 0;
+  store::PartSpan asked;
   store::Read read;
 
   bool pinned() const noexcept { return read.resident != nullptr; }

@@ -11,6 +11,7 @@ void Tally::add(const Tally& other) noexcept {
   crashes_in_recovery += other.crashes_in_recovery;
   served_recovering += other.served_recovering;
   stages += other.stages;
+  part_hits += other.part_hits;
   crashes_in_close += other.crashes_in_close;
   operations += other.operations;
   puts += other.puts;

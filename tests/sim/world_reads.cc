@@ -9,15 +9,23 @@ namespace halfstep::sim {
 namespace {
 
 uint32_t crc_of(const store::Resident& resident) {
-  const store::PartInfo& last = resident.parts().back();
   uint32_t crc = 0;
-  resident.slot().for_range(0, uint64_t{last.offset} + last.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
+  for (const store::PartInfo& part : resident.parts()) {
+    resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
+  }
   return crc;
+}
+
+// One or two of them, of one block in three.
+store::PartSpan parts_of(uint64_t salt, uint32_t key) {
+  if ((salt + key) % 3 != 0) return {};
+  return {static_cast<uint32_t>((salt >> 2) % 8), 1 + static_cast<uint32_t>((salt >> 5) % 2)};
 }
 
 }  // namespace
 
-// The salt says how long its blocks are pinned, and whether what it asks for comes in one window or in two.
+// The salt says how long its blocks are pinned, whether what it asks for comes in one window or in two, and of which blocks
+// only some parts are wanted.
 void World::get(const Op& op) {
   std::vector<Key>& keys = model_.keys();
   std::vector<Key*> asked;
@@ -27,27 +35,26 @@ void World::get(const Op& op) {
     if (usable(key) && (asked.empty() || same_shard(key.index_key, asked.front()->index_key))) asked.push_back(&key);
   }
   if (asked.empty()) return;
-  const auto turns_pinned = static_cast<uint32_t>(op.salt % 8);
   const bool in_two = asked.size() > 1 && (op.salt >> 8) % 2 == 0;
   const std::span<Key*> all(asked);
   store::Moment moment;
   const uint64_t began_s = model_.time().low_s();
   std::vector<bool> used;
-  if (!get_window(in_two ? all.first(1) : all, turns_pinned, &moment, began_s, &used)) return;
+  if (!get_window(in_two ? all.first(1) : all, op.salt, &moment, began_s, &used)) return;
   if (in_two) {
     std::vector<std::optional<store::ExplainedBlock>> before;
     for (const Key* key : asked) before.push_back(block_on_flash(*key));
     // Time for what has been put to be written: the clock of the log goes on.
     for (uint64_t turns = (op.salt >> 16) % 16; turns > 0 && !dead() && !over(); --turns) pump(100);
     if (dead() || over() || !std::ranges::all_of(all, [this](const Key* key) { return usable(*key); })) return;
-    if (!get_window(all.subspan(1), turns_pinned, &moment, began_s, &used)) return;
+    if (!get_window(all.subspan(1), op.salt, &moment, began_s, &used)) return;
     check_stamps(all, before, used);
   }
   if (op.count % 4 == 0) get_as_stranger(keys[op.key % keys.size()], op.key);
 }
 
 // False: it was refused, or nothing may go on.
-bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store::Moment* moment, uint64_t began_s,
+bool World::get_window(std::span<Key* const> asked, uint64_t salt, store::Moment* moment, uint64_t began_s,
                        std::vector<bool>* used) {
   std::vector<std::unique_ptr<ReadInFlight>> flights;
   std::vector<store::Read*> window;
@@ -57,7 +64,9 @@ bool World::get_window(std::span<Key* const> asked, uint32_t turns_pinned, store
     flight.key = key;
     flight.expected = model_.expect(*key, process_->store->find(key->index_key).present);
     flight.expected.recovering = recovering(*key);
-    flight.turns_pinned = turns_pinned;
+    flight.turns_pinned = static_cast<uint32_t>(salt % 8);
+    flight.asked = parts_of(salt >> 24, key->number);
+    flight.read.parts = flight.asked;
     flight.read.key = key->index_key;
     flight.read.component = key->component();
     flight.read.moment = moment;
@@ -119,6 +128,7 @@ void World::get_as_stranger(const Key& key, uint32_t salt) {
   flight.world = this;
   flight.read.key = {key.index_key.low, key.index_key.high ^ (1U + salt)};
   flight.read.component = key.component();
+  flight.read.parts = parts_of(salt, key.number);
   flight.read.owner = &flight;
   flight.read.complete = [](store::Read& done) {
     auto& self = *static_cast<StrangerInFlight*>(done.owner);
@@ -145,7 +155,9 @@ void World::read_answered(ReadInFlight& flight) {
     return model_.read_missed(key, flight.expected, status);
   }
   ++tally_.hits;
-  model_.read_answered(key, flight.expected, *flight.read.resident);
+  const auto parts = flight.read.resident->parts();
+  tally_.part_hits += std::ranges::any_of(parts, [](const store::PartInfo& part) { return part.stored_bytes == 0; }) ? 1 : 0;
+  model_.read_answered(key, flight.expected, *flight.read.resident, flight.asked);
   flight.pinned_crc = crc_of(*flight.read.resident);
   note(flight.pinned_crc);
 }
