@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
@@ -36,7 +37,9 @@ class FakeStore final : public store::Store {
   int32_t throttle_writes = 0;             // kThrottled…
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
   std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
+  bool parts_alone = false;                // reads of some parts bring no others
   uint64_t reads_begun = 0;
+  uint64_t parts_read = 0;  // alone
   std::vector<store::IndexKey> touched;
 
   void finish_reads() {
@@ -68,7 +71,7 @@ class FakeStore final : public store::Store {
     uint64_t pins = 0;
     for (const auto& [key, block] : blocks_) pins += block->pins;
     for (const auto& [address, block] : deleted_) pins += block->pins;
-    return pins;
+    return pins + alone_.size();
   }
   uint64_t holds() const noexcept { return holds_.size(); }
   uint64_t pins() const noexcept {
@@ -147,7 +150,8 @@ class FakeStore final : public store::Store {
     const auto at = blocks_.find(pair_of(sought.key));
     if (at == blocks_.end()) return {};
     const uint32_t bytes = at->second->block_bytes();
-    return {true, bytes, SlotPool::held_bytes(std::max(bytes, 1U))};
+    const uint64_t read = parts_alone && sought.parts.count != 0 ? at->second->bytes_of(sought.parts) : bytes;
+    return {true, bytes, SlotPool::held_bytes(std::max<uint64_t>(read, 1))};
   }
   void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
     for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);
@@ -183,6 +187,7 @@ class FakeStore final : public store::Store {
   bool is_lost = false;
   bool hold_stages = false;  // they are being read: nobody gets them back
   void unpin(store::Resident* resident) noexcept override {
+    if (alone_.erase(resident) != 0) return;
     if (--static_cast<Block*>(resident)->pins == 0) deleted_.erase(resident);
   }
   Status begin_write(store::Write& write) override {
@@ -311,6 +316,32 @@ class FakeStore final : public store::Store {
       }
       return !parts_.empty();
     }
+    static bool has(store::PartSpan span, size_t part) noexcept { return part >= span.first && part - span.first < span.count; }
+    uint64_t bytes_of(store::PartSpan span) const noexcept {
+      uint64_t bytes = 0;
+      for (size_t p = 0; p < parts_.size(); ++p) bytes += has(span, p) ? parts_[p].stored_bytes : 0;
+      return bytes;
+    }
+    // These parts of another one, and no more.
+    void take_parts(SlotPool& slots, const Block& from, store::PartSpan span) {
+      block_bytes_ = from.block_bytes_;
+      parts_.assign(from.parts_.size(), {});
+      slot_ = slots.take(std::max<uint64_t>(from.bytes_of(span), 1));
+      uint32_t at = 0;
+      for (size_t p = 0; p < parts_.size(); ++p) {
+        if (!has(span, p)) continue;
+        parts_[p] = from.parts_[p];
+        parts_[p].offset = at;
+        from.slot_.for_range(from.parts_[p].offset, from.parts_[p].stored_bytes, [&](Bytes piece) {
+          ConstBytes left = piece;
+          slot_.for_range(at, left.size(), [&](Bytes to) {
+            std::memcpy(to.data(), left.data(), to.size());
+            left = left.subspan(to.size());
+          });
+          at += static_cast<uint32_t>(piece.size());
+        });
+      }
+    }
     void take(SlotPool& slots, uint32_t bytes) { slot_ = slots.take(bytes); }
     Slot* writable_slot() noexcept { return &slot_; }
     std::span<store::PartInfo> writable_parts() noexcept { return parts_; }
@@ -344,6 +375,13 @@ class FakeStore final : public store::Store {
       read.status = Code::NotFound;
     } else if (corrupt.count(at->second->name) != 0) {
       read.status = Code::Corrupt;
+    } else if (parts_alone && read.parts.count != 0) {
+      auto parts = std::make_unique<Block>();
+      parts->take_parts(slots_, *at->second, read.parts);
+      ++parts_read;
+      read.status = {};
+      read.resident = parts.get();
+      alone_.emplace(parts.get(), std::move(parts));
     } else {
       read.status = {};
       read.resident = at->second.get();
@@ -368,6 +406,7 @@ class FakeStore final : public store::Store {
   std::map<Key, std::unique_ptr<Block>> blocks_;
   std::map<Key, std::unique_ptr<Block>> writing_;
   std::map<store::Resident*, std::unique_ptr<Block>> deleted_;  // while they are pinned
+  std::map<store::Resident*, std::unique_ptr<Block>> alone_;
   std::map<std::pair<Key, uint64_t>, Hold> holds_;
   std::deque<store::Read*> held_reads_;
   std::set<store::Stage*> staging_;

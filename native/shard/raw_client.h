@@ -335,6 +335,14 @@ class RawClient final : private net::Watch {
     return false;
   }
 
+  // The next frame of request `id`, which has to be a Chunk.
+  bool next_chunk(uint64_t id) {
+    Frame frame;
+    if (!next(id, &frame) || frame.opcode() != Opcode::Chunk) return false;
+    take_chunk(frame);
+    return true;
+  }
+
   Said hello(std::string_view name = "default") {
     std::vector<std::byte> out;
     wire::FrameWriter frame(out);

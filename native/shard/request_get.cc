@@ -21,6 +21,9 @@ using wire::Reason;
 namespace {
 
 constexpr uint64_t kStepBytesMax = 4 * MiB;
+// Of each block in a round: a device's large read, beside which the header of its frame does not count.
+constexpr uint64_t kRoundBytes = 512 * KiB;
+constexpr uint64_t kRoundsMin = 4;
 constexpr size_t kStepItemsMax = 1024;
 constexpr size_t kLookAheadItems = 64;  // memory is asked for these side by side
 // Statuses are told per selected part: this many of a request, or answering it would hold up the others.
@@ -35,17 +38,40 @@ AnswerReason answer_of_read(Status status) noexcept {
   }
 }
 
-// What lies between the parts that are asked for comes with them. A part that no block has is for the read to find.
-store::PartSpan span_of(const wire::SectionView& section) noexcept {
-  uint64_t first = wire::kPartsMax;
-  uint64_t end = 0;
+// The part that a section selects at this place.
+uint64_t part_at(const wire::SectionView& section, uint32_t ordinal) noexcept {
   for (uint32_t r = 0; r < section.head.range_count; ++r) {
     const wire::PartRange range = section.range(r);
-    first = std::min<uint64_t>(first, range.start);
-    end = std::max(end, range.start + uint64_t{range.count - 1} * range.stride + 1);
+    if (ordinal < range.count) return range.start + uint64_t{ordinal} * range.stride;
+    ordinal -= range.count;
   }
-  if (end == 0 || end > wire::kPartsMax) return {};
-  return {static_cast<uint32_t>(first), static_cast<uint32_t>(end - first)};
+  return ordinal;
+}
+
+uint64_t bytes_between(const wire::GroupShape& shape, uint64_t first_part, uint64_t last_part) noexcept {
+  return shape.offset_of(static_cast<uint32_t>(last_part + 1)) - shape.offset_of(static_cast<uint32_t>(first_part));
+}
+
+// The parts that it selects at the places first to end - 1, and what lies between them. All of a block: no span.
+store::PartSpan span_of(const wire::SectionView& section, uint32_t first, uint32_t end) noexcept {
+  if (section.head.range_count == 0) {
+    return end == UINT32_MAX ? store::PartSpan() : store::PartSpan{first, end - first};
+  }
+  uint64_t low = UINT64_MAX;
+  uint64_t high = 0;
+  uint32_t before = 0;  // places of the ranges so far
+  for (uint32_t r = 0; r < section.head.range_count; ++r) {
+    const wire::PartRange range = section.range(r);
+    const uint32_t from = std::max(first, before) - before;
+    const uint32_t to = std::min(std::max(end, before) - before, range.count);
+    before += range.count;
+    if (from >= to) continue;
+    low = std::min(low, range.start + uint64_t{from} * range.stride);
+    high = std::max(high, range.start + uint64_t{to - 1} * range.stride);
+  }
+  // What no block has is for the read to find.
+  if (low > high || high >= wire::kPartsMax) return {};
+  return {static_cast<uint32_t>(low), static_cast<uint32_t>(high - low + 1)};
 }
 
 }  // namespace
@@ -69,7 +95,8 @@ bool GetRequest::plan_sections() {
   for (uint32_t s = 0; s < view_.section_count; ++s) {
     const wire::SectionView& section = view_.sections[s];
     const Connection::Handle& handle = connection.handles()[section.head.layout];
-    SectionPlan plan{.scope = handle.scope, .layout = handle.layout, .first_number = items, .parts = span_of(section)};
+    SectionPlan plan{
+        .scope = handle.scope, .layout = handle.layout, .first_number = items, .parts = span_of(section, 0, UINT32_MAX)};
     for (uint32_t r = 0; r < section.head.range_count; ++r) plan.parts_per_item += section.range(r).count;
     items += section.item_count();
     selected += uint64_t{section.item_count()} * plan.parts_per_item;
@@ -81,13 +108,23 @@ bool GetRequest::plan_sections() {
     return false;
   }
   outcomes_.assign(items, {});
+  round_first_ = 0;
+  round_end_ = UINT32_MAX;
+  rounds_ = step_begun_ = false;
+  begin_pass();
+  moment_ = {};
+  return true;
+}
+
+// Over all items.
+void GetRequest::begin_pass() noexcept {
   found_.clear();
   found_at_ = 0;
   section_ = key_ = cell_ = 0;
   keys_ = wire::KeyCursor(view_.sections[0].keys);
+  key_bytes_ = {};
   planned_all_ = false;
-  moment_ = {};
-  return true;
+  round_is_last_ = true;
 }
 
 // ---- Reading -------------------------------------------------------------------------------------------------------------
@@ -126,7 +163,10 @@ bool GetRequest::plan_step() {
     }
     if (cell_ == 0 && key_bytes_.empty() && !keys_.next(&key_bytes_)) break;  // parse_request found them whole
     if (found_at_ == found_.size()) look_ahead();
-    if (!plan_item(key_bytes_, step_bytes_max)) return true;
+    if (!plan_item(key_bytes_, step_bytes_max)) {
+      if (begin_rounds()) continue;
+      return true;
+    }
     ++found_at_;
     if (++cell_ == section.head.component_count) {
       cell_ = 0;
@@ -134,8 +174,67 @@ bool GetRequest::plan_step() {
       key_bytes_ = {};
     }
   }
+  // Nothing of the next round stands in a window of this one.
+  if (!step_.empty() && !round_is_last_) return true;
+  if (next_round()) return plan_step();
   planned_all_ = true;
   return !step_.empty();
+}
+
+// ---- Rounds --------------------------------------------------------------------------------------------------------------
+
+const wire::GroupShape* GetRequest::shape_of(uint32_t section) const noexcept {
+  const wire::Layout* const layout = shard().store().layout_of(plans_[section].scope);
+  const uint32_t group = wire::Component{view_.sections[section].head.first_component}.group();
+  return layout != nullptr && group < layout->groups().size() ? &layout->groups()[group] : nullptr;
+}
+
+// The place after the parts that a round sends of each block, from round_first_ on.
+uint32_t GetRequest::round_end_of(uint32_t section) const noexcept {
+  const wire::GroupShape* const shape = shape_of(section);
+  if (shape == nullptr) return round_first_;
+  uint32_t places = plans_[section].parts_per_item;
+  if (places == 0) places = shape->part_count != 0 ? shape->part_count : wire::kPartsMax;
+  uint32_t end = round_first_;
+  uint64_t low = UINT64_MAX;
+  uint64_t high = 0;
+  for (uint64_t bytes = 0; end < places && bytes < kRoundBytes; ++end) {
+    const uint64_t part = part_at(view_.sections[section], end);
+    low = std::min(low, part);
+    high = std::max(high, part);
+    // What lies between them is read, too.
+    if (end > round_first_ && (high >= wire::kPartsMax || bytes_between(*shape, low, high) > 2 * kRoundBytes)) break;
+    bytes += shape->part_bytes[part % shape->size_count];
+  }
+  return end;
+}
+
+// Instead of the first step, which is full, and of which nothing has begun. False: it is as good as any.
+bool GetRequest::begin_rounds() {
+  if (!layer_major() || rounds_ || step_begun_ || planned_bytes_ < kRoundsMin * kRoundBytes * planned_items_) return false;
+  rounds_ = true;
+  for (GetItem* item : step_) {
+    item->credit_bytes = 0;
+    release(*item);
+  }
+  step_.clear();
+  step_bytes_ = 0;
+  planned_items_ = 0;
+  planned_bytes_ = 0;
+  round_end_ = 0;
+  return next_round();
+}
+
+bool GetRequest::next_round() {
+  if (!rounds_ || (round_end_ != 0 && round_is_last_)) return false;
+  round_first_ = round_end_;
+  for (uint32_t s = 0; s < view_.section_count; ++s) round_end_ = std::max(round_end_, round_end_of(s));
+  if (round_end_ == round_first_) return false;
+  for (uint32_t s = 0; s < view_.section_count; ++s) {
+    plans_[s].parts = span_of(view_.sections[s], round_first_, round_end_);
+  }
+  begin_pass();
+  return true;
 }
 
 // What is found now may be gone, or another, when it is read: then the read says so.
@@ -169,6 +268,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   const SectionPlan& plan = plans_[section_];
   const wire::SectionHead& head = view_.sections[section_].head;
   const uint32_t index = key_ * head.component_count + cell_;
+  if (rounds_ && outcomes_[plan.first_number + index].status.answer != Answer::Pending) return true;
   if (key_ > plan.first_missed_key) {
     outcomes_[plan.first_number + index].status = {Answer::Miss, Reason::Skipped};
     return true;
@@ -187,6 +287,8 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->read.key = sought_[found_at_].key;
   item->read.component = component;
   item->read.parts = plan.parts;
+  item->read.goes_on = round_first_ != 0;
+  item->ordinal = round_first_;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;
   item->read.moment = &moment_;
@@ -196,6 +298,12 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->index = index;
   item->number = plan.first_number + index;
   item->name_number = wire::name_number(plan.layout, component, key);
+  if (rounds_) {
+    const wire::GroupShape* const shape = shape_of(section_);
+    const uint32_t places =
+        plan.parts_per_item != 0 || shape == nullptr ? plan.parts_per_item : shape->parts_of(found.block_bytes);
+    round_is_last_ = round_is_last_ && places <= round_end_;
+  }
   step_.push_back(item);
   step_bytes_ += bytes;
   ++planned_items_;
@@ -224,9 +332,10 @@ bool GetRequest::begin_reads() {
   window_.insert(window_.end(), step_.begin() + static_cast<ptrdiff_t>(step_at_),
                  step_.begin() + static_cast<ptrdiff_t>(step_at_ + count));
   const Status status = shard().store().begin_reads(reads);
+  step_begun_ = true;
   if (status.ok()) {
     step_at_ += count;
-    pass_ = 0;
+    pass_ = round_first_;
     return true;
   }
   window_.resize(window_before);
@@ -279,9 +388,13 @@ Status GetRequest::count_parts(GetItem& item) const {
     const wire::PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
   }
+  bool coded = false;
   for (const store::PartInfo& part : item.read.resident->parts()) {
     if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
+    coded = coded || part.codec != 0;
   }
+  item.end = std::min(item.selected, round_end_);
+  item.table_sent = coded && item.ordinal != 0;  // in the first round
   return {};
 }
 
@@ -302,14 +415,7 @@ bool GetRequest::skipped(const GetItem& item) const noexcept {
 }
 
 uint32_t GetRequest::part_of(const GetItem& item) const noexcept {
-  const wire::SectionView& section = view_.sections[item.section];
-  uint32_t ordinal = item.ordinal;
-  for (uint32_t r = 0; r < section.head.range_count; ++r) {
-    const wire::PartRange range = section.range(r);
-    if (ordinal < range.count) return range.start + ordinal * range.stride;
-    ordinal -= range.count;
-  }
-  return ordinal;
+  return static_cast<uint32_t>(part_at(view_.sections[item.section], item.ordinal));
 }
 
 // False: the Chunk is full.
@@ -376,12 +482,12 @@ bool GetRequest::fill_layer_major() {
     for (; window_at_ < window_.size(); ++window_at_) {
       GetItem& item = *window_[window_at_];
       if (item.state == GetItem::State::Reading) return false;
-      if (pass_ == 0 && item.state == GetItem::State::Ready && skipped(item)) {
+      if (pass_ == round_first_ && item.state == GetItem::State::Ready && skipped(item)) {
         outcomes_[item.number].status = {Answer::Miss, Reason::Skipped};
         item.state = GetItem::State::Dead;
       }
       if (item.state == GetItem::State::Dead) continue;
-      while (item.ordinal == pass_ && item.ordinal < item.selected) {
+      while (item.ordinal == pass_ && item.ordinal < item.end) {
         if (!add_part(item)) return true;
       }
     }
@@ -394,7 +500,7 @@ bool GetRequest::fill_layer_major() {
 void GetRequest::end_pass() {
   size_t kept = 0;
   for (GetItem* item : window_) {
-    if (item->state == GetItem::State::Ready && item->ordinal < item->selected) {
+    if (item->state == GetItem::State::Ready && item->ordinal < item->end) {
       window_[kept++] = item;
     } else {
       leave_window(*item);

@@ -1,7 +1,9 @@
 // request_get.h — a get: blocks are read in windows, and sent in the order that was asked for while later ones are read.
 // Key-major: steps of up to a quarter of the connection's credit are read ahead, and each item is sent when those before it
 // are. Layer-major: a window is as many blocks as the credit holds, in key order; part p of all of them goes before part p + 1.
-// A request that needs more than the credit is therefore layer-major within each such window of keys, not across them.
+// A layer-major request that needs more than the credit goes in rounds: as many parts of each block as make half a mebibyte,
+// of all keys, window by window, before the next ones. So what it reads of a block in one round is what it sends; within each
+// window parts are in order, and across windows rounds are. Blocks of less than four rounds stand in windows whole instead.
 // Invariants: a step's memory is reserved all at once or not at all; a block is pinned from its read until the last of its
 // bytes has left; what is not queued when the deadline passes is late; items are answered in no order but told in Final.
 // Thread: the shard's.
@@ -31,6 +33,7 @@ struct GetItem {
   uint32_t number = 0;  // over all sections
   uint32_t name_number = 0;
   uint32_t selected = 0;  // parts to send
+  uint32_t end = 0;       // of them, those before it in this round
   uint32_t ordinal = 0;   // of them, how many are queued
   uint32_t part_offset = 0;
   uint32_t references = 0;  // queued Chunks
@@ -62,7 +65,7 @@ class GetRequest final : public Request {
     wire::LayoutId layout{};
     uint32_t first_number = 0;
     uint32_t parts_per_item = 0;             // 0: all parts of a block
-    store::PartSpan parts;                   // from the first of them to the last
+    store::PartSpan parts;                   // that this round wants, from the first to the last
     uint32_t first_missed_key = UINT32_MAX;  // of a section that stops at a miss
   };
 
@@ -75,6 +78,11 @@ class GetRequest final : public Request {
   bool plan_step();
   void look_ahead();
   bool plan_item(ConstBytes key, uint64_t step_bytes_max);
+  void begin_pass() noexcept;
+  bool begin_rounds();
+  bool next_round();
+  uint32_t round_end_of(uint32_t section) const noexcept;
+  const wire::GroupShape* shape_of(uint32_t section) const noexcept;
   bool begin_reads();
   static void on_read(store::Read& read);
   Status count_parts(GetItem& item) const;
@@ -111,6 +119,13 @@ class GetRequest final : public Request {
   std::vector<store::Found> found_;
   size_t found_at_ = 0;  // the item's place among them
   bool planned_all_ = true;
+
+  // Layer-major: the ordinals that are sent for all keys before any others.
+  uint32_t round_first_ = 0;
+  uint32_t round_end_ = UINT32_MAX;
+  bool rounds_ = false;
+  bool round_is_last_ = true;  // as far as it was looked up
+  bool step_begun_ = false;    // some step has
 
   store::Moment moment_;        // when its blocks are used
   std::vector<GetItem*> step_;  // planned; from step_at_ on not yet being read

@@ -77,19 +77,21 @@ PartReader::Plan PartReader::plan(const Block& block, const wire::GroupShape* gr
   if (parts.count == 0 || group == nullptr || block.trailer) return {};
   if (block.pages_back == 0 || block.pages_back > block.location.page) return {};
   const uint64_t block_bytes = block.extent_bytes();
-  if (uint64_t{parts.first} + parts.count > group->parts_of(block_bytes)) return {};
+  const uint32_t there = group->parts_of(block_bytes);
+  if (parts.first >= there) return {};
+  parts.count = std::min(parts.count, there - parts.first);
   const uint32_t last = parts.first + parts.count - 1;
   const uint64_t end = group->offset_of(last) + group->bytes_of(last, block_bytes);
   Plan plan;
   plan.header_pages = std::min(block.pages_back, kHeaderPagesRead);
   plan.first_page = static_cast<uint32_t>(group->offset_of(parts.first) / kPageBytes);
   plan.pages = static_cast<uint32_t>(div_up(end, kPageBytes)) - plan.first_page;
+  plan.parts = parts;
   const bool pays = (uint64_t{plan.header_pages} + plan.pages) * kShareOfBlock <= block.pages;
   return pays ? plan : Plan();
 }
 
-Extent* PartReader::make(const IndexKey& key, const Block& block, const wire::GroupShape& group, PartSpan parts,
-                         const Plan& plan) {
+Extent* PartReader::make(const IndexKey& key, const Block& block, const wire::GroupShape& group, const Plan& plan) {
   Extent* const extent = core_.memory.make(key, plan.bytes(), ExtentState::Reading);
   if (extent == nullptr) return nullptr;
   const uint64_t block_bytes = block.extent_bytes();
@@ -98,12 +100,12 @@ Extent* PartReader::make(const IndexKey& key, const Block& block, const wire::Gr
   // Parts that nobody asked for have no bytes, so that nobody can send them.
   extent->part_table().assign(group.parts_of(block_bytes), {});
   const uint64_t before = uint64_t{plan.first_page} * kPageBytes;
-  for (uint32_t p = parts.first; p < parts.first + parts.count; ++p) {
+  for (uint32_t p = plan.parts.first; p < plan.parts.first + plan.parts.count; ++p) {
     const uint32_t bytes = group.bytes_of(p, block_bytes);
     const uint64_t at = plan.header_bytes() + group.offset_of(p) - before;
     extent->part_table()[p] = {static_cast<uint32_t>(at), bytes, bytes, 0, 0, 0};
   }
-  extent->first_part = parts.first;
+  extent->first_part = plan.parts.first;
   extent->header_pages = plan.header_pages;
   extent->first_page = plan.first_page;
   return extent;

@@ -24,18 +24,18 @@ class PartReader {
     uint32_t header_pages = 0;  // of its frame, from the first one
     uint32_t first_page = 0;    // of the extent
     uint32_t pages = 0;
+    PartSpan parts;  // those that there are
     explicit operator bool() const noexcept { return pages != 0; }
     uint64_t header_bytes() const noexcept { return uint64_t{header_pages} * kPageBytes; }
     uint64_t bytes() const noexcept { return header_bytes() + uint64_t{pages} * kPageBytes; }
   };
-  // `group`: how the block is cut. Whole: all that is small, that has a trailer, of which too much is wanted, or more than is
-  // there.
+  // `group`: how the block is cut. Whole: what is small, has a trailer, or is wanted for the most part.
   static Plan plan(const Block& block, const wire::GroupShape* group, PartSpan parts) noexcept;
 
   PartReader(Core& core, BlockReader& reader) : core_(core), reader_(reader) {}
 
   // An extent for it that nobody else finds, not pinned; null when there is no memory.
-  Extent* make(const IndexKey& key, const Block& block, const wire::GroupShape& group, PartSpan parts, const Plan& plan);
+  Extent* make(const IndexKey& key, const Block& block, const wire::GroupShape& group, const Plan& plan);
   void begin(Extent& extent);  // the reader hears of the end: landed_in_parts()
   // Instead of begin().
   void forget(Extent& extent) noexcept;

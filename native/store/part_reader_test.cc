@@ -167,15 +167,19 @@ TEST_F(PartReads, LeaveSmallBlocksAndThoseWithATrailerWhole) {
   EXPECT_EQ(part_reads() + failed(), 0U);
 }
 
-TEST_F(PartReads, BeyondTheLastOneBringTheWholeBlockSoThatItsLengthIsKnown) {
+TEST_F(PartReads, ThatTheBlockDoesNotHaveAreLeftAwayAndHowManyItHasIsKnown) {
   fill({"block"});
-  Asked asked;
-  ASSERT_EQ(begin(asked, "block", {kParts - 1, 2}), Code::Ok);
-  finish(asked);
-  ASSERT_TRUE(asked.read.status.ok());
-  EXPECT_EQ(asked.read.resident->parts().size(), kParts);
-  store->unpin(asked.read.resident);
-  EXPECT_EQ(part_reads(), 0U);
+  for (const PartSpan span : {PartSpan{kParts - 1, 2}, PartSpan{kParts - 2, UINT32_MAX}, PartSpan{kParts, 1}}) {
+    Asked asked;
+    ASSERT_EQ(begin(asked, "block", span), Code::Ok);
+    finish(asked);
+    ASSERT_TRUE(asked.read.status.ok());
+    ASSERT_EQ(asked.read.resident->parts().size(), kParts);
+    const uint32_t there = kParts - std::min(span.first, kParts);
+    expect_right(asked, "block", {span.first, there}, shape_of_group(kGroupLarge), kBlockBytes);
+    store->unpin(asked.read.resident);
+  }
+  EXPECT_EQ(part_reads(), 2U) << "nothing of it was asked for the third time, and it came whole";
 }
 
 TEST_F(PartReads, WhereTheHeaderIsDamagedTheBlockIsReadWhole) {
@@ -334,6 +338,8 @@ TEST(PartPlan, NamesTheMemoryThatAReadTakes) {
   EXPECT_EQ(plan.first_page, 2 * kPartBytes / kPageBytes);
   EXPECT_EQ(plan.bytes(), 3 * kPartBytes + 8 * kPageBytes);
   EXPECT_FALSE(PartReader::plan(block, &shape, {}));
+  EXPECT_EQ(PartReader::plan(block, &shape, {2, 3}).parts.count, 3U);
+  EXPECT_EQ(PartReader::plan(block, &shape, {kParts - 1, UINT32_MAX}).parts.count, 1U);
   EXPECT_FALSE(PartReader::plan(block, &shape, {UINT32_MAX, 2}));
   EXPECT_FALSE(PartReader::plan(block, nullptr, {2, 3}));
   block.pages_back = 0;  // no frame begins there

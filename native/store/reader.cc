@@ -63,7 +63,7 @@ Extent* BlockReader::make(Read& read, const Block& block) {
   if (read.parts.count != 0) {
     const wire::GroupShape* const group = core_.names.group(block.scope, read.component);
     if (const PartReader::Plan plan = PartReader::plan(block, group, read.parts)) {
-      return parts_.make(read.key, block, *group, read.parts, plan);
+      return parts_.make(read.key, block, *group, plan);
     }
   }
   return core_.memory.make(read.key, block.extent_bytes(), ExtentState::Reading);
@@ -147,7 +147,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
       read->store_next = extent->waiters;
       extent->waiters = read;
     } else {
-      if (!read->ahead) ++core_.counters.hits_memory;
+      if (!read->ahead && !read->goes_on) ++core_.counters.hits_memory;
       read->resident = extent;
       read->complete(*read);
     }
@@ -412,7 +412,7 @@ void BlockReader::finish(Extent& extent, Status status) {
     waiter->status = status;
     waiter->resident = status.ok() ? &extent : nullptr;
     if (status.ok()) {
-      if (!waiter->ahead) ++core_.counters.hits_flash;
+      if (!waiter->ahead && !waiter->goes_on) ++core_.counters.hits_flash;
     } else {
       core_.memory.unpin(extent);  // the last one frees it
     }

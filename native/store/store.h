@@ -93,6 +93,7 @@ struct Read {
   uint64_t tag = 0;
   // What of the block is wanted. Of a large one on flash no more may be read: all other parts have no bytes then.
   PartSpan parts;
+  bool goes_on = false;      // its request has read other parts of the block before: one hit
   bool ahead = false;        // the stager's: bringing a block is not using it
   Moment* moment = nullptr;  // its request's, looked at inside begin_reads(); null: now
 
