@@ -35,6 +35,7 @@ def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     [
         "beside.py",
         "cold.py",
+        "layers.py",
         "many_clients.py",
         "minimal.py",
         "mixed_tail.py",
@@ -44,7 +45,7 @@ def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     ],
 )
 def test_a_script_names_what_it_cannot_do(repository: Path, name: str) -> None:
-    of_rounds = dict.fromkeys(("beside.py", "cold.py", "many_clients.py", "mixed_tail.py", "tail.py"), "--rounds")
+    of_rounds = dict.fromkeys(("beside.py", "cold.py", "layers.py", "many_clients.py", "mixed_tail.py", "tail.py"), "--rounds")
     number = {**of_rounds, "prefetch.py": "--requests"}.get(name, "--repeat")
     refused = script(repository, name, number, "0")
     assert refused.returncode == 2
