@@ -212,6 +212,9 @@ uint32_t GetRequest::round_end_of(uint32_t section) const noexcept {
 // Instead of the first step, which is full, and of which nothing has begun. False: it is as good as any.
 bool GetRequest::begin_rounds() {
   if (!layer_major() || rounds_ || step_begun_ || planned_bytes_ < kRoundsMin * kRoundBytes * planned_items_) return false;
+  for (uint32_t s = 0; s < view_.section_count; ++s) {
+    if (shape_of(s) == nullptr) return false;  // its layout has just gone
+  }
   rounds_ = true;
   for (GetItem* item : step_) {
     item->credit_bytes = 0;
