@@ -47,6 +47,13 @@ class FakeStore final : public store::Store {
     held.swap(held_reads_);
     for (store::Read* read : held) complete(*read);
   }
+  void finish_last_reads(size_t count) {
+    std::deque<store::Read*> held;
+    held.swap(held_reads_);
+    const auto first = held.end() - static_cast<ptrdiff_t>(std::min(count, held.size()));
+    held_reads_.assign(held.begin(), first);
+    for (auto read = first; read != held.end(); ++read) complete(**read);
+  }
   void finish_writes() {
     std::deque<store::Write*> held;
     held.swap(held_writes_);

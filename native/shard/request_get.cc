@@ -21,8 +21,11 @@ using wire::Reason;
 namespace {
 
 constexpr uint64_t kStepBytesMax = 4 * MiB;
-// Of each block in a round: a device's large read, beside which the header of its frame does not count.
+// Of each block in a round: a device's large read, beside which the header of its frame does not count; or as little as half of
+// it, where the round of all keys is one window then.
 constexpr uint64_t kRoundBytes = 512 * KiB;
+constexpr uint64_t kRoundBytesMin = 256 * KiB;
+constexpr uint64_t kRoundHeaderBytes = 64 * KiB;
 constexpr uint64_t kRoundsMin = 4;
 constexpr size_t kStepItemsMax = 1024;
 constexpr size_t kLookAheadItems = 64;  // memory is asked for these side by side
@@ -110,7 +113,7 @@ bool GetRequest::plan_sections() {
   outcomes_.assign(items, {});
   round_first_ = 0;
   round_end_ = UINT32_MAX;
-  rounds_ = step_begun_ = false;
+  exceeds_credit_ = rounds_ = step_begun_ = false;
   begin_pass();
   moment_ = {};
   return true;
@@ -131,13 +134,8 @@ void GetRequest::begin_pass() noexcept {
 
 // Goes on until the credit is in use, memory is short, or everything is under way.
 void GetRequest::advance() {
-  while (!finished()) {
-    if (step_at_ == step_.size()) {
-      if (planned_all_ || (layer_major() && !window_.empty())) break;
-      if (!plan_step()) break;
-    } else if (layer_major() && !window_.empty()) {
-      break;
-    }
+  while (!finished() && may_read()) {
+    if (step_at_ == step_.size() && (planned_all_ || !plan_step())) break;
     if (!begin_reads()) return;
   }
   if (finished()) return;
@@ -152,8 +150,7 @@ bool GetRequest::plan_step() {
   step_at_ = 0;
   step_bytes_ = 0;
   step_has_credit_ = false;
-  const uint64_t credit = connection()->get_credit().whole_bytes();
-  const uint64_t step_bytes_max = layer_major() ? credit : std::min(std::max<uint64_t>(credit / 4, 1), kStepBytesMax);
+  const uint64_t step_bytes_max = step_bytes();
   while (section_ < view_.section_count) {
     const wire::SectionView& section = view_.sections[section_];
     if (key_ == section.head.key_count) {
@@ -164,7 +161,7 @@ bool GetRequest::plan_step() {
     if (cell_ == 0 && key_bytes_.empty() && !keys_.next(&key_bytes_)) break;  // parse_request found them whole
     if (found_at_ == found_.size()) look_ahead();
     if (!plan_item(key_bytes_, step_bytes_max)) {
-      if (begin_rounds()) continue;
+      if (begin_again()) return plan_step();
       return true;
     }
     ++found_at_;
@@ -179,6 +176,30 @@ bool GetRequest::plan_step() {
   if (next_round()) return plan_step();
   planned_all_ = true;
   return !step_.empty();
+}
+
+// Of which a step may take memory at most.
+uint64_t GetRequest::step_bytes() const noexcept {
+  const uint64_t credit = connection()->get_credit().whole_bytes();
+  if (layer_major()) return exceeds_credit_ ? std::max<uint64_t>(credit / 2, 1) : credit;
+  return std::min(std::max<uint64_t>(credit / 4, 1), kStepBytesMax);
+}
+
+// Instead of a first step that is full, and of which nothing has begun: while one window is sent, the next is read. False: the
+// step is as good as any.
+bool GetRequest::begin_again() {
+  if (!layer_major() || exceeds_credit_ || step_begun_) return false;
+  exceeds_credit_ = true;
+  const bool in_rounds = planned_bytes_ >= kRoundsMin * kRoundBytes * planned_items_;
+  for (GetItem* item : step_) {
+    item->credit_bytes = 0;
+    release(*item);
+  }
+  step_.clear();
+  planned_items_ = 0;
+  planned_bytes_ = 0;
+  if (!in_rounds || !begin_rounds()) begin_pass();
+  return true;
 }
 
 // ---- Rounds --------------------------------------------------------------------------------------------------------------
@@ -198,34 +219,32 @@ uint32_t GetRequest::round_end_of(uint32_t section) const noexcept {
   uint32_t end = round_first_;
   uint64_t low = UINT64_MAX;
   uint64_t high = 0;
-  for (uint64_t bytes = 0; end < places && bytes < kRoundBytes; ++end) {
+  for (uint64_t bytes = 0; end < places; ++end) {
     const uint64_t part = part_at(view_.sections[section], end);
     low = std::min(low, part);
     high = std::max(high, part);
-    // What lies between them is read, too.
-    if (end > round_first_ && (high >= wire::kPartsMax || bytes_between(*shape, low, high) > 2 * kRoundBytes)) break;
     bytes += shape->part_bytes[part % shape->size_count];
+    if (end == round_first_) continue;
+    if (bytes > round_bytes_ || high >= wire::kPartsMax) break;
+    // What lies between them is read, too.
+    if (bytes_between(*shape, low, high) > 2 * round_bytes_) break;
   }
   return end;
 }
 
-// Instead of the first step, which is full, and of which nothing has begun. False: it is as good as any.
+// False: its layout has just gone.
 bool GetRequest::begin_rounds() {
-  if (!layer_major() || rounds_ || step_begun_ || planned_bytes_ < kRoundsMin * kRoundBytes * planned_items_) return false;
   for (uint32_t s = 0; s < view_.section_count; ++s) {
-    if (shape_of(s) == nullptr) return false;  // its layout has just gone
+    if (shape_of(s) == nullptr) return false;
   }
+  const uint64_t of_each = step_bytes() / outcomes_.size();
+  round_bytes_ = std::clamp(of_each - std::min(of_each, kRoundHeaderBytes), kRoundBytesMin, kRoundBytes);
   rounds_ = true;
-  for (GetItem* item : step_) {
-    item->credit_bytes = 0;
-    release(*item);
-  }
-  step_.clear();
-  step_bytes_ = 0;
-  planned_items_ = 0;
-  planned_bytes_ = 0;
   round_end_ = 0;
-  return next_round();
+  if (next_round()) return true;
+  rounds_ = false;
+  round_end_ = UINT32_MAX;
+  return false;
 }
 
 bool GetRequest::next_round() {
@@ -271,7 +290,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   const SectionPlan& plan = plans_[section_];
   const wire::SectionHead& head = view_.sections[section_].head;
   const uint32_t index = key_ * head.component_count + cell_;
-  if (rounds_ && outcomes_[plan.first_number + index].status.answer != Answer::Pending) return true;
+  if (exceeds_credit_ && outcomes_[plan.first_number + index].status.answer != Answer::Pending) return true;
   if (key_ > plan.first_missed_key) {
     outcomes_[plan.first_number + index].status = {Answer::Miss, Reason::Skipped};
     return true;
@@ -282,6 +301,10 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
     miss(section_, index, {Answer::Miss, Reason::Absent});
     return true;
   }
+  const wire::GroupShape* const shape = rounds_ ? shape_of(section_) : nullptr;
+  const uint32_t places =
+      plan.parts_per_item != 0 || shape == nullptr ? plan.parts_per_item : shape->parts_of(found.block_bytes);
+  if (shape != nullptr && places <= round_first_) return true;  // all of it is on its way
   const uint64_t bytes = found.memory_bytes;
   const size_t items_max = layer_major() ? wire::kItemsMax : kStepItemsMax;
   if (!step_.empty() && (step_bytes_ + bytes > step_bytes_max || step_.size() == items_max)) return false;
@@ -292,6 +315,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->read.parts = plan.parts;
   item->read.goes_on = round_first_ != 0;
   item->ordinal = round_first_;
+  item->end = round_end_;
   item->read.complete = &GetRequest::on_read;
   item->read.owner = item;
   item->read.moment = &moment_;
@@ -301,12 +325,7 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->index = index;
   item->number = plan.first_number + index;
   item->name_number = wire::name_number(plan.layout, component, key);
-  if (rounds_) {
-    const wire::GroupShape* const shape = shape_of(section_);
-    const uint32_t places =
-        plan.parts_per_item != 0 || shape == nullptr ? plan.parts_per_item : shape->parts_of(found.block_bytes);
-    round_is_last_ = round_is_last_ && places <= round_end_;
-  }
+  round_is_last_ = round_is_last_ && places <= round_end_;
   step_.push_back(item);
   step_bytes_ += bytes;
   ++planned_items_;
@@ -331,17 +350,19 @@ bool GetRequest::begin_reads() {
   const size_t count = std::min(step_.size() - step_at_, step_bound_);
   for (size_t i = step_at_; i < step_at_ + count; ++i) reads.push_back(&step_[i]->read);
   // What is resident completes inside the call: the items stand in the window before.
-  const size_t window_before = window_.size();
-  window_.insert(window_.end(), step_.begin() + static_cast<ptrdiff_t>(step_at_),
-                 step_.begin() + static_cast<ptrdiff_t>(step_at_ + count));
+  const auto first = step_.begin() + static_cast<ptrdiff_t>(step_at_);
+  const bool ahead = layer_major() && !window_.empty();
+  std::vector<GetItem*>& window = ahead ? ahead_ : window_;
+  const size_t window_before = window.size();
+  window.insert(window.end(), first, first + static_cast<ptrdiff_t>(count));
+  if (!ahead) pass_ = window_first_ = (*first)->ordinal;
   const Status status = shard().store().begin_reads(reads);
   step_begun_ = true;
   if (status.ok()) {
     step_at_ += count;
-    pass_ = round_first_;
     return true;
   }
-  window_.resize(window_before);
+  window.resize(window_before);
   if (status == Code::TooLarge && count > 1) {
     step_bound_ = count / 2;
     return true;
@@ -396,14 +417,16 @@ Status GetRequest::count_parts(GetItem& item) const {
     if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
     coded = coded || part.codec != 0;
   }
-  item.end = std::min(item.selected, round_end_);
+  item.end = std::min(item.selected, item.end);
   item.table_sent = coded && item.ordinal != 0;  // in the first round
   return {};
 }
 
 void GetRequest::miss(uint32_t section, uint32_t index, AnswerReason status) {
   SectionPlan& plan = plans_[section];
-  outcomes_[plan.first_number + index].status = status;
+  // An earlier round may have missed it already.
+  Outcome& outcome = outcomes_[plan.first_number + index];
+  if (outcome.status.answer == Answer::Pending) outcome.status = status;
   const wire::SectionHead& head = view_.sections[section].head;
   if ((head.flags & wire::kSectionStopAtMiss) != 0) {
     plan.first_missed_key = std::min(plan.first_missed_key, index / head.component_count);
@@ -444,12 +467,13 @@ bool GetRequest::send_chunk() {
   queued_bytes_ += chunk.payload_bytes();
   if (sent) chunk.send(*connection(), id());
   close_window();
-  if (window_.empty() && reading_done()) {
+  if (window_.empty() && ahead_.empty() && reading_done()) {
     send_final({Answer::Unavailable, Reason::None});
     return false;
   }
-  if (window_.empty() && waits() == Waits::Nothing) {
-    advance();  // asks for another turn
+  if (window_.empty()) {
+    if (!ahead_.empty()) begin_ahead();
+    if (waits() == Waits::Nothing) advance();  // asks for another turn
     return false;
   }
   return sent && full;
@@ -485,10 +509,7 @@ bool GetRequest::fill_layer_major() {
     for (; window_at_ < window_.size(); ++window_at_) {
       GetItem& item = *window_[window_at_];
       if (item.state == GetItem::State::Reading) return false;
-      if (pass_ == round_first_ && item.state == GetItem::State::Ready && skipped(item)) {
-        outcomes_[item.number].status = {Answer::Miss, Reason::Skipped};
-        item.state = GetItem::State::Dead;
-      }
+      if (item.ordinal == window_first_ && item.part_offset == 0) look_over(item);
       if (item.state == GetItem::State::Dead) continue;
       while (item.ordinal == pass_ && item.ordinal < item.end) {
         if (!add_part(item)) return true;
@@ -497,6 +518,22 @@ bool GetRequest::fill_layer_major() {
     end_pass();
   }
   return false;
+}
+
+// Before the first of an item's parts in this window: whether any of them is to be sent.
+void GetRequest::look_over(GetItem& item) {
+  Outcome& outcome = outcomes_[item.number];
+  const bool missed = outcome.status.answer != Answer::Pending;  // by another round
+  if (item.state != GetItem::State::Ready || (!missed && !skipped(item))) return;
+  if (!missed) outcome.status = {Answer::Miss, Reason::Skipped};
+  item.state = GetItem::State::Dead;
+}
+
+void GetRequest::begin_ahead() {
+  window_.swap(ahead_);
+  window_at_ = 0;
+  pass_ = window_first_ = window_.front()->ordinal;
+  connection()->offer_chunks(*this);
 }
 
 // Keeps the items that have parts left.
@@ -587,7 +624,11 @@ void GetRequest::on_drop() {
   for (size_t i = 0; layer_major() && i < window_.size(); ++i) {
     if (window_[i]->state != GetItem::State::Reading) leave_window(*window_[i]);
   }
+  for (GetItem* item : ahead_) {
+    if (item->state != GetItem::State::Reading) leave_window(*item);
+  }
   window_.clear();
+  ahead_.clear();
   window_at_ = 0;
   for (size_t i = step_at_; i < step_.size(); ++i) {
     if (!step_has_credit_) step_[i]->credit_bytes = 0;
@@ -603,12 +644,13 @@ void GetRequest::recycle() {
   plans_.clear();
   outcomes_.clear();
   window_.clear();
+  ahead_.clear();
   step_.clear();
   window_at_ = step_at_ = 0;
   step_bound_ = SIZE_MAX;
   planned_items_ = 0;
   planned_bytes_ = queued_bytes_ = 0;
-  pass_ = 0;
+  pass_ = window_first_ = 0;
   key_bytes_ = {};
   shard().gets().give(this);
 }

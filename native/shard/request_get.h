@@ -1,9 +1,11 @@
 // request_get.h — a get: blocks are read in windows, and sent in the order that was asked for while later ones are read.
 // Key-major: steps of up to a quarter of the connection's credit are read ahead, and each item is sent when those before it
 // are. Layer-major: a window is as many blocks as the credit holds, in key order; part p of all of them goes before part p + 1.
-// A layer-major request that needs more than the credit goes in rounds: as many parts of each block as make half a mebibyte,
-// of all keys, window by window, before the next ones. So what it reads of a block in one round is what it sends; within each
-// window parts are in order, and across windows rounds are. Blocks of less than four rounds stand in windows whole instead.
+// A layer-major request that needs more than the credit takes half of it for each window, and reads one while the one before is
+// sent. It goes in rounds: as many parts of each block as make half a mebibyte, or less where a round of all keys makes one
+// window then, of all keys, window by window, before the next ones. So what it reads of a block in one round is what it sends;
+// within each window parts are in order, and across windows rounds are. Blocks of less than four rounds stand in windows whole
+// instead.
 // Invariants: a step's memory is reserved all at once or not at all; a block is pinned from its read until the last of its
 // bytes has left; what is not queued when the deadline passes is late; items are answered in no order but told in Final.
 // Thread: the shard's.
@@ -33,7 +35,7 @@ struct GetItem {
   uint32_t number = 0;  // over all sections
   uint32_t name_number = 0;
   uint32_t selected = 0;  // parts to send
-  uint32_t end = 0;       // of them, those before it in this round
+  uint32_t end = 0;       // of them, those before it in its round
   uint32_t ordinal = 0;   // of them, how many are queued
   uint32_t part_offset = 0;
   uint32_t references = 0;  // queued Chunks
@@ -79,6 +81,8 @@ class GetRequest final : public Request {
   void look_ahead();
   bool plan_item(ConstBytes key, uint64_t step_bytes_max);
   void begin_pass() noexcept;
+  uint64_t step_bytes() const noexcept;
+  bool begin_again();
   bool begin_rounds();
   bool next_round();
   uint32_t round_end_of(uint32_t section) const noexcept;
@@ -89,16 +93,19 @@ class GetRequest final : public Request {
   void miss(uint32_t section, uint32_t index, wire::AnswerReason status);
 
   // Sending.
-  void fill(bool* moved);
   bool fill_key_major();
   bool fill_layer_major();
   void end_pass();
+  void begin_ahead();
+  void look_over(GetItem& item);
   bool skipped(const GetItem& item) const noexcept;
   bool add_part(GetItem& item);
   void leave_window(GetItem& item);
   void release(GetItem& item);
   void close_window();
   bool reading_done() const noexcept { return planned_all_ && step_at_ == step_.size(); }
+  // Whether reads may begin that stand in no window yet.
+  bool may_read() const noexcept { return !layer_major() || window_.empty() || (exceeds_credit_ && ahead_.empty()); }
   void send_final(wire::AnswerReason rest);
   uint32_t part_of(const GetItem& item) const noexcept;
   bool layer_major() const noexcept { return view_.batch.order == wire::Order::LayerMajor; }
@@ -120,9 +127,11 @@ class GetRequest final : public Request {
   size_t found_at_ = 0;  // the item's place among them
   bool planned_all_ = true;
 
-  // Layer-major: the ordinals that are sent for all keys before any others.
+  // Layer-major: the ordinals that are planned for all keys before any others.
   uint32_t round_first_ = 0;
   uint32_t round_end_ = UINT32_MAX;
+  uint64_t round_bytes_ = 0;  // of each block
+  bool exceeds_credit_ = false;
   bool rounds_ = false;
   bool round_is_last_ = true;  // as far as it was looked up
   bool step_begun_ = false;    // some step has
@@ -139,8 +148,10 @@ class GetRequest final : public Request {
 
   std::vector<GetItem*> window_;  // being read or sent, in order; from window_at_ on
   size_t window_at_ = 0;
-  uint32_t pass_ = 0;  // layer-major: the ordinal that is being sent
-  bool filling_ = false;
+  // Layer-major: the ordinal that is being sent, the one that its window began with, and what is read after that window.
+  uint32_t pass_ = 0;
+  uint32_t window_first_ = 0;
+  std::vector<GetItem*> ahead_;
 };
 
 }  // namespace halfstep::shard

@@ -175,7 +175,7 @@ class LayerRounds : public GetTest {
   static constexpr uint32_t kBlockBytes = 2 * MiB;
   static constexpr uint32_t kKeys = 6;
 
-  std::unique_ptr<RawClient> filled(uint32_t parts, uint64_t credit_bytes = 3 * MiB) {
+  std::unique_ptr<RawClient> filled(uint32_t parts, uint64_t credit_bytes = 7 * MiB) {
     configure([&](Config& config) { config.connection_credit_bytes = config.get_credit_bytes_max = credit_bytes; });
     auto client = open({parted(static_cast<uint16_t>(parts), kBlockBytes / parts)});
     for (const std::string& key : keys_of("k", kKeys)) fill(*client, {section_of({key}, kBlockBytes)});
@@ -208,13 +208,13 @@ TEST_F(LayerRounds, SendLayersOfAllKeysInOrderThoughTheyExceedTheCredit) {
   expect_nothing_held();
 }
 
-TEST_F(LayerRounds, GoWindowByWindowWhereNotEvenARoundFitsIntoTheCredit) {
+TEST_F(LayerRounds, GoWindowByWindowWhereNotEvenARoundFitsIntoHalfOfTheCredit) {
   auto client = filled(16, 2 * MiB);
   const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
   const Said said = client->ask(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section});
   for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
   EXPECT_EQ(client->wrong_parts, 0U);
-  EXPECT_EQ(parts_of(*client, 5), in_rounds(16, 4, 4));
+  EXPECT_EQ(parts_of(*client, 5), in_rounds(16, 2, 4));
   expect_nothing_held();
 }
 
@@ -241,17 +241,73 @@ TEST_F(LayerRounds, AnswerRangesAndMissesAsEver) {
   expect_nothing_held();
 }
 
+TEST_F(LayerRounds, TakeLessOfEachBlockWhereAllKeysStandInOneWindowThen) {
+  auto client = filled(16, 6 * MiB);
+  const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
+  const Said said = client->ask(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section});
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
+  EXPECT_EQ(parts_of(*client, 5), in_rounds(16, 3, 6));
+  expect_nothing_held();
+}
+
+TEST_F(LayerRounds, AreReadWhileTheOneBeforeIsSent) {
+  auto client = filled(4);
+  const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
+  on_shard([&] { fake_->hold_reads = true; });
+  client->remember(5, {section});
+  client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+  wait_until([&] { return fake_->reads_begun == 2 * kKeys; });
+  // What is there first does not go first.
+  on_shard([&] { fake_->finish_last_reads(kKeys); });
+  on_shard([&] { EXPECT_EQ(fake_->reads_begun, 2 * kKeys); });
+  EXPECT_TRUE(client->parts_received.empty());
+  on_shard([&] {
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  const Said said = client->finish(5);
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
+  EXPECT_EQ(client->wrong_parts, 0U);
+  EXPECT_EQ(parts_of(*client, 5), in_rounds(4, 1, 6));
+  expect_nothing_held();
+}
+
+TEST_F(LayerRounds, SendNothingMoreOfABlockOnceALaterRoundHasMissedIt) {
+  auto client = filled(4);
+  const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
+  on_shard([&] { fake_->hold_reads = true; });
+  client->remember(5, {section});
+  client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+  wait_until([&] { return fake_->reads_begun == 2 * kKeys; });
+  on_shard([&] {
+    fake_->corrupt.insert(section.keys[3]);
+    fake_->finish_last_reads(kKeys);
+    fake_->corrupt.clear();
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  const Said said = client->finish(5);
+  for (uint32_t item = 0; item < kKeys; ++item) {
+    EXPECT_EQ(said.at(0, item), item == 3 ? (AnswerReason{Answer::Miss, Reason::Corrupt}) : kOk) << item;
+  }
+  EXPECT_EQ(client->wrong_parts, 0U);
+  std::vector<RawClient::PartName> wanted = in_rounds(4, 1, 6);
+  std::erase_if(wanted, [](const RawClient::PartName& part) { return std::get<1>(part) == 3; });
+  EXPECT_EQ(parts_of(*client, 5), wanted);
+  expect_nothing_held();
+}
+
 TEST_F(LayerRounds, StopAtAMissThatALaterRoundFinds) {
-  auto client = filled(4, 6 * MiB);
+  auto client = filled(4);
   SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
   section.flags = wire::kSectionStopAtMiss;
   on_shard([&] { fake_->hold_reads = true; });
   client->remember(5, {section});
   client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
-  wait_until([&] { return fake_->reads_begun == kKeys; });
-  on_shard([&] { fake_->finish_reads(); });
-  while (client->parts_received.size() < kKeys) ASSERT_TRUE(client->next_chunk(5));
   wait_until([&] { return fake_->reads_begun == 2 * kKeys; });
+  on_shard([&] { fake_->finish_reads(); });
+  while (client->parts_received.size() < 2 * kKeys) ASSERT_TRUE(client->next_chunk(5));
+  wait_until([&] { return fake_->reads_begun == 4 * kKeys; });
   on_shard([&] {
     fake_->corrupt.insert(section.keys[3]);
     fake_->hold_reads = false;
@@ -266,15 +322,15 @@ TEST_F(LayerRounds, StopAtAMissThatALaterRoundFinds) {
 }
 
 TEST_F(LayerRounds, KeepNothingWhenTheyAreCancelledBetweenTwo) {
-  auto client = filled(4, 6 * MiB);
+  auto client = filled(4);
   const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
   on_shard([&] { fake_->hold_reads = true; });
   client->remember(5, {section});
   client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
-  wait_until([&] { return fake_->reads_begun == kKeys; });
-  on_shard([&] { fake_->finish_reads(); });
-  while (client->parts_received.size() < kKeys) ASSERT_TRUE(client->next_chunk(5));
   wait_until([&] { return fake_->reads_begun == 2 * kKeys; });
+  on_shard([&] { fake_->finish_reads(); });
+  while (client->parts_received.size() < 2 * kKeys) ASSERT_TRUE(client->next_chunk(5));
+  wait_until([&] { return fake_->reads_begun == 4 * kKeys; });
   const wire::CancelRecord cancel{.request_id = 5};
   EXPECT_EQ(client->simple(Opcode::Cancel, 6, Tlv::CancelTarget, object_bytes(cancel)).whole, kOk);
   const Said said = client->finish(5);
@@ -293,7 +349,7 @@ TEST_F(LayerRounds, LeaveBlocksOfFewRoundsInWindows) {
   const Said said = client->ask(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section});
   for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
   on_shard([&] { EXPECT_EQ(fake_->parts_read, 0U); });
-  EXPECT_EQ(parts_of(*client, 5), in_rounds(4, 4, 4));
+  EXPECT_EQ(parts_of(*client, 5), in_rounds(4, 4, 2));
 }
 
 TEST_F(GetTest, CutsAWindowThatMemoryCouldNeverHold) {
