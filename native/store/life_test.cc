@@ -43,6 +43,24 @@ TEST(Life, MatchAndGetAgreeOnTheEndOfABlockThatIsInMemory) {
   }
 }
 
+TEST(Life, MatchAndGetAgreeOnTheEndOfABlockThatWasPutAndWrittenMeanwhile) {
+  StoreBed bed;
+  bed.open();
+  ASSERT_EQ(bed.put("sets the mark that the others count from", kGroupPlain, 16384, true, 1000), Code::Ok);
+  bed.clock.wall += 60;
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_EQ(bed.put(name_of(i), kGroupPlain, 16384, true, 200 + i), Code::Ok);
+  bed.clock.wall += 190;
+  bool ended_early = false;
+  for (uint32_t second = 0; second < 20; ++second, ++bed.clock.wall) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      const bool found = bed.store->find(bed.key(name_of(i))).present;
+      ASSERT_EQ(bed.get(name_of(i)), found ? Code::Ok : Code::NotFound) << i << " after " << second << " s";
+      ended_early |= !found && 190 + second < 200 + i;
+    }
+  }
+  EXPECT_TRUE(ended_early) << "or it says nothing";
+}
+
 TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
   StoreBed bed(2, 6);
   bed.open();

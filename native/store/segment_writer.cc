@@ -132,7 +132,6 @@ void SegmentWriter::drop_pending(Extent& extent) {
   extent.write = nullptr;
   core_.memory.unlist(extent);
   core_.memory.set_state(extent, ExtentState::Clean);
-  core_.round_expiry(extent);
   core_.memory.settle(extent);
 }
 
@@ -419,6 +418,7 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
     extent.write = nullptr;
   }
   core_.memory.set_state(extent, ExtentState::Clean);
+  core_.round_expiry(extent);
   core_.memory.settle(extent);
 }
 
