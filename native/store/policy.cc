@@ -8,9 +8,11 @@
 
 namespace halfstep::store {
 
-Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages) noexcept {
+Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages,
+             uint64_t kept_pages) noexcept {
   const uint64_t since = policy.young_since(now);
-  const uint64_t pages_max = policy.keep_pages_max(segment_pages);
+  const uint64_t pages_all = policy.keep_pages_max(segment_pages);
+  const uint64_t pages_max = pages_all - std::min(kept_pages, pages_all);
   Keep keep;
   keep.all_since = keep.some_since = candidate.touched->since(pages_max, since);
   keep.pages = candidate.pages_worth(since);

@@ -67,8 +67,9 @@ struct PolicySetup {
   uint64_t rewrite_bytes_per_day = 0;  // of the device's endurance, users' writes included; 0 = the share alone
 };
 
-// The most recently touched first, as far as the policy's share reaches.
-Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages) noexcept;
+// The most recently touched first, as far as the policy's share reaches, less what of it was kept already.
+Keep keep_of(const Candidate& candidate, const ReclaimPolicy& policy, uint64_t now, uint64_t segment_pages,
+             uint64_t kept_pages = 0) noexcept;
 
 // Invalid, naming those that there are, for any other name.
 Fault make_policy(std::string_view name, const PolicySetup& setup, std::unique_ptr<ReclaimPolicy>* out);

@@ -264,10 +264,10 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
       return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
     }
     if (may_wait(streams)) return;
-    if (touched_since(victim, streams) && !rewriter.gave_up()) {
+    if (const Keep keep = touched_since(victim, streams, rewriter); keep.pages > 0) {
       early_ = false;
       ++passes_;
-      return rewriter.start(victim, rewriter.left(), room_for(rewriter.left(), streams), passes_ == kPassesMax);
+      return rewriter.start(victim, keep, room_for(keep, streams), passes_ == kPassesMax);
     }
     if (victim.held_blocks > 0 && !victim_forced_) {  // it stays, less what was copied
       victim_ = nullptr;
@@ -319,11 +319,13 @@ bool SegmentSource::may_wait(const Streams& streams) noexcept {
   return lacking(streams, ready_pages + early_pages * std::min(keep_pages_, segment_pages) / segment_pages) == 0;
 }
 
-// What came to be of use after an early victim was copied, or is left of what was before: one more look, if there is time for
-// it.
-bool SegmentSource::touched_since(const Segment& victim, const Streams& streams) const noexcept {
-  if (!early_ || passes_ >= kPassesMax || hurried_ || victim_forced_ || streams.starved()) return false;
-  return pages_worth({victim.number, victim.live_pages, victim.held_pages, &victim.touched}) > 0;
+// What came to be of use after an early victim was copied, as far as its share has not been used: one more look, if there is
+// time for it.
+Keep SegmentSource::touched_since(const Segment& victim, const Streams& streams, const Rewriter& rewriter) const noexcept {
+  if (!early_ || passes_ >= kPassesMax || hurried_ || victim_forced_ || streams.starved() || rewriter.gave_up()) return {};
+  const Candidate candidate{victim.number, victim.live_pages, victim.held_pages, &victim.touched};
+  const uint64_t kept_pages = keep_pages_ - std::min(keep_pages_, rewriter.left().pages);
+  return keep_of(candidate, policy_, core_.catalog.clock().now(), core_.places.segment_pages(), kept_pages);
 }
 
 void SegmentSource::empty_victim(ScannedSegment roll) {

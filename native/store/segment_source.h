@@ -70,7 +70,7 @@ class SegmentSource {
   void reclaim(Segment& segment, Streams& streams, Rewriter& rewriter);
   uint64_t room_for(const Keep& keep, const Streams& streams) const noexcept;
   bool may_wait(const Streams& streams) noexcept;
-  bool touched_since(const Segment& victim, const Streams& streams) const noexcept;
+  Keep touched_since(const Segment& victim, const Streams& streams, const Rewriter& rewriter) const noexcept;
   void empty_victim(ScannedSegment roll);
   void evict_all(Segment& segment);
   void log_generation(Segment& segment);
