@@ -16,18 +16,18 @@ constexpr size_t kTableHeadBytes = 16;
 constexpr size_t kBodyBytesSpare = 64;  // paddings
 
 size_t table_bytes(const GetItem& item) noexcept {
-  return kTlvHeadBytes + kTableHeadBytes + item.read.resident->parts().size() * sizeof(wire::PartRecord);
+  return kTlvHeadBytes + kTableHeadBytes + item.resident().parts().size() * sizeof(wire::PartRecord);
 }
 
 bool is_coded(const GetItem& item) noexcept {
-  const auto parts = item.read.resident->parts();
+  const auto parts = item.resident().parts();
   return std::any_of(parts.begin(), parts.end(), [](const store::PartInfo& part) { return part.codec != 0; });
 }
 
 void write_table(wire::FrameWriter& frame, const GetItem& item) {
   frame.open_tlv(wire::Tlv::PartTable);
   Writer& out = frame.value();
-  const auto parts = item.read.resident->parts();
+  const auto parts = item.resident().parts();
   out.put(static_cast<uint16_t>(item.section));
   out.put(uint16_t{0});
   out.put(item.index);
@@ -50,7 +50,7 @@ bool ChunkBuilder::extends_last(const GetItem& item, uint32_t part) const noexce
 }
 
 bool ChunkBuilder::add(GetItem& item, uint32_t part) {
-  const store::Resident& resident = *item.read.resident;
+  const store::Resident& resident = item.resident();
   const store::PartInfo& info = resident.parts()[part];
   const uint32_t left = info.stored_bytes - item.part_offset;
   const uint32_t room = wire::kChunkBytesMax - payload_bytes_;

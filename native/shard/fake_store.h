@@ -38,6 +38,7 @@ class FakeStore final : public store::Store {
   uint64_t window_bytes_max = UINT64_MAX;  // TooLarge beyond
   std::set<std::string> corrupt;           // engine keys whose reads find wrong bytes
   bool parts_alone = false;                // reads of some parts bring no others
+  bool reads_again = false;                // what was told of in parts ends in other memory
   uint64_t reads_begun = 0;
   uint64_t parts_read = 0;  // alone
   std::vector<store::IndexKey> touched;
@@ -46,6 +47,23 @@ class FakeStore final : public store::Store {
     std::deque<store::Read*> held;
     held.swap(held_reads_);
     for (store::Read* read : held) complete(*read);
+  }
+  // So many of the first parts are there, of one key or of all that are being read.
+  void land_parts(uint32_t count, std::string_view name = {}) {
+    for (store::Read* read : held_reads_) {
+      Block& block = *blocks_.at(pair_of(read->key));
+      if (read->landed == nullptr || (!name.empty() && block.name != name)) continue;
+      if (read->early == nullptr) ++block.pins;
+      read->early = &block;
+      read->parts_landed = count;
+      read->landed(*read);
+    }
+  }
+  // Deleted, and put again with other bytes of the same length.
+  void replace(std::string_view name) {
+    for (auto& [key, block] : blocks_) {
+      if (block->name == name) block->be_another();
+    }
   }
   void finish_last_reads(size_t count) {
     std::deque<store::Read*> held;
@@ -323,6 +341,7 @@ class FakeStore final : public store::Store {
       }
       return !parts_.empty();
     }
+    void be_another() noexcept { ++checksum_; }
     static bool has(store::PartSpan span, size_t part) noexcept { return part >= span.first && part - span.first < span.count; }
     uint64_t bytes_of(store::PartSpan span) const noexcept {
       uint64_t bytes = 0;
@@ -332,6 +351,7 @@ class FakeStore final : public store::Store {
     // These parts of another one, and no more.
     void take_parts(SlotPool& slots, const Block& from, store::PartSpan span) {
       block_bytes_ = from.block_bytes_;
+      checksum_ = from.checksum_;
       parts_.assign(from.parts_.size(), {});
       slot_ = slots.take(std::max<uint64_t>(from.bytes_of(span), 1));
       uint32_t at = 0;
@@ -382,10 +402,12 @@ class FakeStore final : public store::Store {
       read.status = Code::NotFound;
     } else if (corrupt.count(at->second->name) != 0) {
       read.status = Code::Corrupt;
-    } else if (parts_alone && read.parts.count != 0) {
+    } else if ((parts_alone && read.parts.count != 0) || (reads_again && read.early != nullptr)) {
       auto parts = std::make_unique<Block>();
-      parts->take_parts(slots_, *at->second, read.parts);
-      ++parts_read;
+      const bool all = read.parts.count == 0;
+      const auto count = static_cast<uint32_t>(at->second->parts().size());
+      parts->take_parts(slots_, *at->second, all ? store::PartSpan{0, count} : read.parts);
+      parts_read += all ? 0 : 1;
       read.status = {};
       read.resident = parts.get();
       alone_.emplace(parts.get(), std::move(parts));

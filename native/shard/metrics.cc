@@ -48,6 +48,8 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_hits_total", "from", "flash", c.hits_flash);
   add(counters, "halfstep_store_part_reads_total", "outcome", "alone", c.part_reads);
   add(counters, "halfstep_store_part_reads_total", "outcome", "whole_block", c.part_reads_failed);
+  add(counters, "halfstep_store_early_reads_total", "outcome", "verified", c.early_reads);
+  add(counters, "halfstep_store_early_reads_total", "outcome", "read_again", c.early_reads_failed);
   add(counters, "halfstep_store_misses_total", "reason", "absent", c.misses_absent);
   add(counters, "halfstep_store_misses_total", "reason", "corrupt", c.misses_corrupt);
   add(counters, "halfstep_store_misses_total", "reason", "collision", c.misses_collision);

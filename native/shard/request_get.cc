@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <string>
+#include <utility>
 
 #include "base/slots.h"
 #include "shard/connection.h"
@@ -27,6 +28,8 @@ constexpr uint64_t kRoundBytes = 512 * KiB;
 constexpr uint64_t kRoundBytesMin = 256 * KiB;
 constexpr uint64_t kRoundHeaderBytes = 64 * KiB;
 constexpr uint64_t kRoundsMin = 4;
+// In layer order, of a block that is read whole: as much of each is read before more of any.
+constexpr uint32_t kLayerPieceBytes = 128 * KiB;
 constexpr size_t kStepItemsMax = 1024;
 constexpr size_t kLookAheadItems = 64;  // memory is asked for these side by side
 // Statuses are told per selected part: this many of a request, or answering it would hold up the others.
@@ -190,7 +193,8 @@ uint64_t GetRequest::step_bytes() const noexcept {
 bool GetRequest::begin_again() {
   if (!layer_major() || exceeds_credit_ || step_begun_) return false;
   exceeds_credit_ = true;
-  const bool in_rounds = planned_bytes_ >= kRoundsMin * kRoundBytes * planned_items_;
+  const bool large = planned_bytes_ >= kRoundsMin * kRoundBytes * planned_items_;
+  const bool in_rounds = large && begin_rounds();
   for (GetItem* item : step_) {
     item->credit_bytes = 0;
     release(*item);
@@ -198,7 +202,7 @@ bool GetRequest::begin_again() {
   step_.clear();
   planned_items_ = 0;
   planned_bytes_ = 0;
-  if (!in_rounds || !begin_rounds()) begin_pass();
+  if (!in_rounds) begin_pass();
   return true;
 }
 
@@ -241,10 +245,31 @@ bool GetRequest::begin_rounds() {
   round_bytes_ = std::clamp(of_each - std::min(of_each, kRoundHeaderBytes), kRoundBytesMin, kRoundBytes);
   rounds_ = true;
   round_end_ = 0;
-  if (next_round()) return true;
+  if (next_round() && rounds_pay()) return true;
   rounds_ = false;
+  round_first_ = 0;
   round_end_ = UINT32_MAX;
+  for (uint32_t s = 0; s < view_.section_count; ++s) plans_[s].parts = span_of(view_.sections[s], 0, UINT32_MAX);
   return false;
+}
+
+// Whether most of the first step's blocks can be read in parts, for this round. Coded ones cannot, and what is in memory is
+// pinned whole.
+bool GetRequest::rounds_pay() {
+  sought_.clear();
+  for (const GetItem* item : step_) {
+    sought_.emplace_back(item->read.key, item->read.component).parts = plans_[item->section].parts;
+  }
+  found_.resize(sought_.size());
+  shard().store().find_many(sought_, found_);
+  uint64_t in_round_bytes = 0;
+  uint64_t whole_bytes = 0;
+  for (const store::Found& found : found_) {
+    in_round_bytes += found.memory_bytes;
+    whole_bytes += found.block_bytes;
+  }
+  found_.clear();
+  return in_round_bytes * 2 <= whole_bytes;
 }
 
 bool GetRequest::next_round() {
@@ -314,6 +339,10 @@ bool GetRequest::plan_item(ConstBytes key, uint64_t step_bytes_max) {
   item->read.component = component;
   item->read.parts = plan.parts;
   item->read.goes_on = round_first_ != 0;
+  if (layer_major()) {
+    item->read.piece_bytes = kLayerPieceBytes;
+    item->read.landed = &GetRequest::on_landed;
+  }
   item->ordinal = round_first_;
   item->end = round_end_;
   item->read.complete = &GetRequest::on_read;
@@ -382,38 +411,62 @@ bool GetRequest::begin_reads() {
 void GetRequest::on_read(store::Read& read) {
   auto* item = static_cast<GetItem*>(read.owner);
   GetRequest& request = *item->request;
-  if (request.finished()) {
-    request.release(*item);
-    return;
-  }
-  Status status = read.status;
-  if (status.ok()) {
-    item->state = GetItem::State::Ready;
-    status = request.count_parts(*item);
-    if (!status.ok()) {
-      const bool length = status == Code::Invalid;
-      item->state = GetItem::State::Dead;
-      request.miss(item->section, item->index,
-                   {length ? Answer::Miss : Answer::Rejected, length ? Reason::Length : Reason::Unsupported});
-    }
-  } else {
+  item->reading = false;
+  if (item->left_window) return request.release_unused(*item);
+  if (!read.status.ok()) {
     item->state = GetItem::State::Dead;
-    request.miss(item->section, item->index, answer_of_read(status));
+    request.miss(item->section, item->index, answer_of_read(read.status));
+  } else if (item->state == GetItem::State::Reading) {
+    request.be_ready(*item);
+  } else if (read.resident != read.early && !request.is_same_version(*item, *read.resident)) {
+    // It had to be read again, and was written anew meanwhile.
+    request.shard().store().unpin(std::exchange(read.resident, nullptr));
+    item->state = GetItem::State::Dead;
+    request.miss(item->section, item->index, {Answer::Miss, Reason::Absent});
   }
   request.connection()->offer_chunks(request);
+}
+
+void GetRequest::on_landed(store::Read& read) {
+  auto* item = static_cast<GetItem*>(read.owner);
+  if (item->left_window) return;
+  GetRequest& request = *item->request;
+  if (item->state == GetItem::State::Reading) request.be_ready(*item);
+  request.connection()->offer_chunks(request);
+}
+
+// A block can be deleted or expire, and be put again, between two rounds: the parts of both are no block.
+bool GetRequest::is_same_version(const GetItem& item, const store::Resident& resident) noexcept {
+  const uint64_t version = uint64_t{resident.checksum()} << 32 | resident.block_bytes();
+  uint64_t& known = outcomes_[item.number].version;
+  if (known == 0) known = version;
+  return known == version;
+}
+
+void GetRequest::be_ready(GetItem& item) {
+  item.state = GetItem::State::Ready;
+  if (!is_same_version(item, item.resident())) {
+    item.state = GetItem::State::Dead;
+    return miss(item.section, item.index, {Answer::Miss, Reason::Absent});
+  }
+  const Status status = count_parts(item);
+  if (status.ok()) return;
+  const bool length = status == Code::Invalid;
+  item.state = GetItem::State::Dead;
+  miss(item.section, item.index, {length ? Answer::Miss : Answer::Rejected, length ? Reason::Length : Reason::Unsupported});
 }
 
 // Invalid: a range reaches beyond the block; Unsupported: the client cannot decode it.
 Status GetRequest::count_parts(GetItem& item) const {
   const wire::SectionView& section = view_.sections[item.section];
-  const auto parts = static_cast<uint32_t>(item.read.resident->parts().size());
+  const auto parts = static_cast<uint32_t>(item.resident().parts().size());
   item.selected = section.head.range_count == 0 ? parts : plans_[item.section].parts_per_item;
   for (uint32_t r = 0; r < section.head.range_count; ++r) {
     const wire::PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
   }
   bool coded = false;
-  for (const store::PartInfo& part : item.read.resident->parts()) {
+  for (const store::PartInfo& part : item.resident().parts()) {
     if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
     coded = coded || part.codec != 0;
   }
@@ -451,7 +504,7 @@ bool GetRequest::add_part(GetItem& item) {
   ++item.ordinal;
   Outcome& outcome = outcomes_[item.number];
   outcome.parts = item.ordinal;
-  if (item.ordinal == item.selected) outcome.status = {Answer::Ok, Reason::None};
+  if (item.ordinal == item.selected && outcome.status.answer == Answer::Pending) outcome.status = {Answer::Ok, Reason::None};
   return true;
 }
 
@@ -510,8 +563,10 @@ bool GetRequest::fill_layer_major() {
       GetItem& item = *window_[window_at_];
       if (item.state == GetItem::State::Reading) return false;
       if (item.ordinal == window_first_ && item.part_offset == 0) look_over(item);
-      if (item.state == GetItem::State::Dead) continue;
+      // A part that was begun is sent whole, though the read of the others has failed meanwhile.
+      if (item.state == GetItem::State::Dead && item.part_offset == 0) continue;
       while (item.ordinal == pass_ && item.ordinal < item.end) {
+        if (item.reading && part_of(item) >= item.read.parts_landed) return false;
         if (!add_part(item)) return true;
       }
     }
@@ -560,13 +615,19 @@ void GetRequest::close_window() {
 
 void GetRequest::leave_window(GetItem& item) {
   item.left_window = true;
-  if (item.references == 0 && !item.in_chunk) release(item);
+  release_unused(item);
+}
+
+// Once it has left the window.
+void GetRequest::release_unused(GetItem& item) {
+  if (!item.reading && item.references == 0 && !item.in_chunk) release(item);
 }
 
 // May recycle the request.
 void GetRequest::release(GetItem& item) {
   assert(item.references == 0);
   if (item.read.resident != nullptr) shard().store().unpin(item.read.resident);
+  if (item.read.early != nullptr) shard().store().unpin(item.read.early);
   Connection* connection = this->connection();
   if (connection != nullptr && item.credit_bytes != 0) {
     connection->get_credit().give(item.credit_bytes);
@@ -581,7 +642,7 @@ void GetRequest::chunk_left(void* sent_chunk, uint64_t shard_address) {
   auto& shard = *reinterpret_cast<Shard*>(static_cast<uintptr_t>(shard_address));
   for (GetItem* item : chunk->items) {
     assert(item->references > 0);
-    if (--item->references == 0 && item->left_window) item->request->release(*item);
+    if (--item->references == 0 && item->left_window) item->request->release_unused(*item);
   }
   chunk->items.clear();
   shard.sent_chunks().give(chunk);
@@ -618,15 +679,8 @@ void GetRequest::send_final(AnswerReason rest) {
 
 // Gives back what nobody else refers to; reads under way and queued Chunks give back the rest as they end.
 void GetRequest::on_drop() {
-  for (size_t i = window_at_; !layer_major() && i < window_.size(); ++i) {
-    if (window_[i]->state != GetItem::State::Reading) leave_window(*window_[i]);
-  }
-  for (size_t i = 0; layer_major() && i < window_.size(); ++i) {
-    if (window_[i]->state != GetItem::State::Reading) leave_window(*window_[i]);
-  }
-  for (GetItem* item : ahead_) {
-    if (item->state != GetItem::State::Reading) leave_window(*item);
-  }
+  for (size_t i = layer_major() ? 0 : window_at_; i < window_.size(); ++i) leave_window(*window_[i]);
+  for (GetItem* item : ahead_) leave_window(*item);
   window_.clear();
   ahead_.clear();
   window_at_ = 0;

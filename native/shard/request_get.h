@@ -6,9 +6,9 @@
 // window then, of all keys, window by window, before the next ones. So what it reads of a block in one round is what it sends;
 // within each window parts are in order, and across windows rounds are. Blocks of less than four rounds stand in windows whole
 // instead.
-// Invariants: a step's memory is reserved all at once or not at all; a block is pinned from its read until the last of its
-// bytes has left; what is not queued when the deadline passes is late; items are answered in no order but told in Final.
-// Thread: the shard's.
+// Invariants: all that is sent of a block is of one version of it; a step's memory is reserved all at once or not at all; a
+// block is pinned from its read until the last of its bytes has left; what is not queued when the deadline passes is late;
+// items are answered in no order but told in Final. Thread: the shard's.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class GetRequest;
 
 // One block between the plan to read it and the moment when nothing refers to it any more. Pooled.
 struct GetItem {
-  enum class State : uint8_t { Reading, Ready, Dead };
+  enum class State : uint8_t { Reading, Ready, Dead };  // Ready: some of its parts are there
 
   store::Read read;
   GetRequest* request = nullptr;
@@ -40,9 +40,13 @@ struct GetItem {
   uint32_t part_offset = 0;
   uint32_t references = 0;  // queued Chunks
   State state = State::Reading;
+  bool reading = true;  // the read is the store's
   bool left_window = false;
   bool table_sent = false;
   bool in_chunk = false;  // of the Chunk being built
+
+  // What there is to send from, once it is ready.
+  store::Resident& resident() const noexcept { return read.resident != nullptr ? *read.resident : *read.early; }
 };
 
 class GetRequest final : public Request {
@@ -61,6 +65,7 @@ class GetRequest final : public Request {
   struct Outcome {
     wire::AnswerReason status;
     uint32_t parts = 0;
+    uint64_t version = 0;  // that it is read from; 0: not known yet
   };
   struct SectionPlan {
     uint32_t scope = 0;
@@ -84,11 +89,15 @@ class GetRequest final : public Request {
   uint64_t step_bytes() const noexcept;
   bool begin_again();
   bool begin_rounds();
+  bool rounds_pay();
   bool next_round();
   uint32_t round_end_of(uint32_t section) const noexcept;
   const wire::GroupShape* shape_of(uint32_t section) const noexcept;
   bool begin_reads();
   static void on_read(store::Read& read);
+  static void on_landed(store::Read& read);
+  void be_ready(GetItem& item);
+  bool is_same_version(const GetItem& item, const store::Resident& resident) noexcept;
   Status count_parts(GetItem& item) const;
   void miss(uint32_t section, uint32_t index, wire::AnswerReason status);
 
@@ -101,6 +110,7 @@ class GetRequest final : public Request {
   bool skipped(const GetItem& item) const noexcept;
   bool add_part(GetItem& item);
   void leave_window(GetItem& item);
+  void release_unused(GetItem& item);
   void release(GetItem& item);
   void close_window();
   bool reading_done() const noexcept { return planned_all_ && step_at_ == step_.size(); }

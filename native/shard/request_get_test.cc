@@ -352,6 +352,176 @@ TEST_F(LayerRounds, LeaveBlocksOfFewRoundsInWindows) {
   EXPECT_EQ(parts_of(*client, 5), in_rounds(4, 4, 2));
 }
 
+TEST_F(LayerRounds, MissABlockThatWasWrittenAnewBetweenTwo) {
+  auto client = filled(4);
+  const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
+  on_shard([&] { fake_->hold_reads = true; });
+  client->remember(5, {section});
+  client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+  wait_until([&] { return fake_->reads_begun == 2 * kKeys; });
+  on_shard([&] { fake_->finish_reads(); });
+  while (client->parts_received.size() < 2 * kKeys) ASSERT_TRUE(client->next_chunk(5));
+  wait_until([&] { return fake_->reads_begun == 4 * kKeys; });
+  on_shard([&] {
+    fake_->replace(section.keys[3]);
+    fake_->hold_reads = false;
+    fake_->finish_reads();
+  });
+  const Said said = client->finish(5);
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), item == 3 ? kAbsent : kOk) << item;
+  EXPECT_EQ(client->wrong_parts, 0U);
+  expect_nothing_held();
+}
+
+TEST_F(LayerRounds, AreNotWorthItForBlocksThatCannotBeReadInParts) {
+  auto client = filled(4);
+  on_shard([&] { fake_->parts_alone = false; });
+  const SectionSpec section = section_of(keys_of("k", kKeys), kBlockBytes);
+  const Said said = client->ask(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section});
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
+  on_shard([&] { EXPECT_EQ(fake_->reads_begun, kKeys); });
+  EXPECT_EQ(parts_of(*client, 5), in_rounds(4, 4, 1)) << "half of the credit holds one";
+  expect_nothing_held();
+}
+
+// Blocks of four layers that are told of layer by layer.
+class LayersAsTheyLand : public GetTest {
+ protected:
+  static constexpr uint32_t kKeys = 3;
+  static constexpr uint32_t kBlockBytes = 4 * 1000;
+
+  void begin() {
+    client = open({parted(4, 1000)});
+    section = section_of(keys_of("k", kKeys), kBlockBytes);
+    fill(*client, {section});
+    on_shard([&] { fake_->hold_reads = true; });
+    client->remember(5, {section});
+    client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+    wait_until([&] { return fake_->reads_begun == kKeys; });
+  }
+  void land(uint32_t count, std::string_view name = {}) {
+    on_shard([&] { fake_->land_parts(count, name); });
+  }
+  void receive(size_t parts) {
+    while (client->parts_received.size() < parts) ASSERT_TRUE(client->next_chunk(5));
+    ASSERT_EQ(client->parts_received.size(), parts);
+  }
+  Said finish() {
+    on_shard([&] { fake_->finish_reads(); });
+    return client->finish(5);
+  }
+  static std::vector<RawClient::PartName> layers(uint32_t count) {
+    std::vector<RawClient::PartName> order;
+    for (uint32_t part = 0; part < count; ++part) {
+      for (uint32_t item = 0; item < kKeys; ++item) order.emplace_back(0, item, part);
+    }
+    return order;
+  }
+
+  std::unique_ptr<RawClient> client;
+  SectionSpec section;
+};
+
+TEST_F(LayersAsTheyLand, GoOnceAllBlocksBeforeHaveThem) {
+  begin();
+  land(2, section.keys[1]);
+  land(3, section.keys[2]);
+  on_shard([&] { EXPECT_EQ(shard_->counts().requests_open, 1U); });
+  EXPECT_TRUE(client->parts_received.empty());
+  land(2, section.keys[0]);
+  receive(6);
+  land(3);
+  receive(9);
+  const Said said = finish();
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
+  EXPECT_EQ(parts_of(*client, 5), layers(4));
+  EXPECT_EQ(client->wrong_parts, 0U);
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, AreAllThatComesOfABlockWhoseRestFails) {
+  begin();
+  land(2);
+  receive(6);
+  on_shard([&] { fake_->corrupt.insert(section.keys[1]); });
+  const Said said = finish();
+  for (uint32_t item = 0; item < kKeys; ++item) {
+    EXPECT_EQ(said.at(0, item), item == 1 ? (AnswerReason{Answer::Miss, Reason::Corrupt}) : kOk) << item;
+  }
+  std::vector<RawClient::PartName> wanted = layers(4);
+  std::erase_if(wanted, [](const RawClient::PartName& part) { return std::get<1>(part) == 1 && std::get<2>(part) >= 2; });
+  EXPECT_EQ(parts_of(*client, 5), wanted);
+  EXPECT_EQ(client->wrong_parts, 0U);
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, AreFollowedByOthersFromOtherMemory) {
+  begin();
+  on_shard([&] { fake_->reads_again = true; });
+  land(2);
+  receive(6);
+  const Said said = finish();
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk);
+  EXPECT_EQ(parts_of(*client, 5), layers(4));
+  EXPECT_EQ(client->wrong_parts, 0U);
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, AreFollowedByNoneOfAnotherVersion) {
+  begin();
+  on_shard([&] { fake_->reads_again = true; });
+  land(2);
+  receive(6);
+  on_shard([&] { fake_->replace(section.keys[0]); });
+  const Said said = finish();
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), item == 0 ? kAbsent : kOk) << item;
+  std::vector<RawClient::PartName> wanted = layers(4);
+  std::erase_if(wanted, [](const RawClient::PartName& part) { return std::get<1>(part) == 0 && std::get<2>(part) >= 2; });
+  EXPECT_EQ(parts_of(*client, 5), wanted);
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, EndWithARequestThatIsCancelled) {
+  begin();
+  land(2);
+  receive(6);
+  const wire::CancelRecord cancel{.request_id = 5};
+  EXPECT_EQ(client->simple(Opcode::Cancel, 6, Tlv::CancelTarget, object_bytes(cancel)).whole, kOk);
+  const Said said = client->finish(5);
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), (AnswerReason{Answer::Cancelled, Reason::None}));
+  land(3);  // nobody listens any more
+  on_shard([&] { fake_->finish_reads(); });
+  EXPECT_EQ(client->parts_received.size(), 6U);
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, EndWithTheirConnection) {
+  begin();
+  land(1);
+  receive(3);
+  client.reset();
+  wait_until([&] { return shard_->counts().requests_open == 0; });
+  land(2);
+  on_shard([&] { fake_->finish_reads(); });
+  expect_nothing_held();
+}
+
+TEST_F(LayersAsTheyLand, OfABlockThatIsShorterThanAskedForAreNone) {
+  client = open({parted(4, 1000)});
+  section = section_of(keys_of("k", kKeys), kBlockBytes);
+  fill(*client, {section});
+  section.ranges = {{.start = 2, .count = 3, .stride = 1}};
+  on_shard([&] { fake_->hold_reads = true; });
+  client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+  wait_until([&] { return fake_->reads_begun == kKeys; });
+  land(3);
+  const Said said = client->finish(5);
+  for (uint32_t n = 0; n < 3 * kKeys; ++n) EXPECT_EQ(said.at(0, n), (AnswerReason{Answer::Miss, Reason::Length})) << n;
+  EXPECT_TRUE(client->parts_received.empty());
+  on_shard([&] { fake_->finish_reads(); });
+  expect_nothing_held();
+}
+
 TEST_F(GetTest, CutsAWindowThatMemoryCouldNeverHold) {
   auto client = open({parted(1, 100'000)});
   const SectionSpec section = section_of(keys_of("k", 8), 100'000);

@@ -49,6 +49,7 @@ class ExtentVerifier {
   void begin(const ExtentShape& shape, std::vector<PartInfo>* parts) noexcept;
   void feed(ConstBytes bytes) noexcept;  // the next bytes of the extent
   uint64_t fed_bytes() const noexcept { return at_; }
+  uint32_t parts_done() const noexcept { return part_; }
   uint32_t checksum() const noexcept { return whole_; }
 
  private:

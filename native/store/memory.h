@@ -18,6 +18,7 @@ namespace halfstep::store {
 
 class BlockReader;
 class Rewriter;
+struct EarlyRead;
 struct Transfer;
 
 enum class ExtentState : uint8_t {
@@ -37,6 +38,7 @@ class alignas(64) Extent final : public Resident {
   Slot& slot_memory() noexcept { return slot_; }
   std::vector<PartInfo>& part_table() noexcept { return parts_; }
   void set_block_bytes(uint32_t bytes) noexcept { block_bytes_ = bytes; }
+  void set_checksum(uint32_t checksum) noexcept { checksum_ = checksum; }
 
   // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
   enum class Staged : uint8_t { No, Coming, Late, Kept };
@@ -81,6 +83,8 @@ class alignas(64) Extent final : public Resident {
   uint32_t header_pages = 0;
   uint32_t first_page = 0;
   ExtentVerifier verifier;
+  uint32_t piece_bytes = 0;    // that its reader wants it in; 0: as large ones as there may be
+  EarlyRead* early = nullptr;  // while parts may be handed out before the rest has landed
 
   uint64_t staged_until_us = 0;  // kept, or to be kept once it is there
   uint32_t staged_stamp = 0;     // of the entry in StagedBlocks that says so
@@ -158,9 +162,12 @@ class Memory {
     if (relief) refused_ = relieved_ = false;
     return relief;
   }
-  void note_refusal() noexcept {
+  // That it did has not been told yet to those who were refused.
+  bool relief_pending() const noexcept { return refused_ && relieved_; }
+  // `pending`: it was when what is refused now began. What that took for itself meanwhile and gave back relieves nobody.
+  void note_refusal(bool pending) noexcept {
     refused_ = true;
-    relieved_ = false;
+    relieved_ = pending;
   }
 
  private:

@@ -4,78 +4,19 @@
 #include <cassert>
 
 #include "base/crc.h"
+#include "store/part_sums.h"
 #include "store/reader.h"
 
 namespace halfstep::store {
 namespace {
 
-// A frame of blocks that are large enough has its entries and the sums of 7,000 parts in these. Where it takes more, what is
-// needed may lie beyond: then the block is read whole.
-constexpr uint32_t kHeaderPagesRead = 8;
 // Half of the block's pages at the most: what is read whole can be kept for others.
 constexpr uint32_t kShareOfBlock = 2;
-
-// The pages of a frame's header that were read. Each is opened once, and has to be of the same frame as the first.
-class FrameHeader {
- public:
-  FrameHeader(const Core& core, const Segment& segment, uint32_t first_page, ConstBytes pages)
-      : core_(core), segment_(segment), first_page_(first_page), pages_(pages) {
-    sound_ = open(0, format::PageKind::FrameEntries);
-    sequence_ = page_.sequence;
-    entry_pages_ = static_cast<uint32_t>(div_up(page_.total_entries, format::kEntriesPerPage));
-  }
-
-  // False: it is not among the pages that were read, or one of them is not what it should be.
-  bool find(uint32_t extent_page, format::Entry* out) {
-    for (uint32_t p = 0; p < entry_pages_ && sees(p, format::PageKind::FrameEntries); ++p) {
-      for (uint32_t i = 0; i < page_.entries; ++i) {
-        *out = entry_at(page(p), i);
-        if (out->page == extent_page) return true;
-      }
-    }
-    return false;
-  }
-  // Four bytes of the tables.
-  bool read_sum(uint64_t at, uint32_t* out) {
-    const uint64_t p = entry_pages_ + at / format::kPageBodyBytes;
-    const uint64_t within = at % format::kPageBodyBytes;
-    if (p > UINT32_MAX || !sees(static_cast<uint32_t>(p), format::PageKind::FrameTable)) return false;
-    if (within + sizeof *out > page_.entries) return false;
-    *out = load_le<uint32_t>(page_body(page(static_cast<uint32_t>(p))).data() + within);
-    return true;
-  }
-
- private:
-  static constexpr uint32_t kNone = UINT32_MAX;
-
-  ConstBytes page(uint32_t number) const noexcept { return pages_.subspan(size_t{number} * kPageBytes, kPageBytes); }
-  bool open(uint32_t number, format::PageKind kind) {
-    const PageAddress address{0, core_.places.shard, segment_.number, first_page_ + number, segment_.generation};
-    opened_ = open_page(core_.page_secret, page(number), kind, address, &page_).ok() && page_.page == number ? number : kNone;
-    return opened_ == number;
-  }
-  bool sees(uint32_t number, format::PageKind kind) {
-    if (!sound_ || number >= pages_.size() / kPageBytes) return false;
-    if (opened_ != number && !open(number, kind)) return false;
-    return page_.sequence == sequence_;
-  }
-
-  const Core& core_;
-  const Segment& segment_;
-  const uint32_t first_page_;
-  const ConstBytes pages_;
-  format::PageHeader page_;  // of the page that was opened last
-  uint32_t opened_ = kNone;
-  uint64_t sequence_ = 0;
-  uint32_t entry_pages_ = 0;
-  bool sound_ = false;
-};
 
 }  // namespace
 
 PartReader::Plan PartReader::plan(const Block& block, const wire::GroupShape* group, PartSpan parts) noexcept {
-  if (parts.count == 0 || group == nullptr || block.trailer) return {};
-  if (block.pages_back == 0 || block.pages_back > block.location.page) return {};
+  if (parts.count == 0 || group == nullptr || !PartSums::may_be_known(block)) return {};
   const uint64_t block_bytes = block.extent_bytes();
   const uint32_t there = group->parts_of(block_bytes);
   if (parts.first >= there) return {};
@@ -83,7 +24,7 @@ PartReader::Plan PartReader::plan(const Block& block, const wire::GroupShape* gr
   const uint32_t last = parts.first + parts.count - 1;
   const uint64_t end = group->offset_of(last) + group->bytes_of(last, block_bytes);
   Plan plan;
-  plan.header_pages = std::min(block.pages_back, kHeaderPagesRead);
+  plan.header_pages = PartSums::pages_of(block);
   plan.first_page = static_cast<uint32_t>(group->offset_of(parts.first) / kPageBytes);
   plan.pages = static_cast<uint32_t>(div_up(end, kPageBytes)) - plan.first_page;
   plan.parts = parts;
@@ -121,8 +62,7 @@ void PartReader::begin(Extent& extent) {
   extent.error = 0;
   const uint64_t place = core_.places.segment(segment.number);
   const uint64_t header_bytes = uint64_t{extent.header_pages} * kPageBytes;
-  const uint64_t frame = place + uint64_t{block.location.page - block.pages_back} * kPageBytes;
-  read(extent, frame, 0, header_bytes);
+  read(extent, PartSums::place_of(core_, block), 0, header_bytes);
   const uint64_t parts = place + (uint64_t{block.location.page} + extent.first_page) * kPageBytes;
   read(extent, parts, header_bytes, extent.slot().bytes() - header_bytes);
   for (Transfer* transfer : transfers_) core_.engine.submit(transfer->request);
@@ -160,29 +100,17 @@ void PartReader::on_transfer(io::Request& request) {
 }
 
 bool PartReader::sound(Extent& extent) const {
-  const Block& block = extent.block;
   ConstBytes pages;
   extent.slot().for_range(0, uint64_t{extent.header_pages} * kPageBytes, [&](Bytes piece) { pages = piece; });
   assert(pages.size() == size_t{extent.header_pages} * kPageBytes);
-  FrameHeader header(core_, core_.catalog.segment(block.location.segment), block.location.page - block.pages_back, pages);
-  format::Entry entry;
-  if (!header.find(block.location.page, &entry)) return false;
-  const bool mine = IndexKey{entry.key_low, entry.key_high} == extent.key && entry.checksum == block.checksum(extent.key) &&
-                    shape_of(entry).extent_bytes() == block.extent_bytes() && !shape_of(entry).trailer &&
-                    entry.parts == extent.parts().size();
-  if (!mine) return false;
-  const bool apart = entry.engine_key_bytes > format::kEngineKeyInline;
-  uint64_t at = uint64_t{entry.table_offset} * format::kTableUnit +
-                (apart ? round_up(uint64_t{entry.engine_key_bytes}, format::kTableUnit) : 0) +
-                uint64_t{extent.first_part} * sizeof(uint32_t);
+  PartSums sums(core_, extent, pages);
+  if (!sums.known()) return false;
   for (uint32_t p = extent.first_part; p < extent.parts().size() && extent.parts()[p].stored_bytes > 0; ++p) {
     PartInfo& part = extent.part_table()[p];
     uint32_t crc = 0;
     extent.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
-    uint32_t wanted = 0;
-    if (!header.read_sum(at, &wanted) || (crc != wanted && !HALFSTEP_MUTANT(PartsUnverified))) return false;
+    if (!sums.fits(p, crc)) return false;
     part.stored_crc = part.raw_crc = crc;
-    at += sizeof(uint32_t);
   }
   return true;
 }

@@ -1,82 +1,15 @@
 // Some parts of large blocks, from flash: what is read for them, that they are right, and what becomes of those that are not.
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "store/core.h"
+#include "store/part_fixture.h"
 #include "store/part_reader.h"
-#include "store/store_fixture.h"
 
 namespace halfstep::store {
 namespace {
 
-constexpr uint32_t kParts = 16;
-constexpr uint32_t kPartBytes = 16384;
-constexpr uint32_t kBlockBytes = kParts * kPartBytes;
-
-class PartReads : public StoreBed, public ::testing::Test {
+class PartReads : public PartBed {
  protected:
-  PartReads() : StoreBed(1, 24, 8 * MiB) { open(); }
-
-  struct Asked {
-    Read read;
-    bool done = false;
-  };
-
-  // On flash, and nowhere else.
-  void fill(const std::vector<std::string>& names, uint32_t group = kGroupLarge, uint32_t bytes = kBlockBytes) {
-    for (const std::string& name : names) ASSERT_EQ(put(name, group, bytes, true), Code::Ok) << name;
-    reopen();
-    watch();
-  }
-  // From now on the offsets and lengths of what is read.
-  void watch() {
-    reads.clear();
-    tap->tap = [this](io::Request& request) {
-      if (request.op == io::Op::Read) reads[request.offset] = request.bytes;
-      return TapEngine::Fate::Pass;
-    };
-  }
-  uint64_t bytes_read() const {
-    uint64_t bytes = 0;
-    for (const auto& [offset, count] : reads) bytes += count;
-    return bytes;
-  }
-
-  Status begin(Asked& asked, std::string_view name, PartSpan parts, uint32_t group = kGroupLarge) {
-    asked.read.key = key(name, group);
-    asked.read.component = wire::Component::of(group, 0, 0);
-    asked.read.parts = parts;
-    asked.read.owner = &asked;
-    asked.read.complete = [](Read& read) { static_cast<Asked*>(read.owner)->done = true; };
-    Read* window[] = {&asked.read};
-    return store->begin_reads(window);
-  }
-  void finish(Asked& asked) {
-    for (int turns = 0; turns < 10'000 && !asked.done; ++turns) pump();
-    ASSERT_TRUE(asked.done);
-  }
-  // Whether these parts came, with the bytes and sums that they should have.
-  void expect_right(const Asked& asked, std::string_view name, PartSpan parts, const wire::GroupShape& shape,
-                    uint32_t block_bytes) {
-    ASSERT_TRUE(asked.read.status.ok());
-    const std::vector<std::byte> content = bytes_of_key(name, block_bytes);
-    const Resident& resident = *asked.read.resident;
-    ASSERT_EQ(resident.block_bytes(), block_bytes);
-    ASSERT_EQ(resident.parts().size(), shape.parts_of(block_bytes));
-    for (uint32_t p = parts.first; p < parts.first + parts.count; ++p) {
-      const PartInfo& part = resident.parts()[p];
-      ASSERT_EQ(part.stored_bytes, shape.bytes_of(p, block_bytes)) << p;
-      std::vector<std::byte> got;
-      resident.slot().for_range(part.offset, part.stored_bytes,
-                                [&](Bytes piece) { got.insert(got.end(), piece.begin(), piece.end()); });
-      const ConstBytes wanted = ConstBytes(content).subspan(shape.offset_of(p), got.size());
-      ASSERT_TRUE(std::ranges::equal(got, wanted)) << "part " << p << " of " << name;
-      ASSERT_EQ(part.stored_crc, crc32c(wanted));
-      ASSERT_EQ(part.codec, 0);
-    }
-  }
-  static wire::GroupShape shape_of_group(uint32_t group) { return test_layout().groups()[group]; }
   // Reads them, and compares them.
   void expect_parts(std::string_view name, PartSpan parts) {
     Asked asked;
@@ -87,8 +20,6 @@ class PartReads : public StoreBed, public ::testing::Test {
   }
   uint64_t part_reads() const { return store->counters().part_reads; }
   uint64_t failed() const { return store->counters().part_reads_failed; }
-
-  std::map<uint64_t, uint32_t> reads;
 };
 
 TEST_F(PartReads, ReadTheirOwnPagesAndTheHeaderOfTheFrame) {
@@ -125,6 +56,22 @@ TEST_F(PartReads, OfWhatIsInMemoryComeFromThere) {
   expect_parts("block", {5, 1});
   EXPECT_EQ(bytes_read(), 0U);
   EXPECT_EQ(part_reads(), 0U);
+}
+
+TEST_F(PartReads, TakeWhatFindSays) {
+  fill({"in memory", "on flash"});
+  ASSERT_EQ(get("in memory", kGroupLarge), Code::Ok);
+  for (const std::string name : {"in memory", "on flash"}) {
+    Sought sought(key(name, kGroupLarge), wire::Component::of(kGroupLarge, 0, 0));
+    sought.parts = {5, 1};
+    const Found found = store->find(sought);
+    const uint64_t before = store->gauges().memory_pinned_bytes;
+    Asked asked;
+    ASSERT_EQ(begin(asked, name, sought.parts), Code::Ok);
+    EXPECT_EQ(store->gauges().memory_pinned_bytes - before, found.memory_bytes) << name;
+    finish(asked);
+    store->unpin(asked.read.resident);
+  }
 }
 
 TEST_F(PartReads, OfBlocksThatShareAFrameAndHaveLongKeys) {
@@ -286,6 +233,33 @@ TEST_F(PartReadsInNeed, ABlockThatIsDeletedMeanwhileIsAMiss) {
   finish(waits);
   EXPECT_EQ(waits.read.status, Code::NotFound);
   unpin_all();
+}
+
+TEST_F(PartReadsInNeed, WhoWasRefusedLessHearsOfMemoryThatIsTooLittleForTheBlock) {
+  std::vector<std::unique_ptr<Asked>> more;
+  do {
+    more.push_back(std::make_unique<Asked>());
+  } while (begin(*more.back(), "block 38", {2, 1}).ok());
+  for (const auto& one : more) {
+    if (one != more.back()) finish(*one);
+  }
+  int told = 0;
+  store->set_on_memory([&] { ++told; });
+  for (int turns = 0; turns < 200; ++turns) pump();
+  EXPECT_EQ(told, 0) << "what the waiting block takes and gives back relieves nobody";
+  Asked& small = *more.back();
+  ASSERT_EQ(begin(small, "block 38", {2, 1}), Code::Throttled);
+  store->unpin(more.front()->read.resident);
+  for (int turns = 0; turns < 200; ++turns) pump();
+  EXPECT_FALSE(waits.done);
+  EXPECT_EQ(told, 1);
+  ASSERT_EQ(begin(small, "block 38", {2, 1}), Code::Ok);
+  finish(small);
+  store->set_on_memory({});
+  for (size_t i = 1; i < more.size(); ++i) store->unpin(more[i]->read.resident);
+  unpin_all();
+  finish(waits);
+  store->unpin(waits.read.resident);
 }
 
 TEST_F(PartReads, OfAWindowThatFindsNoMemoryHoldNone) {

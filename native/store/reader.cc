@@ -46,11 +46,13 @@ Extent* BlockReader::resolve(Read& read, Extent* extent) {
   }
   extent->location = block.location;
   extent->block = block;
+  extent->set_checksum(block.checksum(read.key));
   extent->entry.scope = block.scope;
   extent->entry.component = read.component.value;
   extent->entry.expiry_s = block.expiry_s;
   extent->entry.created_s = 0;  // not known
   extent->io_class = read.ahead ? io::IoClass::Prefetch : io::IoClass::Demand;
+  extent->piece_bytes = read.landed != nullptr ? read.piece_bytes : 0;
   if (!extent->in_parts) core_.memory.list(*extent, !read.ahead);
   core_.memory.pin(*extent);
   fresh_.push_back(extent);
@@ -80,6 +82,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
   missing_.clear();
   core_.note_moment();
   const Counters before = core_.counters;
+  const bool relief_pending = core_.memory.relief_pending();
   for (const Read* read : window) core_.memory.prefetch_place(read->key);
   for (Read* read : window) {
     read->store_own = core_.memory.find_ahead(read->key);
@@ -110,7 +113,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
     if (read->status == Code::Throttled) {
       undo(window);
       core_.counters = before;
-      return refuse(window);
+      return refuse(window, relief_pending);
     }
   }
   // From here on nothing can fail; completions below may come back into this function.
@@ -121,6 +124,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
     extent->reader = this;
     extent->in_parts ? parts_.begin(*extent) : submit(*extent);
   }
+  early_.submit();
   started.clear();
   fresh_.swap(started);
 
@@ -166,7 +170,7 @@ uint64_t BlockReader::bytes_read_together(std::span<Read* const> missing) const 
 }
 
 // For want of memory: whether waiting helps.
-Status BlockReader::refuse(std::span<Read* const> window) noexcept {
+Status BlockReader::refuse(std::span<Read* const> window, bool relief_pending) noexcept {
   uint64_t bytes = 0;
   for (const Read* read : window) {
     const Extent* known = core_.memory.find(read->key);
@@ -179,7 +183,7 @@ Status BlockReader::refuse(std::span<Read* const> window) noexcept {
   // What is staged leaves room for any one block (staged_blocks.h), not for a window of as many as reads may have.
   const uint64_t staged_bytes = window.size() > 1 ? core_.staged.bytes() : 0;
   if (bytes > core_.memory.read_bytes_max() - staged_bytes) return Code::TooLarge;
-  core_.memory.note_refusal();
+  core_.memory.note_refusal(relief_pending);
   return Code::Throttled;
 }
 
@@ -206,6 +210,7 @@ void BlockReader::submit(Extent& extent) {
   ++in_flight_;
   extent.error = 0;
   if (!block.trailer) cut(extent);
+  if (extent.attempts == 0) early_.open(extent, extent.piece_bytes);
   Transfer** last = &extent.pieces;
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.location.page} * kPageBytes;
   TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
@@ -222,8 +227,12 @@ void BlockReader::submit(Extent& extent) {
     last = &piece.next;
     ++extent.outstanding;
   });
-  extent.slot().for_range(0, block.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
-  cutter.finish();
+  const uint64_t step = extent.early != nullptr ? extent.piece_bytes : block.extent_bytes();
+  for (uint64_t at = 0; at < block.extent_bytes(); at += step) {
+    extent.slot().for_range(at, std::min(step, block.extent_bytes() - at), [&](Bytes piece) { cutter.add(piece); });
+    cutter.finish();
+  }
+  if (extent.early != nullptr) return early_.begin(extent);
   for (Transfer* piece = extent.pieces; piece != nullptr; piece = piece->next) core_.engine.submit(piece->request);
 }
 
@@ -265,6 +274,16 @@ void BlockReader::on_piece(io::Request& request) {
     if (plain && !HALFSTEP_MUTANT(NoVerify)) extent.verifier.feed({piece.request.data, piece.request.bytes});
     self.core_.transfers.give(piece);
   }
+  if (extent.early != nullptr) self.early_.look(extent);
+  if (--extent.outstanding == 0) self.landed(extent);
+}
+
+void BlockReader::on_header(io::Request& request) {
+  auto& extent = *static_cast<Extent*>(request.owner);
+  BlockReader& self = *extent.reader;
+  const int32_t error = request.error;
+  self.core_.transfers.give(Transfer::of(request));
+  self.early_.header_landed(extent, error);
   if (--extent.outstanding == 0) self.landed(extent);
 }
 
@@ -282,13 +301,32 @@ bool BlockReader::verify(Extent& extent) {
 void BlockReader::landed(Extent& extent) {
   --core_.catalog.segment(extent.block.location.segment).reads_in_flight;
   --in_flight_;
-  if (verify(extent)) return finish(extent, {});
+  const bool told = early_.close(extent);
+  const bool sound = verify(extent);
+  if (told) ++(sound ? core_.counters.early_reads : core_.counters.early_reads_failed);
+  if (sound) return finish(extent, {});
+  if (told) return read_again(extent);
   if (extent.attempts++ == 0) return submit(extent);
   // Its segment must not be reclaimed before the verdict.
   ++core_.catalog.segment(extent.block.location.segment).reads_in_flight;
   ++in_flight_;
   to_check_.push_back(&extent);
   check_next();
+}
+
+// Into other memory: parts of this are with those who wait for the rest.
+void BlockReader::read_again(Extent& extent) {
+  Read* waiter = std::exchange(extent.waiters, nullptr);
+  core_.memory.set_state(extent, ExtentState::Clean);
+  core_.memory.unlist(extent);
+  while (waiter != nullptr) {
+    Read* const next = waiter->store_next;
+    core_.memory.unpin(extent);  // who was told of parts has pinned it once more
+    waiter->landed = nullptr;
+    to_read_whole_.push_back(waiter);
+    waiter = next;
+  }
+  read_whole();
 }
 
 // ---- Some parts ------------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 // reader.h — blocks from flash into memory, verified.
 // A read of a block that is in memory completes at once; reads of one block in flight share one device read; an extent is
 // read in pieces and, when plain, verified piece by piece as they land, so that the bytes are still in the cache of the CPU.
-// Of a large block on flash of which a few parts are asked for, those alone are read (part_reader.h).
+// Of a large block on flash of which a few parts are asked for, those alone are read (part_reader.h); of one that is wanted
+// part by part, each is handed out as it lands (early_reader.h).
 // What fails its check is read once more, with the header of its frame: another key there is a collision (a miss, the block
 // stays); the same key is a media error (dropped, counted, buried).
-// Invariants: nobody sees an extent before its checksum was right; a window takes memory for all of its blocks or for none.
-// Thread: the shard's.
+// Invariants: nobody sees an extent before its checksum, or parts of it before theirs were right; a window takes memory for all
+// of its blocks or for none. Thread: the shard's.
 #pragma once
 
 #include <deque>
@@ -13,13 +14,15 @@
 #include <vector>
 
 #include "store/core.h"
+#include "store/early_reader.h"
 #include "store/part_reader.h"
 
 namespace halfstep::store {
 
 class BlockReader {
  public:
-  explicit BlockReader(Core& core) : core_(core), parts_(core, *this), frame_header_(format::kFrameHeaderPagesMax) {}
+  explicit BlockReader(Core& core)
+      : core_(core), parts_(core, *this), early_(core, on_header), frame_header_(format::kFrameHeaderPagesMax) {}
 
   Status begin(std::span<Read* const> window);
   // Blocks that are being read.
@@ -43,21 +46,24 @@ class BlockReader {
   uint64_t held_bytes(const Read& read, const Block& block) const noexcept;
   void read_whole();
   uint64_t bytes_read_together(std::span<Read* const> missing) const noexcept;
-  Status refuse(std::span<Read* const> window) noexcept;
+  Status refuse(std::span<Read* const> window, bool relief_pending) noexcept;
   void undo(std::span<Read* const> window) noexcept;
   void submit(Extent& extent);
   void cut(Extent& extent);
   void hurry(Extent& extent) noexcept;
   void landed(Extent& extent);
+  void read_again(Extent& extent);
   bool verify(Extent& extent);
   void check_next();
   void checked();
   void finish(Extent& extent, Status status);
   static void on_piece(io::Request& request);
+  static void on_header(io::Request& request);
 
   Core& core_;
   PartReader parts_;
-  std::deque<Read*> to_read_whole_;  // some parts of them could not be had alone
+  EarlyReader early_;
+  std::deque<Read*> to_read_whole_;  // some parts of them could not be had alone, or early
   uint64_t retry_at_us_ = 0;
   bool hurries_ = false;
   std::vector<Extent*> fresh_;     // of the window being taken

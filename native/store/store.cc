@@ -44,8 +44,13 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
           const Extent* extent = known[at];
           if (extent != nullptr && extent->state == ExtentState::Dirty) {
             out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
+          } else if (!present(block)) {
+            out[first + at] = Found();
           } else {
-            out[first + at] = present(block) ? found(block, part[at]) : Found();
+            // What is in memory, or on its way, is pinned whole.
+            const bool alone = extent == nullptr && part[at].parts.count != 0;
+            out[first + at] = found(core_.catalog.block_bytes(block, part[at].component));
+            if (alone) out[first + at].memory_bytes = parts_bytes(block, part[at]);
           }
         });
   }
@@ -55,14 +60,11 @@ Found StoreImpl::found(uint32_t block_bytes) noexcept {
   return {true, block_bytes, SlotPool::held_bytes(std::max(block_bytes, 1U))};
 }
 
-Found StoreImpl::found(const Block& block, const Sought& sought) const noexcept {
-  Found there = found(core_.catalog.block_bytes(block, sought.component));
-  if (sought.parts.count == 0) return there;
+// What a read of these parts takes.
+uint64_t StoreImpl::parts_bytes(const Block& block, const Sought& sought) const noexcept {
   const wire::GroupShape* const group = core_.names.group(block.scope, sought.component);
-  if (const PartReader::Plan plan = PartReader::plan(block, group, sought.parts)) {
-    there.memory_bytes = SlotPool::held_bytes(plan.bytes());
-  }
-  return there;
+  const PartReader::Plan plan = PartReader::plan(block, group, sought.parts);
+  return SlotPool::held_bytes(plan ? plan.bytes() : block.extent_bytes());
 }
 
 // The parts of the block as it will be stored, with offsets; sums are the caller's.
@@ -145,7 +147,7 @@ Status StoreImpl::begin_write(Write& write) {
                        ? core_.memory.make(write.key, shape.extent_bytes(), ExtentState::Filling)
                        : nullptr;
   if (extent == nullptr) {
-    core_.memory.note_refusal();
+    core_.memory.note_refusal(core_.memory.relief_pending());
     return throttled(kThrottledMemory);
   }
   extent->shape = shape;
@@ -189,6 +191,7 @@ void StoreImpl::commit_write(Write& write) {
     if (part.codec == 0) part.raw_crc = part.stored_crc;
   }
   entry.checksum = finish_extent(extent.slot(), extent.shape, extent.parts(), entry.raw_bytes);
+  extent.set_checksum(entry.checksum);
   entry.birth = core_.draw();
   const uint64_t now_s = core_.store_time_s();
   const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);

@@ -66,11 +66,14 @@ struct PartInfo {
 class Resident {
  public:
   uint32_t block_bytes() const noexcept { return block_bytes_; }  // raw
+  // Of all of the extent: what has another one is another version of the block.
+  uint32_t checksum() const noexcept { return checksum_; }
   std::span<const PartInfo> parts() const noexcept { return parts_; }
   const Slot& slot() const noexcept { return slot_; }
 
  protected:
   uint32_t block_bytes_ = 0;
+  uint32_t checksum_ = 0;
   std::vector<PartInfo> parts_;  // keeps its capacity when the object is pooled
   Slot slot_;
 };
@@ -96,7 +99,16 @@ struct Read {
   bool goes_on = false;      // its request has read other parts of the block before: one hit
   bool ahead = false;        // the stager's: bringing a block is not using it
   Moment* moment = nullptr;  // its request's, looked at inside begin_reads(); null: now
+  // Not 0: a large plain block that is read whole comes in pieces of so many bytes, those of all blocks of the window in turns,
+  // and `landed` says, before `complete` and never after it, that there are more of its parts; it calls nothing of the store's.
+  // Blocks that are on their way already, and others, may do without.
+  uint32_t piece_bytes = 0;
+  void (*landed)(Read& read) = nullptr;
 
+  // Those of its parts before this one are in `early`, verified. It is pinned from the first landed() on, whatever becomes of
+  // the read, which may end with another resident, or with none: give it back with unpin(), too.
+  uint32_t parts_landed = 0;
+  Resident* early = nullptr;
   Status status;                 // Ok; NotFound; Corrupt (dropped and counted); IoError
   Resident* resident = nullptr;  // pinned when Ok: give back with unpin()
 
@@ -270,6 +282,8 @@ struct RecoveryReport {
 struct Counters {
   uint64_t hits_memory = 0, hits_flash = 0;
   uint64_t part_reads = 0, part_reads_failed = 0;  // of some parts of a block; the failed ones were done again, of the whole
+  // Blocks of which parts were handed out before the rest had landed; the failed ones were read again.
+  uint64_t early_reads = 0, early_reads_failed = 0;
   uint64_t misses_absent = 0, misses_corrupt = 0, misses_collision = 0, misses_expired = 0, misses_io = 0;
   uint64_t writes_committed = 0, writes_aborted = 0, writes_present = 0, writes_throttled = 0, writes_failed = 0;
   uint64_t bytes_user = 0, bytes_padding = 0, bytes_metadata = 0, bytes_rewritten = 0;

@@ -58,7 +58,7 @@ inline constexpr uint32_t kGroupOpaque = 0, kGroupPlain = 1, kGroupRagged = 2, k
 // Between a store and its engine: a test sees each request before it is taken, may shorten it, and decides what becomes of it.
 class TapEngine final : public io::Engine {
  public:
-  enum class Fate : uint8_t { Pass, Fail, LastToArrive };
+  enum class Fate : uint8_t { Pass, Fail, LastToArrive, Hold };
 
   explicit TapEngine(io::MemoryEngine& inner) : inner_(inner) {}
   std::function<Fate(io::Request&)> tap;
@@ -67,7 +67,19 @@ class TapEngine final : public io::Engine {
     const Fate fate = dead_ ? Fate::Fail : tap ? tap(request) : Fate::Pass;
     request.device = fate == Fate::Fail ? kNoDevice : uint8_t{0};
     dead_ = dead_ || fate == Fate::LastToArrive;
-    inner_.submit(request);
+    if (fate == Fate::Hold) {
+      held.push_back(&request);
+    } else {
+      inner_.submit(request);
+    }
+  }
+  std::vector<io::Request*> held;  // null: gone on
+  void let_go(size_t at) { inner_.submit(*std::exchange(held.at(at), nullptr)); }
+  void let_all_go() {
+    for (size_t at = 0; at < held.size(); ++at) {
+      if (held[at] != nullptr) let_go(at);
+    }
+    held.clear();
   }
   bool dead() const noexcept { return dead_; }
   void hurry(io::Request& request) noexcept override { hurried.push_back(&request); }

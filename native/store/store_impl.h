@@ -115,7 +115,7 @@ class StoreImpl final : public Store {
   bool present(const Block& block) noexcept;
   bool present(const Extent& dirty) noexcept;
   static Found found(uint32_t block_bytes) noexcept;
-  Found found(const Block& block, const Sought& sought) const noexcept;
+  uint64_t parts_bytes(const Block& block, const Sought& sought) const noexcept;
   std::vector<RetiredScope> living_scopes() const;
   void note_cleared(std::span<const RetiredScope> before);
   void adopt_header(const HeaderState& next);

@@ -95,6 +95,24 @@ bool same_parts(const store::Resident& resident, const Version& version, store::
 
 }  // namespace
 
+bool same_first(const store::Resident& resident, const Version& version, uint32_t parts, std::vector<std::byte>& scratch) {
+  const wire::GroupShape& group = groups()[version.group];
+  if (!version.coded.empty() || resident.block_bytes() != version.raw_bytes || parts > version.parts) return false;
+  scratch.resize(version.stored_bytes);
+  version.fill(scratch);
+  bool equal = resident.parts().size() == version.parts;
+  for (uint32_t p = 0; equal && p < parts; ++p) {
+    const store::PartInfo& part = resident.parts()[p];
+    uint64_t at = group.offset_of(p);
+    equal = part.stored_bytes == group.bytes_of(p, version.raw_bytes);
+    resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) {
+      equal = equal && std::memcmp(piece.data(), scratch.data() + at, piece.size()) == 0;
+      at += piece.size();
+    });
+  }
+  return equal;
+}
+
 bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch) {
   const auto parts = resident.parts();
   if (resident.block_bytes() != version.raw_bytes || parts.size() != version.parts) return false;

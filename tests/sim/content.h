@@ -37,5 +37,7 @@ Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_m
 
 // Whether a resident's bytes and parts are this version's; where only some were asked for, it may have no others.
 bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch);
+// Whether so many parts of it, from the first one, are those of this version, which is a plain one.
+bool same_first(const store::Resident& resident, const Version& version, uint32_t parts, std::vector<std::byte>& scratch);
 
 }  // namespace halfstep::sim

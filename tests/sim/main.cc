@@ -142,6 +142,7 @@ std::vector<Figure> figures_of(const Tally& t) {
           {"operations while recovering", t.served_recovering},
           {"blocks staged", t.stages},
           {"blocks read in parts", t.part_hits},
+          {"parts handed out early", t.parts_landed},
           {"crashes in open", t.crashes_in_open},
           {"crashes in recovery", t.crashes_in_recovery},
           {"crashes in close", t.crashes_in_close},

@@ -173,6 +173,14 @@ Expectation Model::expect(const Key& key, bool found) const noexcept {
   return expected;
 }
 
+void Model::parts_landed(const Key& key, const Expectation& expected, const store::Resident& resident, uint32_t parts) {
+  if (expected.life != key.life) return;
+  for (size_t at = expected.high; at > expected.low; --at) {
+    if (same_first(resident, key.puts[at - 1].version, parts, scratch_)) return;
+  }
+  fail(Rule::WrongBytes, text_of(key) + ": the first " + std::to_string(parts) + " parts of no put that could be there");
+}
+
 void Model::read_answered(Key& key, const Expectation& expected, const store::Resident& resident, store::PartSpan asked) {
   if (expected.life != key.life) return;  // its namespace was deleted and made again meanwhile
   size_t at = expected.high;

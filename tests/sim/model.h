@@ -133,6 +133,8 @@ class Model {
   // The store says that its bytes were lost, and that this is on media: no restart brings it back.
   void buried(Key& key);
   Expectation expect(const Key& key, bool found) const noexcept;
+  // So many of the first parts were handed out before the rest.
+  void parts_landed(const Key& key, const Expectation& expected, const store::Resident& resident, uint32_t parts);
   // `asked`: the parts that the read named.
   void read_answered(Key& key, const Expectation& expected, const store::Resident& resident, store::PartSpan asked);
   void read_missed(Key& key, const Expectation& expected, Status status);

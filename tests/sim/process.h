@@ -38,6 +38,7 @@ struct ReadInFlight {
   uint32_t pinned_crc = 0;
   store::PartSpan asked;
   store::Read read;
+  uint32_t early_crc = 0;  // of the parts that were handed out first
 
   bool pinned() const noexcept { return read.resident != nullptr; }
 };

@@ -12,6 +12,7 @@ void Tally::add(const Tally& other) noexcept {
   served_recovering += other.served_recovering;
   stages += other.stages;
   part_hits += other.part_hits;
+  parts_landed += other.parts_landed;
   crashes_in_close += other.crashes_in_close;
   operations += other.operations;
   puts += other.puts;

@@ -15,7 +15,8 @@ namespace halfstep::sim {
 struct Tally {
   std::array<uint64_t, kFaultKinds> faults{};
   uint64_t lost_writes = 0;  // by crashes
-  uint64_t crashes_in_open = 0, crashes_in_recovery = 0, crashes_in_close = 0, served_recovering = 0, stages = 0, part_hits = 0;
+  uint64_t crashes_in_open = 0, crashes_in_recovery = 0, crashes_in_close = 0, served_recovering = 0, stages = 0, part_hits = 0,
+           parts_landed = 0;
   uint64_t operations = 0, puts = 0, persists = 0, hits = 0, misses = 0, removes = 0, expiries = 0, restarts = 0;
   uint64_t segments_reclaimed = 0, blocks_evicted = 0, stores_lost = 0;
 

@@ -66,6 +66,8 @@ class World {
   void check_stamps(std::span<Key* const> asked, std::span<const std::optional<store::ExplainedBlock>> before,
                     const std::vector<bool>& used);
   void get_as_stranger(const Key& key, uint32_t salt);
+  void parts_landed(ReadInFlight& read);
+  void give_back_early(ReadInFlight& read);
   void read_answered(ReadInFlight& read);
   void unpin(ReadInFlight& read);
   void remove(const Op& op);

@@ -258,7 +258,10 @@ void World::close(uint64_t salt) {
     key.holds.clear();  // they ended when close() began
     if (usable(key)) model_.looked(key, process_->store->find(key.sought()), evidence(key));
   }
-  if (status.ok() && !failures_possible() && !process_->gave_up) model_.process_stopped_cleanly();
+  // Where all segments are bad nothing that was put could be written.
+  const store::Gauges gauges = process_->store->gauges();
+  const bool writable = gauges.segments_free + gauges.segments_open + gauges.segments_sealed > 0;
+  if (status.ok() && !failures_possible() && !process_->gave_up && writable) model_.process_stopped_cleanly();
   bury_process();
 }
 

@@ -8,9 +8,9 @@
 namespace halfstep::sim {
 namespace {
 
-uint32_t crc_of(const store::Resident& resident) {
+uint32_t crc_of(const store::Resident& resident, size_t parts = SIZE_MAX) {
   uint32_t crc = 0;
-  for (const store::PartInfo& part : resident.parts()) {
+  for (const store::PartInfo& part : resident.parts().first(std::min(parts, resident.parts().size()))) {
     resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
   }
   return crc;
@@ -21,6 +21,9 @@ store::PartSpan parts_of(uint64_t salt, uint32_t key) {
   if ((salt + key) % 3 != 0) return {};
   return {static_cast<uint32_t>((salt >> 2) % 8), 1 + static_cast<uint32_t>((salt >> 5) % 2)};
 }
+
+// Of what is handed out part by part.
+constexpr uint32_t kPieceBytes = 16384;
 
 }  // namespace
 
@@ -70,6 +73,13 @@ bool World::get_window(std::span<Key* const> asked, uint64_t salt, store::Moment
     flight.read.key = key->index_key;
     flight.read.component = key->component();
     flight.read.moment = moment;
+    if ((salt >> 12) % 2 == 0) {
+      flight.read.piece_bytes = kPieceBytes;
+      flight.read.landed = [](store::Read& landed) {
+        auto& self = *static_cast<ReadInFlight*>(landed.owner);
+        self.world->parts_landed(self);
+      };
+    }
     flight.read.owner = &flight;
     flight.read.complete = [](store::Read& done) {
       auto& self = *static_cast<ReadInFlight*>(done.owner);
@@ -141,9 +151,27 @@ void World::get_as_stranger(const Key& key, uint32_t salt) {
   if (!process_->store->begin_reads(window).ok()) process_->strangers.pop_back();
 }
 
+void World::parts_landed(ReadInFlight& flight) {
+  if (dead()) return;
+  if (flight.answers > 0) return model_.fail(Rule::CompletedTwice, "parts of a read that has ended");
+  ++tally_.parts_landed;
+  model_.parts_landed(*flight.key, flight.expected, *flight.read.early, flight.read.parts_landed);
+  flight.early_crc = crc_of(*flight.read.early, flight.read.parts_landed);
+  note(flight.early_crc);
+}
+
+void World::give_back_early(ReadInFlight& flight) {
+  if (flight.read.early == nullptr) return;
+  if (crc_of(*flight.read.early, flight.read.parts_landed) != flight.early_crc) {
+    model_.fail(Rule::PinnedChanged, "parts of key " + std::to_string(flight.key->number) + " that were handed out first");
+  }
+  process_->store->unpin(flight.read.early);
+  flight.read.early = nullptr;
+}
+
 void World::read_answered(ReadInFlight& flight) {
   if (dead()) {
-    flight.read.resident = nullptr;  // nobody will give it back
+    flight.read.resident = flight.read.early = nullptr;  // nobody will give them back
     return;
   }
   const Status status = flight.read.status;
@@ -152,6 +180,7 @@ void World::read_answered(ReadInFlight& flight) {
   Key& key = *flight.key;
   if (!status.ok()) {
     ++tally_.misses;
+    give_back_early(flight);
     return model_.read_missed(key, flight.expected, status);
   }
   ++tally_.hits;
@@ -168,6 +197,7 @@ void World::unpin(ReadInFlight& flight) {
   }
   process_->store->unpin(flight.read.resident);
   flight.read.resident = nullptr;
+  give_back_early(flight);
 }
 
 }  // namespace halfstep::sim
