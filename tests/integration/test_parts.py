@@ -62,6 +62,23 @@ def test_a_layer_at_a_time_costs_the_device_a_layer(
     assert whole.nbytes <= read <= whole.nbytes * 1.2, "each layer once, and headers of frames"
 
 
+def test_layers_of_whole_blocks_come_as_they_land_and_the_blocks_are_kept(cold: halfstep.Client, blocks: Blocks) -> None:
+    whole = np.concatenate([blocks(1, BLOCK_BYTES, seed=number) for number in range(len(KEYS))])
+    before = read_by_device(cold)
+    for _ in range(2):
+        target = np.zeros_like(whole)
+        result = cold.get([*KEYS], target, order="layer")
+        assert result.ok.all()
+        assert np.array_equal(target, whole)
+    read = read_by_device(cold) - before
+    verified, again = (
+        int(cold.stat()[f'halfstep_store_early_reads_total{{outcome="{of}"}}']) for of in ("verified", "read_again")
+    )
+    assert 1 <= verified <= len(KEYS)
+    assert again == 0
+    assert read <= whole.nbytes * 1.2, "each block once, and headers of frames"
+
+
 def test_parts_of_blocks_in_memory_come_from_there(cold: halfstep.Client, blocks: Blocks) -> None:
     target = np.zeros((1, BLOCK_BYTES), np.uint8)
     assert cold.get(KEYS[:1], target).ok.all()
