@@ -213,20 +213,23 @@ void BlockReader::submit(Extent& extent) {
   if (extent.attempts == 0) early_.open(extent, extent.piece_bytes);
   Transfer** last = &extent.pieces;
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.location.page} * kPageBytes;
-  TransferCutter cutter(core_.slots.arena(), place, [&](uint64_t offset, Bytes bytes) {
-    Transfer& piece = core_.transfers.take();
-    piece.request.op = io::Op::Read;
-    piece.request.io_class = extent.io_class;
-    piece.request.alone = extent.attempts != 0;
-    piece.request.offset = offset;
-    piece.request.data = bytes.data();
-    piece.request.bytes = static_cast<uint32_t>(bytes.size());
-    piece.request.owner = &extent;
-    piece.request.complete = on_piece;
-    *last = &piece;
-    last = &piece.next;
-    ++extent.outstanding;
-  });
+  TransferCutter cutter(
+      core_.slots.arena(), place,
+      [&](uint64_t offset, Bytes bytes) {
+        Transfer& piece = core_.transfers.take();
+        piece.request.op = io::Op::Read;
+        piece.request.io_class = extent.io_class;
+        piece.request.alone = extent.attempts != 0;
+        piece.request.offset = offset;
+        piece.request.data = bytes.data();
+        piece.request.bytes = static_cast<uint32_t>(bytes.size());
+        piece.request.owner = &extent;
+        piece.request.complete = on_piece;
+        *last = &piece;
+        last = &piece.next;
+        ++extent.outstanding;
+      },
+      block.extent_bytes() > kTransferBytesMax ? kLargeBlockTransferBytesMax : kTransferBytesMax);
   const uint64_t step = extent.early != nullptr ? extent.piece_bytes : block.extent_bytes();
   for (uint64_t at = 0; at < block.extent_bytes(); at += step) {
     extent.slot().for_range(at, std::min(step, block.extent_bytes() - at), [&](Bytes piece) { cutter.add(piece); });
