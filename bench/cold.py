@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,11 @@ class Verdict:
         return "\n    ".join(lines)
 
 
+def in_batches_of(batch: int) -> list[Case]:
+    """The same blocks in flight, in calls of so many; each once."""
+    return list(dict.fromkeys(replace(case, batch=batch, iodepth=max(case.batch * case.iodepth // batch, 1)) for case in CASES))
+
+
 def measured(case: Case, options: argparse.Namespace) -> Verdict:
     fio = FioReads()
     plan = Plan(
@@ -185,6 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime", type=run_seconds, default=1.5, help="seconds of one run")
     parser.add_argument("--rounds", type=positive, default=7, help="of ours and of fio, in turns; the median ratio counts")
+    parser.add_argument("--batch", type=positive, help="blocks of a call, in as many calls as make the same in flight")
     parser.add_argument("--directory", type=Path, help="of the store: on the drive in question")
     parser.add_argument("--python", action="store_true", help="gets by the Python client")
     add_programs(parser, CLIENT_PROGRAM)
@@ -202,7 +208,7 @@ def main() -> int:
         cold_bytes=COLD_BYTES,
     )
     verdicts = []
-    for case in CASES:
+    for case in CASES if options.batch is None else in_batches_of(options.batch):
         what = f"cold get {format_bytes(case.block_bytes)} over {case.transport}"
         say(f"{what}: {options.rounds} rounds of {options.runtime:g} s, fio in between")
         verdicts.append(measured(case, options))
