@@ -477,9 +477,10 @@ Status GetRequest::count_parts(GetItem& item) const {
 
 void GetRequest::miss(uint32_t section, uint32_t index, AnswerReason status) {
   SectionPlan& plan = plans_[section];
-  // An earlier round may have missed it already.
+  // Another round may have missed it already, or all that was asked of it is sent, and what failed is the rest.
   Outcome& outcome = outcomes_[plan.first_number + index];
-  if (outcome.status.answer == Answer::Pending) outcome.status = status;
+  if (outcome.status.answer != Answer::Pending) return;
+  outcome.status = status;
   const wire::SectionHead& head = view_.sections[section].head;
   if ((head.flags & wire::kSectionStopAtMiss) != 0) {
     plan.first_missed_key = std::min(plan.first_missed_key, index / head.component_count);

@@ -455,6 +455,28 @@ TEST_F(LayersAsTheyLand, AreAllThatComesOfABlockWhoseRestFails) {
   expect_nothing_held();
 }
 
+TEST_F(LayersAsTheyLand, ThatWereAllAskedForAreOkAndStopNothingThoughTheRestFails) {
+  client = open({parted(4, 1000)});
+  section = section_of(keys_of("k", kKeys), kBlockBytes);
+  fill(*client, {section});
+  section.flags = wire::kSectionStopAtMiss;
+  section.ranges = {{.start = 0, .count = 1, .stride = 1}};
+  on_shard([&] { fake_->hold_reads = true; });
+  client->remember(5, {section});
+  client->send(request_frame(Opcode::Get, 5, {.order = wire::Order::LayerMajor}, {section}));
+  wait_until([&] { return fake_->reads_begun == kKeys; });
+  land(1, section.keys[0]);
+  receive(1);
+  on_shard([&] {
+    fake_->corrupt.insert(section.keys[0]);
+    fake_->finish_reads();
+  });
+  const Said said = client->finish(5);
+  for (uint32_t item = 0; item < kKeys; ++item) EXPECT_EQ(said.at(0, item), kOk) << item;
+  EXPECT_EQ(client->wrong_parts, 0U);
+  expect_nothing_held();
+}
+
 TEST_F(LayersAsTheyLand, AreFollowedByOthersFromOtherMemory) {
   begin();
   on_shard([&] { fake_->reads_again = true; });

@@ -355,12 +355,14 @@ void BlockReader::read_whole() {
     Read* const window[] = {read};
     const Status status = begin(window);
     if (status.ok()) continue;
-    if (status == Code::Throttled) {
+    // Who was told of parts holds memory, and must not wait for more with it: others may do the same.
+    const bool waits = status == Code::Throttled && read->early == nullptr;
+    if (waits) {
       to_read_whole_.push_front(read);
       retry_at_us_ = core_.clock.now_us() + kRetryUs;
       return;
     }
-    read->status = status;
+    read->status = status == Code::Throttled ? Status(Code::IoError) : status;
     read->resident = nullptr;
     read->complete(*read);
   }

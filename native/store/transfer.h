@@ -14,8 +14,8 @@ namespace halfstep::store {
 inline constexpr uint32_t kTransferBytesMax = 1 * MiB;
 // Of a frame: a get's read may have to wait for one that the device has begun.
 inline constexpr uint32_t kFrameTransferBytesMax = 256 * KiB;
-// Of a block that needs more than one of the largest: the device has fewer bytes at once then, and they come in the order in which
-// they are wanted, so that the first block can go while the last is read.
+// Of a block that needs more than one of the largest: the device has fewer bytes at once then, and they come in the order in
+// which they are wanted, so that the first block can go while the last is read.
 inline constexpr uint32_t kLargeBlockTransferBytesMax = 256 * KiB;
 
 struct Transfer {
