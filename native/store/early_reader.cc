@@ -20,19 +20,11 @@ void EarlyReader::open(Extent& extent, uint32_t piece_bytes) {
 }
 
 void EarlyReader::begin(Extent& extent) {
-  ConstBytes pages;
-  Transfer& transfer = core_.transfers.take();
-  extent.early->header.for_range(0, extent.early->header.bytes(), [&](Bytes piece) {
-    pages = piece;
-    transfer.request.data = piece.data();
-  });
+  Bytes pages;
+  extent.early->header.for_range(0, extent.early->header.bytes(), [&](Bytes piece) { pages = piece; });
   assert(pages.size() == extent.early->header.bytes());
-  transfer.request.op = io::Op::Read;
-  transfer.request.io_class = extent.io_class;
-  transfer.request.offset = PartSums::place_of(core_, extent.block);
-  transfer.request.bytes = static_cast<uint32_t>(pages.size());
-  transfer.request.owner = &extent;
-  transfer.request.complete = on_header_;
+  const io::Request like{.op = io::Op::Read, .io_class = extent.io_class, .complete = on_header_, .owner = &extent};
+  Transfer& transfer = core_.transfers.take(like, PartSums::place_of(core_, extent.block), pages);
   ++extent.outstanding;
   core_.engine.submit(transfer.request);
   next_.push_back(extent.pieces);
@@ -48,8 +40,12 @@ void EarlyReader::submit() {
 
 void EarlyReader::header_landed(Extent& extent, int32_t error) {
   EarlyRead& early = *extent.early;
+  if (error != 0) {
+    early.ended = true;
+    return;
+  }
   early.header.for_range(0, early.header.bytes(), [&](Bytes piece) { early.sums.emplace(core_, extent, piece); });
-  early.ended = error != 0 || !early.sums->known();
+  early.ended = !early.sums->known();
   look(extent);
 }
 
@@ -59,11 +55,8 @@ void EarlyReader::look(Extent& extent) {
   // Whoever waits for all of it is about to hear that.
   if (!early.sums || early.ended || there == extent.parts().size()) return;
   const uint32_t before = early.parts;
-  for (; early.parts < there && !early.ended; ++early.parts) {
-    if (early.sums->fits(early.parts, extent.parts()[early.parts].stored_crc)) continue;
-    early.ended = true;
-    break;
-  }
+  while (early.parts < there && early.sums->fits(early.parts, extent.parts()[early.parts].stored_crc)) ++early.parts;
+  early.ended = early.parts < there;
   if (early.parts == before) return;
   for (Read* read = extent.waiters; read != nullptr; read = read->store_next) {
     if (read->landed == nullptr) continue;

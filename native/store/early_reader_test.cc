@@ -1,6 +1,8 @@
 // Parts of large blocks that are read whole, handed out as they land: which, in what order, and what becomes of the rest.
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "store/core.h"
 #include "store/part_fixture.h"
 
@@ -211,6 +213,42 @@ TEST_F(EarlyReads, ThatTheDeviceFailsOnceAreReadAgainIntoOtherMemory) {
   store->unpin(other.read.resident);
   give_back(told);
   settle();
+}
+
+TEST_F(EarlyReads, ThatFailInFullMemoryDoNotWaitForSome) {
+  std::vector<std::string> names;
+  for (int i = 0; i < 40; ++i) names.push_back("block " + std::to_string(i));
+  fill(names);
+  hold_reads();
+  Told& told = begin(names[0]);
+  for (size_t at = 0; at < 6; ++at) let_go(at);
+  ASSERT_EQ(told.counts.back(), 10U);
+  Told& second = begin(names[1]);  // whose header takes the room that is left by the first one's
+  tap->tap = nullptr;
+  std::deque<Asked> others;
+  Status status;
+  while (status.ok() && others.size() + 2 < names.size()) {
+    Asked& other = others.emplace_back();
+    status = PartBed::begin(other, names[1 + others.size()], {});
+    if (status.ok()) finish(other);
+  }
+  ASSERT_EQ(status, Code::Throttled) << "what is pinned fills it";
+  others.pop_back();
+  tap->held[7]->device = 9;  // there is none
+  for (size_t at = 6; at <= kPieces; ++at) let_go(at);
+  EXPECT_TRUE(told.done);
+  EXPECT_EQ(told.read.status, Code::IoError) << "others may wait for what it holds";
+  EXPECT_EQ(store->counters().misses_io, 1U);
+  expect_early(told);
+  for (Asked& other : others) store->unpin(other.read.resident);
+  let_all_go();
+  expect_whole(second);
+  give_back(second);
+  give_back(told);
+  settle();
+  Told& later = begin(names[0]);
+  expect_whole(later);
+  give_back(later);
 }
 
 TEST_F(EarlyReads, OfSmallBlocksAndThoseWithATrailerAreToldNothing) {

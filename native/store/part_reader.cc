@@ -70,16 +70,9 @@ void PartReader::begin(Extent& extent) {
 }
 
 void PartReader::read(Extent& extent, uint64_t device_offset, uint64_t at, uint64_t bytes) {
+  const io::Request like{.op = io::Op::Read, .io_class = io::IoClass::Demand, .complete = on_transfer, .owner = &extent};
   TransferCutter cutter(core_.slots.arena(), device_offset, [&](uint64_t offset, Bytes piece) {
-    Transfer& transfer = core_.transfers.take();
-    transfer.request.op = io::Op::Read;
-    transfer.request.io_class = io::IoClass::Demand;
-    transfer.request.offset = offset;
-    transfer.request.data = piece.data();
-    transfer.request.bytes = static_cast<uint32_t>(piece.size());
-    transfer.request.owner = &extent;
-    transfer.request.complete = on_transfer;
-    transfers_.push_back(&transfer);
+    transfers_.push_back(&core_.transfers.take(like, offset, piece));
     ++extent.outstanding;
   });
   extent.slot().for_range(at, bytes, [&](Bytes piece) { cutter.add(piece); });

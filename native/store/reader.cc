@@ -212,19 +212,13 @@ void BlockReader::submit(Extent& extent) {
   if (!block.trailer) cut(extent);
   if (extent.attempts == 0) early_.open(extent, extent.piece_bytes);
   Transfer** last = &extent.pieces;
+  const io::Request like{
+      .op = io::Op::Read, .io_class = extent.io_class, .alone = extent.attempts != 0, .complete = on_piece, .owner = &extent};
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.location.page} * kPageBytes;
   TransferCutter cutter(
       core_.slots.arena(), place,
       [&](uint64_t offset, Bytes bytes) {
-        Transfer& piece = core_.transfers.take();
-        piece.request.op = io::Op::Read;
-        piece.request.io_class = extent.io_class;
-        piece.request.alone = extent.attempts != 0;
-        piece.request.offset = offset;
-        piece.request.data = bytes.data();
-        piece.request.bytes = static_cast<uint32_t>(bytes.size());
-        piece.request.owner = &extent;
-        piece.request.complete = on_piece;
+        Transfer& piece = core_.transfers.take(like, offset, bytes);
         *last = &piece;
         last = &piece.next;
         ++extent.outstanding;
@@ -362,7 +356,11 @@ void BlockReader::read_whole() {
       retry_at_us_ = core_.clock.now_us() + kRetryUs;
       return;
     }
-    read->status = status == Code::Throttled ? Status(Code::IoError) : status;
+    read->status = status;
+    if (status == Code::Throttled) {
+      read->status = Code::IoError;
+      ++core_.counters.misses_io;
+    }
     read->resident = nullptr;
     read->complete(*read);
   }

@@ -171,16 +171,11 @@ void Rewriter::read_chunk() {
   read_failed_ = false;
   verify_next_ = 0;
   Transfer* first = nullptr;
+  const io::IoClass io_class = hasty() ? io::IoClass::Write : io::IoClass::Reclaim;
+  const io::Request like{.op = io::Op::Read, .io_class = io_class, .complete = on_piece, .owner = this};
   for (const Range& range : ranges_) {
     TransferCutter cutter(core_.slots.arena(), range.device_offset, [&](uint64_t offset, Bytes bytes) {
-      Transfer& piece = core_.transfers.take();
-      piece.request.op = io::Op::Read;
-      piece.request.io_class = hasty() ? io::IoClass::Write : io::IoClass::Reclaim;
-      piece.request.offset = offset;
-      piece.request.data = bytes.data();
-      piece.request.bytes = static_cast<uint32_t>(bytes.size());
-      piece.request.owner = this;
-      piece.request.complete = on_piece;
+      Transfer& piece = core_.transfers.take(like, offset, bytes);
       piece.next = first;
       first = &piece;
       ++outstanding_;

@@ -323,19 +323,16 @@ void SegmentWriter::refused(Segment& segment, Extent& extent) noexcept {
 void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   Transfer* first = nullptr;
   Transfer** last = &first;
+  const io::Request like{.op = io::Op::Write,
+                         .placement = frame.segment->stream,
+                         .io_class = io_class(),
+                         .complete = on_transfer,
+                         .owner = &frame};
   const uint64_t place = core_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
   TransferCutter cutter(
       core_.slots.arena(), place,
       [&](uint64_t offset, Bytes bytes) {
-        Transfer& transfer = core_.transfers.take();
-        transfer.request.op = io::Op::Write;
-        transfer.request.io_class = io_class();
-        transfer.request.placement = frame.segment->stream;
-        transfer.request.offset = offset;
-        transfer.request.data = bytes.data();
-        transfer.request.bytes = static_cast<uint32_t>(bytes.size());
-        transfer.request.owner = &frame;
-        transfer.request.complete = on_transfer;
+        Transfer& transfer = core_.transfers.take(like, offset, bytes);
         *last = &transfer;
         last = &transfer.next;
         ++frame.outstanding;

@@ -29,13 +29,15 @@ static_assert(std::is_standard_layout_v<Transfer>, "a request is found again in 
 
 class TransferPool {
  public:
-  Transfer& take() {
-    if (free_ == nullptr) return transfers_.emplace_back();
+  // For these bytes at this place of the device; all else, the operation first of all, is as in `like`.
+  Transfer& take(const io::Request& like, uint64_t offset, Bytes bytes) {
+    if (free_ == nullptr) free_ = &transfers_.emplace_back();
     Transfer& transfer = *free_;
     free_ = transfer.next;
-    transfer.next = nullptr;
-    transfer.landed = false;
-    transfer.request = {};
+    transfer = {.request = like};
+    transfer.request.offset = offset;
+    transfer.request.data = bytes.data();
+    transfer.request.bytes = static_cast<uint32_t>(bytes.size());
     return transfer;
   }
   void give(Transfer& transfer) noexcept {
