@@ -316,14 +316,13 @@ void BlockReader::read_again(Extent& extent) {
   Read* waiter = std::exchange(extent.waiters, nullptr);
   core_.memory.set_state(extent, ExtentState::Clean);
   core_.memory.unlist(extent);
+  // Who was told of parts has pinned it once more.
+  for (Read* read = waiter; read != nullptr; read = read->store_next) core_.memory.unpin(extent);
   while (waiter != nullptr) {
-    Read* const next = waiter->store_next;
-    core_.memory.unpin(extent);  // who was told of parts has pinned it once more
-    waiter->landed = nullptr;
-    to_read_whole_.push_back(waiter);
-    waiter = next;
+    Read& read = *std::exchange(waiter, waiter->store_next);
+    read.landed = nullptr;
+    read_whole(read);
   }
-  read_whole();
 }
 
 // ---- Some parts ------------------------------------------------------------------------------------------------------------
@@ -338,46 +337,18 @@ void BlockReader::landed_in_parts(Extent& extent, bool sound) {
   core_.memory.set_state(extent, ExtentState::Clean);
   core_.memory.unpin(extent);  // nobody else has it
   read->parts = {};
-  to_read_whole_.push_back(read);
-  read_whole();
+  read_whole(*read);
 }
 
-void BlockReader::read_whole() {
-  while (!to_read_whole_.empty()) {
-    Read* const read = to_read_whole_.front();
-    to_read_whole_.pop_front();
-    Read* const window[] = {read};
-    const Status status = begin(window);
-    if (status.ok()) continue;
-    // Who was told of parts holds memory, and must not wait for more with it: others may do the same.
-    const bool waits = status == Code::Throttled && read->early == nullptr;
-    if (waits) {
-      to_read_whole_.push_front(read);
-      retry_at_us_ = core_.clock.now_us() + kRetryUs;
-      return;
-    }
-    read->status = status;
-    if (status == Code::Throttled) {
-      read->status = Code::IoError;
-      ++core_.counters.misses_io;
-    }
-    read->resident = nullptr;
-    read->complete(*read);
-  }
-}
-
-void BlockReader::turn() {
-  if (!to_read_whole_.empty() && (hurries_ || core_.clock.now_us() >= retry_at_us_)) read_whole();
-}
-
-void BlockReader::give_up() {
-  while (!to_read_whole_.empty()) {
-    Read* const read = to_read_whole_.front();
-    to_read_whole_.pop_front();
-    read->status = Code::Closed;
-    read->resident = nullptr;
-    read->complete(*read);
-  }
+// Of what could not be had in parts. It takes the memory that there is: whoever reads may stand in a window with others, or
+// hold parts, and if he waited for more with them, others who do the same would wait for him.
+void BlockReader::read_whole(Read& read) {
+  Read* const window[] = {&read};
+  if (begin(window).ok()) return;
+  ++core_.counters.misses_io;
+  read.status = Code::IoError;
+  read.resident = nullptr;
+  read.complete(read);
 }
 
 // ---- What fails its check --------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@
 // of its blocks or for none. Thread: the shard's.
 #pragma once
 
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -26,25 +25,17 @@ class BlockReader {
 
   Status begin(std::span<Read* const> window);
   // Blocks that are being read.
-  uint32_t in_flight() const noexcept { return in_flight_ + parts_.in_flight() + static_cast<uint32_t>(to_read_whole_.size()); }
-  // What waits for memory to be read whole.
-  void turn();
-  uint64_t next_turn_us() const noexcept { return to_read_whole_.empty() ? UINT64_MAX : retry_at_us_; }
-  // The store closes: no turn is left out; and at the end of that, when no more memory comes, nobody waits any more.
-  void hurry() noexcept { hurries_ = true; }
-  void give_up();
+  uint32_t in_flight() const noexcept { return in_flight_ + parts_.in_flight(); }
 
   // The part reader's.
   PartReader& part_reader() noexcept { return parts_; }
   void landed_in_parts(Extent& extent, bool sound);
 
  private:
-  static constexpr uint64_t kRetryUs = 1000;
-
   Extent* resolve(Read& read, Extent* extent);
   Extent* make(Read& read, const Block& block);
   uint64_t held_bytes(const Read& read, const Block& block) const noexcept;
-  void read_whole();
+  void read_whole(Read& read);
   uint64_t bytes_read_together(std::span<Read* const> missing) const noexcept;
   Status refuse(std::span<Read* const> window, bool relief_pending) noexcept;
   void undo(std::span<Read* const> window) noexcept;
@@ -63,9 +54,6 @@ class BlockReader {
   Core& core_;
   PartReader parts_;
   EarlyReader early_;
-  std::deque<Read*> to_read_whole_;  // some parts of them could not be had alone, or early
-  uint64_t retry_at_us_ = 0;
-  bool hurries_ = false;
   std::vector<Extent*> fresh_;     // of the window being taken
   std::vector<Read*> missing_;     // of it, not in memory
   std::vector<Extent*> to_check_;  // mismatched twice, waiting for the one buffer below

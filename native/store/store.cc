@@ -224,7 +224,6 @@ void StoreImpl::abort_write(Write& write) noexcept {
 void StoreImpl::turn() {
   core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { core_.unhold(last); });
   answer_absent_removes();  // before what failed is tried again: until then it shows
-  reader_.turn();
   stager_.turn();
   if (!header_writer_.lost()) {
     core_.bury_again();
@@ -274,12 +273,11 @@ uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   if (recovery_ != nullptr) {
     return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
-                     stager_.next_turn_us(), reader_.next_turn_us()});
+                     stager_.next_turn_us()});
   }
   return std::min({streams_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(),
                    touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(),
-                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us(),
-                   reader_.next_turn_us()});
+                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
