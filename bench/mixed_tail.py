@@ -61,7 +61,7 @@ from halfstep.tools.bench.fio import Side, run_fio
 from halfstep.tools.bench.machine import difference, stolen_seconds, waited_seconds
 from halfstep.tools.bench.measure import Stream, measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon, own_directory, pinned, store_bytes
-from halfstep.tools.bench.plan import Plan
+from halfstep.tools.bench.plan import COLD_MEMORIES, Plan
 from halfstep.tools.bench.report import CpuWait, Limit, Result, latency
 from halfstep.tools.bench.workload import Timing, endless, populate
 from halfstep.tools.daemon_process import DaemonProcess
@@ -73,7 +73,7 @@ READ_PERCENT = 70
 RATE_SHARE = 0.5
 ARENA_BYTES = 128 * MIB
 # More than the daemon remembers to have had: it keeps what it recognizes.
-COLD_BYTES = 8 * ARENA_BYTES
+COLD_BYTES = COLD_MEMORIES * ARENA_BYTES
 FROM_MEMORY_MAX = 0.01
 BESIDE_BYTES = 64 * KIB
 PREFETCH_BYTES_PER_S = 32 * MIB
