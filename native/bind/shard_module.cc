@@ -410,7 +410,8 @@ NB_MODULE(_shard, m) {
            "forgotten), index_key; of stored ones parent (the last 8 bytes of its key, or None) and root; of unnamed ones "
            "blocks.")
       .def("stop", &Core::stop, "grace_ms"_a,
-           "End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.")
+           "End: what runs gets so long, then everything is sealed and flushed. False if some of it\n"
+           "could not be written; why_stopped() says what. Idempotent.")
       .def("running", &Core::running)
       .def("why_stopped", &Core::why_stopped, "Empty while it runs.");
   halfstep::bind::add_fsck(m);

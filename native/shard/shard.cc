@@ -23,6 +23,12 @@ size_t lingering_max(const Config& config, const Arena& arena) {
   return std::max<size_t>(arena.facts().bytes / 4 / most, 1);
 }
 
+std::string why_unclean(Status closing) {
+  const std::string code(code_name(closing.code()));
+  if (closing == Code::NoSpace) return code + ": some blocks found no segment to be written to, all are held or bad";
+  return "closing the store: " + code + (closing.detail() != 0 ? ", " + errno_name(closing.detail()) : "");
+}
+
 std::string mebibytes(uint64_t bytes) { return std::to_string(bytes) + " (" + std::to_string(bytes / MiB) + " MiB)"; }
 
 }  // namespace
@@ -126,10 +132,7 @@ void Shard::run(std::string* why, Metrics* last) {
   }
   run_posted();
   collect(last);
-  if (const Status status = store_->close(); !status.ok() && why->empty()) {
-    *why = "closing the store: " + std::string(code_name(status.code())) +
-           (status.detail() != 0 ? ", " + errno_name(status.detail()) : "");
-  }
+  if (const Status status = store_->close(); !status.ok() && why->empty()) *why = why_unclean(status);
 }
 
 void Shard::turn() {

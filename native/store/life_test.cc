@@ -531,6 +531,27 @@ TEST(Life, CloseAnswersEverybodyThoughEverythingIsHeld) {
   EXPECT_EQ(bed.get(names[puts.size() - 1]), Code::Ok);
 }
 
+TEST(Life, CloseSaysThatSomeBlocksFoundNoSegment) {
+  StoreBed bed(22, 4);
+  bed.open();
+  for (uint64_t i = 0; i < 700; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  bed.crash(io::MemoryEngine::Crash::Killed);
+  // None of its segments can be read, so all are bad.
+  const Places places = places_of(bed.geometry);
+  bed.tap->tap = [&](const io::Request& request) {
+    const bool segment = request.offset >= places.segment(0) && request.offset < places.segments_end();
+    return request.op == io::Op::Read && segment ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
+  };
+  bed.open();
+  bed.settle();
+  ASSERT_EQ(bed.store->recovery().segments_bad, 4U);
+  StoreBed::Put lost;
+  ASSERT_EQ(bed.begin_put(lost, "lost", kGroupPlain, 16384, false), Code::Ok);
+  bed.settle();
+  EXPECT_TRUE(lost.done && lost.write.status.ok()) << "it is in memory";
+  EXPECT_EQ(bed.store->close(), Code::NoSpace);
+}
+
 TEST(Life, AnotherOwnerSeenWhileClosingIsLeftAlone) {
   StoreBed bed(21);
   bed.open();

@@ -456,7 +456,7 @@ class Store {
   // Called when begin_reads() or begin_write() was throttled for memory and some came free.
   virtual void set_on_memory(std::function<void()> on_memory) = 0;
   // Seals what is open, flushes, marks a clean stop. Blocking (engine.wait()); afterwards only find(), counters(), gauges() and
-  // the destructor may be called.
+  // the destructor may be called. NoSpace: some blocks found no segment to be written to, and are lost; all others are kept.
   virtual Status close() = 0;
 
   virtual const Counters& counters() const noexcept = 0;

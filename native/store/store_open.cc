@@ -155,7 +155,6 @@ void StoreImpl::finish_recovery() {
 Status StoreImpl::close() {
   closing_ = true;
   stager_.stop();
-  reader_.hurry();
   finish_recovery();
   scrubber_.stop();
   teller_.stop();
@@ -205,12 +204,13 @@ Status StoreImpl::close() {
     core_.engine.poll();
   }
   streams_.give_up();
-  reader_.give_up();
   turn();
   const Status flushed = header_writer_.lost() ? Status(Code::Closed) : flush_at_end();
-  bool clean = flushed.ok() && streams_.idle() && core_.all_buried();
+  // What waits for a segment that does not come any more is lost, and whoever stops the store hears of it.
+  const Status told = flushed.ok() && !streams_.idle() ? Status(Code::NoSpace) : flushed;
+  bool clean = told.ok() && core_.all_buried();
   // However it ends, the others wait for it no longer. The last one writes down how all ended.
-  if (!seat_.leave(&clean) || !flushed.ok()) return flushed;
+  if (!seat_.leave(&clean) || !flushed.ok()) return told;
   Status written;
   bool done = false;
   change_header(
@@ -229,7 +229,7 @@ Status StoreImpl::close() {
     core_.engine.wait();
     core_.engine.poll();
   }
-  return written;
+  return written.ok() ? told : written;
 }
 
 }  // namespace halfstep::store

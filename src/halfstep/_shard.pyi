@@ -225,7 +225,8 @@ class Server:
 
     def stop(self, grace_ms: int) -> bool:
         """
-        End: what runs gets so long, then everything is sealed and flushed. False if the last flush failed. Idempotent.
+        End: what runs gets so long, then everything is sealed and flushed. False if some of it
+        could not be written; why_stopped() says what. Idempotent.
         """
 
     def running(self) -> bool: ...

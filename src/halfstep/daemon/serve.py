@@ -129,7 +129,8 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
         flushed = server.stop(config.stop_grace_ms)
     if not flushed:
         raise DeviceError(
-            f"{config.store}: the last flush failed; blocks that were put with durability=cache may be lost; check the device"
+            f"{config.store}: {server.why_stopped()}; blocks that were put with durability=cache may be lost; "
+            "look at `halfstep fsck` and at the device"
         )
     if not as_json:
         print("stopped    clean: everything acknowledged is on media", file=out, flush=True)
