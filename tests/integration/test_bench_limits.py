@@ -16,6 +16,7 @@ from tests.bench_command import command, directio, document, interrupt
 
 from halfstep.errors import DeviceError
 from halfstep.tools.bench.device import BlockDevice, extents_of, raw_read_speed, written_ranges
+from halfstep.tools.bench.device_limit import noise_file
 from halfstep.tools.bench.fio import iolog, job_command, replay_command, replay_fio
 
 
@@ -130,6 +131,20 @@ def test_a_path_that_is_given_is_read_and_never_written(tmp_path: Path) -> None:
         assert f"{rw} would overwrite it" in refused.stderr
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.integration
+def test_a_signal_right_after_a_file_was_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really_open = os.open
+
+    def interrupted(path: Path, flags: int, mode: int) -> int:
+        os.close(really_open(path, flags, mode))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), noise_file(tmp_path, 1 << 20, lambda _text: None):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.integration

@@ -290,11 +290,13 @@ def noise_file(directory: Path | None, size_bytes: int, tell: Tell) -> Iterator[
         )
     path = directory / f"halfstep-bench-{secrets.token_hex(8)}.dat"
     tell(f"writing {format_bytes(size_bytes)} to {path}")
+    descriptor = -1
+    # A signal may end this as soon as the file is there, before its descriptor is known.
     try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
-    try:
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
         size = -(-size_bytes // _FILL_BYTES) * _FILL_BYTES
         os.ftruncate(descriptor, size)
         fill = (Transfer(at, _FILL_BYTES, write=True) for at in range(0, size, _FILL_BYTES))
@@ -302,8 +304,9 @@ def noise_file(directory: Path | None, size_bytes: int, tell: Tell) -> Iterator[
         os.fsync(descriptor)
         yield path, size
     finally:
-        os.close(descriptor)
-        path.unlink()
+        path.unlink(missing_ok=True)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _readable_bytes(path: Path) -> int:
