@@ -174,7 +174,7 @@ def measured(case: Case, options: argparse.Namespace) -> Verdict:
         seconds=options.runtime,
         repeat=options.rounds,
         directory=options.directory,
-        arena_bytes=ARENA_BYTES,
+        arena_bytes=options.arena * MIB,
         cold_bytes=COLD_BYTES,
         transport=case.transport,
     )
@@ -191,12 +191,21 @@ def main() -> int:
     parser.add_argument("--runtime", type=run_seconds, default=1.5, help="seconds of one run")
     parser.add_argument("--rounds", type=positive, default=7, help="of ours and of fio, in turns; the median ratio counts")
     parser.add_argument("--batch", type=positive, help="blocks of a call, in as many calls as make the same in flight")
+    parser.add_argument(
+        "--arena",
+        type=positive,
+        default=ARENA_BYTES // MIB,
+        metavar="MIB",
+        help=f"the daemon's memory, {ARENA_BYTES // MIB} at most; a drive may fill what the CPU's cache holds faster",
+    )
     parser.add_argument("--directory", type=Path, help="of the store: on the drive in question")
     parser.add_argument("--python", action="store_true", help="gets by the Python client")
     add_programs(parser, CLIENT_PROGRAM)
     parser.add_argument("--verbose", action="store_true", help="say each run as it begins")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
+    if options.arena * MIB > ARENA_BYTES:
+        parser.error(f"--arena {options.arena}: at most {ARENA_BYTES // MIB}, or what is read is not cold")
     if not options.python:
         built(options.programs, CLIENT_PROGRAM)
     head = header(
@@ -204,7 +213,7 @@ def main() -> int:
         client="python" if options.python else "native",
         rounds=options.rounds,
         seconds=options.runtime,
-        arena_bytes=ARENA_BYTES,
+        arena_bytes=options.arena * MIB,
         cold_bytes=COLD_BYTES,
     )
     verdicts = []
