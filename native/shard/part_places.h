@@ -19,8 +19,8 @@ uint32_t places_of(const wire::SectionView& section) noexcept;
 uint64_t part_at(const wire::SectionView& section, uint32_t place) noexcept;
 // The parts at the places first to end - 1, and what lies between them. All of a block: no span.
 store::PartSpan span_of(const wire::SectionView& section, uint32_t first, uint32_t end) noexcept;
-// The place after those from `first` on whose parts have about so many bytes, and between which as much lies at the most.
-// One at least, where there is one.
+// The place after those from `first` on whose parts have about so many bytes, twice as many from the first to the last of
+// them at the most. One at least, where there is one.
 uint32_t end_of_round(const wire::SectionView& section, const wire::GroupShape& shape, uint32_t first, uint64_t bytes) noexcept;
 
 }  // namespace halfstep::shard

@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
-#include <string>
-#include <utility>
 
-#include "base/slots.h"
 #include "shard/connection.h"
 #include "shard/part_places.h"
 #include "shard/reply.h"

@@ -290,13 +290,14 @@ def noise_file(directory: Path | None, size_bytes: int, tell: Tell) -> Iterator[
         )
     path = directory / f"halfstep-bench-{secrets.token_hex(8)}.dat"
     tell(f"writing {format_bytes(size_bytes)} to {path}")
-    descriptor = -1
-    # A signal may end this as soon as the file is there, before its descriptor is known.
     try:
-        try:
-            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DeviceError(f"{path}: cannot be made: {error.strerror}; name another --directory") from None
+    except BaseException:  # a signal, as soon as the file is there and before its descriptor is known
+        path.unlink(missing_ok=True)
+        raise
+    try:
         size = -(-size_bytes // _FILL_BYTES) * _FILL_BYTES
         os.ftruncate(descriptor, size)
         fill = (Transfer(at, _FILL_BYTES, write=True) for at in range(0, size, _FILL_BYTES))
@@ -304,9 +305,8 @@ def noise_file(directory: Path | None, size_bytes: int, tell: Tell) -> Iterator[
         os.fsync(descriptor)
         yield path, size
     finally:
-        path.unlink(missing_ok=True)
-        if descriptor >= 0:
-            os.close(descriptor)
+        os.close(descriptor)
+        path.unlink()
 
 
 def _readable_bytes(path: Path) -> int:
