@@ -1,6 +1,10 @@
 // get_fixture.h — gets against a store that delays, refuses and rots on command.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
@@ -23,6 +27,16 @@ class GetTest : public ShardFixture {
       if (request == id) out.push_back(part);
     }
     return out;
+  }
+  // Of a get of one section: all items are ok but those that `other` says, and no byte was wrong. Nothing is held any more.
+  void expect_ok(const RawClient& client, const Said& said, uint32_t items,
+                 const std::map<uint32_t, AnswerReason>& other = {}) {
+    for (uint32_t item = 0; item < items; ++item) {
+      const auto found = other.find(item);
+      EXPECT_EQ(said.at(0, item), found != other.end() ? found->second : kOk) << item;
+    }
+    EXPECT_EQ(client.wrong_parts, 0U);
+    expect_nothing_held();
   }
   // Sends a get of this section in layer order, as request 5, whose reads wait, and returns when so many have begun.
   void begin_layers(RawClient& client, const SectionSpec& section, size_t reads) {
