@@ -6,8 +6,9 @@ them once, and a ratio is that of one round. 16 blocks a call, of 64 KiB to 4 Mi
 as many values of 64 bytes, which is the least that memcached can be asked for presence. memcached and Redis are driven as well
 as they can be: multi-get and MGET in one message that is made once, answers received with recv_into straight into the caller's
 buffer, no copy and no check of their bytes; Halfstep verifies every byte, as ever. All three send with the same congestion
-control. For all of them one page of every block is compared after each call, outside of the clock of that call. Exit status 1
-when a median ratio of a get is under 1.0, when a match takes more than 0.65 of memcached's multi-get, or a byte was wrong.
+control. For all of them one page of every block is compared after each call, outside of the clock of that call. A round is
+made again while the host of a virtual machine has the two cores apart (cores.py). Exit status 1 when a median ratio of a get is
+under 1.0, when a match takes more than 0.65 of memcached's multi-get, or a byte was wrong.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from script import header, positive, run, run_seconds
+from cores import DISTANCE_PROGRAM, Cores
+from script import add_programs, header, positive, run, run_seconds
 
 import halfstep
 from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
@@ -236,6 +239,15 @@ class Ours:
         return call
 
 
+@dataclass(frozen=True)
+class Rounds:
+    """How often, for how long each store in each, and on which cores."""
+
+    count: int
+    seconds: float
+    near: Cores
+
+
 @dataclass
 class Speeds:
     """Of one question: what each store took in each round, as the median time of a call."""
@@ -315,7 +327,7 @@ def bound(call: Callable[[Words], None], target: Words) -> Callable[[], None]:
     return lambda: call(target)
 
 
-def measure_gets(stores: dict[str, Store], block_bytes: int, rounds: int, seconds: float) -> Speeds:
+def measure_gets(stores: dict[str, Store], block_bytes: int, rounds: Rounds) -> Speeds:
     content = Content(block_bytes, seed=block_bytes)  # so that no two sizes share a key
     count = max(BATCH, SET_BYTES // (block_bytes * BATCH) * BATCH)
     speeds = Speeds("get", block_bytes, BATCH)
@@ -333,11 +345,11 @@ def measure_gets(stores: dict[str, Store], block_bytes: int, rounds: int, second
             raise SystemExit(f"{int(wrong.sum())} blocks of {format_bytes(block_bytes)} are not what was put")
         target[:, ::PAGE_WORDS] = 0  # so that what stays from the last call is noticed
 
-    take_turns(speeds, calls, check, rounds, seconds)
+    take_turns(speeds, calls, check, rounds)
     return speeds
 
 
-def measure_match(stores: dict[str, Store], rounds: int, seconds: float) -> Speeds:
+def measure_match(stores: dict[str, Store], rounds: Rounds) -> Speeds:
     content = Content(MATCH_VALUE_BYTES, seed=2)
     small = Content(4 * KIB, seed=2)
     speeds = Speeds("match", MATCH_VALUE_BYTES, MATCH_KEYS)
@@ -351,17 +363,21 @@ def measure_match(stores: dict[str, Store], rounds: int, seconds: float) -> Spee
         else:
             store.fill(content, 32 * MATCH_KEYS)
             calls[name] = [bound(store.ask(content, numbers), target) for numbers in asked]
-    take_turns(speeds, calls, lambda _number: None, rounds, seconds)
+    take_turns(speeds, calls, lambda _number: None, rounds)
     return speeds
 
 
 def take_turns(
-    speeds: Speeds, calls: dict[str, list[Callable[[], None]]], check: Callable[[int], None], rounds: int, seconds: float
+    speeds: Speeds, calls: dict[str, list[Callable[[], None]]], check: Callable[[int], None], rounds: Rounds
 ) -> None:
-    for number in range(rounds):
+    def turn(number: int) -> dict[str, float]:
         order = list(calls)
-        for name in order[number % len(order) :] + order[: number % len(order)]:
-            speeds.call_us.setdefault(name, []).append(timed(calls[name], check, seconds))
+        order = order[number % len(order) :] + order[: number % len(order)]
+        return {name: timed(calls[name], check, rounds.seconds) for name in order}
+
+    for number in range(rounds.count):
+        for name, took_us in rounds.near.steadily(partial(turn, number)).items():
+            speeds.call_us.setdefault(name, []).append(took_us)
 
 
 def free_port() -> int:
@@ -483,9 +499,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=positive, default=5, help="each runs every store once; the median ratio counts")
     parser.add_argument("--runtime", type=run_seconds, default=1.0, help="seconds of one store in one round")
     parser.add_argument("--directory", type=Path, default=None, help="where our store lies")
+    add_programs(parser, DISTANCE_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
     client_cores, server_core = cores(pin=True)
+    rounds = Rounds(options.rounds, options.runtime, Cores.of_pinned(options.programs))
     head = header(
         rounds=options.rounds,
         seconds=options.runtime,
@@ -494,18 +512,19 @@ def main() -> int:
     told: list[Speeds] = []
     with pinned(*client_cores[:1]), all_stores(options.directory, server_core) as (stores, versions, congestion):
         for block_bytes in SIZES:
-            told.append(measure_gets(stores, block_bytes, options.rounds, options.runtime))
+            told.append(measure_gets(stores, block_bytes, rounds))
             print(told[-1].line(), file=sys.stderr, flush=True)
-        told.append(measure_match(stores, options.rounds, options.runtime))
+        told.append(measure_match(stores, rounds))
         print(told[-1].line(), file=sys.stderr, flush=True)
     head |= {
         "congestion_control": congestion,
         "others": versions,
+        "cores_near": rounds.near.as_json(),
         "missing": [name for name in PROGRAMS if name not in versions],
     }
     if options.json:
         print(json.dumps({"header": head, "results": [speeds.as_json() for speeds in told]}))
-    print(f"load {os.getloadavg()[0]:.1f} at the end", file=sys.stderr)
+    print(f"load {os.getloadavg()[0]:.1f} at the end; {rounds.near.text()}", file=sys.stderr)
     if not versions:
         print("neither memcached nor Redis is here: nothing was compared", file=sys.stderr)
         return 1

@@ -8,7 +8,8 @@ of extents of what the store wrote, batches of neighbours in random order as wel
 huge pages, and as many reads at once as our gets have blocks in flight, in two ways, one read after the other and a batch at
 once, which lets the kernel make one request of neighbours; the faster counts. Both count only if the kernel's counter of the
 device says that it read the bytes, ours also only if the daemon's engine does; every block is verified. A ratio is ours to the
-mean of the fio runs right before and right after. Exit status 1 when a median misses its goal.
+mean of the fio runs right before and right after. Ours are made again while the host of a virtual machine has the two cores
+apart (cores.py); fio has one core. Exit status 1 when a median misses its goal.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
 from script import add_programs, built, header, positive, run, run_seconds, say, spread, spread_text, with_fio
 
@@ -164,7 +166,7 @@ def in_batches_of(batch: int) -> list[Case]:
     return list(dict.fromkeys(replace(case, batch=batch, iodepth=max(case.batch * case.iodepth // batch, 1)) for case in CASES))
 
 
-def measured(case: Case, options: argparse.Namespace) -> Verdict:
+def measured(case: Case, options: argparse.Namespace, near: Cores) -> Verdict:
     fio = FioReads()
     plan = Plan(
         scenarios=("cold",),
@@ -180,7 +182,7 @@ def measured(case: Case, options: argparse.Namespace) -> Verdict:
     )
     drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
     tell = say if options.verbose else (lambda _text: None)
-    report = measure(plan, tell, " ".join(sys.argv), read_limit=fio, drives_of=drives)
+    report = measure(plan, tell, " ".join(sys.argv), read_limit=fio, drives_of=drives, steadily=near.steadily)
     if report.refused:
         raise SystemExit(f"cold {format_bytes(case.block_bytes)}: refused: {report.refused[0].why}")
     return Verdict(case, report.results[0], fio, options.runtime)
@@ -200,7 +202,7 @@ def main() -> int:
     )
     parser.add_argument("--directory", type=Path, help="of the store: on the drive in question")
     parser.add_argument("--python", action="store_true", help="gets by the Python client")
-    add_programs(parser, CLIENT_PROGRAM)
+    add_programs(parser, CLIENT_PROGRAM, DISTANCE_PROGRAM)
     parser.add_argument("--verbose", action="store_true", help="say each run as it begins")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
@@ -216,16 +218,18 @@ def main() -> int:
         arena_bytes=options.arena * MIB,
         cold_bytes=COLD_BYTES,
     )
+    near = Cores.of_pinned(options.programs)
     verdicts = []
     for case in CASES if options.batch is None else in_batches_of(options.batch):
         what = f"cold get {format_bytes(case.block_bytes)} over {case.transport}"
         say(f"{what}: {options.rounds} rounds of {options.runtime:g} s, fio in between")
-        verdicts.append(measured(case, options))
+        verdicts.append(measured(case, options, near))
         say(verdicts[-1].line())
     load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end")
+    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
     if options.json:
-        print(json.dumps({"header": {**head, "load_average_end": load}, "cases": [verdict.as_json() for verdict in verdicts]}))
+        head |= {"load_average_end": load, "cores_near": near.as_json()}
+        print(json.dumps({"header": head, "cases": [verdict.as_json() for verdict in verdicts]}))
     return 0 if all(verdict.reached for verdict in verdicts) else 1
 
 

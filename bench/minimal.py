@@ -6,9 +6,10 @@ by number from memory, no names, no index, no flash; whoever receives checks the
 the sum that the client made of each block. It runs right before and right after each timed run, on the same cores, with the
 same congestion control; without checks, too, for the record.
 So does our client core without an interpreter (halfstep_client_bench), against the same daemon: gets' goals are about its
-ratio. What Python adds to its call is measured as the native client measures, call right after call. What is put goes to the
-drive as well: the limit of puts is the lower of the pair and of what fio writes to a file in the same place (plain pwritev
-where there is no fio), as many blocks at a time. Exit status 1 when a goal is missed.
+ratio. What Python adds to its call is measured as the native client measures, call right after call. These run in turns of a
+part of a run's time, and ratios and differences are of one turn, in which the two cores were near each other (cores.py). What
+is put goes to the drive as well: the limit of puts is the lower of the pair and of what fio writes to a file in the same place
+(plain pwritev where there is no fio), as many blocks at a time. Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cores import DISTANCE_PROGRAM, Cores
 from numpy.random import default_rng
-from script import header, positive, run, run_seconds, said_by, with_programs
+from script import header, positive, run, run_seconds, said_by, say, spread_text, with_programs
 
 import halfstep
 from halfstep.daemon.config import KIB, MIB, format_bytes
@@ -41,6 +43,9 @@ BATCH = 16
 PYTHON_US_MAX = 15
 PYTHON_SHARE_MAX = 0.05
 PYTHON_SHARE_FROM = 64 * KIB
+# Of what stands beside a timed run, in its time: what is set against each other runs within a second.
+TURNS = 4
+WARM_UP_S = 0.1  # as the native client's
 WRITTEN_BYTES = 512 * MIB
 PUT_S_MIN = 4.0
 COMPARE_EACH = 100
@@ -88,15 +93,59 @@ CASES = (
 )
 
 
+class PythonCalls:
+    """Synchronous gets of a set of its own, by a client of this process that connects anew each time: so does the native one,
+    and one connection in three is a fifth slower than the others here for as long as it lives, whoever has it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._content = Content(stream.block_bytes, seed=2)
+        batches = stream.set_bytes // stream.block_bytes // stream.batch
+        self._numbers = [self._content.numbers(batch * stream.batch, stream.batch) for batch in range(batches)]
+        self._keys = [self._content.keys(some) for some in self._numbers]
+        self._url = f"halfstep://{stream.address}"
+        self._target = np.zeros((stream.batch, self._content.words), np.uint64)
+        self._order = default_rng(1).permutation(batches).tolist()
+        with self._connected() as client:
+            populate(client, self._content, batches * stream.batch)
+
+    def median_us(self, seconds: float) -> float:
+        """Of a call. What came is compared whole now and then, outside of the clocks."""
+        with self._connected() as client:
+            self._calls_us(client, WARM_UP_S)
+            return statistics.median(self._calls_us(client, seconds))
+
+    def _connected(self) -> halfstep.Client:
+        layout = halfstep.Layout.opaque("bench/minimal")
+        return halfstep.connect(self._url, mode="on", layout=layout, required=True, deadline_ms=DEADLINE_MS)
+
+    def _calls_us(self, client: halfstep.Client, seconds: float) -> list[float]:
+        took: list[int] = []
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until or len(took) < len(self._order):
+            batch = self._order[len(took) % len(self._order)]
+            began = time.perf_counter_ns()
+            got = client.get(self._keys[batch], self._target).ok
+            took.append(time.perf_counter_ns() - began)
+            compared = len(took) % COMPARE_EACH == 1
+            if not got.all() or (compared and self._content.wrong_blocks(self._numbers[batch], self._target)):
+                raise SystemExit(f"a get from {client.url} brought a wrong block, or none")
+        return [ns / 1e3 for ns in took]
+
+
 @dataclass
 class Yardsticks:
-    """What runs before and after each timed run. said: what each printed, in order."""
+    """What runs before and after each timed run, in turns of a part of its time. said: what each printed, turn by turn.
+
+    Those of one turn ran one right after the other, and are set against each other.
+    """
 
     programs: Path
     directory: Path | None
     python: bool
+    cores: Cores
     said: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _seed: int = 1 << 32  # the native client's blocks are not those of any run
+    _calls: PythonCalls | None = None
 
     def __call__(self, stream: Stream) -> Limit:
         """The pair with checks is the limit, or the drive, if it is slower and has to follow."""
@@ -107,70 +156,75 @@ class Yardsticks:
             "iodepth": stream.iodepth,
             "connections": stream.connections,
             "size": stream.set_bytes,
-            "runtime": int(stream.seconds * 1000),
+            "runtime": max(1, int(stream.seconds * 1000 / TURNS)),
         }
         pair = {**same, "congestion": stream.congestion}
-        native = {**same, "address": stream.address, "seed": self._seed}
+        native = {**same, "address": stream.address}
         if stream.daemon_core is not None and stream.client_core is not None:
             pair |= {"server-core": stream.daemon_core, "client-core": stream.client_core}
             native |= {"core": stream.client_core}
-        self._seed += stream.scenario == "put"  # what was never there
         drive = self._drive(stream) if stream.scenario == "put" else None
-        self._run("unchecked", "halfstep_pair_bench", {**pair, "check": 0})
-        self._run("native", "halfstep_client_bench", native)
-        if self.python:
-            self.said.setdefault("python", []).append({"latency_us": {"p50": called_us(stream)}})
-        checked = Limit(self._run("checked", "halfstep_pair_bench", {**pair, "check": 1}), "the minimal pair, checked")
-        return checked if drive is None or checked.bytes_per_s <= drive.bytes_per_s else drive
+        if self.python and self._calls is None:
+            self._calls = PythonCalls(stream)
+        checked = []
+        for _ in range(TURNS):
+            said = self.cores.steadily(lambda: self._turn(stream, pair, native))
+            for what, document in said.items():
+                self.said.setdefault(what, []).append(document)
+            checked.append(float(said["checked"]["bytes_per_s"]))
+        limit = Limit(statistics.median(checked), "the minimal pair, checked")
+        return limit if drive is None or limit.bytes_per_s <= drive.bytes_per_s else drive
+
+    def _turn(self, stream: Stream, pair: Mapping[str, object], native: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+        self._seed += stream.scenario == "put"  # what was never there
+        said = {
+            "unchecked": self._run("halfstep_pair_bench", {**pair, "check": 0}),
+            "checked": self._run("halfstep_pair_bench", {**pair, "check": 1}),
+            "native": self._run("halfstep_client_bench", {**native, "seed": self._seed}),
+        }
+        if self._calls is not None:
+            said["python"] = {"latency_us": {"p50": self._calls.median_us(stream.seconds / TURNS)}}
+        return said
 
     def _drive(self, stream: Stream) -> Limit:
         written = written_by_drive(stream, self.directory)
         self.said.setdefault("drive", []).append({"bytes_per_s": written.bytes_per_s, "by": written.by})
         return written
 
-    def _run(self, what: str, program: str, options: Mapping[str, object]) -> float:
-        said = said_by(self.programs / program, options)
-        self.said.setdefault(what, []).append(said)
-        return float(said["bytes_per_s"])
+    def _run(self, program: str, options: Mapping[str, object]) -> dict[str, Any]:
+        return said_by(self.programs / program, options)
 
-    def median(self, what: str, *path: str) -> float:
-        """Of what all runs of one said under these names."""
+    def all_of(self, what: str, *path: str) -> list[float]:
+        """What all turns of one said under these names."""
         values = []
         for said in self.said[what]:
             value: Any = said
             for name in path:
                 value = value[name]
             values.append(float(value))
-        return statistics.median(values)
+        return values
+
+    def median(self, what: str, *path: str) -> float:
+        """Of all turns."""
+        return statistics.median(self.all_of(what, *path))
+
+    def native_ratios(self) -> list[float]:
+        """The native client's to the checked pair's, turn by turn."""
+        both = zip(self.all_of("native", "bytes_per_s"), self.all_of("checked", "bytes_per_s"), strict=True)
+        return [native / pair for native, pair in both]
 
     def native_ratio(self) -> float:
-        """The native client's to the checked pair's: they ran one right after the other."""
-        both = zip(self.said["native"], self.said["checked"], strict=True)
-        return statistics.median(float(native["bytes_per_s"]) / float(pair["bytes_per_s"]) for native, pair in both)
+        """The median of them."""
+        return statistics.median(self.native_ratios())
 
+    def python_us(self) -> list[float]:
+        """What Python adds to the native client's call, turn by turn."""
+        both = zip(self.all_of("python", "latency_us", "p50"), self.all_of("native", "latency_us", "p50"), strict=True)
+        return [python - native for python, native in both]
 
-def called_us(stream: Stream) -> float:
-    """The median of synchronous gets. What came is compared whole now and then, outside of their clocks."""
-    content = Content(stream.block_bytes, seed=2)
-    terms: dict[str, Any] = {"layout": halfstep.Layout.opaque("bench/minimal"), "required": True, "deadline_ms": DEADLINE_MS}
-    batches = stream.set_bytes // stream.block_bytes // stream.batch
-    numbers = [content.numbers(batch * stream.batch, stream.batch) for batch in range(batches)]
-    keys = [content.keys(some) for some in numbers]
-    took: list[int] = []
-    with halfstep.connect(f"halfstep://{stream.address}", mode="on", **terms) as client:
-        populate(client, content, batches * stream.batch)
-        target = np.zeros((stream.batch, content.words), np.uint64)
-        order = default_rng(1).permutation(batches).tolist()
-        until = time.perf_counter() + stream.seconds
-        while time.perf_counter() < until or len(took) < batches:
-            batch = order[len(took) % batches]
-            began = time.perf_counter_ns()
-            got = client.get(keys[batch], target).ok
-            took.append(time.perf_counter_ns() - began)
-            compared = len(took) % COMPARE_EACH == 0
-            if not got.all() or (compared and content.wrong_blocks(numbers[batch], target)):
-                raise SystemExit(f"a get from {client.url} brought a wrong block, or none")
-    return statistics.median(took) / 1e3
+    def python_shares(self) -> list[float]:
+        """The same as a share of that call."""
+        return [us / native for us, native in zip(self.python_us(), self.all_of("native", "latency_us", "p50"), strict=True)]
 
 
 def written_by_drive(stream: Stream, directory: Path | None) -> Limit:
@@ -213,11 +267,16 @@ class Verdict:
 
     @property
     def python_us(self) -> float:
-        """What Python adds to a call, by the medians of both: a slow moment of either does not count."""
+        """What Python adds to a call."""
         if self.case.python:
-            return self.yardsticks.median("python", "latency_us", "p50") - self.native_us
+            return statistics.median(self.yardsticks.python_us())
         mine = statistics.median(run.timing.percentile_us(0.5) for run in self.result.runs)
         return mine - self.native_us
+
+    @property
+    def python_share(self) -> float:
+        """The same, of the native client's call."""
+        return statistics.median(self.yardsticks.python_shares()) if self.case.python else self.python_us / self.native_us
 
     @property
     def native_us(self) -> float:
@@ -233,8 +292,7 @@ class Verdict:
     @property
     def light(self) -> bool:
         """Python adds no more than it may."""
-        share = self.python_us / self.native_us
-        return self.python_us <= self.case.python_us_max and share <= self.case.python_share_max
+        return self.python_us <= self.case.python_us_max and self.python_share <= self.case.python_share_max
 
     @property
     def reached(self) -> bool:
@@ -254,7 +312,9 @@ class Verdict:
             "light": self.light,
             "reached": self.reached,
             "native_ratio": self.yardsticks.native_ratio(),
+            "native_ratios": self.yardsticks.native_ratios(),
             "python_us_a_call": self.python_us,
+            "python_share": self.python_share,
             "native_us_a_call": self.native_us,
             "ratio_to_unchecked": (self.result.run.bytes_per_s or 0.0) / self.yardsticks.median("unchecked", "bytes_per_s"),
             "yardsticks": self.yardsticks.said,
@@ -270,11 +330,11 @@ class Verdict:
         native = of.median("native", "cpu_s_per_gib", "client")
         word = {True: "reached", False: "MISSED"}
         goal = f"goal {self.case.goal:.2f}: {word[self.fast]}" if self.case.goal else "no goal"
-        light = f" ({self.python_us / self.native_us:.1%}): {word[self.light]}" if self.case.python else ""
+        light = f" ({self.python_share:.1%}): {word[self.light]}" if self.case.python else ""
         return (
             f"{self.case.scenario} {format_bytes(self.case.bs):>7} x {BATCH}, {self.case.connections} connection(s): "
             f"{told['gigabytes_per_s']:.2f} GB/s, of {limit.by} {self.python_ratio:.2f}, "
-            f"native of the checked pair {told['native_ratio']:.2f}; {goal}\n"
+            f"native of the checked pair {spread_text(of.native_ratios())}; {goal}\n"
             f"    of the unchecked pair {told['ratio_to_unchecked']:.2f}; Python adds {self.python_us:.0f} us to a call of "
             f"{self.native_us:.0f}{light}; "
             f"CPU s/GiB: daemon {cpu['daemon']:.2f} ({cpu['daemon'] / server:.2f} of the pair's server), "
@@ -282,8 +342,8 @@ class Verdict:
         )
 
 
-def measured(case: Case, options: argparse.Namespace) -> Verdict:
-    yardsticks = Yardsticks(options.programs, options.directory, case.python)
+def measured(case: Case, options: argparse.Namespace, near: Cores) -> Verdict:
+    yardsticks = Yardsticks(options.programs, options.directory, case.python, near)
     plan = Plan(
         scenarios=(case.scenario,),
         block_bytes=(case.bs,),
@@ -295,7 +355,7 @@ def measured(case: Case, options: argparse.Namespace) -> Verdict:
         repeat=options.repeat,
         directory=options.directory,
     )
-    report = measure(plan, lambda _text: None, " ".join(sys.argv), yardsticks)
+    report = measure(plan, lambda _text: None, " ".join(sys.argv), yardsticks, steadily=near.steadily)
     return Verdict(case, report.results[0], yardsticks)
 
 
@@ -305,14 +365,16 @@ def main() -> int:
     parser.add_argument("--repeat", type=positive, default=5, help="runs of each; the median ratio counts")
     parser.add_argument("--directory", type=Path, help="of the daemon's store, on the drive that puts are set against")
     parser.add_argument("--json", action="store_true", help="one document a case, one per line, on stdout")
-    options = with_programs(parser, "halfstep_pair_bench", "halfstep_client_bench")
+    options = with_programs(parser, "halfstep_pair_bench", "halfstep_client_bench", DISTANCE_PROGRAM)
+    near = Cores.of_pinned(options.programs)
     missed = 0
     for case in CASES:
-        verdict = measured(case, options)
+        verdict = measured(case, options, near)
         missed += not verdict.reached
         print(verdict.line(), file=sys.stderr, flush=True)
         if options.json:
-            print(json.dumps({"header": header(), **verdict.as_json()}), flush=True)
+            print(json.dumps({"header": header(cores_near=near.as_json()), **verdict.as_json()}), flush=True)
+    say(near.text())
     return 1 if missed else 0
 
 

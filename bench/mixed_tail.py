@@ -16,7 +16,8 @@ prefetch, scrub: gets of 64 KiB that have left memory, in turns with and without
 a fixed rate; and from one store by a daemon that scrubs at a fixed rate, in turns with one that does not. What memory knew
 again counts in the most here; in a timed run it may be a hundredth.
 
-Exit status 1 when a median misses its goal: gets up to 1.5 of fio's p99; prefetch and scrub up to 1.10 of the p99 without.
+Our runs are made again while the host of a virtual machine has the two cores apart (cores.py). Exit status 1 when a median
+misses its goal: gets up to 1.5 of fio's p99; prefetch and scrub up to 1.10 of the p99 without.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Self
 
+from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
 from numpy.random import default_rng
 from script import (
@@ -190,7 +192,7 @@ class Mixed:
         return "\n".join(rows)
 
 
-def mixed(block_bytes: int, options: argparse.Namespace) -> Mixed:
+def mixed(block_bytes: int, options: argparse.Namespace, near: Cores) -> Mixed:
     def plan(rate: float, repeat: int) -> Plan:
         return Plan(
             scenarios=("coldmixed",),
@@ -209,7 +211,7 @@ def mixed(block_bytes: int, options: argparse.Namespace) -> Mixed:
     drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
 
     def sound(plan: Plan, fio: FioMixed | None = None) -> Result:
-        report = measure(plan, _quiet, command, fio or _no_limit, drives_of=drives)
+        report = measure(plan, _quiet, command, fio or _no_limit, drives_of=drives, steadily=near.steadily)
         if report.refused:
             raise SystemExit(f"mixed {format_bytes(block_bytes)}: refused: {report.refused[0].why}")
         return report.results[0]
@@ -395,7 +397,7 @@ def set_of(content: Content) -> int:
     return COLD_BYTES // content.block_bytes
 
 
-def beside_prefetch(options: argparse.Namespace, clients: tuple[int, ...], core: int | None) -> Beside:
+def beside_prefetch(options: argparse.Namespace, near: Cores, clients: tuple[int, ...], core: int | None) -> Beside:
     content = Content(BESIDE_BYTES, seed=1)
     blocks = set_of(content)
     arguments = ("--size", str(3 * COLD_BYTES), "--arena", str(ARENA_BYTES), "--scrub", "off")
@@ -411,11 +413,11 @@ def beside_prefetch(options: argparse.Namespace, clients: tuple[int, ...], core:
         ):
             for number in range(options.rounds):
                 say(f"prefetch: round {number + 1} of {options.rounds}")
-                without.append(demand.drive())
+                without.append(near.steadily(demand.drive))
                 goes.set()
                 time.sleep(WARM_UP_S)
                 before, began = demand.client.stat(), time.perf_counter()
-                beside.append(demand.drive())
+                beside.append(near.steadily(demand.drive))
                 took = time.perf_counter() - began
                 goes.clear()
                 staged = "halfstep_store_staged_bytes_total"
@@ -425,7 +427,7 @@ def beside_prefetch(options: argparse.Namespace, clients: tuple[int, ...], core:
     return _happened(told, PREFETCH_BYTES_PER_S)
 
 
-def beside_scrub(options: argparse.Namespace, _clients: tuple[int, ...], core: int | None) -> Beside:
+def beside_scrub(options: argparse.Namespace, near: Cores, _clients: tuple[int, ...], core: int | None) -> Beside:
     content = Content(BESIDE_BYTES, seed=1)
     blocks = set_of(content)
     without, beside, done = [], [], []
@@ -446,7 +448,7 @@ def beside_scrub(options: argparse.Namespace, _clients: tuple[int, ...], core: i
                         most = most_of(daemon, content, blocks, options)
                     with Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand:
                         before, began = demand.client.stat(), time.perf_counter()
-                        driven.append(demand.drive())
+                        driven.append(near.steadily(demand.drive))
                         took = time.perf_counter() - began
                         waits += demand.waits
                         scrubbed = "halfstep_store_scrub_bytes_total"
@@ -476,7 +478,7 @@ def main() -> int:
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most; fio's depth")
     parser.add_argument("--directory", type=Path, help="of stores and file: on the drive in question")
     parser.add_argument("--python", action="store_true", help="mixed: by the Python client")
-    add_programs(parser, CLIENT_PROGRAM)
+    add_programs(parser, CLIENT_PROGRAM, DISTANCE_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
     parts = options.only or PARTS
@@ -495,23 +497,25 @@ def main() -> int:
     )
     told: list[Mixed | Beside] = []
     clients, core = cores(pin=True)
+    near = Cores.of_pinned(options.programs)
     for block_bytes in MIXED_BYTES if "mixed" in parts else ():
         say(f"mixed {format_bytes(block_bytes)}: filling a store, {options.rounds} rounds with fio in between")
-        told.append(mixed(block_bytes, options))
+        told.append(mixed(block_bytes, options, near))
         say(told[-1].line())
     for part, measured in (("prefetch", beside_prefetch), ("scrub", beside_scrub)):
         if part in parts:
             with pinned(*clients[:1]):
-                told.append(measured(options, clients, core))
+                told.append(measured(options, near, clients, core))
             say(told[-1].line())
     load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end")
+    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
     if options.json:
+        head |= {"load_average_end": load, "cores_near": near.as_json()}
         results = {
             "mixed": [one.as_json() for one in told if isinstance(one, Mixed)],
             **{one.name: one.as_json() for one in told if isinstance(one, Beside)},
         }
-        print(json.dumps({"header": {**head, "load_average_end": load}, **results}))
+        print(json.dumps({"header": head, **results}))
     return 0 if all(one.reached for one in told) else 1
 
 

@@ -5,7 +5,8 @@ The limits are build/release/bench/halfstep_shm_bench (`make build` makes it): m
 processes that wake each other by eventfds, on the same cores, right before and right after each timed run. The client is the
 core without an interpreter (halfstep_client_bench), every byte verified, against a daemon of our own. What the kernel makes
 when it writes as many bytes into a memfd stands beside it, for the record: that is how a daemon would land them in a client's
-memory (docs/adr/0007). Exit status 1 when a goal is missed.
+memory (docs/adr/0007). A turn of all three is made again while the host of a virtual machine has the two cores apart
+(cores.py). Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from cores import DISTANCE_PROGRAM, Cores
 from script import header, positive, run, run_seconds, said_by, with_programs
 
 from halfstep.daemon.config import KIB, MIB, format_bytes
@@ -105,7 +107,7 @@ class Verdict:
         return f"{what}: {numbers}: {'reached' if self.reached else 'MISSED'}"
 
 
-def measured(case: Case, address: str, daemon_core: int, client_core: int, options: argparse.Namespace) -> Verdict:
+def measured(case: Case, address: str, daemon_core: int, client_core: int, options: argparse.Namespace, near: Cores) -> Verdict:
     runtime_ms = int(options.runtime * 1000)
 
     def limit() -> float:
@@ -125,7 +127,8 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
 
     landings: list[float] = []
     limits, values, ratios = [], [], []
-    for _ in range(options.repeat):
+
+    def turn() -> tuple[float, float]:
         before = limit()
         said = said_by(
             options.programs / "halfstep_client_bench",
@@ -139,8 +142,11 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
                 "seed": case.bs * 100 + case.batch,
             },
         )
-        between = (before + limit()) / 2
         value = float(said["bytes_per_s"] / 1e9 if case.copies else said["latency_us"]["p50"])
+        return value, (before + limit()) / 2
+
+    for _ in range(options.repeat):
+        value, between = near.steadily(turn)
         limits.append(between)
         values.append(value)
         ratios.append(value / between)
@@ -152,18 +158,21 @@ def main() -> int:
     parser.add_argument("--runtime", type=run_seconds, default=1.0, help="seconds of one run")
     parser.add_argument("--repeat", type=positive, default=5, help="runs of each; the median ratio counts")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    options = with_programs(parser, "halfstep_shm_bench", "halfstep_client_bench")
+    options = with_programs(parser, "halfstep_shm_bench", "halfstep_client_bench", DISTANCE_PROGRAM)
     allowed = sorted(os.sched_getaffinity(0))
     daemon_core, client_core = allowed[0], allowed[-1]
     head = header(pinned=f"daemon on core {daemon_core}, client on core {client_core}")
     print(", ".join(f"{name} {value}" for name, value in head.items()), file=sys.stderr)
+    near = Cores(options.programs, daemon_core, client_core)
     verdicts = []
     with own_daemon("--size", "1GiB", "--arena", "256MiB", core=daemon_core, unix=True) as daemon:
         address = next(address for address in daemon.facts["listening"] if address.startswith("unix:"))
         for case in CASES:
-            verdicts.append(measured(case, address, daemon_core, client_core, options))
+            verdicts.append(measured(case, address, daemon_core, client_core, options, near))
             print(verdicts[-1].line(), file=sys.stderr, flush=True)
+    print(near.text(), file=sys.stderr)
     if options.json:
+        head["cores_near"] = near.as_json()
         print(json.dumps({"header": head, "cases": [verdict.as_json() for verdict in verdicts]}, indent=2))
     return 0 if all(verdict.reached for verdict in verdicts) else 1
 

@@ -6,7 +6,8 @@ the same client makes of such calls when more of them are due than it can make, 
 its answers come together); a latency counts from when the call was due. Every block is verified. With --native the
 client is the core without an interpreter (halfstep_client_bench). Right after it a minimal server and its client
 (halfstep_pair_bench; `make build` makes both) do the same at the same rate on the same cores: what they show is this
-machine's own, whose kernel and neighbours take a core for milliseconds now and then. Exit status 1 when the median of
+machine's own, whose kernel and neighbours take a core for milliseconds now and then. A run is made again while the host of a
+virtual machine has the two cores apart (cores.py). Exit status 1 when the median of
 p99 / p50 is more than 10 at a size.
 """
 
@@ -21,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
 from script import (
     OVERLOAD,
@@ -148,7 +150,7 @@ class Verdict:
         )
 
 
-def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int) -> Round:
+def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespace, number: int, near: Cores) -> Round:
     drives = native_drives(built(options.programs, CLIENT_PROGRAM)) if options.native else python_clients
 
     def measured(rate: float, seconds: float) -> Report:
@@ -163,7 +165,7 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
             rate=rate,
             seed=1 + number,
         )
-        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives)
+        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives, steadily=near.steadily)
 
     def most_at(rate: float) -> float:
         return measured(rate, min(MOST_S, options.runtime)).results[0].run.timing.blocks_per_s
@@ -173,7 +175,7 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
     report = measured(SHARE * most, options.runtime)
     result = report.results[0]
     assert result.run.waited is not None
-    wait = replace(result.run.waited, daemon=difference(before, waited_seconds(daemon.pid)))
+    wait = replace(result.run.waited, daemon=difference(before, waited_seconds(daemon.pid)))  # of all times it was made
     client_cores, daemon_core = cores(pin=True)
     pair: dict[str, object] = {
         "bs": block_bytes,
@@ -186,7 +188,8 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
     }
     if client_cores and daemon_core is not None:
         pair |= {"server-core": daemon_core, "client-core": client_cores[0]}
-    return Round(most, result, wait, said_by(built(options.programs, PAIR_PROGRAM), pair))
+    program = built(options.programs, PAIR_PROGRAM)
+    return Round(most, result, wait, near.steadily(lambda: said_by(program, pair)))
 
 
 def main() -> int:
@@ -198,7 +201,7 @@ def main() -> int:
     parser.add_argument("--iodepth", type=positive, default=16, help="calls at the client at once, at most")
     parser.add_argument("--directory", type=Path, help="where the store lies; nothing is read from it")
     parser.add_argument("--native", action="store_true", help="by the client core without an interpreter")
-    add_programs(parser, CLIENT_PROGRAM, PAIR_PROGRAM)
+    add_programs(parser, CLIENT_PROGRAM, PAIR_PROGRAM, DISTANCE_PROGRAM)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
     for name in (PAIR_PROGRAM, *([CLIENT_PROGRAM] if options.native else [])):
@@ -211,17 +214,19 @@ def main() -> int:
         iodepth=options.iodepth,
     )
     _, core = cores(pin=True)
+    near = Cores.of_pinned(options.programs)
     verdicts = []
     with own_daemon("--size", "1GiB", directory=options.directory, core=core) as daemon:
         for block_bytes in BLOCK_BYTES:
             say(f"get {format_bytes(block_bytes)}: {options.rounds} rounds")
-            rounds = [one_round(daemon, block_bytes, options, number) for number in range(options.rounds)]
+            rounds = [one_round(daemon, block_bytes, options, number, near) for number in range(options.rounds)]
             verdicts.append(Verdict(block_bytes, options.iodepth, rounds))
             say(verdicts[-1].line())
     load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end")
+    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
     if options.json:
-        print(json.dumps({"header": {**head, "load_average_end": load}, "sizes": [one.as_json() for one in verdicts]}))
+        head |= {"load_average_end": load, "cores_near": near.as_json()}
+        print(json.dumps({"header": head, "sizes": [one.as_json() for one in verdicts]}))
     return 0 if all(one.reached for one in verdicts) else 1
 
 

@@ -22,7 +22,7 @@ from halfstep.tools.bench import loopback
 from halfstep.tools.bench.clones import Clones
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, PIECE_BYTES_MIN, BlockDevice, DeviceWork, extents_of, raw_read_speed
-from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driver, Drives, bench_client
+from halfstep.tools.bench.driver import PUTS_A_DEPTH, Driven, Driver, Drives, bench_client
 from halfstep.tools.bench.machine import cpu_seconds, difference, header_of, stolen_seconds, waited_seconds
 from halfstep.tools.bench.place import Place, own_namespace, place_of
 from halfstep.tools.bench.plan import Plan
@@ -116,6 +116,21 @@ class PlainReads:
         return Limit(raw.bytes_per_s, raw.by)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A timed run, and what daemon, device and kernel counted meanwhile."""
+
+    driven: Driven
+    proof: Proof
+    cpu: CpuTime
+    waited: CpuWait
+
+
+def once(work: Callable[[], Timed]) -> Timed:
+    """A timed run that counts as it is."""
+    return work()
+
+
 def refuse_unless_release(info: Mapping[str, str]) -> None:
     """Figures from a debug or sanitizer build mislead. Errors: ConfigError."""
     if info["build"] != "release":
@@ -147,12 +162,13 @@ def measure(
     stream_limit: Callable[[Stream], Limit | None] = plain_sockets,
     read_limit: Callable[[Reads], Limit | None] | None = None,
     drives_of: Callable[[Plan, Place, halfstep.Client, Content], AbstractContextManager[Drives]] = python_clients,
+    steadily: Callable[[Callable[[], Timed]], Timed] = once,
 ) -> Report:
     """Everything that the plan asks for. `command`: how it was asked, for the record. Errors: HalfstepError.
 
     What the runs are set against, measured before and after each: stream_limit of gets and puts in memory, read_limit of cold
     gets (PlainReads). A run of `coldmixed` has none of either, but stands in turns with what stream_limit does there.
-    drives_of: who makes the calls.
+    drives_of: who makes the calls. steadily: makes a timed run, more than once where the machine was not as it should be.
     """
     refuse_unless_release(halfstep.build_info())
     plan = plan.validated()
@@ -168,7 +184,8 @@ def measure(
             ):
                 if report is None:
                     report = Report(header_of(plan, place, client, command), plan.goal_us)
-                bench = _Bench(plan, place, client, content, drives, tell, stream_limit, read_limit or PlainReads())
+                limits = stream_limit, read_limit or PlainReads()
+                bench = _Bench(plan, place, client, content, drives, tell, limits, steadily)
                 for scenario in plan.scenarios:
                     bench.run(scenario, report)
     assert report is not None, "a plan has a block size"
@@ -212,11 +229,11 @@ class _Bench:
         content: Content,
         drives: Drives,
         tell: Callable[[str], None],
-        stream_limit: Callable[[Stream], Limit | None],
-        read_limit: Callable[[Reads], Limit | None],
+        limits: tuple[Callable[[Stream], Limit | None], Callable[[Reads], Limit | None]],
+        steadily: Callable[[Callable[[], Timed]], Timed],
     ) -> None:
-        self._stream_limit = stream_limit
-        self._read_limit = read_limit
+        self._stream_limit, self._read_limit = limits
+        self._steadily = steadily
         self._plan = plan
         self._place = place
         self._client = client
@@ -227,6 +244,7 @@ class _Bench:
         self._rng = default_rng(plan.seed)
         self._depth = 1
         self._puts = 0
+        self._made: list[Timed] = []  # of the run under way
 
     def run(self, scenario: str, report: Report) -> None:
         """Measures one scenario at every depth; a result each, or a refusal with its reason."""
@@ -249,31 +267,46 @@ class _Bench:
         self._drives.begin(scenario, self._depth, blocks, self._puts)
         runs = []
         whole: Outcome | None = None
+        wrong = 0
         self._limit(scenario)  # learns how long it takes, and warms up
         limit = self._limit(scenario)
         for number in range(plan.repeat):
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
-            if scenario == "mixed":
-                self._hold(blocks)
-            before, daemon_before, waited_before = self._counters(), self._daemon_cpu_s(), self._daemon_waited_s()
-            stolen_before = stolen_seconds()
-            driven = self._drives.drive(plan.seconds)
-            stolen = stolen_seconds() - stolen_before
-            timing, cpu = driven.timing, _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
-            waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()), stolen)
-            payload = timing.outcome.ok * self._content.block_bytes
-            proof = self._counters().since(before, payload)
+            timed = self._steadily(lambda: self._timed(scenario, blocks))
+            wrong += self._wrong_besides(timed)
+            timing, proof = timed.driven.timing, timed.proof
             if why := self._why_not(scenario, proof, timing):
                 return Refusal(scenario, self._content.block_bytes, self._depth, why)
             if self._drives.stored() and number + 1 == plan.repeat:
                 whole = self._verify(scenario, blocks)  # before what the limit puts takes its room
             limit_before, limit = limit, self._limit(scenario)
-            moved = None if scenario == "match" else float(payload) / timing.seconds
-            runs.append(Run(moved, timing, _between(limit_before, limit), proof, cpu, driven.rate, waited))
+            moved = None if scenario == "match" else float(proof.payload_bytes) / timing.seconds
+            runs.append(Run(moved, timing, _between(limit_before, limit), proof, timed.cpu, timed.driven.rate, timed.waited))
         self._tell(f"{what}: verifying")
         if whole is None:
             whole = self._verify(scenario, blocks)
+        whole.wrong += wrong
         return Result.of(scenario, self._content.block_bytes, plan.batch, self._depth, runs, whole)
+
+    def _timed(self, scenario: str, blocks: int) -> Timed:
+        """One run, and what was counted meanwhile."""
+        if scenario == "mixed":
+            self._hold(blocks)
+        before, daemon_before, waited_before = self._counters(), self._daemon_cpu_s(), self._daemon_waited_s()
+        stolen_before = stolen_seconds()
+        driven = self._drives.drive(self._plan.seconds)
+        stolen = stolen_seconds() - stolen_before
+        cpu = _spent(driven.cpu_s, daemon_before, self._daemon_cpu_s())
+        waited = CpuWait(driven.waited_s, difference(waited_before, self._daemon_waited_s()), stolen)
+        payload = driven.timing.outcome.ok * self._content.block_bytes
+        timed = Timed(driven, self._counters().since(before, payload), cpu, waited)
+        self._made.append(timed)
+        return timed
+
+    def _wrong_besides(self, counts: Timed) -> int:
+        """Wrong blocks in the other times of a run that was made more than once: they count all the same."""
+        made, self._made = self._made, []
+        return sum(timed.driven.timing.outcome.wrong for timed in made if timed is not counts)
 
     def _what(self, scenario: str) -> str:
         return f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"
