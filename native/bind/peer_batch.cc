@@ -296,6 +296,17 @@ void Batch::set_options(uint64_t deadline_us, uint8_t order, uint8_t durability,
   batch_.wants_progress = wants_progress ? 1 : 0;
 }
 
+uint32_t Batch::set_get(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss,
+                        const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges, nb::handle target, bool in_rows,
+                        uint64_t deadline_us, uint8_t order, uint8_t priority, bool wants_progress) {
+  const uint32_t count = set_keys(layout, keys, first_component, component_count, stop_at_miss);
+  set_ranges(ranges);
+  if (!in_rows) set_target(target);
+  set_outputs(true);
+  set_options(deadline_us, order, 0, priority, wants_progress);
+  return count;
+}
+
 void Batch::set_hold(uint64_t owner, uint32_t ms) {
   check_open();
   batch_.hold_owner = owner;
@@ -345,6 +356,14 @@ void Batch::set_question(nb::bytes question) {
   text_.assign(question.c_str(), question.size());
   batch_.question = reinterpret_cast<const uint8_t*>(text_.data());
   batch_.question_bytes = text_.size();
+}
+
+nb::object Batch::ok() const {
+  nb::object told = nb::steal(PyByteArray_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(answers_.size())));
+  if (!told.is_valid()) throw nb::python_error();
+  char* const to = PyByteArray_AsString(told.ptr());
+  for (size_t i = 0; i < answers_.size(); ++i) to[i] = answers_[i].answer == HS_OK ? 1 : 0;
+  return told;
 }
 
 nb::bytes Batch::packed_keys() const { return nb::bytes(packed_keys_.data(), packed_keys_.size()); }

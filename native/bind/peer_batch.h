@@ -62,6 +62,11 @@ class Batch {
   // After keys and ranges: room for what the core answers, and for lengths where they are wanted.
   void set_outputs(bool lengths);
   void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
+  // All that a get says, in one call from Python: after each get what that would touch has left the cache. `in_rows`: without a
+  // target, set_rows() follows. Returns the number of keys.
+  uint32_t set_get(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss,
+                   const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges, nb::handle target, bool in_rows,
+                   uint64_t deadline_us, uint8_t order, uint8_t priority, bool wants_progress);
   void set_hold(uint64_t owner, uint32_t ms);
   void set_list(uint64_t cursor, uint32_t limit);
   void set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s,
@@ -101,6 +106,8 @@ class Batch {
   uint32_t items_ok() const noexcept { return items_ok_; }
   const hs_answer& outcome() const noexcept { return outcome_; }
   uint64_t cursor() const noexcept { return cursor_; }
+  // Once it is done, as a bytearray: 1 for each answer that is ok, else 0.
+  nb::object ok() const;
   // Once it is done: an hs_answer per item, or per item and selected part; a uint32 per item.
   nb::bytes answers() const { return nb::bytes(answers_.data(), answers_.size() * sizeof(hs_answer)); }
   nb::bytes lengths() const { return nb::bytes(lengths_.data(), lengths_.size() * sizeof(uint32_t)); }

@@ -106,6 +106,8 @@ void bind_batch(nb::module_& m) {
       .def("set_offer", &Batch::set_offer, "parents"_a.none(), "depths"_a.none(), "ttl_s"_a, "hint"_a)
       .def("set_outputs", &Batch::set_outputs, "lengths"_a)
       .def("set_options", &Batch::set_options, "deadline_us"_a, "order"_a, "durability"_a, "priority"_a, "wants_progress"_a)
+      .def("set_get", &Batch::set_get, "layout"_a, "keys"_a.none(), "first_component"_a, "component_count"_a, "stop_at_miss"_a,
+           "ranges"_a, "target"_a.none(), "in_rows"_a, "deadline_us"_a, "order"_a, "priority"_a, "wants_progress"_a)
       .def("set_hold", &Batch::set_hold, "owner"_a, "ms"_a)
       .def("set_list", &Batch::set_list, "cursor"_a, "limit"_a)
       .def("set_question", &Batch::set_question, "question"_a)
@@ -114,6 +116,7 @@ void bind_batch(nb::module_& m) {
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
       .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)
+      .def_prop_ro("ok", &Batch::ok, nb::for_getter(nb::sig("def ok(self) -> bytearray")))
       .def_prop_ro("answers", &Batch::answers)
       .def_prop_ro("lengths", &Batch::lengths)
       .def_prop_ro("packed_keys", &Batch::packed_keys)

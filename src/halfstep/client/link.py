@@ -36,6 +36,8 @@ class Links:
         self._lock = threading.Lock()
         self._core: _peer.Core | None = None
         self._handles: dict[Layout, int] = {}
+        # The layout asked for last, and its handle of that core: most clients have one.
+        self._newest: tuple[Layout | None, _peer.Core | None, int] = None, None, 0
         self._closed = False
         # The process ends: threads that still call are answered, and never wait without the interpreter's lock.
         self.ending = False
@@ -69,6 +71,9 @@ class Links:
         if self.mode == "off" or self.ending:
             return 0
         core = self.core()
+        newest = self._newest
+        if layout is newest[0] and core is newest[1]:
+            return newest[2]
         handle = self._handles.get(layout)
         if handle is None:
             try:
@@ -76,6 +81,7 @@ class Links:
             except ConfigError as error:
                 raise ConfigError(f"{layout!r}: {error}") from None
             self._handles[layout] = handle
+        self._newest = layout, core, handle
         return handle
 
     def add(self, dependent: Forkable) -> None:
@@ -87,6 +93,7 @@ class Links:
         self._lock = threading.Lock()
         core, self._core = self._core, None
         self._handles = {}
+        self._newest = None, None, 0
         for dependent in list(self._dependents):
             dependent.forked()
         if core is not None:
@@ -97,6 +104,7 @@ class Links:
         with self._lock:
             self._closed = True
             core, self._core = self._core, None
+            self._newest = None, None, 0
         if core is not None:
             core.close()
 

@@ -55,6 +55,9 @@ class Queue:
         self._requests = requests
         self._new_lock()
         self._leader = False
+        # Threads that wait for a change: a call that nobody else waits for wakes nobody, which would cost it a tenth of what it
+        # does here.
+        self._sleepers = 0
         self._closed = False
         self._native: _peer.Queue | None = None
         self._core: _peer.Core | None = None
@@ -171,7 +174,7 @@ class Queue:
             with self._changed:
                 self._check_open()
                 while (self._leader or self._links.mode == "off") and not (self._pending or self._closed):
-                    if not self._changed.wait(_left(until)):
+                    if not self._sleep(_left(until)):
                         return []
                 led = bool(self._pending)
                 if not led:
@@ -190,7 +193,7 @@ class Queue:
         while not ticket.done:
             with self._changed:
                 while self._leader and not ticket.done:
-                    if not self._changed.wait(_left(until)):
+                    if not self._sleep(_left(until)):
                         return False
                 if ticket.done or self._native is None:
                     break
@@ -232,7 +235,7 @@ class Queue:
             native.cancel_all()
             with self._changed:
                 if self._leader:
-                    self._changed.wait(_CLOSE_SLICE_S)
+                    self._sleep(_CLOSE_SLICE_S)
                     continue
                 self._leader = True
                 if native.in_flight == 0:
@@ -252,6 +255,7 @@ class Queue:
         """In a child, before anything else: end the parent's tickets here, forget the parent's queue."""
         self._new_lock()
         self._leader = False
+        self._sleepers = 0
         native, self._native = self._native, None
         self._core = None
         tickets: list[Ticket[Any]] = [] if native is None else [owner for owner in native.abandon() if owner is not None]
@@ -287,10 +291,19 @@ class Queue:
             self._core = core
         return self._native
 
+    def _sleep(self, timeout_s: float | None) -> bool:
+        """Until something changes; False after `timeout_s`. Call with the lock."""
+        self._sleepers += 1
+        try:
+            return self._changed.wait(timeout_s)
+        finally:
+            self._sleepers -= 1
+
     def _end_lead(self) -> None:
         with self._lock:
             self._leader = False
-            self._changed.notify_all()
+            if self._sleepers:
+                self._changed.notify_all()
 
     def _lead(self, timeout_s: float | None) -> None:
         """Ask the core for events, as the leader that this thread has become; None = without waiting."""

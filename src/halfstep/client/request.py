@@ -125,19 +125,19 @@ class Terms(Protocol):
 class Request(Generic[R_co]):
     """A batch that is ready to be submitted.
 
-    online: False is answered here. instead: what is answered here, in place of the core.
+    online: False is answered here. instead: what is answered here, in place of the core. read: makes the result of the answers;
+    None stands for those of `batch`.
     """
 
     batch: _peer.Batch
-    read: Callable[[Answers], R_co]
+    read: Callable[[Answers | None], R_co]
     regions: Sequence[Region] = ()
     online: bool = True
     instead: Answers | None = None
 
     def result(self) -> R_co:
         """What came of it, once the batch is over."""
-        told = self.instead
-        return self.read(np.frombuffer(self.batch.answers, ANSWER_DTYPE) if told is None else told)
+        return self.read(self.instead)
 
     def end(self) -> None:
         """Answer it here, because the process ends."""
@@ -173,7 +173,8 @@ class Requests:
         deadline_us = self._terms.match_deadline_us if deadline_ms is None else deadline_us_of(deadline_ms)
         batch.set_options(deadline_us, 0, 0, 0, wants_progress=False)
 
-        def read(answers: Answers) -> MatchResult:
+        def read(told: Answers | None) -> MatchResult:
+            answers = _answers(batch, told)
             sizes = np.frombuffer(batch.lengths, np.uint32) if lengths else None
             found = MatchResult(answers, components, sizes)
             if self._terms.mode != "shadow":
@@ -200,29 +201,52 @@ class Requests:
         deadline_ms: float | None = None,
     ) -> Request[GetResult]:
         """Bytes of blocks, into `target`."""
-        ranges = [] if parts is None else _ranges(parts)
-        batch, count = self._batch(OP_GET, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
-        if ranges:
-            batch.set_ranges(ranges)
-        regions = _place(batch, target, is_source=False, block_bytes=None)
-        batch.set_outputs(lengths=True)
-        batch.set_options(
-            self._deadline_us(deadline_ms),
-            _choice("order", order, _ORDERS),
-            0,
-            unsigned("priority", priority, 8),
-            wants_progress=order == "layer" if progress is None else progress,
+        # Few functions and few objects: after a get that moved a megabyte each of them comes from memory again.
+        terms = self._terms
+        ranges = () if parts is None else _ranges(parts)
+        layer = order == "layer"
+        if not (layer or order == "key"):
+            _choice("order", order, _ORDERS)
+        handle = terms.layout_handle(terms.layout) if layout is None else self._handle(layout)
+        in_rows = isinstance(target, Rows)
+        batch = _peer.Batch(OP_GET)
+        if not (type(first_component) is type(components) is type(priority) is int):
+            first_component = whole_number("first_component", first_component)
+            components, priority = whole_number("components", components), whole_number("priority", priority)
+        if not (0 <= first_component < 1 << 32 and 0 <= components < 1 << 20 and 0 <= priority < 1 << 8):
+            unsigned("first_component", first_component, 32)
+            unsigned("components", components, 20)
+            unsigned("priority", priority, 8)
+        count = batch.set_get(
+            handle,
+            keys,
+            first_component,
+            components,
+            stop_at_miss,
+            ranges,
+            target,
+            in_rows,
+            terms.deadline_us if deadline_ms is None else deadline_us_of(deadline_ms),
+            int(layer),
+            priority,
+            layer if progress is None else progress,
         )
+        regions = _place_rows(batch, target, is_source=False, block_bytes=None) if isinstance(target, Rows) else ()
 
-        def read(answers: Answers) -> GetResult:
+        def read(told: Answers | None) -> GetResult:
+            if not ranges and terms.mode != "shadow":
+                return GetResult(told, count, components, None, batch)
+            answers = _answers(batch, told)
             shaped = answers.reshape(count * components, sum(n for _, n, _ in ranges)) if ranges else answers
             found = GetResult(shaped, count, components, batch.lengths)
-            if self._terms.mode != "shadow":
+            if terms.mode != "shadow":
                 return found
             seen = GetResult(_all_skipped(shaped), count, components, bytes(len(batch.lengths)))
             seen.shadow = found
             return seen
 
+        if count and terms.mode != "off":
+            return Request(batch, read, regions)
         return self._request(batch, read, regions)
 
     def put(
@@ -246,7 +270,7 @@ class Requests:
         batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
         items = count * components
         sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
-        regions = _place(batch, source, is_source=True, block_bytes=sizes)
+        regions = _place_source(batch, source, sizes)
         ordinals = None if parents is None else _ordinals(parents, count, items)
         levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
         batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
@@ -258,7 +282,7 @@ class Requests:
             unsigned("priority", priority, 8),
             wants_progress=False,
         )
-        return self._request(batch, lambda answers: PutResult(answers, count, components), regions)
+        return self._request(batch, lambda told: PutResult(told, count, components, batch), regions)
 
     def delete(
         self,
@@ -367,14 +391,14 @@ class Requests:
         batch: _peer.Batch,
         keys: int,
         components: int,
-        make: Callable[[Answers, int, int], R],
+        make: Callable[[Answers | None, int, int, _peer.Batch], R],
         deadline_ms: float | None,
         priority: int = 0,
     ) -> Request[R]:
         """A batch with one answer per item and nothing else."""
         batch.set_outputs(lengths=False)
         batch.set_options(self._deadline_us(deadline_ms), 0, 0, priority, wants_progress=False)
-        return self._request(batch, lambda answers: make(answers, keys, components))
+        return self._request(batch, lambda told: make(told, keys, components, batch))
 
     def _of_owner(
         self, batch: _peer.Batch, owner: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
@@ -383,7 +407,8 @@ class Requests:
         batch.set_hold(_owner(owner), 0)
         batch.set_options(self._deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
 
-        def read(answers: Answers) -> R:
+        def read(told: Answers | None) -> R:
+            answers = _answers(batch, told)
             return make(answers if len(answers) else new_answers(1, *batch.outcome), 1, 1)
 
         return self._request(batch, read, itemless=True)
@@ -401,17 +426,22 @@ class Requests:
         *,
         stop_at_miss: bool = False,
     ) -> tuple[_peer.Batch, int]:
-        if layout is not None and not isinstance(layout, Layout):
-            raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.Layout")
-        handle = self._terms.layout_handle(layout or self._terms.layout)
+        handle = self._handle(layout)
         batch = _peer.Batch(operation)
         first, cells = unsigned("first_component", first_component, 32), unsigned("components", components, 20)
         return batch, batch.set_keys(handle, keys, first, cells, stop_at_miss)
 
+    def _handle(self, layout: Layout | None) -> int:
+        if layout is None:
+            return self._terms.layout_handle(self._terms.layout)
+        if not isinstance(layout, Layout):
+            raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.Layout")
+        return self._terms.layout_handle(layout)
+
     def _request(
         self,
         batch: _peer.Batch,
-        read: Callable[[Answers], R_co],
+        read: Callable[[Answers | None], R_co],
         regions: Sequence[Region] = (),
         *,
         itemless: bool = False,
@@ -448,6 +478,10 @@ def _hold_ms(seconds: float) -> int:
     return max(1, math.ceil(checked_seconds(seconds) * 1000))
 
 
+def _answers(batch: _peer.Batch, told: Answers | None) -> Answers:
+    return np.frombuffer(batch.answers, ANSWER_DTYPE) if told is None else told
+
+
 def _answer_count(batch: _peer.Batch) -> int:
     return len(batch.answers) // ANSWER_DTYPE.itemsize
 
@@ -458,17 +492,18 @@ def _all_skipped(answers: Answers) -> Answers:
     return skipped
 
 
-def _place(batch: _peer.Batch, where: object, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
-    if isinstance(where, Rows):
-        if not isinstance(where.template, Template):
-            raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
-        rows = np.ascontiguousarray(_whole_numbers("rows", where.rows))
-        batch.set_rows(where.template.native, rows, is_source, block_bytes)
-        return where.template.regions
-    if is_source:
-        batch.set_source(where, block_bytes)
-    else:
-        batch.set_target(where)
+def _place_rows(batch: _peer.Batch, where: Rows, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+    if not isinstance(where.template, Template):
+        raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
+    rows = np.ascontiguousarray(_whole_numbers("rows", where.rows))
+    batch.set_rows(where.template.native, rows, is_source, block_bytes)
+    return where.template.regions
+
+
+def _place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+    if isinstance(source, Rows):
+        return _place_rows(batch, source, is_source=True, block_bytes=block_bytes)
+    batch.set_source(source, block_bytes)
     return ()
 
 

@@ -58,12 +58,21 @@ class Result:
     keys, components: how many of each. answers, reasons: arrays over the items, or [item, selected part] after `parts=`.
     """
 
-    __slots__ = ("_answers", "components", "keys")
+    __slots__ = ("_batch", "_told", "components", "keys")
 
-    def __init__(self, answers: Answers, keys: int, components: int) -> None:
-        self._answers = answers
+    def __init__(self, answers: Answers | None, keys: int, components: int, batch: _peer.Batch | None = None) -> None:
+        """answers: None = as `batch` has them, one for each item, made when somebody asks for more than `ok`."""
+        self._told = answers
+        self._batch = batch
         self.keys = keys
         self.components = components
+
+    @property
+    def _answers(self) -> Answers:
+        if self._told is None:
+            assert self._batch is not None, "one of the two is there"
+            self._told = np.frombuffer(self._batch.answers, ANSWER_DTYPE)
+        return self._told
 
     @property
     def answers(self) -> npt.NDArray[np.uint8]:
@@ -77,7 +86,10 @@ class Result:
 
     @property
     def ok(self) -> npt.NDArray[np.bool_]:
-        """Which are `ok`, in the shape of `answers`."""
+        """Which are `ok`, in the shape of `answers`; a new array each time."""
+        if self._told is None and self._batch is not None:
+            # Of each get somebody asks for this, and seldom for more: a third of what the array of answers would cost.
+            return np.frombuffer(self._batch.ok, np.bool_)
         ok: npt.NDArray[np.bool_] = self.answers == _OK
         return ok
 
@@ -129,9 +141,16 @@ class GetResult(Result):
 
     __slots__ = ("_lengths", "shadow")
 
-    def __init__(self, answers: Answers, keys: int, components: int, lengths: bytes) -> None:
-        """lengths: of uint32, one for each item."""
-        super().__init__(answers, keys, components)
+    def __init__(
+        self,
+        answers: Answers | None,
+        keys: int,
+        components: int,
+        lengths: bytes | None = None,
+        batch: _peer.Batch | None = None,
+    ) -> None:
+        """lengths: of uint32, one for each item; None = as `batch` has them."""
+        super().__init__(answers, keys, components, batch)
         self._lengths = lengths
         self.shadow: GetResult | None = None
 
@@ -139,7 +158,8 @@ class GetResult(Result):
     def lengths(self) -> npt.NDArray[np.uint32]:
         """Block bytes per item, 0 = not there."""
         # Made when somebody asks: few do, and it would be a twentieth of what a get costs here.
-        return np.frombuffer(self._lengths, np.uint32)
+        told = self._batch.lengths if self._lengths is None and self._batch is not None else self._lengths
+        return np.frombuffer(told or b"", np.uint32)
 
 
 class PutResult(Result):
