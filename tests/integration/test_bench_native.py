@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import struct
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ pytest.importorskip("click")
 from tests.bench_command import directio, measures
 
 from halfstep.tools.bench import place as placing
-from halfstep.tools.bench.measure import measure
+from halfstep.tools.bench.measure import Timed, measure
 from halfstep.tools.bench.place import own_namespace
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Report
@@ -261,6 +263,51 @@ def test_the_pair_puts_and_gets_blocks_of_any_length(program: Path, block_bytes:
         done = run(program.with_name("halfstep_pair_bench"), "--rw", rw, "--bs", block_bytes, *several)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["calls"] > 0
+
+
+@measures
+@pytest.mark.integration
+def test_the_distance_of_two_cores_is_measured(program: Path) -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("this process has one core")
+    distance = program.with_name("halfstep_distance_bench")
+    done = run(distance, "--core", str(allowed[0]), "--other-core", str(allowed[1]))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["there_and_back_ns"]
+    assert 0 < told["lowest"] <= told["median"] <= told["highest"]
+    for arguments in ((), ("--core", "0", "--other-core", "0")):
+        assert "two that are not the same" in run(distance, *arguments).stderr
+    assert "--windows 1: must be 2 to 1000000" in run(distance, "--core", "0", "--other-core", "1", "--windows", "1").stderr
+
+
+@measures
+@pytest.mark.integration
+def test_a_wrong_byte_counts_in_a_run_that_is_made_again_too(tmp_path: Path) -> None:
+    plan = Plan(
+        scenarios=("get",),
+        block_bytes=(BS,),
+        batch=4,
+        seconds=0.05,
+        repeat=2,
+        directory=tmp_path,
+        hot_bytes=1 << 20,
+        arena_bytes=32 << 20,
+    )
+    made: list[Timed] = []
+
+    def twice(work: Callable[[], Timed]) -> Timed:
+        made.append(work())
+        made[-1].driven.timing.outcome.wrong += 1
+        made.append(work())
+        return made[-1]
+
+    report = measure(plan, lambda _text: None, "", lambda _stream: None, steadily=twice)
+    (result,) = report.results
+    assert len(made) == 4
+    assert [one.timing for one in result.runs] == [made[1].driven.timing, made[3].driven.timing]
+    assert (result.wrong, result.missing) == (2, 0)
+    assert not result.verified
 
 
 @measures

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halfstep import _peer
 from halfstep.client.results import (
     REASON_PRESENT,
     REASON_STORED,
@@ -92,3 +95,46 @@ def test_an_unknown_answer_is_a_miss_to_the_caller(answer: int) -> None:
     result = get_of(answer)
     assert not result.ok.any()
     assert result.reason(0)
+
+
+class Told:
+    """A batch that is over, as far as a result looks at one."""
+
+    def __init__(self, *answers: int) -> None:
+        self._answers = answers
+        self.looked_at: list[str] = []
+
+    @property
+    def ok(self) -> bytearray:
+        self.looked_at.append("ok")
+        return bytearray(answer == Answer.OK for answer in self._answers)
+
+    @property
+    def answers(self) -> bytes:
+        self.looked_at.append("answers")
+        return answers_of(*((answer, 0) for answer in self._answers)).tobytes()
+
+    @property
+    def lengths(self) -> bytes:
+        self.looked_at.append("lengths")
+        return b"".join((4096 * (answer == Answer.OK)).to_bytes(4, "little") for answer in self._answers)
+
+
+def test_a_result_asks_its_batch_for_what_is_wanted_of_it() -> None:
+    told = Told(Answer.OK, Answer.MISS)
+    result = GetResult(None, 2, 1, None, cast("_peer.Batch", told))
+    assert told.looked_at == []
+    assert result.ok.tolist() == [True, False]
+    assert told.looked_at == ["ok"]
+    assert result.lengths.tolist() == [4096, 0]
+    assert result.answers.tolist() == [Answer.OK, Answer.MISS]
+    assert result.reason(1) == "miss"
+    assert told.looked_at == ["ok", "lengths", "answers"], "the array of answers is made once"
+
+
+def test_ok_is_the_callers_to_change() -> None:
+    result = GetResult(None, 2, 1, None, cast("_peer.Batch", Told(Answer.OK, Answer.OK)))
+    mine = result.ok
+    mine[0] = False
+    assert result.ok.all()
+    assert result.prefix == 2
