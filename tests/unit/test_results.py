@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import cast
 
 import pytest
@@ -138,3 +140,12 @@ def test_ok_is_the_callers_to_change() -> None:
     mine[0] = False
     assert result.ok.all()
     assert result.prefix == 2
+
+
+def test_a_result_goes_to_another_process_without_its_batch() -> None:
+    result = GetResult(None, 2, 1, None, cast("_peer.Batch", Told(Answer.OK, Answer.MISS)))
+    for there in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result), result):
+        assert there.ok.tolist() == [True, False]
+        assert there.lengths.tolist() == [4096, 0]
+        assert (there.keys, there.components, there.shadow) == (2, 1, None)
+        assert there.reason(1) == "miss"

@@ -74,6 +74,16 @@ class Result:
             self._told = np.frombuffer(self._batch.answers, ANSWER_DTYPE)
         return self._told
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        # A batch belongs to its process: what is still to be asked of it is asked now.
+        self._settle()
+        names = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
+        return None, {name: getattr(self, name) for name in names}
+
+    def _settle(self) -> None:
+        _ = self._answers
+        self._batch = None
+
     @property
     def answers(self) -> npt.NDArray[np.uint8]:
         """Answer numbers (`Answer`)."""
@@ -153,6 +163,11 @@ class GetResult(Result):
         super().__init__(answers, keys, components, batch)
         self._lengths = lengths
         self.shadow: GetResult | None = None
+
+    def _settle(self) -> None:
+        if self._lengths is None and self._batch is not None:
+            self._lengths = self._batch.lengths
+        super()._settle()
 
     @property
     def lengths(self) -> npt.NDArray[np.uint32]:
