@@ -7,9 +7,9 @@ the sum that the client made of each block. It runs right before and right after
 same congestion control; without checks, too, for the record.
 So does our client core without an interpreter (halfstep_client_bench), against the same daemon: gets' goals are about its
 ratio. What Python adds to its call is measured as the native client measures, call right after call. These run in turns of a
-part of a run's time, and ratios and differences are of one turn, in which the two cores were near each other (cores.py). What
-is put goes to the drive as well: the limit of puts is the lower of the pair and of what fio writes to a file in the same place
-(plain pwritev where there is no fio), as many blocks at a time. Exit status 1 when a goal is missed.
+part of a run's time; their ratios and differences are of one turn, before and after which the two cores were near each other
+(cores.py). What is put goes to the drive as well: the limit of puts is the lower of the pair and of what fio writes to a file
+in the same place (plain pwritev where there is no fio), as many blocks at a time. Exit status 1 when a goal is missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH = 16
 PYTHON_US_MAX = 15
 PYTHON_SHARE_MAX = 0.05
 PYTHON_SHARE_FROM = 64 * KIB
-# Of what stands beside a timed run, in its time: what is set against each other runs within a second.
+# Of what stands beside a timed run, in its time: what is set against each other runs within seconds.
 TURNS = 4
 WARM_UP_S = 0.1  # as the native client's
 WRITTEN_BYTES = 512 * MIB
@@ -373,7 +373,7 @@ def main() -> int:
         missed += not verdict.reached
         print(verdict.line(), file=sys.stderr, flush=True)
         if options.json:
-            print(json.dumps({"header": header(cores_near=near.as_json()), **verdict.as_json()}), flush=True)
+            print(json.dumps({"header": header(cores_near_so_far=near.as_json()), **verdict.as_json()}), flush=True)
     say(near.text())
     return 1 if missed else 0
 

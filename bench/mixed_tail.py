@@ -33,6 +33,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Self
@@ -244,7 +245,7 @@ def _no_limit(_stream: Stream) -> Limit | None:
 class Beside:
     """What gets came to with something beside them and without, in turns. done_per_s: bytes of that, of each round.
 
-    waits: for a core, in each run.
+    waits: for a core, in each run, those that were made again too.
     """
 
     name: str
@@ -344,6 +345,13 @@ class Demand:
             raise SystemExit(f"{from_memory:.0f} of {outcome.ok} blocks came from memory: these are no gets from flash")
         return driven
 
+    def drive_beside(self, counter: str) -> tuple[Driven, float]:
+        """The same, and how much `counter` grew a second meanwhile."""
+        before, began = self.client.stat(), time.perf_counter()
+        driven = self.drive()
+        took = time.perf_counter() - began
+        return driven, (self.client.stat()[counter] - before[counter]) / took
+
 
 def most_of(daemon: DaemonProcess, content: Content, blocks: int, options: argparse.Namespace) -> float:
     """Calls a second, when more are due.
@@ -416,12 +424,10 @@ def beside_prefetch(options: argparse.Namespace, near: Cores, clients: tuple[int
                 without.append(near.steadily(demand.drive))
                 goes.set()
                 time.sleep(WARM_UP_S)
-                before, began = demand.client.stat(), time.perf_counter()
-                beside.append(near.steadily(demand.drive))
-                took = time.perf_counter() - began
+                driven, per_s = near.steadily(partial(demand.drive_beside, "halfstep_store_staged_bytes_total"))
+                beside.append(driven)
+                done.append(per_s)
                 goes.clear()
-                staged = "halfstep_store_staged_bytes_total"
-                done.append((demand.client.stat()[staged] - before[staged]) / took)
                 time.sleep(PREFETCH_KEPT_S)
     told = Beside("prefetch", options.iodepth, most, RATE_SHARE * most, without, beside, done, demand.waits)
     return _happened(told, PREFETCH_BYTES_PER_S)
@@ -447,17 +453,15 @@ def beside_scrub(options: argparse.Namespace, near: Cores, _clients: tuple[int, 
                             populate(client, content, blocks)
                         most = most_of(daemon, content, blocks, options)
                     with Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand:
-                        before, began = demand.client.stat(), time.perf_counter()
-                        driven.append(near.steadily(demand.drive))
-                        took = time.perf_counter() - began
+                        told, per_s = near.steadily(partial(demand.drive_beside, "halfstep_store_scrub_bytes_total"))
+                        driven.append(told)
                         waits += demand.waits
-                        scrubbed = "halfstep_store_scrub_bytes_total"
                         if driven is beside:
-                            done.append((demand.client.stat()[scrubbed] - before[scrubbed]) / took)
+                            done.append(per_s)
                 finally:
                     daemon.close()
-    told = Beside("scrub", options.iodepth, most, RATE_SHARE * most, without, beside, done, waits)
-    return _happened(told, SCRUB_BYTES_PER_S)
+    scrubbed = Beside("scrub", options.iodepth, most, RATE_SHARE * most, without, beside, done, waits)
+    return _happened(scrubbed, SCRUB_BYTES_PER_S)
 
 
 def _happened(told: Beside, bytes_per_s: int) -> Beside:

@@ -110,7 +110,7 @@ class Verdict:
 def measured(case: Case, address: str, daemon_core: int, client_core: int, options: argparse.Namespace, near: Cores) -> Verdict:
     runtime_ms = int(options.runtime * 1000)
 
-    def limit() -> float:
+    def limit() -> tuple[float, float]:
         said = said_by(
             options.programs / "halfstep_shm_bench",
             {
@@ -122,14 +122,14 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
                 "other-core": daemon_core,
             },
         )
-        landings.append(float(said["landing_bytes_per_s"]) / 1e9)
-        return float(said["copy_bytes_per_s"] / 1e9 if case.copies else said["eventfd_us"]["p50"])
+        value = float(said["copy_bytes_per_s"] / 1e9 if case.copies else said["eventfd_us"]["p50"])
+        return value, float(said["landing_bytes_per_s"]) / 1e9
 
     landings: list[float] = []
     limits, values, ratios = [], [], []
 
-    def turn() -> tuple[float, float]:
-        before = limit()
+    def turn() -> tuple[float, float, list[float]]:
+        before, landing_before = limit()
         said = said_by(
             options.programs / "halfstep_client_bench",
             {
@@ -143,10 +143,12 @@ def measured(case: Case, address: str, daemon_core: int, client_core: int, optio
             },
         )
         value = float(said["bytes_per_s"] / 1e9 if case.copies else said["latency_us"]["p50"])
-        return value, (before + limit()) / 2
+        after, landing_after = limit()
+        return value, (before + after) / 2, [landing_before, landing_after]
 
     for _ in range(options.repeat):
-        value, between = near.steadily(turn)
+        value, between, landed = near.steadily(turn)
+        landings += landed
         limits.append(between)
         values.append(value)
         ratios.append(value / between)

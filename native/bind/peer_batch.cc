@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 
 namespace halfstep::bind {
 namespace {
@@ -427,6 +428,9 @@ void Batch::finish(uint32_t items_ok) {
   done_ = true;
   items_ok_ = items_ok;
   release();
+  // A result may keep the batch, for its answers alone.
+  const auto drop = [](auto&... memory) { (std::remove_reference_t<decltype(memory)>().swap(memory), ...); };
+  drop(packed_keys_, ranges_, block_bytes_, parents_, depths_, held_, iovecs_, iovec_counts_, rows_);
   owner_.reset();
 }
 

@@ -299,6 +299,7 @@ def test_a_wrong_byte_counts_in_a_run_that_is_made_again_too(tmp_path: Path) -> 
     def twice(work: Callable[[], Timed]) -> Timed:
         made.append(work())
         made[-1].driven.timing.outcome.wrong += 1
+        made[-1].driven.timing.outcome.reasons["miss (corrupt)"] = 3
         made.append(work())
         return made[-1]
 
@@ -307,6 +308,7 @@ def test_a_wrong_byte_counts_in_a_run_that_is_made_again_too(tmp_path: Path) -> 
     assert len(made) == 4
     assert [one.timing for one in result.runs] == [made[1].driven.timing, made[3].driven.timing]
     assert (result.wrong, result.missing) == (2, 0)
+    assert result.answers == {"miss (corrupt)": 6}
     assert not result.verified
 
 

@@ -33,6 +33,22 @@ def test_blocks_of_every_size_come_back(client: halfstep.Client, blocks: Blocks,
     assert (target == source).all()
 
 
+def test_a_result_keeps_no_memory_of_its_caller(client: halfstep.Client) -> None:
+    with halfstep.connect(client.url, mode="off") as off:
+        for asked, keys in ((client, [b"a"]), (client, []), (off, [b"a"])):
+            target, source = bytearray(64), bytearray(64)
+            results = asked.get(keys, target), asked.put(keys, source), asked.get(keys, target, parts=[0])
+            target.append(0)  # refused while somebody else has it
+            source.append(0)
+            assert len(results) == 3
+
+
+@pytest.mark.parametrize("order", [np.array(["key", "layer"]), np.array(["key"]), ["key"], 1, None, "block"])
+def test_an_order_that_is_none_is_named(client: halfstep.Client, order: Any) -> None:
+    with pytest.raises(ConfigError, match="order="):
+        client.get([b"a"], bytearray(64), order=order)
+
+
 def test_absent_keys_are_misses_and_leave_a_prefix(client: halfstep.Client, blocks: Blocks) -> None:
     keys, source = keys_of(4), blocks(4, 1000)
     client.put([keys[0], keys[1], keys[3]], source[[0, 1, 3]])

@@ -73,8 +73,30 @@ def test_cores_that_are_always_as_far_are_near(cores_of: Any) -> None:
     assert cores.as_json()["again"] == 0
 
 
+def test_what_counted_before_the_cores_were_ever_near_is_told(cores_of: Any) -> None:
+    cores = cores_of(APART, APART, APART, NEAR)
+    assert cores.steadily(works(["first"])) == "first"
+    assert cores.as_json()["apart"] == 0, "nothing else was seen yet"
+    assert cores.steadily(works(["second"])) == "second"
+    assert cores.as_json() == {"shortest_ns": NEAR, "timed": 2, "again": 0, "apart": 1}
+
+
+def test_who_waited_in_vain_waits_no_more_until_they_were_near(
+    cores_of: Any, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module.time, "sleep", lambda _s: clock.__setitem__(0, clock[0] + module.PATIENCE_S))
+    cores = cores_of(NEAR, APART)
+    cores.steadily(works(["made"] * module.TRIES))
+    waited = clock[0]
+    assert waited >= module.TRIES * module.PATIENCE_S
+    cores.steadily(works(["made"] * module.TRIES))
+    assert clock[0] == waited
+    assert cores.as_json()["apart"] == 2
+
+
 def test_one_core_is_not_looked_at(module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / module.DISTANCE_PROGRAM).touch()
     monkeypatch.setattr(module, "said_by", lambda *_arguments: pytest.fail("there is nothing to look at"))
     for pair in ((None, None), (0, None), (0, 0)):
         cores = module.Cores(tmp_path, *pair)

@@ -293,11 +293,14 @@ class Queue:
 
     def _sleep(self, timeout_s: float | None) -> bool:
         """Until something changes; False after `timeout_s`. Call with the lock."""
+        changed = self._changed
         self._sleepers += 1
         try:
-            return self._changed.wait(timeout_s)
+            return changed.wait(timeout_s)
         finally:
-            self._sleepers -= 1
+            # In a child that a signal's handler forked meanwhile the count is another's.
+            if changed is self._changed:
+                self._sleepers -= 1
 
     def _end_lead(self) -> None:
         with self._lock:

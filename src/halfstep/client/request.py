@@ -204,9 +204,7 @@ class Requests:
         # Few functions and few objects: after a get that moved a megabyte each of them comes from memory again.
         terms = self._terms
         ranges = () if parts is None else _ranges(parts)
-        layer = order == "layer"
-        if not (layer or order == "key"):
-            _choice("order", order, _ORDERS)
+        layer = _choice("order", order, _ORDERS) == _ORDERS["layer"]
         handle = terms.layout_handle(terms.layout) if layout is None else self._handle(layout)
         in_rows = isinstance(target, Rows)
         batch = _peer.Batch(OP_GET)
@@ -234,8 +232,9 @@ class Requests:
         regions = _place_rows(batch, target, is_source=False, block_bytes=None) if isinstance(target, Rows) else ()
 
         def read(told: Answers | None) -> GetResult:
-            if not ranges and terms.mode != "shadow":
-                return GetResult(told, count, components, None, batch)
+            # A batch that was answered here still has the caller's memory: its result must not.
+            if told is None and not ranges and terms.mode != "shadow":
+                return GetResult(None, count, components, None, batch)
             answers = _answers(batch, told)
             shaped = answers.reshape(count * components, sum(n for _, n, _ in ranges)) if ranges else answers
             found = GetResult(shaped, count, components, batch.lengths)
@@ -282,7 +281,7 @@ class Requests:
             unsigned("priority", priority, 8),
             wants_progress=False,
         )
-        return self._request(batch, lambda told: PutResult(told, count, components, batch), regions)
+        return self._request(batch, lambda told: PutResult(told, count, components, _asked(batch, told)), regions)
 
     def delete(
         self,
@@ -391,14 +390,14 @@ class Requests:
         batch: _peer.Batch,
         keys: int,
         components: int,
-        make: Callable[[Answers | None, int, int, _peer.Batch], R],
+        make: Callable[[Answers | None, int, int, _peer.Batch | None], R],
         deadline_ms: float | None,
         priority: int = 0,
     ) -> Request[R]:
         """A batch with one answer per item and nothing else."""
         batch.set_outputs(lengths=False)
         batch.set_options(self._deadline_us(deadline_ms), 0, 0, priority, wants_progress=False)
-        return self._request(batch, lambda told: make(told, keys, components, batch))
+        return self._request(batch, lambda told: make(told, keys, components, _asked(batch, told)))
 
     def _of_owner(
         self, batch: _peer.Batch, owner: int, make: Callable[[Answers, int, int], R], deadline_ms: float | None
@@ -480,6 +479,10 @@ def _hold_ms(seconds: float) -> int:
 
 def _answers(batch: _peer.Batch, told: Answers | None) -> Answers:
     return np.frombuffer(batch.answers, ANSWER_DTYPE) if told is None else told
+
+
+def _asked(batch: _peer.Batch, told: Answers | None) -> _peer.Batch | None:
+    return batch if told is None else None
 
 
 def _answer_count(batch: _peer.Batch) -> int:

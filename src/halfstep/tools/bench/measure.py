@@ -267,13 +267,13 @@ class _Bench:
         self._drives.begin(scenario, self._depth, blocks, self._puts)
         runs = []
         whole: Outcome | None = None
-        wrong = 0
+        besides = Outcome()
         self._limit(scenario)  # learns how long it takes, and warms up
         limit = self._limit(scenario)
         for number in range(plan.repeat):
             self._tell(f"{what}: run {number + 1} of {plan.repeat}")
             timed = self._steadily(lambda: self._timed(scenario, blocks))
-            wrong += self._wrong_besides(timed)
+            self._add_besides(timed, besides)
             timing, proof = timed.driven.timing, timed.proof
             if why := self._why_not(scenario, proof, timing):
                 return Refusal(scenario, self._content.block_bytes, self._depth, why)
@@ -285,7 +285,8 @@ class _Bench:
         self._tell(f"{what}: verifying")
         if whole is None:
             whole = self._verify(scenario, blocks)
-        whole.wrong += wrong
+        whole.wrong += besides.wrong
+        whole.reasons = besides.reasons
         return Result.of(scenario, self._content.block_bytes, plan.batch, self._depth, runs, whole)
 
     def _timed(self, scenario: str, blocks: int) -> Timed:
@@ -303,10 +304,12 @@ class _Bench:
         self._made.append(timed)
         return timed
 
-    def _wrong_besides(self, counts: Timed) -> int:
-        """Wrong blocks in the other times of a run that was made more than once: they count all the same."""
+    def _add_besides(self, counts: Timed, besides: Outcome) -> None:
+        """The other times of a run that was made more than once: what went wrong in them counts all the same."""
         made, self._made = self._made, []
-        return sum(timed.driven.timing.outcome.wrong for timed in made if timed is not counts)
+        for timed in made:
+            if timed is not counts:
+                besides.add(timed.driven.timing.outcome)
 
     def _what(self, scenario: str) -> str:
         return f"{scenario} {format_bytes(self._content.block_bytes)} x {self._plan.batch}"

@@ -172,11 +172,13 @@ class Result:
 
     @classmethod
     def of(cls, name: str, block_bytes: int, batch: int, iodepth: int, runs: Sequence[Run], whole: Outcome) -> Result:
-        """`whole`: what comparing whole blocks afterwards came to."""
+        """`whole`: what comparing whole blocks afterwards came to, and what was answered in runs that were set aside."""
         ordered = sorted(runs, key=lambda run: run.timing.blocks_per_s if run.ratio is None else run.ratio)
         within = Outcome()
         for run in runs:
             within.add(run.timing.outcome)
+        for reason, count in whole.reasons.items():
+            within.reasons[reason] = within.reasons.get(reason, 0) + count
         return cls(
             name=name,
             block_bytes=block_bytes,
