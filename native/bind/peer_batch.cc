@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
-#include <type_traits>
 
 namespace halfstep::bind {
 namespace {
@@ -24,6 +23,12 @@ std::vector<T> elements(nb::handle array, size_t wanted, const char* name) {
   std::vector<T> values(wanted);
   if (wanted > 0) std::memcpy(values.data(), memory.data(), memory.bytes());
   return values;
+}
+
+// Empty, and without the room that they had: `= {}` keeps a vector's.
+template <typename... Memories>
+void drop(Memories&... memories) {
+  (Memories().swap(memories), ...);
 }
 
 bool is_list(nb::handle object) { return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()); }
@@ -417,10 +422,7 @@ void Batch::release() {
     uses_regions_ = false;
     for (const auto& region : nb::inst_ptr<Template>(template_)->regions) --nb::inst_ptr<Region>(region)->uses;
   }
-  held_.clear();
-  iovecs_ = {};
-  iovec_counts_ = {};
-  rows_ = {};
+  drop(held_, iovecs_, iovec_counts_, rows_);
   template_.reset();
 }
 
@@ -429,8 +431,7 @@ void Batch::finish(uint32_t items_ok) {
   items_ok_ = items_ok;
   release();
   // A result may keep the batch, for its answers alone.
-  const auto drop = [](auto&... memory) { (std::remove_reference_t<decltype(memory)>().swap(memory), ...); };
-  drop(packed_keys_, ranges_, block_bytes_, parents_, depths_, held_, iovecs_, iovec_counts_, rows_);
+  drop(packed_keys_, ranges_, block_bytes_, parents_, depths_);
   owner_.reset();
 }
 

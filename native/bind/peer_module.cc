@@ -93,7 +93,6 @@ void bind_batch(nb::module_& m) {
       .def(nb::init<uint32_t>(), "operation"_a)
       .def("set_keys", &Batch::set_keys, "layout"_a, "keys"_a.none(), "first_component"_a, "component_count"_a,
            "stop_at_miss"_a)
-      .def("set_ranges", &Batch::set_ranges, "ranges"_a)
       .def("set_target", &Batch::set_target, "target"_a.none())
       .def("set_source", &Batch::set_source, "source"_a.none(), "block_bytes"_a.none())
       .def(
