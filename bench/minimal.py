@@ -95,7 +95,7 @@ CASES = (
 
 class PythonCalls:
     """Synchronous gets of a set of its own, by a client of this process that connects anew each time: so does the native one,
-    and one connection in three is a fifth slower than the others here for as long as it lives, whoever has it."""
+    and some connections are slower than others for as long as they live, whoever has them (docs/performance.md)."""
 
     def __init__(self, stream: Stream) -> None:
         self._content = Content(stream.block_bytes, seed=2)
