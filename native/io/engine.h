@@ -96,13 +96,15 @@ class Engine {
   // Hands what submit() collected, and what waited for room in the queue, to the kernel: call once per turn of the loop,
   // after poll() and whether or not anything was submitted in this turn.
   virtual void flush_submissions() noexcept = 0;
-  // Runs complete() of what has finished; returns how many. Never waits.
+  // Runs complete() of what has finished, or of some of it (ready()); returns how many. Never waits.
   virtual size_t poll() noexcept = 0;
   // Blocks until at least one request in flight has finished (or none is in flight), for start-up and shutdown alone.
   virtual void wait() noexcept = 0;
   // An eventfd that is readable when poll() has work; -1 for an engine that is only polled (memory).
   virtual int wake_descriptor() const noexcept = 0;
   virtual uint32_t in_flight() const noexcept = 0;
+  // Whether poll() left some that have finished for the next one, of which no descriptor tells.
+  virtual bool ready() const noexcept { return false; }
   // What may be asked of this device by Op::Discard; taken() is false where nothing may.
   virtual DiscardLimits discard_limits(uint8_t device) const noexcept = 0;
   virtual const EngineFacts& facts() const noexcept = 0;
@@ -115,7 +117,7 @@ enum class EngineChoice : uint8_t { Auto, Uring, Pread };
 
 struct EngineConfig {
   EngineChoice choice = EngineChoice::Auto;  // Auto: uring, or pread with the reason in facts()
-  uint32_t queue_depth = 64;
+  uint32_t queue_depth = 128;
   uint32_t pread_threads = 4;
 };
 

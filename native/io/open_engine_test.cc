@@ -97,7 +97,7 @@ TEST_F(OpenEngine, TakesIoUringWithAllThatThisKernelHas) {
   if (!fault.ok()) GTEST_SKIP() << "no io_uring here: " << fault.what;
   const EngineFacts& facts = engine->facts();
   EXPECT_EQ(facts.name, "uring");
-  EXPECT_EQ(facts.queue_depth, 64U);
+  EXPECT_EQ(facts.queue_depth, 128U);
   EXPECT_TRUE(facts.why_fallback.empty());
   EXPECT_TRUE(facts.registered_files) << facts.why_unregistered;
   EXPECT_EQ(facts.registered_buffers, facts.why_unregistered.empty()) << facts.why_unregistered;

@@ -20,8 +20,12 @@ constexpr uint64_t kWindowStepBytes = 512 * KiB;
 // and so does reclaim: once it is late, writers wait for it, and it goes with them.
 constexpr uint64_t kPatienceUs = 10'000;
 constexpr uint64_t kCalmUs = 100'000;  // without any such wait, before the window closes again
+// Completed in one poll. Verifying them takes some 100 us; a device that ran dry meanwhile is seen at the next one.
+constexpr uint64_t kPollBytesMax = 1 * MiB;
 
 size_t lane_of(const Request& request) noexcept { return static_cast<size_t>(request.io_class); }
+
+bool of_demand(const Request& request) noexcept { return request.io_class == IoClass::Demand; }
 
 constexpr bool opens_window(size_t lane) noexcept {
   return lane == static_cast<size_t>(IoClass::Prefetch) || lane == static_cast<size_t>(IoClass::Write);
@@ -34,7 +38,7 @@ void Scheduler::submit(Request& request) noexcept {
   request.engine_queued_us = clock_.now_us();
   request.engine_retries = 0;
   request.engine_done_bytes = 0;
-  if (request.io_class == IoClass::Demand && request.op == Op::Read) {
+  if (of_demand(request) && request.op == Op::Read) {
     pressure_.demand_seen_us.store(request.engine_queued_us, std::memory_order_relaxed);
   }
   lanes_[lane_of(request)].queued.push_back(request);
@@ -43,7 +47,7 @@ void Scheduler::submit(Request& request) noexcept {
 
 // What is at the device already stays what it was.
 void Scheduler::hurry(Request& request) noexcept {
-  if (request.io_class == IoClass::Demand || !lanes_[lane_of(request)].queued.remove(request)) return;
+  if (of_demand(request) || !lanes_[lane_of(request)].queued.remove(request)) return;
   const uint64_t now_us = clock_.now_us();
   counters_.classes[lane_of(request)].queued_us += now_us - std::min(now_us, request.engine_queued_us);
   request.io_class = IoClass::Demand;
@@ -59,9 +63,25 @@ void Scheduler::flush_submissions() noexcept {
 
 size_t Scheduler::poll() noexcept {
   now_us_ = clock_.now_us();
-  const size_t completed = inner_->poll();
-  if (completed != 0) steer();
-  return completed;
+  const uint32_t before = landed_count_;
+  size_t completed = inner_->poll() + before;
+  if (landed_count_ != before) go_on();
+  uint64_t bytes = 0;
+  while (bytes < kPollBytesMax && !landed_.empty()) {
+    Request& request = *landed_.pop_front();
+    --landed_count_;
+    bytes += request.bytes;
+    request.complete(request);
+  }
+  return completed - landed_count_;
+}
+
+// Some have come back, and there is room for others.
+void Scheduler::go_on() noexcept {
+  const Lane& demand = lanes_[static_cast<size_t>(IoClass::Demand)];
+  demand_limit_.looked(demand.out != 0, !demand.queued.empty());
+  steer();
+  if (queued_ != 0) flush_submissions();
 }
 
 void Scheduler::dispatch() noexcept {
@@ -81,15 +101,16 @@ void Scheduler::dispatch() noexcept {
       gathered ? run.add(next) : run.begin(next);
       hand_over(lane, *lane.queued.pop_front(), gathered);
     }
-    if (lane.queued.empty() || out_ >= queue_depth_ || !opens_window(at)) continue;
+    if (lane.queued.empty() || out_ >= places(demand) || !opens_window(at)) continue;
     if (now_us_ > lane.queued.front()->engine_queued_us + kPatienceUs) short_ = true;
   }
 }
 
 bool Scheduler::may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept {
   if (lane.out == 0) return true;
-  if (out_ >= queue_depth_ && !gathered) return false;
-  return demand || window_bytes_ == UINT64_MAX || background_bytes_ + request.bytes <= window_bytes_;
+  if (out_ >= places(demand) && !gathered) return false;
+  if (demand) return gathered || lane.out_bytes + request.bytes <= demand_limit_.bytes();
+  return window_bytes_ == UINT64_MAX || background_bytes_ + request.bytes <= window_bytes_;
 }
 
 void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept {
@@ -98,7 +119,11 @@ void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept 
   out_ += gathered ? 0 : 1;
   ++lane.out;
   lane.out_bytes += request.bytes;
-  if (request.io_class != IoClass::Demand) background_bytes_ += request.bytes;
+  if (of_demand(request)) {
+    demand_limit_.given(request.bytes);
+  } else {
+    background_bytes_ += request.bytes;
+  }
   counters_.classes[lane_of(request)].queued_us += now_us_ - std::min(now_us_, request.engine_queued_us);
   request.engine_started_us = now_us_;
   request.engine_complete = std::exchange(request.complete, &Scheduler::on_complete);
@@ -109,20 +134,25 @@ void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept 
 void Scheduler::on_complete(Request& request) {
   request.complete = request.engine_complete;
   static_cast<Scheduler*>(request.engine_scheduler)->completed(request);
-  request.complete(request);
 }
 
 void Scheduler::completed(Request& request) noexcept {
+  landed_.push_back(request);
+  ++landed_count_;
   Lane& lane = lanes_[lane_of(request)];
   out_ -= request.engine_gathered ? 0 : 1;
   --lane.out;
   lane.out_bytes -= request.bytes;
-  if (request.io_class != IoClass::Demand) background_bytes_ -= request.bytes;
+  if (of_demand(request)) {
+    demand_limit_.landed(request.bytes, request.engine_gathered ? 0 : 1);
+  } else {
+    background_bytes_ -= request.bytes;
+  }
   ClassCounters& counters = counters_.classes[lane_of(request)];
   ++counters.requests;
   counters.bytes += request.bytes;
   counters.device_us += now_us_ - std::min(now_us_, request.engine_started_us);
-  if (request.io_class != IoClass::Demand || request.op != Op::Read) return;
+  if (!of_demand(request) || request.op != Op::Read) return;
   pressure_.demand_seen_us.store(now_us_, std::memory_order_relaxed);
   if (latency_goal_us_ == 0) return;
   ++reads_;

@@ -1,11 +1,13 @@
 // scheduler.h — foreground first: an engine in front of another one that decides which requests go to the device, and when.
-// Gets' reads go at once. Everything else, in the order of IoClass, has a window of bytes that may be at the device meanwhile;
-// it opens when a write or a prefetch has waited long while gets' reads come within the latency goal, and closes when they do
-// not, or when nobody has waited long for a while. Without gets there is no window.
-// Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
-// order; flushes and discards pass. At most queue_depth requests are at the device, but for those single ones; reads of
-// neighbours that go as one (request.h, GatherRun) are one. Thread: the shard's; what shards on one device know of each other
-// is in DevicePressure.
+// Gets' reads go at once, as far as the device has use for them (demand_limit.h). Everything else, in the order of IoClass, has
+// a window of bytes that may be at the device meanwhile; it opens when a write or a prefetch has waited long while gets' reads
+// come within the latency goal, and closes when they do not, or when nobody has waited long for a while. Without gets there is
+// no window.
+// What comes back is looked at only when the device has been given the next requests, and no more of it than a piece of work at
+// a time: it would have nothing to do while reads are verified. Invariants: of each class one request may always be at the
+// device, so that none waits for ever; within a class requests go in order; flushes and discards pass. At most queue_depth
+// requests are at the device, half as many where they are not gets', but for those single ones; reads of neighbours that go as
+// one (request.h, GatherRun) are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
 #pragma once
 
 #include <array>
@@ -14,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "io/demand_limit.h"
 #include "io/engine.h"
 #include "io/request.h"
 
@@ -66,9 +69,12 @@ class Scheduler final : public Engine {
   void hurry(Request& request) noexcept override;
   void flush_submissions() noexcept override;
   size_t poll() noexcept override;
-  void wait() noexcept override { inner_->wait(); }
+  void wait() noexcept override {
+    if (!ready()) inner_->wait();
+  }
+  bool ready() const noexcept override { return !landed_.empty(); }
   int wake_descriptor() const noexcept override { return inner_->wake_descriptor(); }
-  uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_; }
+  uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_ + landed_count_; }
   DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_->discard_limits(device); }
   const EngineFacts& facts() const noexcept override { return inner_->facts(); }
   const EngineCounters& counters() const noexcept override { return inner_->counters(); }
@@ -82,7 +88,10 @@ class Scheduler final : public Engine {
   };
 
   void dispatch() noexcept;
+  // The first get after a while without stands behind what the others have at the device.
+  uint32_t places(bool demand) const noexcept { return demand ? queue_depth_ : queue_depth_ / 2; }
   bool may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept;
+  void go_on() noexcept;
   void hand_over(Lane& lane, Request& request, bool gathered) noexcept;
   static void on_complete(Request& request);
   void completed(Request& request) noexcept;
@@ -94,6 +103,9 @@ class Scheduler final : public Engine {
   DevicePressure& pressure_;
   const Clock& clock_;
   std::array<Lane, kIoClasses> lanes_;
+  DemandLimit demand_limit_;
+  RequestQueue landed_;  // complete() not called
+  uint32_t landed_count_ = 0;
   uint32_t queued_ = 0;
   uint32_t out_ = 0;               // at the device, of all lanes
   uint64_t background_bytes_ = 0;  // of them, those that have to keep to the window

@@ -70,7 +70,9 @@ class SchedulerTest : public ::testing::Test {
   void finish(Shard& of, uint64_t after_us = 0) {
     clock_.us += after_us;
     of.device->finished = of.device->held.size();
-    of.scheduler->poll();
+    do {
+      of.scheduler->poll();
+    } while (of.scheduler->ready());
   }
   // Reads that take so long, until the window has been steered.
   void reads(Shard& of, uint64_t each_us) {
@@ -126,6 +128,22 @@ TEST_F(SchedulerTest, BesideGetsTheOthersKeepToTheWindow) {
   read(one);
   one.scheduler->flush_submissions();
   EXPECT_EQ(of_class(one, IoClass::Demand), 2U);
+}
+
+TEST_F(SchedulerTest, WithoutGetsTheOthersLeaveHalfOfTheDeviceToThem) {
+  Shard one = shard(2'000, 8);
+  for (int i = 0; i < 12; ++i) submit(one, IoClass::Write, 256 * KiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 4U);
+  for (int i = 0; i < 12; ++i) read(one);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Demand), 4U);
+  while (one.scheduler->in_flight() != 0) {
+    finish(one);
+    one.scheduler->flush_submissions();
+    EXPECT_LE(one.device->held.size(), 9U) << "and the one that may always go";
+  }
+  EXPECT_EQ(completed_.size(), 24U);
 }
 
 TEST_F(SchedulerTest, ALargeRequestGoesByItself) {
@@ -222,9 +240,9 @@ TEST_F(SchedulerTest, AWindowThatNobodyNeedsAnyMoreClosesAgain) {
 TEST_F(SchedulerTest, WithoutAGoalNothingGivesWay) {
   Shard one = shard(0);
   read(one);
-  for (int i = 0; i < 32; ++i) submit(one, IoClass::Write, 1 * MiB);
+  for (int i = 0; i < 31; ++i) submit(one, IoClass::Write, 1 * MiB);
   one.scheduler->flush_submissions();
-  EXPECT_EQ(one.device->held.size(), 33U);
+  EXPECT_EQ(one.device->held.size(), 32U);
   finish(one, 50'000);
   const uint64_t window = one.scheduler->scheduler_counters()->window_bytes;
   for (int i = 0; i < 4; ++i) reads(one, 50'000);
@@ -308,6 +326,119 @@ TEST_F(SchedulerTest, ReadsOfNeighboursTakeOnePlace) {
   one.scheduler->flush_submissions();
   finish(one);
   EXPECT_EQ(completed_.size(), 96U);
+}
+
+// What a completion does, verifying a block first of all, takes longer than the device may have nothing to do.
+TEST_F(SchedulerTest, TheDeviceIsGivenTheNextRequestsBeforeAnybodyIsTold) {
+  Shard one = shard(2'000, 1);
+  struct Told {
+    HandEngine* device = nullptr;
+    size_t held = 0;
+  } told{one.device};
+  Request& first = read(one);
+  first.owner = &told;
+  first.complete = [](Request& done) {
+    auto& self = *static_cast<Told*>(done.owner);
+    self.held = self.device->held.size();
+  };
+  Request& second = read(one);
+  one.scheduler->flush_submissions();
+  ASSERT_EQ(one.device->held.size(), 1U);
+  one.device->finished = 1;
+  EXPECT_EQ(one.scheduler->poll(), 1U);
+  EXPECT_EQ(told.held, 1U);
+  EXPECT_EQ(one.device->held.front(), &second);
+}
+
+TEST_F(SchedulerTest, OnePollCompletesNoMoreThanAPieceOfWork) {
+  Shard one = shard();
+  for (int i = 0; i < 5; ++i) submit(one, IoClass::Demand, 512 * KiB, Op::Read);
+  one.scheduler->flush_submissions();
+  one.device->finished = 5;
+  EXPECT_FALSE(one.scheduler->ready());
+  EXPECT_EQ(one.scheduler->poll(), 2U);
+  EXPECT_TRUE(one.scheduler->ready());
+  EXPECT_EQ(one.scheduler->in_flight(), 3U);
+  EXPECT_EQ(one.scheduler->poll(), 2U);
+  EXPECT_EQ(one.scheduler->poll(), 1U);
+  EXPECT_FALSE(one.scheduler->ready());
+  EXPECT_EQ(one.scheduler->in_flight(), 0U);
+  ASSERT_EQ(completed_.size(), 5U);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(completed_[i], &requests_[i]) << i;
+}
+
+// What is left from a poll is no reason to leave the device alone at the next.
+TEST_F(SchedulerTest, WhatHasComeMeanwhileMakesRoomAtOnce) {
+  Shard one = shard(2'000, 2);
+  for (int i = 0; i < 5; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  one.device->finished = 2;
+  EXPECT_EQ(one.scheduler->poll(), 1U);
+  EXPECT_EQ(one.device->held.size(), 2U);
+  one.device->finished = 1;
+  EXPECT_EQ(one.scheduler->poll(), 1U);
+  EXPECT_EQ(one.device->held.size(), 2U) << "the fifth";
+  while (one.scheduler->in_flight() != 0) finish(one);
+  ASSERT_EQ(completed_.size(), 5U);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(completed_[i], &requests_[i]) << i;
+}
+
+TEST_F(SchedulerTest, GetsHaveNoMoreAtTheDeviceThanKeepsItBusy) {
+  Shard one = shard();
+  for (int i = 0; i < 40; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 32U);
+  one.device->finished = 1;
+  one.scheduler->poll();
+  EXPECT_EQ(one.device->held.size(), 32U) << "one came, one went";
+  while (one.scheduler->in_flight() != 0) finish(one);
+  EXPECT_EQ(completed_.size(), 40U);
+  submit(one, IoClass::Demand, 64 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 1U) << "one may always go";
+}
+
+// A device that tells of nothing until it has done all would have nothing to do while that is sent.
+TEST_F(SchedulerTest, WhatComesAllAtOnceIsAskedForInHalves) {
+  Shard one = shard();
+  const auto four_reads = [&] {
+    for (int i = 0; i < 4; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+    one.scheduler->flush_submissions();
+    return one.device->held.size();
+  };
+  ASSERT_EQ(four_reads(), 4U);
+  finish(one);
+  EXPECT_EQ(four_reads(), 2U);
+  one.device->finished = 2;
+  one.scheduler->poll();
+  EXPECT_EQ(one.device->held.size(), 2U) << "the other half";
+  finish(one);
+  // One at a time: the limit grows by a little for each.
+  for (int i = 0; i < 3 * 64; ++i) {
+    submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+    one.scheduler->flush_submissions();
+    finish(one);
+  }
+  EXPECT_EQ(four_reads(), 4U);
+  one.device->finished = 1;
+  one.scheduler->poll();
+  finish(one);
+  EXPECT_EQ(four_reads(), 4U) << "they came one after the other";
+}
+
+TEST_F(SchedulerTest, HowMuchGetsHaveAtTheDeviceIsNoMatterOfOtherClasses) {
+  Shard one = shard();
+  for (int i = 0; i < 3; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  finish(one);
+  submit(one, IoClass::Scrub, 1 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  finish(one);
+  for (int i = 0; i < 3; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  submit(one, IoClass::Write, 1 * MiB);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(of_class(one, IoClass::Demand), 1U) << "half of three";
+  EXPECT_EQ(of_class(one, IoClass::Write), 1U);
 }
 
 TEST_F(SchedulerTest, FlushesAndDiscardsPass) {

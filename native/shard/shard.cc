@@ -149,7 +149,7 @@ void Shard::turn() {
 }
 
 uint64_t Shard::wait_us() const {
-  if (memory_freed_ || !dirty_.empty() || !dirty_connections_.empty()) return 0;
+  if (memory_freed_ || engine_->ready() || !dirty_.empty() || !dirty_connections_.empty()) return 0;
   if (engine_watch_ == nullptr && engine_->in_flight() != 0) return 0;
   const uint64_t now = loop_.now_us();
   const uint64_t next = store_->next_turn_us();

@@ -127,7 +127,7 @@ def test_start_says_what_is_in_force_and_sigterm_ends_it_cleanly(serve: Callable
     one = serve()
     one.read_until("listening")
     engine, store = one.line("engine"), one.line("store")
-    assert "queue depth 64" in engine
+    assert "queue depth 128" in engine
     assert "registered buffers" in engine
     if "uring," in engine:
         assert "single_issuer" in engine

@@ -217,7 +217,7 @@ class ServeConfig:
     zero_copy: str = "auto"
     insecure_listen: bool = False
     engine: str = "auto"
-    queue_depth: int = 64
+    queue_depth: int = 128
     latency_goal_us: int = 2_000
     huge_pages: bool = True
     require_direct: bool = False
