@@ -17,31 +17,39 @@ class DemandLimit {
  public:
   static constexpr uint64_t kBytesMax = 32 * MiB;  // what one core sends in 5 to 8 ms
   static constexpr uint64_t kBytesMin = 512 * KiB;
-  static constexpr uint64_t kGrowsByOneIn = 64;  // of what has landed
+  static constexpr uint64_t kGrowsByOneIn = 32;  // of what has landed
 
   uint64_t bytes() const noexcept { return limit_; }
+  bool takes(uint64_t bytes) const noexcept { return out_ + bytes <= limit_; }
 
-  void given(uint64_t bytes) noexcept { given_ += bytes; }
+  void given(uint64_t bytes) noexcept {
+    given_ += bytes;
+    out_ += bytes;
+  }
   // requests: 0 where it came with the one before.
   void landed(uint64_t bytes, uint32_t requests) noexcept {
+    out_ -= bytes;
     landed_ += bytes;
     requests_ += requests;
   }
-  // After a look that found something. at_device: whether some are left there; queued: whether others wait to go.
-  void looked(bool at_device, bool queued) noexcept {
-    const bool all_at_once = !at_device && landed_ == given_ && requests_ > 1;
+  // After a look at the device. queued: whether others wait to go.
+  void looked(bool queued) noexcept {
+    if (landed_ == 0) return;
+    // Less than that any drive may have done between two looks.
+    const bool all_at_once = landed_ == given_ && requests_ > 1 && landed_ >= 2 * kBytesMin;
     if (all_at_once && !queued) {
-      limit_ = std::max(landed_ / 2, kBytesMin);
+      limit_ = std::max({landed_ / 2, limit_ / 2, kBytesMin});
     } else {
       limit_ = std::min(limit_ + landed_ / kGrowsByOneIn, kBytesMax);
     }
     landed_ = requests_ = 0;
-    if (!at_device) given_ = 0;
+    given_ = out_ == 0 ? 0 : given_;
   }
 
  private:
   uint64_t limit_ = kBytesMax;
-  uint64_t given_ = 0;                  // since nothing was at the device
+  uint64_t out_ = 0;                    // at the device
+  uint64_t given_ = 0;                  // since nothing was there
   uint64_t landed_ = 0, requests_ = 0;  // since the last look
 };
 

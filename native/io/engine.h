@@ -12,7 +12,8 @@
 // Thread: one, not always the one that called open_engine(): the first that submits and flushes; a ring belongs to it.
 // It destroys the engine too, or has ended before. Destruction waits for what the kernel has in hand and then drops every
 // request, completed or not, without calling complete(): the kernel touches no memory of theirs any more.
-// Must never: block in submit() or flush_submissions(), print, or reorder a Flush before writes completed earlier.
+// Must never: block in submit() or flush_submissions(), print, or reorder a Flush before writes completed earlier. A Flush says
+// nothing of a write whose complete() had not come when it was submitted, whichever of the two comes first.
 #pragma once
 
 #include <cstdint>
@@ -100,7 +101,8 @@ class Engine {
   virtual size_t poll() noexcept = 0;
   // Blocks until at least one request in flight has finished (or none is in flight), for start-up and shutdown alone.
   virtual void wait() noexcept = 0;
-  // An eventfd that is readable when poll() has work; -1 for an engine that is only polled (memory).
+  // An eventfd that is readable when poll() has work that it has not seen (ready()); -1 for an engine that is only polled
+  // (memory).
   virtual int wake_descriptor() const noexcept = 0;
   virtual uint32_t in_flight() const noexcept = 0;
   // Whether poll() left some that have finished for the next one, of which no descriptor tells.

@@ -20,12 +20,13 @@ constexpr uint64_t kWindowStepBytes = 512 * KiB;
 // and so does reclaim: once it is late, writers wait for it, and it goes with them.
 constexpr uint64_t kPatienceUs = 10'000;
 constexpr uint64_t kCalmUs = 100'000;  // without any such wait, before the window closes again
-// Completed in one poll. Verifying them takes some 100 us; a device that ran dry meanwhile is seen at the next one.
-constexpr uint64_t kPollBytesMax = 1 * MiB;
+// Of reads that are completed between two looks at the device: verifying them takes some 100 us, and it may run dry meanwhile.
+constexpr uint64_t kLookEachBytes = 1 * MiB;
 
 size_t lane_of(const Request& request) noexcept { return static_cast<size_t>(request.io_class); }
 
 bool of_demand(const Request& request) noexcept { return request.io_class == IoClass::Demand; }
+bool is_gets(const Request& request) noexcept { return of_demand(request) && request.op == Op::Read; }
 
 constexpr bool opens_window(size_t lane) noexcept {
   return lane == static_cast<size_t>(IoClass::Prefetch) || lane == static_cast<size_t>(IoClass::Write);
@@ -38,7 +39,7 @@ void Scheduler::submit(Request& request) noexcept {
   request.engine_queued_us = clock_.now_us();
   request.engine_retries = 0;
   request.engine_done_bytes = 0;
-  if (of_demand(request) && request.op == Op::Read) {
+  if (is_gets(request)) {
     pressure_.demand_seen_us.store(request.engine_queued_us, std::memory_order_relaxed);
   }
   lanes_[lane_of(request)].queued.push_back(request);
@@ -61,27 +62,36 @@ void Scheduler::flush_submissions() noexcept {
   inner_->flush_submissions();
 }
 
+// What lands while this is at work is for the next poll: a turn has to end.
 size_t Scheduler::poll() noexcept {
-  now_us_ = clock_.now_us();
-  const uint32_t before = landed_count_;
-  size_t completed = inner_->poll() + before;
-  if (landed_count_ != before) go_on();
+  size_t completed = look();
+  RequestQueue landed;
+  landed.take_all(landed_);
   uint64_t bytes = 0;
-  while (bytes < kPollBytesMax && !landed_.empty()) {
-    Request& request = *landed_.pop_front();
+  while (Request* request = landed.pop_front()) {
     --landed_count_;
-    bytes += request.bytes;
-    request.complete(request);
+    if (bytes >= kLookEachBytes) {
+      bytes = 0;
+      completed += look();
+    }
+    if (request->op == Op::Read) bytes += request->bytes;
+    ++completed;
+    request->complete(*request);
   }
-  return completed - landed_count_;
+  return completed;
 }
 
-// Some have come back, and there is room for others.
-void Scheduler::go_on() noexcept {
-  const Lane& demand = lanes_[static_cast<size_t>(IoClass::Demand)];
-  demand_limit_.looked(demand.out != 0, !demand.queued.empty());
+// Whether some have come back, so that there is room for others. Flushes and discards complete here; returns how many.
+size_t Scheduler::look() noexcept {
+  now_us_ = clock_.now_us();
+  const uint32_t before = landed_count_;
+  const size_t came = inner_->poll();
+  const uint32_t landed = landed_count_ - before;
+  if (landed == 0) return came;
+  demand_limit_.looked(!lanes_[static_cast<size_t>(IoClass::Demand)].queued.empty());
   steer();
   if (queued_ != 0) flush_submissions();
+  return came - landed;
 }
 
 void Scheduler::dispatch() noexcept {
@@ -109,7 +119,7 @@ void Scheduler::dispatch() noexcept {
 bool Scheduler::may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept {
   if (lane.out == 0) return true;
   if (out_ >= places(demand) && !gathered) return false;
-  if (demand) return gathered || lane.out_bytes + request.bytes <= demand_limit_.bytes();
+  if (demand) return gathered || request.op != Op::Read || demand_limit_.takes(request.bytes);
   return window_bytes_ == UINT64_MAX || background_bytes_ + request.bytes <= window_bytes_;
 }
 
@@ -119,11 +129,8 @@ void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept 
   out_ += gathered ? 0 : 1;
   ++lane.out;
   lane.out_bytes += request.bytes;
-  if (of_demand(request)) {
-    demand_limit_.given(request.bytes);
-  } else {
-    background_bytes_ += request.bytes;
-  }
+  if (!of_demand(request)) background_bytes_ += request.bytes;
+  if (is_gets(request)) demand_limit_.given(request.bytes);
   counters_.classes[lane_of(request)].queued_us += now_us_ - std::min(now_us_, request.engine_queued_us);
   request.engine_started_us = now_us_;
   request.engine_complete = std::exchange(request.complete, &Scheduler::on_complete);
@@ -143,16 +150,13 @@ void Scheduler::completed(Request& request) noexcept {
   out_ -= request.engine_gathered ? 0 : 1;
   --lane.out;
   lane.out_bytes -= request.bytes;
-  if (of_demand(request)) {
-    demand_limit_.landed(request.bytes, request.engine_gathered ? 0 : 1);
-  } else {
-    background_bytes_ -= request.bytes;
-  }
+  if (!of_demand(request)) background_bytes_ -= request.bytes;
   ClassCounters& counters = counters_.classes[lane_of(request)];
   ++counters.requests;
   counters.bytes += request.bytes;
   counters.device_us += now_us_ - std::min(now_us_, request.engine_started_us);
-  if (!of_demand(request) || request.op != Op::Read) return;
+  if (!is_gets(request)) return;
+  demand_limit_.landed(request.bytes, request.engine_gathered ? 0 : 1);
   pressure_.demand_seen_us.store(now_us_, std::memory_order_relaxed);
   if (latency_goal_us_ == 0) return;
   ++reads_;

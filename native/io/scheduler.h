@@ -5,9 +5,10 @@
 // no window.
 // What comes back is looked at only when the device has been given the next requests, and no more of it than a piece of work at
 // a time: it would have nothing to do while reads are verified. Invariants: of each class one request may always be at the
-// device, so that none waits for ever; within a class requests go in order; flushes and discards pass. At most queue_depth
-// requests are at the device, half as many where they are not gets', but for those single ones; reads of neighbours that go as
-// one (request.h, GatherRun) are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
+// device, so that none waits for ever; within a class requests go in order; flushes and discards pass, and may complete before
+// what came back before them. At most queue_depth requests are at the device, half as many where they are not gets', but for
+// those single ones; reads of neighbours that go as one (request.h, GatherRun) are one. Thread: the shard's; what shards on one
+// device know of each other is in DevicePressure.
 #pragma once
 
 #include <array>
@@ -53,7 +54,7 @@ struct SchedulerCounters {
 
 class Scheduler final : public Engine {
  public:
-  // `pressure` and `clock` outlive it. The goal is that of a get's read, from its submission to its completion; 0: nothing
+  // `pressure` and `clock` outlive it. The goal is that of a get's read, from its submission until it has landed; 0: nothing
   // gives way.
   Scheduler(std::unique_ptr<Engine> inner, uint64_t latency_goal_us, uint32_t queue_depth, DevicePressure& pressure,
             const Clock& clock)
@@ -91,7 +92,7 @@ class Scheduler final : public Engine {
   // The first get after a while without stands behind what the others have at the device.
   uint32_t places(bool demand) const noexcept { return demand ? queue_depth_ : queue_depth_ / 2; }
   bool may_go(const Lane& lane, bool demand, const Request& request, bool gathered) const noexcept;
-  void go_on() noexcept;
+  size_t look() noexcept;
   void hand_over(Lane& lane, Request& request, bool gathered) noexcept;
   static void on_complete(Request& request);
   void completed(Request& request) noexcept;

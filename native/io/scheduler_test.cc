@@ -240,9 +240,9 @@ TEST_F(SchedulerTest, AWindowThatNobodyNeedsAnyMoreClosesAgain) {
 TEST_F(SchedulerTest, WithoutAGoalNothingGivesWay) {
   Shard one = shard(0);
   read(one);
-  for (int i = 0; i < 31; ++i) submit(one, IoClass::Write, 1 * MiB);
+  for (int i = 0; i < 40; ++i) submit(one, IoClass::Write, 1 * MiB);
   one.scheduler->flush_submissions();
-  EXPECT_EQ(one.device->held.size(), 32U);
+  EXPECT_EQ(one.device->held.size(), 32U) << "half of the places are for gets";
   finish(one, 50'000);
   const uint64_t window = one.scheduler->scheduler_counters()->window_bytes;
   for (int i = 0; i < 4; ++i) reads(one, 50'000);
@@ -350,37 +350,55 @@ TEST_F(SchedulerTest, TheDeviceIsGivenTheNextRequestsBeforeAnybodyIsTold) {
   EXPECT_EQ(one.device->held.front(), &second);
 }
 
-TEST_F(SchedulerTest, OnePollCompletesNoMoreThanAPieceOfWork) {
-  Shard one = shard();
-  for (int i = 0; i < 5; ++i) submit(one, IoClass::Demand, 512 * KiB, Op::Read);
-  one.scheduler->flush_submissions();
-  one.device->finished = 5;
-  EXPECT_FALSE(one.scheduler->ready());
-  EXPECT_EQ(one.scheduler->poll(), 2U);
-  EXPECT_TRUE(one.scheduler->ready());
-  EXPECT_EQ(one.scheduler->in_flight(), 3U);
-  EXPECT_EQ(one.scheduler->poll(), 2U);
-  EXPECT_EQ(one.scheduler->poll(), 1U);
-  EXPECT_FALSE(one.scheduler->ready());
-  EXPECT_EQ(one.scheduler->in_flight(), 0U);
-  ASSERT_EQ(completed_.size(), 5U);
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(completed_[i], &requests_[i]) << i;
-}
-
-// What is left from a poll is no reason to leave the device alone at the next.
-TEST_F(SchedulerTest, WhatHasComeMeanwhileMakesRoomAtOnce) {
+// While reads are verified the device is looked at again; what has come by then is for the next poll.
+TEST_F(SchedulerTest, ADeviceThatHasDoneMoreMeanwhileIsGivenMore) {
   Shard one = shard(2'000, 2);
-  for (int i = 0; i < 5; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  std::vector<Request*> reads;
+  for (int i = 0; i < 5; ++i) reads.push_back(&submit(one, IoClass::Demand, 1 * MiB, Op::Read));
+  reads[0]->owner = one.device;
+  reads[0]->complete = [](Request& done) { static_cast<HandEngine*>(done.owner)->finished = 2; };
   one.scheduler->flush_submissions();
   one.device->finished = 2;
-  EXPECT_EQ(one.scheduler->poll(), 1U);
-  EXPECT_EQ(one.device->held.size(), 2U);
-  one.device->finished = 1;
-  EXPECT_EQ(one.scheduler->poll(), 1U);
-  EXPECT_EQ(one.device->held.size(), 2U) << "the fifth";
-  while (one.scheduler->in_flight() != 0) finish(one);
-  ASSERT_EQ(completed_.size(), 5U);
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(completed_[i], &requests_[i]) << i;
+  EXPECT_EQ(one.scheduler->poll(), 2U) << "the first two; the next two came while the first was verified";
+  EXPECT_EQ(completed_, std::vector{reads[1]});
+  EXPECT_TRUE(one.scheduler->ready());
+  one.scheduler->wait();
+  EXPECT_EQ(one.scheduler->in_flight(), 3U);
+  EXPECT_EQ(one.device->held, std::deque{reads[4]});
+  EXPECT_EQ(one.scheduler->poll(), 2U);
+  EXPECT_FALSE(one.scheduler->ready());
+  EXPECT_EQ(completed_, (std::vector{reads[1], reads[2], reads[3]}));
+  finish(one);
+  EXPECT_EQ(completed_.back(), reads[4]);
+  EXPECT_EQ(one.scheduler->in_flight(), 0U);
+}
+
+// What is on media when a flush ends is decided by what had completed when it was submitted.
+TEST_F(SchedulerTest, AFlushMayCompleteBeforeWhatLandedBeforeIt) {
+  Shard one = shard();
+  Request& write = submit(one, IoClass::Write, 4096);
+  one.scheduler->flush_submissions();
+  Request& flush = submit(one, IoClass::Write, 0, Op::Flush);
+  one.device->finished = 2;
+  EXPECT_EQ(one.scheduler->poll(), 2U);
+  EXPECT_EQ(completed_, (std::vector{&flush, &write}));
+  EXPECT_EQ(one.scheduler->in_flight(), 0U);
+}
+
+TEST_F(SchedulerTest, SmallReadsAndWritesSayNothingOfHowMuchADeviceTakes) {
+  Shard one = shard();
+  for (int round = 0; round < 20; ++round) {
+    submit(one, IoClass::Demand, 512 * KiB);
+    submit(one, IoClass::Demand, 512 * KiB);
+    one.scheduler->flush_submissions();
+    finish(one);
+    for (int i = 0; i < 3; ++i) submit(one, IoClass::Demand, 256 * KiB, Op::Read).offset = i * 2 * MiB;
+    one.scheduler->flush_submissions();
+    finish(one);
+  }
+  for (int i = 0; i < 40; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 32U);
 }
 
 TEST_F(SchedulerTest, GetsHaveNoMoreAtTheDeviceThanKeepsItBusy) {
@@ -406,39 +424,40 @@ TEST_F(SchedulerTest, WhatComesAllAtOnceIsAskedForInHalves) {
     one.scheduler->flush_submissions();
     return one.device->held.size();
   };
-  ASSERT_EQ(four_reads(), 4U);
-  finish(one);
+  for (int halved = 0; halved < 4; ++halved) {  // 32, 16, 8, 4
+    ASSERT_EQ(four_reads(), 4U);
+    finish(one);
+  }
   EXPECT_EQ(four_reads(), 2U);
   one.device->finished = 2;
   one.scheduler->poll();
   EXPECT_EQ(one.device->held.size(), 2U) << "the other half";
   finish(one);
   // One at a time: the limit grows by a little for each.
-  for (int i = 0; i < 3 * 64; ++i) {
+  for (int i = 0; i < 3 * 32; ++i) {
     submit(one, IoClass::Demand, 1 * MiB, Op::Read);
     one.scheduler->flush_submissions();
     finish(one);
   }
-  EXPECT_EQ(four_reads(), 4U);
-  one.device->finished = 1;
-  one.scheduler->poll();
-  finish(one);
-  EXPECT_EQ(four_reads(), 4U) << "they came one after the other";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(four_reads(), 4U);
+    one.device->finished = 1;
+    one.scheduler->poll();
+    finish(one);  // they came one after the other
+  }
 }
 
-TEST_F(SchedulerTest, HowMuchGetsHaveAtTheDeviceIsNoMatterOfOtherClasses) {
+TEST_F(SchedulerTest, ADeviceHasNoLessThanItsLeastOfWhatComesAllAtOnce) {
   Shard one = shard();
-  for (int i = 0; i < 3; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 8; ++i) submit(one, IoClass::Demand, 128 * KiB, Op::Read);
+    one.scheduler->flush_submissions();
+    EXPECT_GE(one.device->held.size(), 4U) << round;
+    while (one.scheduler->in_flight() != 0) finish(one);
+  }
+  for (int i = 0; i < 8; ++i) submit(one, IoClass::Demand, 128 * KiB, Op::Read);
   one.scheduler->flush_submissions();
-  finish(one);
-  submit(one, IoClass::Scrub, 1 * MiB, Op::Read);
-  one.scheduler->flush_submissions();
-  finish(one);
-  for (int i = 0; i < 3; ++i) submit(one, IoClass::Demand, 1 * MiB, Op::Read);
-  submit(one, IoClass::Write, 1 * MiB);
-  one.scheduler->flush_submissions();
-  EXPECT_EQ(of_class(one, IoClass::Demand), 1U) << "half of three";
-  EXPECT_EQ(of_class(one, IoClass::Write), 1U);
+  EXPECT_LT(one.device->held.size(), 8U);
 }
 
 TEST_F(SchedulerTest, FlushesAndDiscardsPass) {
