@@ -17,7 +17,7 @@ class DemandLimit {
  public:
   static constexpr uint64_t kBytesMax = 32 * MiB;  // what one core sends in 5 to 8 ms
   static constexpr uint64_t kBytesMin = 512 * KiB;
-  static constexpr uint64_t kGrowsByOneIn = 32;  // of what has landed
+  static constexpr uint64_t kGrowsByOneIn = 64;  // of what has landed
 
   uint64_t bytes() const noexcept { return limit_; }
   bool takes(uint64_t bytes) const noexcept { return out_ + bytes <= limit_; }

@@ -434,7 +434,7 @@ TEST_F(SchedulerTest, WhatComesAllAtOnceIsAskedForInHalves) {
   EXPECT_EQ(one.device->held.size(), 2U) << "the other half";
   finish(one);
   // One at a time: the limit grows by a little for each.
-  for (int i = 0; i < 3 * 32; ++i) {
+  for (int i = 0; i < 3 * 64; ++i) {
     submit(one, IoClass::Demand, 1 * MiB, Op::Read);
     one.scheduler->flush_submissions();
     finish(one);
