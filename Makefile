@@ -76,10 +76,10 @@ sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faul
 	cmake --build --preset $(PRESET) --target halfstep_sim
 	build/$(PRESET)/tests/sim/halfstep_sim --jobs $(JOBS) --seeds $(SEEDS) --start $(SEED_START)
 
-mutants: $(VENV)/.tools ## every mutant of the store has to be caught by the simulator within 2,000 seeds
+mutants: $(VENV)/.tools ## every mutant of the store has to be caught by the simulator within 1,000 seeds
 	cmake --preset $(PRESET)
 	cmake --build --preset $(PRESET) --target halfstep_sim_mutants
-	build/$(PRESET)/tests/sim/halfstep_sim_mutants --mutant all --jobs $(JOBS) --seeds 2000
+	build/$(PRESET)/tests/sim/halfstep_sim_mutants --mutant all --jobs $(JOBS) --seeds 1000
 
 .PHONY: format stubs clean
 format: $(VENV)/.tools ## rewrite native and Python sources in the house format
