@@ -175,9 +175,8 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
     report = measured(SHARE * most, options.runtime)
     result = report.results[0]
     assert result.run.waited is not None
-    wait = replace(
-        result.run.waited, daemon=difference(before, waited_seconds(daemon.pid))
-    )  # the daemon's of all times that it was made
+    # The daemon's, of all times that the run was made.
+    wait = replace(result.run.waited, daemon=difference(before, waited_seconds(daemon.pid)))
     client_cores, daemon_core = cores(pin=True)
     pair: dict[str, object] = {
         "bs": block_bytes,

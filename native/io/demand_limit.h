@@ -19,7 +19,6 @@ class DemandLimit {
   static constexpr uint64_t kBytesMin = 512 * KiB;
   static constexpr uint64_t kGrowsByOneIn = 64;  // of what has landed
 
-  uint64_t bytes() const noexcept { return limit_; }
   bool takes(uint64_t bytes) const noexcept { return out_ + bytes <= limit_; }
 
   void given(uint64_t bytes) noexcept {
@@ -43,7 +42,7 @@ class DemandLimit {
       limit_ = std::min(limit_ + landed_ / kGrowsByOneIn, kBytesMax);
     }
     landed_ = requests_ = 0;
-    given_ = out_ == 0 ? 0 : given_;
+    if (out_ == 0) given_ = 0;
   }
 
  private:

@@ -128,7 +128,6 @@ void Scheduler::hand_over(Lane& lane, Request& request, bool gathered) noexcept 
   request.engine_gathered = gathered;
   out_ += gathered ? 0 : 1;
   ++lane.out;
-  lane.out_bytes += request.bytes;
   if (!of_demand(request)) background_bytes_ += request.bytes;
   if (is_gets(request)) demand_limit_.given(request.bytes);
   counters_.classes[lane_of(request)].queued_us += now_us_ - std::min(now_us_, request.engine_queued_us);
@@ -149,7 +148,6 @@ void Scheduler::completed(Request& request) noexcept {
   Lane& lane = lanes_[lane_of(request)];
   out_ -= request.engine_gathered ? 0 : 1;
   --lane.out;
-  lane.out_bytes -= request.bytes;
   if (!of_demand(request)) background_bytes_ -= request.bytes;
   ClassCounters& counters = counters_.classes[lane_of(request)];
   ++counters.requests;

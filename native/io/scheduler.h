@@ -3,12 +3,12 @@
 // a window of bytes that may be at the device meanwhile; it opens when a write or a prefetch has waited long while gets' reads
 // come within the latency goal, and closes when they do not, or when nobody has waited long for a while. Without gets there is
 // no window.
-// What comes back is looked at only when the device has been given the next requests, and no more of it than a piece of work at
-// a time: it would have nothing to do while reads are verified. Invariants: of each class one request may always be at the
-// device, so that none waits for ever; within a class requests go in order; flushes and discards pass, and may complete before
-// what came back before them. At most queue_depth requests are at the device, half as many where they are not gets', but for
-// those single ones; reads of neighbours that go as one (request.h, GatherRun) are one. Thread: the shard's; what shards on one
-// device know of each other is in DevicePressure.
+// What comes back is completed only when the device has been given the next requests, and the device is looked at again in
+// between: it would have nothing to do while reads are verified.
+// Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
+// order; flushes and discards pass, and may complete before what came back before them. At most queue_depth requests are at the
+// device, half as many where they are not gets', but for those single ones; reads of neighbours that go as one (request.h,
+// GatherRun) are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
 #pragma once
 
 #include <array>
@@ -85,7 +85,6 @@ class Scheduler final : public Engine {
   struct Lane {
     RequestQueue queued;
     uint32_t out = 0;  // at the device
-    uint64_t out_bytes = 0;
   };
 
   void dispatch() noexcept;

@@ -68,7 +68,13 @@ from halfstep.tools.options import json_option
     show_default=True,
     help="How disk bytes move; auto falls back to pread and says why.",
 )
-@click.option("--queue-depth", type=int, default=128, show_default=True, help="Requests at the device at once.")
+@click.option(
+    "--queue-depth",
+    type=int,
+    default=128,
+    show_default=True,
+    help="Requests at the device at once; all but gets have half of it.",
+)
 @click.option(
     "--latency-goal",
     default="2ms",
