@@ -37,6 +37,9 @@ class ShardFixture : public ::testing::Test {
  protected:
   void SetUp() override { start(); }
   void TearDown() override { stop(); }
+  virtual std::unique_ptr<io::Engine> make_engine(io::MemoryDevice& device) {
+    return std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{&device});
+  }
 
   void configure(const std::function<void(Config&)>& change) {
     stop();
@@ -168,7 +171,7 @@ class ShardFixture : public ::testing::Test {
     setup.shards = shards_;
     setup.boot_id = {std::byte{1}};
     setup.open_engine = [this](std::unique_ptr<io::Engine>* out) {
-      *out = std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{device_.get()});
+      *out = make_engine(*device_);
       return Fault();
     };
     setup.open_store = [this](io::Engine&, SlotPool& slots, const std::function<void()>&, std::unique_ptr<store::Store>* out) {
