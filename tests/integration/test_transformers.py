@@ -13,9 +13,15 @@ from halfstep import ConfigError
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from halfstep.connectors.transformers import PREFILL_TOKENS, PromptCache, fingerprint  # noqa: E402 -- needs both of them
+from halfstep.connectors.transformers import (  # noqa: E402 -- needs both of them
+    PREFILL_TOKENS,
+    PromptCache,
+    cache_argument,
+    fingerprint,
+)
 
-pytestmark = pytest.mark.integration
+# What the library warns of now, it refuses in a year, and those who run it see each warning.
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("error:.*is deprecated:FutureWarning")]
 
 DEADLINE_MS = 30_000
 BLOCK_TOKENS = 16
@@ -69,12 +75,13 @@ def empty_cache(store: PromptCache) -> Any:
 def logits_after(store: PromptCache, ids: Any, cache: Any) -> Any:
     """The logits of what the cache lacks."""
     with torch.no_grad():
-        return store.model(ids[:, cache.get_seq_length() :], past_key_values=cache).logits
+        return store.model(ids[:, cache.get_seq_length() :], **cache_argument(store.model, cache)).logits
 
 
 def tokens_after(store: PromptCache, ids: Any, cache: Any) -> list[int]:
     """What greedy decoding goes on with."""
-    output = store.model.generate(ids, past_key_values=cache, max_new_tokens=NEW_TOKENS, do_sample=False)
+    argument = cache_argument(store.model, cache)
+    output = store.model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, **argument)
     tokens: list[int] = output[0, ids.shape[1] :].tolist()
     return tokens
 
@@ -253,6 +260,20 @@ def test_a_dead_daemon_costs_a_reason_and_no_more(own_daemon: Any, salt: bytes) 
         assert (saved.stored, saved.refused) == (0, 4)
         assert saved.reason.split()[0] in {"unavailable", "late"}
         assert tokens_after(store, ids, restored.cache) == tokens
+
+
+def test_a_cache_goes_by_the_name_that_the_model_has_for_it() -> None:
+    class Newer:
+        def forward(self, input_ids: Any, cache: Any = None, **kwargs: Any) -> None: ...
+
+    class Older:
+        def forward(self, input_ids: Any, past_key_values: Any = None, **kwargs: Any) -> None: ...
+
+    newer, older, cache = Newer(), Older(), transformers.DynamicCache()
+    for model, name in ((newer, "cache"), (older, "past_key_values")):
+        argument = cache_argument(model, cache)  # type: ignore[arg-type]
+        assert list(argument) == [name]
+        assert argument[name] is cache
 
 
 def test_a_sliding_window_is_refused_by_name(connect: Any) -> None:

@@ -3,7 +3,7 @@
     store = PromptCache(client, model)
     restored = store.restore(ids)                 # longest prefix that the tier holds, as a DynamicCache
     saved = store.prefill(ids, restored.cache)    # computes the other full blocks, saving them while it goes
-    model.generate(ids, past_key_values=restored.cache, ...)
+    model.generate(ids, **cache_argument(model, restored.cache), ...)
 
 A block is `block_tokens` tokens of all layers. Its parts are layer 0's K, layer 0's V, layer 1's K, …, each
 [kv_heads, block_tokens, head_dim] as the cache holds it after rotation; so a restore lands straight in the new cache's
@@ -19,6 +19,7 @@ Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use,
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Sequence
@@ -55,6 +56,14 @@ CONFIG_APART = {
     "eos_token_id",
     "pad_token_id",
 }
+
+
+def cache_argument(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
+    """The keyword argument by which this model's forward and its `generate` take a cache.
+
+    transformers 5.24 calls it `cache`, releases before it `past_key_values`, which 5.24 warns of.
+    """
+    return {"cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values": cache}
 
 
 @dataclass(frozen=True)
@@ -235,7 +244,7 @@ class PromptCache:
         try:
             for first, after in pairwise(borders):
                 with torch.no_grad():
-                    self.model(ids[:, first:after], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                    self.model(ids[:, first:after], use_cache=True, logits_to_keep=1, **cache_argument(self.model, cache))
                 if save:
                     saver.advance(cache)
             return saver.finish()
@@ -397,7 +406,7 @@ def _probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype]:
                 "only DynamicLayer (every token's K and V) is covered"
             )
     with torch.no_grad():
-        model(torch.zeros((1, 1), dtype=torch.int64), past_key_values=cache, use_cache=True)
+        model(torch.zeros((1, 1), dtype=torch.int64), use_cache=True, **cache_argument(model, cache))
     for number, layer in enumerate(layers):
         if not layer.is_initialized:
             raise ConfigError(

@@ -20,7 +20,7 @@ import torch
 from transformers import DynamicCache
 
 import halfstep
-from halfstep.connectors.transformers import PromptCache
+from halfstep.connectors.transformers import PromptCache, cache_argument
 from halfstep.tools.demo.models import build, prompt
 
 BLOCK_TOKENS = 16
@@ -39,7 +39,7 @@ def main(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[s
         cache = told.pop("cache")
         with torch.no_grad():
             generate: Any = model.generate  # transformers mixes it in where types do not see it
-            output = generate(ids, past_key_values=cache, max_new_tokens=new_tokens, do_sample=False)
+            output = generate(ids, max_new_tokens=new_tokens, do_sample=False, **cache_argument(model, cache))
         told["tokens"] = output[0, tokens:].tolist()
         told["path"] = client.path
         return told
