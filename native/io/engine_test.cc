@@ -227,36 +227,108 @@ TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
   EXPECT_EQ(engine_->counters().reads, reads.size());
   EXPECT_EQ(engine_->counters().read_bytes, bytes);
   if (is_uring()) {
-    EXPECT_GT(engine_->counters().gathered, reads.size() / 3);
-    EXPECT_LT(engine_->counters().gathered, reads.size());
+    EXPECT_GT(engine_->counters().reads_gathered, reads.size() / 3);
+    EXPECT_LT(engine_->counters().reads_gathered, reads.size());
   } else {
-    EXPECT_EQ(engine_->counters().gathered, 0U);
+    EXPECT_EQ(engine_->counters().reads_gathered, 0U);
   }
+}
+
+TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
+  Prng prng(5);
+  prng.fill({at(0), 4 * MiB});
+  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  ASSERT_NE(elsewhere, nullptr);
+  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
+  std::copy_n(at(0), 4 * MiB, elsewhere);
+  Tracked blank;
+  std::fill_n(at(4 * MiB), 4 * MiB, std::byte{0});
+  blank.set(Op::Write, 0, at(4 * MiB), 4 * MiB);
+  ASSERT_EQ(run(blank), 0);
+
+  std::vector<std::byte> expected(4 * MiB, std::byte{0});
+  std::deque<Tracked> writes;
+  constexpr uint64_t kPagesOf[] = {64, 1, 64, 64, 17, 64, 2, 64};
+  uint64_t offset = 0;
+  uint64_t memory = 4 * MiB;  // from its end to its start
+  for (size_t i = 0; offset < 4 * MiB; ++i) {
+    const uint64_t bytes = std::min(kPagesOf[prng.below(std::size(kPagesOf))] * kPageBytes, 4 * MiB - offset);
+    memory -= bytes;
+    std::copy_n(at(memory), bytes, expected.begin() + static_cast<ptrdiff_t>(offset));
+    writes.emplace_back();
+    writes.back().set(Op::Write, offset, i % 10 < 8 ? at(memory) : elsewhere + memory, static_cast<uint32_t>(bytes));
+    offset += bytes + (i % 4 < 2 ? kPageBytes : 0);  // some follow nobody
+    engine_->submit(writes.back().request);
+  }
+  drain();
+  for (const Tracked& write : writes) {
+    EXPECT_EQ(write.completions, 1U);
+    EXPECT_EQ(write.request.error, 0);
+  }
+  EXPECT_EQ(engine_->counters().writes, writes.size() + 1);
+  if (is_uring()) {
+    EXPECT_GT(engine_->counters().writes_gathered, writes.size() / 2);
+    EXPECT_LE(engine_->counters().writes_gathered, writes.size() * 3 / 4 + 1);
+  } else {
+    EXPECT_EQ(engine_->counters().writes_gathered, 0U);
+  }
+  Tracked read;
+  read.set(Op::Read, 0, at(4 * MiB), 4 * MiB);
+  ASSERT_EQ(run(read), 0);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), at(4 * MiB)));
+}
+
+TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
+  std::fill_n(at(0), 2 * kPageBytes, std::byte{0x11});
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 2 * kPageBytes);
+  ASSERT_EQ(run(write), 0);
+  std::fill_n(at(kPageBytes), kPageBytes, std::byte{0x22});
+  std::vector<Tracked> both(2);
+  both[0].set(Op::Read, 0, at(0), kPageBytes);
+  both[1].set(Op::Write, kPageBytes, at(kPageBytes), kPageBytes);
+  for (Tracked& one : both) engine_->submit(one.request);
+  drain();
+  Tracked read;
+  read.set(Op::Read, 0, at(2 * kPageBytes), 2 * kPageBytes);
+  ASSERT_EQ(run(read), 0);
+  EXPECT_EQ(*at(0), std::byte{0x11});
+  EXPECT_EQ(*at(2 * kPageBytes), std::byte{0x11});
+  EXPECT_EQ(*at(3 * kPageBytes), std::byte{0x22});
 }
 
 // One that goes together with neighbours and fails takes none of them with it.
 TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
-  std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
-  Tracked write;
-  write.set(Op::Write, 0, at(0), 64 * KiB);
-  ASSERT_EQ(run(write), 0);
-  void* const forbidden = ::mmap(nullptr, kPageBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const forbidden = ::mmap(nullptr, kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(forbidden, MAP_FAILED);
-  for (const size_t bad : {size_t{0}, size_t{7}, size_t{15}}) {
-    std::fill_n(at(0), 64 * KiB, std::byte{0});
-    std::vector<Tracked> reads(16);
-    for (size_t i = 0; i < reads.size(); ++i) {
-      auto* const to = i == bad ? static_cast<std::byte*>(forbidden) : at(i * kPageBytes);
-      reads[i].set(Op::Read, i * kPageBytes, to, kPageBytes);
-      engine_->submit(reads[i].request);
-    }
-    drain();
-    for (size_t i = 0; i < reads.size(); ++i) {
-      EXPECT_EQ(reads[i].completions, 1U);
-      EXPECT_EQ(reads[i].request.error, i == bad ? -EFAULT : 0) << i << " of those with " << bad;
-      if (i != bad) {
-        EXPECT_EQ(*at(i * kPageBytes + 4095), std::byte{0x5A});
+  for (const Op op : {Op::Read, Op::Write}) {
+    for (const size_t bad : {size_t{0}, size_t{7}, size_t{15}}) {
+      std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
+      Tracked before;
+      before.set(Op::Write, 0, at(0), 64 * KiB);
+      ASSERT_EQ(run(before), 0);
+      const std::byte fresh{static_cast<unsigned char>(1 + bad)};
+      std::fill_n(at(0), 64 * KiB, fresh);
+      std::vector<Tracked> several(16);
+      for (size_t i = 0; i < several.size(); ++i) {
+        auto* const memory = i == bad ? static_cast<std::byte*>(forbidden) : at(i * kPageBytes);
+        several[i].set(op, i * kPageBytes, memory, kPageBytes);
+        engine_->submit(several[i].request);
+      }
+      drain();
+      if (op == Op::Write) {
+        Tracked after;
+        after.set(Op::Read, 0, at(0), 64 * KiB);
+        ASSERT_EQ(run(after), 0);
+      }
+      for (size_t i = 0; i < several.size(); ++i) {
+        EXPECT_EQ(several[i].completions, 1U);
+        EXPECT_EQ(several[i].request.error, i == bad ? -EFAULT : 0) << i << " of those with " << bad;
+        const std::byte of_good = op == Op::Read ? std::byte{0x5A} : fresh;
+        if (i != bad) {
+          EXPECT_EQ(*at(i * kPageBytes + 4095), of_good) << i << " of those with " << bad;
+        }
       }
     }
   }
@@ -272,7 +344,7 @@ TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
   }
   drain();
   for (const Tracked& read : reads) EXPECT_EQ(read.request.error, 0);
-  EXPECT_EQ(engine_->counters().gathered, is_uring() ? 13U : 0U);
+  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 13U : 0U);
 }
 
 TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {

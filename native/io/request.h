@@ -80,23 +80,28 @@ inline void count(EngineCounters& counters, const Request& request) noexcept {
   }
 }
 
-// Reads of neighbours on a device, one after the other, that an engine may hand to the kernel as one: a request of 256 KiB
-// costs it 15 us of its core where 16 of 16 KiB cost 40, although it merges them further down. What was tried before goes
-// alone, so that one bad page costs nobody but the block that it is of.
+// Transfers of neighbours on a device, one after the other, that an engine may hand to the kernel as one: what it costs of a
+// core is by the request, and merging them further down saves nothing of it. Reads of a get go together while they are small:
+// a read of 256 KiB takes 15 us where 16 of 16 KiB take 40; those that land one by one are of use one by one. Of a frame
+// nothing is of use before all has landed. What was tried before goes alone, so that one bad page costs nobody but the block
+// that it is of.
 class GatherRun {
  public:
-  static constexpr uint32_t kBytesMax = 256 * KiB;
-  static constexpr uint32_t kPieceBytesMax = 64 * KiB;
-  static constexpr size_t kPiecesMax = kBytesMax / kPageBytes;
+  static constexpr uint32_t kReadBytesMax = 256 * KiB;
+  static constexpr uint32_t kReadPieceBytesMax = 64 * KiB;
+  static constexpr uint32_t kWriteBytesMax = 1 * MiB;
+  static constexpr size_t kPiecesMax = kWriteBytesMax / kPageBytes;
 
   void begin(const Request& first) noexcept {
     open_ = may(first);
+    op_ = first.op;
     device_ = first.device;
     end_ = first.offset + first.bytes;
     bytes_ = first.bytes;
   }
   bool takes(const Request& next) const noexcept {
-    return open_ && may(next) && next.device == device_ && next.offset == end_ && bytes_ + next.bytes <= kBytesMax;
+    return open_ && may(next) && next.op == op_ && next.device == device_ && next.offset == end_ &&
+           bytes_ + next.bytes <= (op_ == Op::Read ? kReadBytesMax : kWriteBytesMax);
   }
   void add(const Request& next) noexcept {
     end_ += next.bytes;
@@ -105,13 +110,14 @@ class GatherRun {
 
  private:
   static bool may(const Request& request) noexcept {
-    return request.op == Op::Read && !request.alone && request.engine_retries == 0 && request.engine_done_bytes == 0 &&
-           request.bytes <= kPieceBytesMax;
+    if (request.alone || request.engine_retries != 0 || request.engine_done_bytes != 0) return false;
+    return request.op == Op::Write || (request.op == Op::Read && request.bytes <= kReadPieceBytesMax);
   }
   bool open_ = false;
+  Op op_ = Op::Read;
   uint8_t device_ = 0;
   uint64_t end_ = 0;
-  uint32_t bytes_ = 0;
+  uint64_t bytes_ = 0;
 };
 
 // Intrusive FIFO through Request::engine_next.

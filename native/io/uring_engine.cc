@@ -16,8 +16,10 @@
 namespace halfstep::io {
 namespace {
 
-constexpr uint8_t kReadVectorFixed = 60;  // IORING_OP_READV_FIXED, Linux 6.15; headers may be older than the kernel
-constexpr uint64_t kIsGather = 1;         // in user_data; addresses are even
+// IORING_OP_READV_FIXED and IORING_OP_WRITEV_FIXED, Linux 6.15; headers may be older than the kernel.
+constexpr uint8_t kReadVectorFixed = 60;
+constexpr uint8_t kWriteVectorFixed = 61;
+constexpr uint64_t kIsGather = 1;  // in user_data; addresses are even
 
 struct Rung {
   unsigned flags;
@@ -135,7 +137,8 @@ int UringEngine::set_up_ring(uint32_t entries, Features features) {
     disabled_ = (rung.flags & IORING_SETUP_R_DISABLED) != 0;
     facts_.ring_features = rung.features;
     if (io_uring_probe* probe = io_uring_get_probe_ring(&ring_); probe != nullptr) {
-      gathers_registered_ = io_uring_opcode_supported(probe, kReadVectorFixed) != 0;
+      gathers_registered_ =
+          io_uring_opcode_supported(probe, kReadVectorFixed) != 0 && io_uring_opcode_supported(probe, kWriteVectorFixed) != 0;
       io_uring_free_probe(probe);
     }
     return 0;
@@ -268,29 +271,16 @@ bool UringEngine::registered(const Bytes& memory, uint32_t* region) const noexce
 }
 
 void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
-  const int file = file_of(request.device);
-  std::byte* data = request.data + request.engine_done_bytes;
-  const uint32_t bytes = request.bytes - request.engine_done_bytes;
-  const uint64_t offset = request.offset + request.engine_done_bytes;
-  uint32_t region = 0;
   switch (request.op) {
     case Op::Read:
-      if (registered({data, bytes}, &region)) {
-        io_uring_prep_read_fixed(&sqe, file, data, bytes, offset, static_cast<int>(region));
-      } else {
-        io_uring_prep_read(&sqe, file, data, bytes, offset);
-      }
+    case Op::Write: {
+      const Bytes memory(request.data + request.engine_done_bytes, request.bytes - request.engine_done_bytes);
+      prepare_transfer(sqe, request, memory, request.offset + request.engine_done_bytes);
       break;
-    case Op::Write:
-      if (registered({data, bytes}, &region)) {
-        io_uring_prep_write_fixed(&sqe, file, data, bytes, offset, static_cast<int>(region));
-      } else {
-        io_uring_prep_write(&sqe, file, data, bytes, offset);
-      }
-      break;
-    case Op::Flush: io_uring_prep_fsync(&sqe, file, IORING_FSYNC_DATASYNC); break;
+    }
+    case Op::Flush: io_uring_prep_fsync(&sqe, file_of(request.device), IORING_FSYNC_DATASYNC); break;
     case Op::Discard:
-      io_uring_prep_rw(IORING_OP_URING_CMD, &sqe, file, nullptr, 0, 0);
+      io_uring_prep_rw(IORING_OP_URING_CMD, &sqe, file_of(request.device), nullptr, 0, 0);
       sqe.cmd_op = kRingCommandDiscard;
       sqe.addr = request.offset;
       sqe.addr3 = request.bytes;
@@ -300,28 +290,41 @@ void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
   io_uring_sqe_set_data(&sqe, &request);
 }
 
+// Of one piece of memory, as what `like` is.
+void UringEngine::prepare_transfer(io_uring_sqe& sqe, const Request& like, Bytes memory, uint64_t offset) const noexcept {
+  const int file = file_of(like.device);
+  const auto bytes = static_cast<unsigned>(memory.size());
+  uint32_t region = 0;
+  const bool fixed = registered(memory, &region);
+  if (like.op == Op::Read) {
+    fixed ? io_uring_prep_read_fixed(&sqe, file, memory.data(), bytes, offset, static_cast<int>(region))
+          : io_uring_prep_read(&sqe, file, memory.data(), bytes, offset);
+  } else {
+    fixed ? io_uring_prep_write_fixed(&sqe, file, memory.data(), bytes, offset, static_cast<int>(region))
+          : io_uring_prep_write(&sqe, file, memory.data(), bytes, offset);
+  }
+}
+
 void UringEngine::prepare(io_uring_sqe& sqe, Gather& gather) const noexcept {
   const Request& first = *gather.requests.front();
-  const int file = file_of(first.device);
   const auto memory_of = [](const iovec& piece) { return Bytes(static_cast<std::byte*>(piece.iov_base), piece.iov_len); };
-  const Bytes begin = memory_of(gather.pieces[0]);
-  uint32_t region = 0;
-  bool fixed = registered(begin, &region);
-  for (uint32_t i = 1; fixed && i < gather.count; ++i) {
-    uint32_t of_piece = 0;
-    fixed = registered(memory_of(gather.pieces[i]), &of_piece) && of_piece == region;
-  }
-  if (gather.count != 1) {
-    io_uring_prep_readv(&sqe, file, gather.pieces.data(), gather.count, first.offset);
-    if (fixed && gathers_registered_) {
-      sqe.opcode = kReadVectorFixed;
+  if (gather.count == 1) {
+    prepare_transfer(sqe, first, memory_of(gather.pieces[0]), first.offset);
+  } else {
+    const int file = file_of(first.device);
+    const bool reads = first.op == Op::Read;
+    reads ? io_uring_prep_readv(&sqe, file, gather.pieces.data(), gather.count, first.offset)
+          : io_uring_prep_writev(&sqe, file, gather.pieces.data(), gather.count, first.offset);
+    uint32_t region = 0;
+    bool fixed = gathers_registered_ && registered(memory_of(gather.pieces[0]), &region);
+    for (uint32_t i = 1; fixed && i < gather.count; ++i) {
+      uint32_t of_piece = 0;
+      fixed = registered(memory_of(gather.pieces[i]), &of_piece) && of_piece == region;
+    }
+    if (fixed) {
+      sqe.opcode = reads ? kReadVectorFixed : kWriteVectorFixed;
       sqe.buf_index = static_cast<uint16_t>(region);
     }
-  } else if (fixed) {
-    io_uring_prep_read_fixed(&sqe, file, begin.data(), static_cast<unsigned>(begin.size()), first.offset,
-                             static_cast<int>(region));
-  } else {
-    io_uring_prep_read(&sqe, file, begin.data(), static_cast<unsigned>(begin.size()), first.offset);
   }
   if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
   sqe.user_data = reinterpret_cast<uintptr_t>(&gather) | kIsGather;
@@ -451,7 +454,7 @@ void UringEngine::landed(Gather& gather, int32_t result) noexcept {
     if (moved >= request->bytes) {
       moved -= request->bytes;
       (void)advance(*request, request->bytes);
-      ++counters_.gathered;
+      ++(request->op == Op::Read ? counters_.reads_gathered : counters_.writes_gathered);
       finish(*request);
     } else {
       moved = 0;

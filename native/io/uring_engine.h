@@ -71,6 +71,7 @@ class UringEngine final : public Engine {
   int file_of(uint8_t device) const noexcept { return facts_.registered_files ? device : devices_[device].descriptor; }
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
   void prepare(io_uring_sqe& sqe, Gather& gather) const noexcept;
+  void prepare_transfer(io_uring_sqe& sqe, const Request& like, Bytes memory, uint64_t offset) const noexcept;
   // `first` with those of `waiting_` that follow it at the device; null when there is none.
   Gather* gather(Request& first) noexcept;
   void submitted(int result) noexcept;

@@ -150,7 +150,8 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_bytes_total", "op", "write", c.write_bytes);
   add(counters, "halfstep_device_bytes_total", "op", "discard", c.discard_bytes);
   add(counters, "halfstep_device_errors_total", c.errors);
-  add(counters, "halfstep_device_reads_gathered_total", c.gathered);
+  add(counters, "halfstep_device_reads_gathered_total", c.reads_gathered);
+  add(counters, "halfstep_device_writes_gathered_total", c.writes_gathered);
 }
 
 constexpr std::array<const char*, io::kIoClasses> kIoClassNames = {"demand", "prefetch", "write", "reclaim", "scrub"};

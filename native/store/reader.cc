@@ -164,7 +164,7 @@ uint64_t BlockReader::bytes_read_together(std::span<Read* const> missing) const 
   uint64_t bytes = 0;
   for (const Read* read : missing) {
     const Block block = core_.catalog.find(read->key);
-    if (block && block.extent_bytes() <= io::GatherRun::kPieceBytesMax) bytes += SlotPool::held_bytes(block.extent_bytes());
+    if (block && block.extent_bytes() <= io::GatherRun::kReadPieceBytesMax) bytes += SlotPool::held_bytes(block.extent_bytes());
   }
   return bytes;
 }
