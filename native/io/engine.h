@@ -46,6 +46,7 @@ struct Request {
   uint8_t placement = 0;  // stream of the data; engines that can use it do (FDP), others ignore it
   IoClass io_class = IoClass::Demand;
   bool alone = false;         // never in one request with a neighbour's: it was read before, and wrongly
+  bool whole = false;         // of no use before all that its owner reads or writes with it has landed, too
   uint32_t bytes = 0;         // a multiple of the page; 0 for Flush
   uint64_t offset = 0;        // page-aligned
   std::byte* data = nullptr;  // Read and Write: page-aligned, in the arena or in memory that outlives the request

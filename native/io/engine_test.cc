@@ -44,7 +44,7 @@ struct Tracked {
   std::vector<Tracked*>* finished = nullptr;
 
   static void complete(Request& request) {
-    auto& self = *static_cast<Tracked*>(request.owner);
+    auto& self = reinterpret_cast<Tracked&>(request);
     ++self.completions;
     if (self.finished != nullptr) self.finished->push_back(&self);
   }
@@ -58,7 +58,13 @@ struct Tracked {
     request.owner = this;
     completions = 0;
   }
+  // One of several that are of use only together.
+  void belongs_to(void* all) {
+    request.whole = true;
+    request.owner = all;
+  }
 };
+static_assert(std::is_standard_layout_v<Tracked>, "a request is found again in what begins with it");
 
 class EngineContract : public testing::TestWithParam<Kind> {
  protected:
@@ -257,6 +263,7 @@ TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
     std::copy_n(at(memory), bytes, expected.begin() + static_cast<ptrdiff_t>(offset));
     writes.emplace_back();
     writes.back().set(Op::Write, offset, i % 10 < 8 ? at(memory) : elsewhere + memory, static_cast<uint32_t>(bytes));
+    writes.back().belongs_to(&writes);
     offset += bytes + (i % 4 < 2 ? kPageBytes : 0);  // some follow nobody
     engine_->submit(writes.back().request);
   }
@@ -287,7 +294,10 @@ TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
   std::vector<Tracked> both(2);
   both[0].set(Op::Read, 0, at(0), kPageBytes);
   both[1].set(Op::Write, kPageBytes, at(kPageBytes), kPageBytes);
-  for (Tracked& one : both) engine_->submit(one.request);
+  for (Tracked& one : both) {
+    one.belongs_to(&both);
+    engine_->submit(one.request);
+  }
   drain();
   Tracked read;
   read.set(Op::Read, 0, at(2 * kPageBytes), 2 * kPageBytes);
@@ -295,6 +305,46 @@ TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
   EXPECT_EQ(*at(0), std::byte{0x11});
   EXPECT_EQ(*at(2 * kPageBytes), std::byte{0x11});
   EXPECT_EQ(*at(3 * kPageBytes), std::byte{0x22});
+}
+
+// Those that are large go together only with what is of no use without them.
+TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
+  constexpr uint32_t kPiece = 256 * KiB;
+  Prng prng(6);
+  prng.fill({at(0), 2 * MiB});
+  const std::vector<std::byte> expected(at(0), at(2 * MiB));
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 2 * MiB);
+  ASSERT_EQ(run(write), 0);
+  int first = 0;
+  int second = 0;
+  // Two blocks of three pieces; what follows is of use by itself.
+  std::vector<Tracked> reads(8);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, i * kPiece, at(4 * MiB + (7 - i) * kPiece), kPiece);
+    if (i < 6) reads[i].belongs_to(i < 3 ? &first : &second);
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].completions, 1U);
+    EXPECT_EQ(reads[i].request.error, 0);
+    EXPECT_TRUE(std::equal(reads[i].request.data, reads[i].request.data + kPiece,
+                           expected.begin() + static_cast<ptrdiff_t>(i * kPiece)))
+        << i;
+  }
+  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 6U : 0U);
+  // No more than a mebibyte of one.
+  std::vector<Tracked> pieces(8);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    pieces[i].set(Op::Write, i * kPiece, at(i * kPiece), kPiece);
+    pieces[i].belongs_to(&pieces);
+    engine_->submit(pieces[i].request);
+  }
+  engine_->flush_submissions();
+  drain();
+  for (const Tracked& piece : pieces) EXPECT_EQ(piece.request.error, 0);
+  EXPECT_EQ(engine_->counters().writes_gathered, is_uring() ? 8U : 0U);
 }
 
 // One that goes together with neighbours and fails takes none of them with it.
@@ -314,6 +364,7 @@ TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
       for (size_t i = 0; i < several.size(); ++i) {
         auto* const memory = i == bad ? static_cast<std::byte*>(forbidden) : at(i * kPageBytes);
         several[i].set(op, i * kPageBytes, memory, kPageBytes);
+        several[i].belongs_to(&several);
         engine_->submit(several[i].request);
       }
       drain();

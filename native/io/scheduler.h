@@ -7,8 +7,8 @@
 // between: it would have nothing to do while reads are verified.
 // Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
 // order; flushes and discards pass, and may complete before what came back before them. At most queue_depth requests are at the
-// device, half as many where they are not gets', but for those single ones; reads of neighbours that go as one (request.h,
-// GatherRun) are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
+// device, half as many where they are not gets', but for those single ones; neighbours that go as one (request.h, GatherRun)
+// are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
 #pragma once
 
 #include <array>

@@ -164,7 +164,7 @@ uint64_t BlockReader::bytes_read_together(std::span<Read* const> missing) const 
   uint64_t bytes = 0;
   for (const Read* read : missing) {
     const Block block = core_.catalog.find(read->key);
-    if (block && block.extent_bytes() <= io::GatherRun::kReadPieceBytesMax) bytes += SlotPool::held_bytes(block.extent_bytes());
+    if (block && block.extent_bytes() <= io::GatherRun::kSmallBytesMax) bytes += SlotPool::held_bytes(block.extent_bytes());
   }
   return bytes;
 }
@@ -212,8 +212,13 @@ void BlockReader::submit(Extent& extent) {
   if (!block.trailer) cut(extent);
   if (extent.attempts == 0) early_.open(extent, extent.piece_bytes);
   Transfer** last = &extent.pieces;
-  const io::Request like{
-      .op = io::Op::Read, .io_class = extent.io_class, .alone = extent.attempts != 0, .complete = on_piece, .owner = &extent};
+  const bool large = block.extent_bytes() > kTransferBytesMax;
+  const io::Request like{.op = io::Op::Read,
+                         .io_class = extent.io_class,
+                         .alone = extent.attempts != 0,
+                         .whole = !large && extent.early == nullptr,
+                         .complete = on_piece,
+                         .owner = &extent};
   const uint64_t place = core_.places.segment(segment.number) + uint64_t{block.location.page} * kPageBytes;
   TransferCutter cutter(
       core_.slots.arena(), place,
@@ -223,7 +228,7 @@ void BlockReader::submit(Extent& extent) {
         last = &piece.next;
         ++extent.outstanding;
       },
-      block.extent_bytes() > kTransferBytesMax ? kLargeBlockTransferBytesMax : kTransferBytesMax);
+      large ? kLargeBlockTransferBytesMax : kTransferBytesMax);
   const uint64_t step = extent.early != nullptr ? extent.piece_bytes : block.extent_bytes();
   for (uint64_t at = 0; at < block.extent_bytes(); at += step) {
     extent.slot().for_range(at, std::min(step, block.extent_bytes() - at), [&](Bytes piece) { cutter.add(piece); });

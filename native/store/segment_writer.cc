@@ -326,6 +326,7 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
   const io::Request like{.op = io::Op::Write,
                          .placement = frame.segment->stream,
                          .io_class = io_class(),
+                         .whole = true,
                          .complete = on_transfer,
                          .owner = &frame};
   const uint64_t place = core_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
