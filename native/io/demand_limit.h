@@ -3,6 +3,7 @@
 // Some devices tell of nothing before all that they have is done; virtual drives are such. Where that was everything that gets
 // wanted, the next is half of it: the device reads one half while the other is sent. From there the limit grows again, slowly:
 // the halves come to differ, and meet, and are made anew.
+// What goes with the one before it (gather_run.h) is not asked about, so that a block is there whole or not at all.
 // Thread: the scheduler's.
 #pragma once
 

@@ -46,7 +46,7 @@ struct Request {
   uint8_t placement = 0;  // stream of the data; engines that can use it do (FDP), others ignore it
   IoClass io_class = IoClass::Demand;
   bool alone = false;         // never in one request with a neighbour's: it was read before, and wrongly
-  bool whole = false;         // of no use before all that its owner reads or writes with it has landed, too
+  bool whole = false;         // a piece of what its owner, who is not null, has use for only when all of it has landed
   uint32_t bytes = 0;         // a multiple of the page; 0 for Flush
   uint64_t offset = 0;        // page-aligned
   std::byte* data = nullptr;  // Read and Write: page-aligned, in the arena or in memory that outlives the request
@@ -61,6 +61,7 @@ struct Request {
   Request* engine_next = nullptr;
   // A scheduler's.
   bool engine_gathered = false;  // it goes with the one before, and takes no place of its own
+  bool engine_apart = false;     // others of its whole go by themselves, so that gets come in between
   void* engine_scheduler = nullptr;
   void (*engine_complete)(Request& request) = nullptr;
   uint64_t engine_queued_us = 0;
@@ -106,6 +107,8 @@ class Engine {
   // (memory).
   virtual int wake_descriptor() const noexcept = 0;
   virtual uint32_t in_flight() const noexcept = 0;
+  // Whether neighbours go to the kernel as one request (gather_run.h), and so take one place.
+  virtual bool gathers() const noexcept { return false; }
   // Whether poll() left some that have finished for the next one, of which no descriptor tells.
   virtual bool ready() const noexcept { return false; }
   // What may be asked of this device by Op::Discard; taken() is false where nothing may.

@@ -208,6 +208,7 @@ class MemoryEngine final : public Engine {
   DiscardLimits discard_limits(uint8_t device) const noexcept override {
     return device < devices_.size() && devices_[device]->takes_discards() ? DiscardLimits{kPageBytes, GiB} : DiscardLimits();
   }
+  bool gathers() const noexcept override { return true; }  // it moves them one by one, and has room for all
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
 

@@ -80,55 +80,6 @@ inline void count(EngineCounters& counters, const Request& request) noexcept {
   }
 }
 
-// Transfers of neighbours on a device, one after the other, that an engine may hand to the kernel as one: what it costs of a
-// core is by the request, and merging them further down saves nothing of it. Together go pieces of one thing that is of use
-// only whole, a block or a frame, and small reads whatever they are of: a read of 256 KiB takes 15 us where 16 of 16 KiB
-// take 40. Larger blocks are read one by one, since they are of use one by one. What was tried before goes alone, so that one
-// bad page costs nobody but the block that it is of.
-class GatherRun {
- public:
-  static constexpr uint32_t kSmallBytesMax = 64 * KiB;
-  static constexpr uint32_t kSmallTogetherBytesMax = 256 * KiB;
-  static constexpr uint32_t kWholeTogetherBytesMax = 1 * MiB;
-  static constexpr size_t kPiecesMax = kWholeTogetherBytesMax / kPageBytes;
-
-  void begin(const Request& first) noexcept {
-    open_ = may(first);
-    op_ = first.op;
-    device_ = first.device;
-    owner_ = first.whole ? first.owner : nullptr;
-    small_ = small(first);
-    end_ = first.offset + first.bytes;
-    bytes_ = first.bytes;
-  }
-  bool takes(const Request& next) const noexcept {
-    if (!open_ || !may(next) || next.op != op_ || next.device != device_ || next.offset != end_) return false;
-    const uint64_t bytes = bytes_ + next.bytes;
-    if (small_ && small(next)) return bytes <= kSmallTogetherBytesMax;
-    return next.whole && next.owner == owner_ && bytes <= kWholeTogetherBytesMax;
-  }
-  void add(const Request& next) noexcept {
-    small_ = small_ && small(next);
-    end_ += next.bytes;
-    bytes_ += next.bytes;
-  }
-
- private:
-  static bool may(const Request& request) noexcept {
-    return !request.alone && request.engine_retries == 0 && request.engine_done_bytes == 0;
-  }
-  static bool small(const Request& request) noexcept { return request.op == Op::Read && request.bytes <= kSmallBytesMax; }
-
-  // Of the first one, or of all.
-  bool open_ = false;
-  Op op_ = Op::Read;
-  uint8_t device_ = 0;
-  void* owner_ = nullptr;  // null unless it is of use only whole
-  bool small_ = false;
-  uint64_t end_ = 0;
-  uint64_t bytes_ = 0;
-};
-
 // Intrusive FIFO through Request::engine_next.
 class RequestQueue {
  public:

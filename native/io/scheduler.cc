@@ -106,7 +106,9 @@ void Scheduler::dispatch() noexcept {
     GatherRun run;
     while (!lane.queued.empty()) {
       Request& next = *lane.queued.front();
-      const bool gathered = run.takes(next);
+      // Beside gets a frame goes piece by piece: one of them comes between two pieces, and stands behind no more than one.
+      next.engine_apart = !demand && window_bytes_ != UINT64_MAX;
+      const bool gathered = inner_->gathers() && run.takes(next);
       if (!may_go(lane, demand, next, gathered)) break;
       gathered ? run.add(next) : run.begin(next);
       hand_over(lane, *lane.queued.pop_front(), gathered);

@@ -7,7 +7,7 @@
 // between: it would have nothing to do while reads are verified.
 // Invariants: of each class one request may always be at the device, so that none waits for ever; within a class requests go in
 // order; flushes and discards pass, and may complete before what came back before them. At most queue_depth requests are at the
-// device, half as many where they are not gets', but for those single ones; neighbours that go as one (request.h, GatherRun)
+// device, half as many where they are not gets', but for those single ones; neighbours that go as one (gather_run.h)
 // are one. Thread: the shard's; what shards on one device know of each other is in DevicePressure.
 #pragma once
 
@@ -19,6 +19,7 @@
 #include "base/units.h"
 #include "io/demand_limit.h"
 #include "io/engine.h"
+#include "io/gather_run.h"
 #include "io/request.h"
 
 namespace halfstep::io {
@@ -74,6 +75,7 @@ class Scheduler final : public Engine {
     if (!ready()) inner_->wait();
   }
   bool ready() const noexcept override { return !landed_.empty(); }
+  bool gathers() const noexcept override { return inner_->gathers(); }
   int wake_descriptor() const noexcept override { return inner_->wake_descriptor(); }
   uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_ + landed_count_; }
   DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_->discard_limits(device); }

@@ -35,7 +35,9 @@ class HandEngine final : public Engine {
   DiscardLimits discard_limits(uint8_t) const noexcept override { return {}; }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
+  bool gathers() const noexcept override { return gathering; }
 
+  bool gathering = true;
   std::deque<Request*> held;  // at the device, in order
   size_t finished = 0;        // of them the first so many complete at the next poll()
 
@@ -329,6 +331,57 @@ TEST_F(SchedulerTest, ReadsOfNeighboursTakeOnePlace) {
 }
 
 // What a completion does, verifying a block first of all, takes longer than the device may have nothing to do.
+// A frame in sixteen pieces, with gets and without, and on an engine that moves each by itself.
+TEST_F(SchedulerTest, PiecesOfAFrameTakeOnePlaceButBesideGets) {
+  for (const bool gets : {false, true}) {
+    for (const bool gathering : {true, false}) {
+      clock_.us += 1'000'000;
+      Shard one = shard(2'000, 8);
+      one.device->gathering = gathering;
+      if (gets) read(one);
+      for (uint64_t i = 0; i < 16; ++i) {
+        Request& piece = submit(one, IoClass::Write, 64 * KiB);
+        piece.offset = i * 64 * KiB;
+        piece.whole = true;
+      }
+      one.scheduler->flush_submissions();
+      const bool together = gathering && !gets;
+      EXPECT_EQ(of_class(one, IoClass::Write), together ? 16U : gets ? 3U : 4U) << gets << gathering;
+      for (const Request* held : one.device->held) {
+        EXPECT_EQ(held->engine_apart, held->io_class == IoClass::Write && gets);
+      }
+      while (one.scheduler->in_flight() != 0) {
+        finish(one);
+        one.scheduler->flush_submissions();
+      }
+      pressure_.demand_seen_us = 0;
+    }
+  }
+}
+
+TEST_F(SchedulerTest, ABlockOfAGetIsThereWholeOrNotAtAll) {
+  Shard one = shard(2'000, 64);
+  int blocks[48];
+  for (uint64_t b = 0; b < 48; ++b) {
+    for (uint64_t i = 0; i < 4; ++i) {
+      Request& piece = submit(one, IoClass::Demand, 256 * KiB, Op::Read);
+      piece.offset = b * 2 * MiB + i * 256 * KiB;
+      piece.whole = true;
+      piece.owner = &blocks[b];
+      piece.complete = [](Request&) {};
+    }
+  }
+  one.scheduler->flush_submissions();
+  EXPECT_EQ(one.device->held.size(), 32U * 4) << "32 MiB";
+  for (int turn = 0; one.scheduler->in_flight() != 0; ++turn) {
+    ASSERT_LT(turn, 100);
+    one.device->finished = 4;
+    one.scheduler->poll();
+    one.scheduler->flush_submissions();
+    EXPECT_EQ(one.device->held.size() % 4, 0U);
+  }
+}
+
 TEST_F(SchedulerTest, TheDeviceIsGivenTheNextRequestsBeforeAnybodyIsTold) {
   Shard one = shard(2'000, 1);
   struct Told {

@@ -315,19 +315,22 @@ void UringEngine::prepare(io_uring_sqe& sqe, Gather& gather) const noexcept {
     const bool reads = first.op == Op::Read;
     reads ? io_uring_prep_readv(&sqe, file, gather.pieces.data(), gather.count, first.offset)
           : io_uring_prep_writev(&sqe, file, gather.pieces.data(), gather.count, first.offset);
-    uint32_t region = 0;
-    bool fixed = gathers_registered_ && registered(memory_of(gather.pieces[0]), &region);
-    for (uint32_t i = 1; fixed && i < gather.count; ++i) {
-      uint32_t of_piece = 0;
-      fixed = registered(memory_of(gather.pieces[i]), &of_piece) && of_piece == region;
-    }
-    if (fixed) {
+    if (gather.fixed && gathers_registered_) {
       sqe.opcode = reads ? kReadVectorFixed : kWriteVectorFixed;
-      sqe.buf_index = static_cast<uint16_t>(region);
+      sqe.buf_index = static_cast<uint16_t>(gather.region);
     }
   }
   if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
   sqe.user_data = reinterpret_cast<uintptr_t>(&gather) | kIsGather;
+}
+
+bool UringEngine::fits(const Gather& gather, const Request& next) const noexcept {
+  uint32_t region = 0;
+  const bool fixed = registered({next.data, next.bytes}, &region);
+  if (fixed != gather.fixed || (fixed && region != gather.region)) return false;
+  if (!fixed || gathers_registered_ || next.bytes <= GatherRun::kSmallBytesMax) return true;
+  const iovec& last = gather.pieces[gather.count - 1];
+  return static_cast<std::byte*>(last.iov_base) + last.iov_len == next.data;
 }
 
 UringEngine::Gather* UringEngine::gather(Request& first) noexcept {
@@ -340,21 +343,27 @@ UringEngine::Gather* UringEngine::gather(Request& first) noexcept {
   }
   Gather& out = *idle_gathers_.back();
   idle_gathers_.pop_back();
-  out.count = 0;
-  const auto take = [&out](Request& request) {
-    iovec* const last = out.count != 0 ? &out.pieces[out.count - 1] : nullptr;
-    if (last != nullptr && static_cast<std::byte*>(last->iov_base) + last->iov_len == request.data) {
-      last->iov_len += request.bytes;
+  out.pieces[0] = {first.data, first.bytes};
+  out.count = 1;
+  out.fixed = registered({first.data, first.bytes}, &out.region);
+  out.requests.push_back(first);
+  while (!waiting_.empty() && run.takes(*waiting_.front()) && fits(out, *waiting_.front())) {
+    Request& next = *waiting_.pop_front();
+    run.add(next);
+    out.requests.push_back(next);
+    iovec& last = out.pieces[out.count - 1];
+    if (static_cast<std::byte*>(last.iov_base) + last.iov_len == next.data) {
+      last.iov_len += next.bytes;
     } else {
-      out.pieces[out.count++] = {request.data, request.bytes};
+      out.pieces[out.count++] = {next.data, next.bytes};
     }
-    out.requests.push_back(request);
-  };
-  take(first);
-  while (!waiting_.empty() && run.takes(*waiting_.front())) {
-    run.add(*waiting_.front());
-    take(*waiting_.pop_front());
   }
+  if (out.requests.front()->engine_next == nullptr) {
+    (void)out.requests.pop_front();
+    give(out);
+    return nullptr;
+  }
+  out.one_thing = run.owner() != nullptr;
   return &out;
 }
 
@@ -445,13 +454,18 @@ void UringEngine::landed(uint64_t user_data, int32_t result) noexcept {
   }
 }
 
-// Who did not get all of his bytes asks once more, alone.
+// Who did not get all of his bytes asks once more, alone; but for what is one thing, which is lost with any piece of it.
 void UringEngine::landed(Gather& gather, int32_t result) noexcept {
-  if (result == -EINVAL || result == -EOPNOTSUPP) gathers_ = false;
+  const bool refused = result == -EINVAL || result == -EOPNOTSUPP;
+  if (refused) gathers_ = false;
+  const bool lost = gather.one_thing && result < 0 && !refused && result != -EAGAIN && result != -EINTR;
   uint32_t moved = result > 0 ? static_cast<uint32_t>(result) : 0;
   RequestQueue again;
   while (Request* request = gather.requests.pop_front()) {
-    if (moved >= request->bytes) {
+    if (lost) {
+      request->error = result;
+      finish(*request);
+    } else if (moved >= request->bytes) {
       moved -= request->bytes;
       (void)advance(*request, request->bytes);
       ++(request->op == Op::Read ? counters_.reads_gathered : counters_.writes_gathered);

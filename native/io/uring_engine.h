@@ -17,6 +17,7 @@
 
 #include "io/discard_worker.h"
 #include "io/engine.h"
+#include "io/gather_run.h"
 #include "io/request.h"
 
 namespace halfstep::io {
@@ -43,6 +44,7 @@ class UringEngine final : public Engine {
   DiscardLimits discard_limits(uint8_t device) const noexcept override {
     return device < devices_.size() ? devices_[device].discard : DiscardLimits();
   }
+  bool gathers() const noexcept override { return gathers_; }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
 
@@ -57,7 +59,10 @@ class UringEngine final : public Engine {
   // A GatherRun on its way.
   struct Gather {
     RequestQueue requests;
-    uint32_t count = 0;  // of pieces: neighbours in memory are one
+    uint32_t count = 0;      // of pieces: neighbours in memory are one
+    bool one_thing = false;  // of use only whole
+    bool fixed = false;      // in registered memory, all of one region
+    uint32_t region = 0;
     std::array<iovec, GatherRun::kPiecesMax> pieces;
   };
 
@@ -72,6 +77,8 @@ class UringEngine final : public Engine {
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
   void prepare(io_uring_sqe& sqe, Gather& gather) const noexcept;
   void prepare_transfer(io_uring_sqe& sqe, const Request& like, Bytes memory, uint64_t offset) const noexcept;
+  // Of another region, or to where a vector could not be of registered memory, it costs more together than by itself.
+  bool fits(const Gather& gather, const Request& next) const noexcept;
   // `first` with those of `waiting_` that follow it at the device; null when there is none.
   Gather* gather(Request& first) noexcept;
   void submitted(int result) noexcept;

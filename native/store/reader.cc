@@ -3,7 +3,7 @@
 #include <cassert>
 #include <utility>
 
-#include "io/request.h"
+#include "io/gather_run.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -212,6 +212,7 @@ void BlockReader::submit(Extent& extent) {
   if (!block.trailer) cut(extent);
   if (extent.attempts == 0) early_.open(extent, extent.piece_bytes);
   Transfer** last = &extent.pieces;
+  static_assert(kTransferBytesMax <= io::GatherRun::kWholeTogetherBytesMax, "such a block is read by one request");
   const bool large = block.extent_bytes() > kTransferBytesMax;
   const io::Request like{.op = io::Op::Read,
                          .io_class = extent.io_class,
