@@ -100,6 +100,7 @@ void Scheduler::dispatch() noexcept {
   const bool wanted = latency_goal_us_ != 0 && seen_us != 0 && now_us_ < seen_us + kDemandUs;
   counters_.window_bytes = pressure_.window_bytes.load(std::memory_order_relaxed) / pressure_.shards;
   window_bytes_ = wanted ? counters_.window_bytes : UINT64_MAX;
+  const bool gathers = inner_->gathers();
   for (size_t at = 0; at < kIoClasses; ++at) {
     Lane& lane = lanes_[at];
     const bool demand = at == static_cast<size_t>(IoClass::Demand);
@@ -108,7 +109,7 @@ void Scheduler::dispatch() noexcept {
       Request& next = *lane.queued.front();
       // Beside gets a frame goes piece by piece: one of them comes between two pieces, and stands behind no more than one.
       next.engine_apart = !demand && window_bytes_ != UINT64_MAX;
-      const bool gathered = inner_->gathers() && run.takes(next);
+      const bool gathered = gathers && run.takes(next);
       if (!may_go(lane, demand, next, gathered)) break;
       gathered ? run.add(next) : run.begin(next);
       hand_over(lane, *lane.queued.pop_front(), gathered);
