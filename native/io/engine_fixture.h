@@ -1,0 +1,131 @@
+// engine_fixture.h — for tests of what engine.h promises, whichever way the bytes move: every engine over a device of 8 MiB,
+// and requests that remember how often they were completed.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "base/units.h"
+#include "io/backing.h"
+#include "io/memory_engine.h"
+#include "io/test_fixtures.h"
+#include "io/uring_engine.h"
+
+namespace halfstep::io {
+
+inline constexpr uint64_t kDeviceBytes = 8 * MiB;
+inline constexpr uint64_t kArenaBytes = 8 * MiB;
+inline constexpr uint32_t kQueueDepth = 8;
+
+enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory };
+
+inline std::string kind_name(const testing::TestParamInfo<Kind>& info) {
+  constexpr const char* kNames[] = {"Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515", "Pread", "Memory"};
+  return kNames[static_cast<size_t>(info.param)];
+}
+
+// A request that remembers how often it was completed; what finishes is appended to `finished`.
+struct Tracked {
+  Request request;
+  uint32_t completions = 0;
+  std::vector<Tracked*>* finished = nullptr;
+
+  static void complete(Request& request) {
+    auto& self = reinterpret_cast<Tracked&>(request);
+    ++self.completions;
+    if (self.finished != nullptr) self.finished->push_back(&self);
+  }
+  void set(Op op, uint64_t offset, std::byte* data, uint32_t bytes) {
+    request = {};
+    request.op = op;
+    request.offset = offset;
+    request.data = data;
+    request.bytes = bytes;
+    request.complete = complete;
+    request.owner = this;
+    completions = 0;
+  }
+  // One of several that are of use only together.
+  void belongs_to(void* all) {
+    request.whole = true;
+    request.owner = all;
+  }
+};
+static_assert(std::is_standard_layout_v<Tracked>, "a request is found again in what begins with it");
+
+class EngineContract : public testing::TestWithParam<Kind> {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(Arena::create(kArenaBytes, false, &arena_).ok());
+    if (GetParam() != Kind::Memory) {
+      const Backing::Options options{directory_.path() + "/device", kDeviceBytes, true};
+      Fault fault = Backing::create(options, nullptr, nullptr);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+      fault = Backing::open(options, &backing_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+    }
+    open();
+  }
+
+  void open() {
+    if (GetParam() == Kind::Memory) {
+      MemoryConfig config;
+      config.seed = 7;
+      config.queue_depth = kQueueDepth;
+      engine_ = std::make_unique<MemoryEngine>(config, std::vector<MemoryDevice*>{&memory_});
+      return;
+    }
+    EngineConfig config;
+    config.queue_depth = kQueueDepth;
+    config.choice = EngineChoice::Pread;
+    if (GetParam() == Kind::Pread) {
+      const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+      return;
+    }
+    const Fault fault = UringEngine::open(config, *arena_, {backing_.get()}, &engine_, features());
+    if (fault.status == Code::Unsupported) GTEST_SKIP() << "no io_uring here: " << fault.what;
+    ASSERT_TRUE(fault.ok()) << fault.what;
+  }
+
+  static UringEngine::Features features() {
+    switch (GetParam()) {
+      case Kind::UringOfLinux60: return UringEngine::Features::NoDeferredTaskRun;
+      case Kind::UringOfLinux519: return UringEngine::Features::NoSingleIssuer;
+      case Kind::UringOfLinux515: return UringEngine::Features::None;
+      default: return UringEngine::Features::All;
+    }
+  }
+
+  static bool is_uring() { return GetParam() != Kind::Pread && GetParam() != Kind::Memory; }
+
+  std::byte* at(uint64_t offset) { return arena_->bytes().data() + offset; }
+
+  void drain() {
+    while (engine_->in_flight() > 0) {
+      engine_->wait();
+      ASSERT_GT(engine_->poll(), 0U) << "wait() returned and nothing had finished";
+    }
+  }
+  int32_t run(Tracked& tracked) {
+    engine_->submit(tracked.request);
+    drain();
+    EXPECT_EQ(tracked.completions, 1U);
+    return tracked.request.error;
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Backing> backing_;
+  MemoryDevice memory_{kDeviceBytes};
+  std::unique_ptr<Engine> engine_;
+};
+
+inline const auto kEveryEngine =
+    testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519, Kind::UringOfLinux515, Kind::Pread, Kind::Memory);
+
+}  // namespace halfstep::io

@@ -1,0 +1,241 @@
+// Neighbours on a device, which an engine may hand to the kernel as one: each has its own bytes, and its own error.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/prng.h"
+#include "io/engine_fixture.h"
+
+namespace halfstep::io {
+namespace {
+
+// Neighbours in every size that may go together and some that may not, to memory in another order, some of it not the arena's.
+TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
+  Prng prng(3);
+  prng.fill({at(0), 4 * MiB});
+  const std::vector<std::byte> expected(at(0), at(4 * MiB));
+  for (uint64_t offset = 0; offset < 4 * MiB; offset += MiB) {
+    Tracked write;
+    write.set(Op::Write, offset, at(offset), MiB);
+    ASSERT_EQ(run(write), 0);
+  }
+  std::fill(at(0), at(4 * MiB), std::byte{0});
+  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  ASSERT_NE(elsewhere, nullptr);
+  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
+
+  std::deque<Tracked> reads;
+  constexpr uint64_t kPagesOf[] = {1, 4, 16, 17, 8, 2, 20, 3};
+  uint64_t offset = 0;
+  uint64_t memory = 4 * MiB;  // from its end to its start
+  for (size_t i = 0; offset < 4 * MiB; ++i) {
+    const uint64_t bytes = std::min(kPagesOf[prng.below(std::size(kPagesOf))] * kPageBytes, 4 * MiB - offset);
+    memory -= bytes;
+    reads.emplace_back();
+    std::byte* to = i % 50 < 45 ? at(memory) : elsewhere + memory;
+    reads.back().set(Op::Read, offset, to, static_cast<uint32_t>(bytes));
+    offset += bytes + (prng.below(20) == 0 ? kPageBytes : 0);  // some follow nobody
+    engine_->submit(reads.back().request);
+  }
+  drain();
+  uint64_t bytes = 0;
+  for (const Tracked& read : reads) {
+    EXPECT_EQ(read.completions, 1U);
+    EXPECT_EQ(read.request.error, 0);
+    bytes += read.request.bytes;
+    EXPECT_TRUE(std::equal(read.request.data, read.request.data + read.request.bytes,
+                           expected.begin() + static_cast<ptrdiff_t>(read.request.offset)))
+        << read.request.offset;
+  }
+  EXPECT_EQ(engine_->counters().reads, reads.size());
+  EXPECT_EQ(engine_->counters().read_bytes, bytes);
+  if (is_uring()) {
+    EXPECT_GT(engine_->counters().reads_gathered, reads.size() / 3);
+    EXPECT_LT(engine_->counters().reads_gathered, reads.size());
+  } else {
+    EXPECT_EQ(engine_->counters().reads_gathered, 0U);
+  }
+}
+
+TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
+  Prng prng(5);
+  prng.fill({at(0), 4 * MiB});
+  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  ASSERT_NE(elsewhere, nullptr);
+  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
+  std::copy_n(at(0), 4 * MiB, elsewhere);
+  Tracked blank;
+  std::fill_n(at(4 * MiB), 4 * MiB, std::byte{0});
+  blank.set(Op::Write, 0, at(4 * MiB), 4 * MiB);
+  ASSERT_EQ(run(blank), 0);
+
+  std::vector<std::byte> expected(4 * MiB, std::byte{0});
+  std::deque<Tracked> writes;
+  constexpr uint64_t kPagesOf[] = {64, 1, 64, 64, 17, 64, 2, 64};
+  uint64_t offset = 0;
+  uint64_t memory = 4 * MiB;  // from its end to its start
+  for (size_t i = 0; offset < 4 * MiB; ++i) {
+    const uint64_t bytes = std::min(kPagesOf[prng.below(std::size(kPagesOf))] * kPageBytes, 4 * MiB - offset);
+    memory -= bytes;
+    std::copy_n(at(memory), bytes, expected.begin() + static_cast<ptrdiff_t>(offset));
+    writes.emplace_back();
+    writes.back().set(Op::Write, offset, i % 10 < 8 ? at(memory) : elsewhere + memory, static_cast<uint32_t>(bytes));
+    writes.back().belongs_to(&writes);
+    offset += bytes + (i % 4 < 2 ? kPageBytes : 0);  // some follow nobody
+    engine_->submit(writes.back().request);
+  }
+  drain();
+  for (const Tracked& write : writes) {
+    EXPECT_EQ(write.completions, 1U);
+    EXPECT_EQ(write.request.error, 0);
+  }
+  EXPECT_EQ(engine_->counters().writes, writes.size() + 1);
+  if (is_uring()) {
+    EXPECT_GT(engine_->counters().writes_gathered, writes.size() / 3);
+    EXPECT_LE(engine_->counters().writes_gathered, writes.size() * 3 / 4 + 1);
+  } else {
+    EXPECT_EQ(engine_->counters().writes_gathered, 0U);
+  }
+  Tracked read;
+  read.set(Op::Read, 0, at(4 * MiB), 4 * MiB);
+  ASSERT_EQ(run(read), 0);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), at(4 * MiB)));
+}
+
+TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
+  std::fill_n(at(0), 2 * kPageBytes, std::byte{0x11});
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 2 * kPageBytes);
+  ASSERT_EQ(run(write), 0);
+  std::fill_n(at(kPageBytes), kPageBytes, std::byte{0x22});
+  std::vector<Tracked> both(2);
+  both[0].set(Op::Read, 0, at(0), kPageBytes);
+  both[1].set(Op::Write, kPageBytes, at(kPageBytes), kPageBytes);
+  for (Tracked& one : both) {
+    one.belongs_to(&both);
+    engine_->submit(one.request);
+  }
+  drain();
+  Tracked read;
+  read.set(Op::Read, 0, at(2 * kPageBytes), 2 * kPageBytes);
+  ASSERT_EQ(run(read), 0);
+  EXPECT_EQ(*at(0), std::byte{0x11});
+  EXPECT_EQ(*at(2 * kPageBytes), std::byte{0x11});
+  EXPECT_EQ(*at(3 * kPageBytes), std::byte{0x22});
+}
+
+// Those that are large go together only with what is of no use without them.
+TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
+  constexpr uint32_t kPiece = 256 * KiB;
+  Prng prng(6);
+  prng.fill({at(0), 2 * MiB});
+  const std::vector<std::byte> expected(at(0), at(2 * MiB));
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 2 * MiB);
+  ASSERT_EQ(run(write), 0);
+  int first = 0;
+  int second = 0;
+  // One by itself, a block of two pieces and one of three, two by themselves: five go with another one.
+  std::vector<Tracked> reads(8);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, i * kPiece, at(4 * MiB + (7 - i) * kPiece), kPiece);
+    if (i >= 1 && i < 6) reads[i].belongs_to(i < 3 ? &first : &second);
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].completions, 1U);
+    EXPECT_EQ(reads[i].request.error, 0);
+    EXPECT_TRUE(std::equal(reads[i].request.data, reads[i].request.data + kPiece,
+                           expected.begin() + static_cast<ptrdiff_t>(i * kPiece)))
+        << i;
+  }
+  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 5U : 0U);
+}
+
+// One that goes together with neighbours and fails takes none of them with it, but for what is lost with it.
+TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
+  if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
+  void* const forbidden = ::mmap(nullptr, kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(forbidden, MAP_FAILED);
+  for (const size_t bad : {size_t{0}, size_t{7}, size_t{15}}) {
+    std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
+    Tracked write;
+    write.set(Op::Write, 0, at(0), 64 * KiB);
+    ASSERT_EQ(run(write), 0);
+    std::fill_n(at(0), 64 * KiB, std::byte{0});
+    std::vector<Tracked> reads(16);
+    for (size_t i = 0; i < reads.size(); ++i) {
+      auto* const to = i == bad ? static_cast<std::byte*>(forbidden) : at(i * kPageBytes);
+      reads[i].set(Op::Read, i * kPageBytes, to, kPageBytes);
+      engine_->submit(reads[i].request);
+    }
+    drain();
+    for (size_t i = 0; i < reads.size(); ++i) {
+      EXPECT_EQ(reads[i].completions, 1U);
+      EXPECT_EQ(reads[i].request.error, i == bad ? -EFAULT : 0) << i << " of those with " << bad;
+      if (i != bad) {
+        EXPECT_EQ(*at(i * kPageBytes + 4095), std::byte{0x5A});
+      }
+    }
+  }
+  ::munmap(forbidden, kPageBytes);
+}
+
+// Of a frame: whatever of it was written, its owner hears that it failed.
+TEST_P(EngineContract, AWholeWithABadPieceFails) {
+  if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
+  void* const forbidden = ::mmap(nullptr, 64 * KiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(forbidden, MAP_FAILED);
+  std::vector<Tracked> writes(16);
+  for (size_t i = 0; i < writes.size(); ++i) {
+    auto* const from = i < 8 ? at(i * kPageBytes) : static_cast<std::byte*>(forbidden) + (15 - i) * kPageBytes;
+    writes[i].set(Op::Write, i * kPageBytes, from, kPageBytes);
+    writes[i].belongs_to(&writes);
+    engine_->submit(writes[i].request);
+  }
+  drain();
+  for (size_t i = 0; i < writes.size(); ++i) {
+    EXPECT_EQ(writes[i].completions, 1U);
+    EXPECT_EQ(writes[i].request.error, i < 8 ? 0 : -EFAULT) << i;
+  }
+  ::munmap(forbidden, 64 * KiB);
+}
+
+TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
+  std::vector<Tracked> reads(16);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, i * kPageBytes, at(i * kPageBytes), kPageBytes);
+    reads[i].request.alone = i == 0 || i == 7 || i == 15;
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (const Tracked& read : reads) EXPECT_EQ(read.request.error, 0);
+  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 13U : 0U);
+}
+
+TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
+  if (GetParam() == Kind::Memory) GTEST_SKIP() << "memory has no file to cut";
+  ASSERT_EQ(ftruncate(backing_->descriptor(), MiB + 9 * kPageBytes), 0);
+  std::vector<Tracked> reads(8);
+  for (size_t i = 0; i < reads.size(); ++i) {
+    reads[i].set(Op::Read, MiB + i * 2 * kPageBytes, at((7 - i) * 2 * kPageBytes), 2 * kPageBytes);
+    engine_->submit(reads[i].request);
+  }
+  drain();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    EXPECT_EQ(reads[i].completions, 1U);
+    EXPECT_EQ(reads[i].request.error, i < 4 ? 0 : -EIO) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, EngineContract, kEveryEngine, kind_name);
+
+}  // namespace
+}  // namespace halfstep::io
