@@ -15,6 +15,11 @@
 namespace halfstep::io {
 namespace {
 
+// Pages that no ring has registered.
+std::unique_ptr<std::byte, decltype(&std::free)> no_arena(size_t bytes) {
+  return {static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)), &std::free};
+}
+
 // Neighbours in every size that may go together and some that may not, to memory in another order, some of it not the arena's.
 TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
   Prng prng(3);
@@ -26,9 +31,9 @@ TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
     ASSERT_EQ(run(write), 0);
   }
   std::fill(at(0), at(4 * MiB), std::byte{0});
-  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  const auto elsewhere_owned = no_arena(4 * MiB);
+  std::byte* const elsewhere = elsewhere_owned.get();
   ASSERT_NE(elsewhere, nullptr);
-  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
 
   std::deque<Tracked> reads;
   constexpr uint64_t kPagesOf[] = {1, 4, 16, 17, 8, 2, 20, 3};
@@ -66,9 +71,9 @@ TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
 TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
   Prng prng(5);
   prng.fill({at(0), 4 * MiB});
-  const auto elsewhere = static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 4 * MiB));
+  const auto elsewhere_owned = no_arena(4 * MiB);
+  std::byte* const elsewhere = elsewhere_owned.get();
   ASSERT_NE(elsewhere, nullptr);
-  const std::unique_ptr<std::byte, decltype(&std::free)> freed(elsewhere, &std::free);
   std::copy_n(at(0), 4 * MiB, elsewhere);
   Tracked blank;
   std::fill_n(at(4 * MiB), 4 * MiB, std::byte{0});
