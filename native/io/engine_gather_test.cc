@@ -146,11 +146,11 @@ TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
   ASSERT_EQ(run(write), 0);
   int first = 0;
   int second = 0;
-  // One by itself, a block of two pieces and one of three, two by themselves: five go with another one.
+  // One by itself, a block of one piece and one of four, two by themselves: four go with another one.
   std::vector<Tracked> reads(8);
   for (size_t i = 0; i < reads.size(); ++i) {
     reads[i].set(Op::Read, i * kPiece, at(4 * MiB + (7 - i) * kPiece), kPiece);
-    if (i >= 1 && i < 6) reads[i].belongs_to(i < 3 ? &first : &second);
+    if (i >= 1 && i < 6) reads[i].belongs_to(i < 2 ? &first : &second);
     engine_->submit(reads[i].request);
   }
   drain();
@@ -161,7 +161,7 @@ TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
                            expected.begin() + static_cast<ptrdiff_t>(i * kPiece)))
         << i;
   }
-  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 5U : 0U);
+  EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 4U : 0U);
 }
 
 // One that goes together with neighbours and fails takes none of them with it, but for what is lost with it.
