@@ -254,7 +254,7 @@ TEST_P(EngineContract, WakesAnEpollWaitForEachCompletion) {
   const int epoll = epoll_create1(EPOLL_CLOEXEC);
   ASSERT_GE(epoll, 0);
   epoll_event interest{};
-  interest.events = EPOLLIN;
+  interest.events = EPOLLIN | EPOLLET;
   ASSERT_EQ(epoll_ctl(epoll, EPOLL_CTL_ADD, engine_->wake_descriptor(), &interest), 0);
   EXPECT_EQ(wait_for_event(epoll, 0), 0) << "readable before anything was asked";
   for (int turn = 0; turn < 200; ++turn) {

@@ -429,8 +429,8 @@ void UringEngine::flush_submissions() noexcept {
 void UringEngine::reap() noexcept {
   if (discard_worker_ != nullptr) discard_worker_->take_done(done_);
   if (active_ == 0) return;
-  // Relaxed is enough: a flag seen late is seen at the next turn, and its eventfd is readable until
-  // then.
+  // Relaxed is enough: the eventfd is written to after the flag is set, and again when what it stands
+  // for becomes CQEs, of which one call may make a part only.
   const unsigned flags = __atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED);
   if ((flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) (void)io_uring_get_events(&ring_);
   unsigned head = 0;
@@ -483,14 +483,6 @@ void UringEngine::landed(Gather& gather, int32_t result) noexcept {
 
 size_t UringEngine::poll() noexcept {
   reap();
-  if (done_.empty()) {
-    // Nothing: the eventfd is stale or will be. Drained here and not at every poll, so that a busy
-    // engine spends no system call on it; looked at once more because something may have finished
-    // between the look and the drain.
-    eventfd_t ignored = 0;
-    (void)eventfd_read(event_, &ignored);
-    reap();
-  }
   RequestQueue done;
   done.take_all(done_);
   size_t completed = 0;
