@@ -91,6 +91,11 @@ class Writer {
   void put(const T& value) {
     put_bytes(object_bytes(value));
   }
+  // One after the other.
+  template <Plain T>
+  void put_all(std::span<const T> values) {
+    put_bytes(std::as_bytes(values));
+  }
   void put_bytes(ConstBytes bytes) { out_.insert(out_.end(), bytes.begin(), bytes.end()); }
   void pad_to(size_t unit) { out_.resize((out_.size() + unit - 1) / unit * unit); }
 

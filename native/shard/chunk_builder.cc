@@ -116,8 +116,8 @@ void ChunkBuilder::send(Connection& connection, uint64_t request_id) {
   frame.open_tlv(wire::Tlv::Runs);
   frame.value().put(static_cast<uint32_t>(runs_.size()));
   frame.value().put(static_cast<uint32_t>(checks_.size()));
-  for (const wire::Run& run : runs_) frame.value().put(run);
-  for (const uint32_t check : checks_) frame.value().put(check);
+  frame.value().put_all(std::span<const wire::Run>(runs_));
+  frame.value().put_all(std::span<const uint32_t>(checks_));
   frame.close_tlv();
   frame.finish(payload_bytes_);
 
