@@ -328,11 +328,12 @@ class FakeStore final : public store::Store {
   struct Block final : store::Resident {
     bool cut(const wire::GroupShape& shape, store::Write& write) {
       block_bytes_ = write.block_bytes;
-      parts_.assign(write.coded_parts.begin(), write.coded_parts.end());
-      const uint32_t count = parts_.empty() ? shape.parts_of(write.block_bytes) : 0;
-      for (uint32_t p = 0; p < count; ++p) {
+      const auto& coded = write.coded_parts;
+      parts_.reset(coded.empty() ? shape.parts_of(write.block_bytes) : coded.size());
+      std::copy(coded.begin(), coded.end(), parts_.begin());
+      for (uint32_t p = 0; coded.empty() && p < parts_.size(); ++p) {
         const uint32_t bytes = shape.bytes_of(p, write.block_bytes);
-        parts_.push_back({.stored_bytes = bytes, .raw_bytes = bytes});
+        parts_[p] = {.stored_bytes = bytes, .raw_bytes = bytes};
       }
       write.stored_bytes = 0;
       for (store::PartInfo& part : parts_) {
@@ -352,7 +353,7 @@ class FakeStore final : public store::Store {
     void take_parts(SlotPool& slots, const Block& from, store::PartSpan span) {
       block_bytes_ = from.block_bytes_;
       checksum_ = from.checksum_;
-      parts_.assign(from.parts_.size(), {});
+      parts_.reset(from.parts_.size());
       slot_ = slots.take(std::max<uint64_t>(from.bytes_of(span), 1));
       uint32_t at = 0;
       for (size_t p = 0; p < parts_.size(); ++p) {

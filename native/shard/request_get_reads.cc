@@ -205,6 +205,7 @@ void GetRequest::look_ahead() {
   for (size_t i = 0; i < gathered; ++i) {
     store::Sought& sought = sought_.emplace_back(index_keys[i], names[i].component);
     sought.parts = plans_[section_].parts;
+    sought.to_read = true;
   }
   found_.resize(gathered);
   shard().store().find_many(sought_, found_);

@@ -264,6 +264,7 @@ void Catalog::void_segment(Segment& segment) noexcept {
   segment.live_pages = segment.held_pages = 0;
   segment.shares = {};
   segment.touched = {};
+  ++segment.departed;
   if (!HALFSTEP_MUTANT(VoidedStaysLive)) ++segment.reuse;
   voids_most_ = std::max(voids_most_, ++segment.voids);
 }

@@ -84,6 +84,19 @@ class Catalog {
     const index::Found found = look(key);
     return found && location.valid() && found.entry.location() == place_of(location);
   }
+  // The same, again and again. `seen`: what this left there when it was last asked of the same key and place; kNotSeen before.
+  // The index is looked at only when a block has left the segment since.
+  static constexpr uint64_t kNotSeen = UINT64_MAX;
+  bool still_live(const IndexKey& key, const Location& location, uint64_t& seen) const noexcept {
+    if (location.valid() && !unseen(location, seen)) return true;
+    if (!live(key, location)) return false;
+    seen = segments_[location.segment].departed;
+    return true;
+  }
+  // It will be looked at.
+  bool unseen(const Location& location, uint64_t seen) const noexcept {
+    return location.valid() && segments_[location.segment].departed != seen;
+  }
   Location location_of(const Segment& segment, const format::Entry& entry) const noexcept {
     return {segment.number, entry.page, segment.reuse};
   }
@@ -91,7 +104,7 @@ class Catalog {
   template <typename Key, typename Visit>
   void find_many(size_t count, Key&& key, Visit&& visit) const;
   // Some ten keys before they are changed.
-  void prefetch(const IndexKey& key) const noexcept { index_->prefetch(hash_of(key)); }
+  [[gnu::always_inline]] void prefetch(const IndexKey& key) const noexcept { index_->prefetch(hash_of(key)); }
   uint32_t scope_of(const Share& share) const noexcept { return slots_.scope(share.slot); }
   // Of the raw bytes of a block of this component.
   uint32_t block_bytes(const Block& block, wire::Component component) const noexcept;
@@ -171,7 +184,10 @@ class Catalog {
 
   // The sums of its segment, not the index.
   void enter(const index::Entry& entry) noexcept { count(entry, 1); }
-  void leave(const index::Entry& entry) noexcept { count(entry, -1); }
+  void leave(const index::Entry& entry) noexcept {
+    count(entry, -1);
+    ++segments_[segment_of(entry)].departed;
+  }
   void count(const index::Entry& entry, int sign) noexcept;
   void count_held(const index::Entry& entry, int sign) noexcept;
   // In the index, under a key that has none, or a stale one. Present: a live one is there.

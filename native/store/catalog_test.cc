@@ -130,6 +130,57 @@ TEST_F(CatalogTest, AVoidedSegmentHasNoLiveBlockAtOnceAndItsEntriesGoWithTheSwee
   EXPECT_EQ(catalog->live_blocks(), 50U);
 }
 
+// Whatever happens to a segment, what still_live() remembers says the same as the index does.
+TEST_F(CatalogTest, WhatWasSeenToBeLiveIsSoUntilItIsNot) {
+  struct Seen {
+    IndexKey key;
+    Location location;
+    uint64_t seen = Catalog::kNotSeen;
+  };
+  Prng prng(11);
+  std::vector<Seen> all;
+  std::array<uint32_t, 4> next_page = {1, 1, 1, 1};
+  uint64_t live = 0, looks_saved = 0;
+  const auto place = [&](uint32_t segment, uint64_t number) {
+    const format::Entry entry = add(segment, number, next_page[segment]++);
+    all.push_back({key_of(entry), catalog->location_of(catalog->segment(segment), entry)});
+  };
+  for (int step = 0; step < 4000; ++step) {
+    const auto segment = static_cast<uint32_t>(prng.below(4));
+    const uint64_t number = prng.below(60);
+    const format::Entry known = entry_of(number, 0);
+    const Block block = catalog->find(key_of(known));
+    switch (prng.below(40)) {
+      case 0:
+        catalog->void_segment(catalog->segment(segment));
+        Catalog::release(catalog->segment(segment));
+        next_page[segment] = 1;
+        break;
+      case 1: (void)catalog->drop(key_of(known), block.location); break;
+      case 2: {
+        format::Entry copy = entry_of(number, next_page[segment]++);
+        catalog->note(catalog->segment(segment), copy, 1000);
+        if (!catalog->move(key_of(known), block.location, copy, catalog->segment(segment), false)) break;
+        all.push_back({key_of(copy), catalog->location_of(catalog->segment(segment), copy)});
+        break;
+      }
+      case 3: (void)catalog->sweep(8, [&](const Block&) { return prng.chance(0.3); }); break;
+      case 4: place(segment, number); break;  // in the place of what is there, too
+      default: (void)catalog->touch(key_of(known)); break;
+    }
+    if (next_page[segment] >= kSegmentBytes / kPageBytes) next_page[segment] = 1;
+    if (all.size() > 200) all.erase(all.begin(), all.begin() + 100);
+    for (Seen& one : all) {
+      const bool expected = catalog->live(one.key, one.location);
+      looks_saved += !catalog->unseen(one.location, one.seen);
+      ASSERT_EQ(catalog->still_live(one.key, one.location, one.seen), expected) << "step " << step;
+      live += expected;
+    }
+  }
+  EXPECT_GT(live, 10'000U);
+  EXPECT_GT(looks_saved, live / 2) << "it is for saving looks at the index";
+}
+
 TEST_F(CatalogTest, AStaleEntryGivesWayToTheSameKey) {
   add(0, 1, 5);
   catalog->void_segment(catalog->segment(0));

@@ -209,9 +209,16 @@ struct Core {
   void touch(const IndexKey& key, const Moment& at) { touch(key, memory.find(key), at); }
   // `extent`: what memory has of the key.
   void touch(const IndexKey& key, Extent* extent, const Moment& at) {
-    if (extent != nullptr) memory.touch(*extent);
+    if (extent != nullptr) {
+      memory.touch(*extent);
+      if (at.log_time < extent->counts_from) return;
+    }
     const Used used = catalog.touch(key, at.log_time);
-    if (used == Used::There || (used == Used::Absent && (extent == nullptr || extent->state != ExtentState::Dirty))) return;
+    if (used == Used::There) {
+      if (extent != nullptr && extent->state == ExtentState::Clean) extent->counts_from = at.log_time + 1;
+      return;
+    }
+    if (used == Used::Absent && (extent == nullptr || extent->state != ExtentState::Dirty)) return;
     if (used == Used::Slides) {
       const uint32_t end_s = catalog.slide(key, at.store_s);
       if (extent != nullptr && extent->state != ExtentState::Filling) extent->entry.expiry_s = end_s;
@@ -288,11 +295,16 @@ struct Core {
     const Block block = catalog.find(extent.key);
     if (block && block.location == extent.location) extent.entry.expiry_s = block.expiry_s;
   }
+  // Whether resident() and a use now look at the index.
+  bool wants_index(const Extent& extent) const noexcept {
+    return catalog.unseen(extent.location, extent.departed_seen) || catalog.clock().now() >= extent.counts_from;
+  }
   // What memory has of the key, unless its block has left the index since it was read or written.
   Extent* resident(const IndexKey& key) noexcept { return unless_stale(memory.find(key)); }
   // The same of what memory has of a key. What is stale is gone afterwards, unless somebody has pinned it.
   Extent* unless_stale(Extent* extent) noexcept {
-    if (extent == nullptr || extent->dirty() || catalog.live(extent->key, extent->location)) return extent;
+    if (extent == nullptr || extent->dirty() || catalog.still_live(extent->key, extent->location, extent->departed_seen))
+      return extent;
     memory.unlist(*extent);
     memory.settle(*extent);
     return nullptr;

@@ -60,7 +60,7 @@ uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<con
   return crc32c(object_bytes(tail), crc);
 }
 
-Status parse_trailer(ConstBytes bytes, const ExtentShape& shape, uint32_t raw_bytes, std::vector<PartInfo>* out) {
+Status parse_trailer(ConstBytes bytes, const ExtentShape& shape, uint32_t raw_bytes, PartTable* out) {
   if (shape.parts == 0 || shape.parts > wire::kPartsMax || bytes.size() != format::trailer_bytes(shape.parts)) {
     return Code::Corrupt;
   }
@@ -70,7 +70,7 @@ Status parse_trailer(ConstBytes bytes, const ExtentShape& shape, uint32_t raw_by
       tail.reserved[2] != 0) {
     return Code::Corrupt;
   }
-  out->resize(shape.parts);
+  out->reset(shape.parts);
   uint64_t stored = 0;
   uint64_t raw = 0;
   for (uint32_t p = 0; p < shape.parts; ++p) {
@@ -104,7 +104,7 @@ Status read_tail(const Slot& slot, uint64_t extent_bytes, ExtentShape* shape, ui
   return tail.stored_bytes < extent_bytes && shape->extent_bytes() == extent_bytes ? Status() : Status(Code::Corrupt);
 }
 
-void ExtentVerifier::begin(const ExtentShape& shape, std::vector<PartInfo>* parts) noexcept {
+void ExtentVerifier::begin(const ExtentShape& shape, PartTable* parts) noexcept {
   shape_ = shape;
   parts_ = parts;
   at_ = 0;
@@ -138,7 +138,7 @@ void ExtentVerifier::feed(ConstBytes bytes) noexcept {
 }
 
 Status verify_extent(const Slot& slot, const ExtentShape& shape, const wire::GroupShape* group, uint32_t raw_bytes,
-                     uint32_t checksum, std::vector<PartInfo>* parts) {
+                     uint32_t checksum, PartTable* parts) {
   std::vector<uint32_t> said;
   if (shape.trailer) {
     std::vector<std::byte> tail;
@@ -149,7 +149,7 @@ Status verify_extent(const Slot& slot, const ExtentShape& shape, const wire::Gro
     for (const PartInfo& part : *parts) said.push_back(part.stored_crc);
   } else {
     if (group == nullptr || group->parts_of(raw_bytes) != shape.parts) return Code::Corrupt;
-    parts->resize(shape.parts);
+    parts->reset(shape.parts);
     cut_parts(*group, raw_bytes, *parts);
   }
   ExtentVerifier verifier;

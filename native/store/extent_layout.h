@@ -40,13 +40,13 @@ uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<con
                        uint32_t raw_bytes) noexcept;
 
 // `tail`: the last trailer_bytes(parts) bytes of an extent that is said to have this shape. Corrupt when it says otherwise.
-Status parse_trailer(ConstBytes tail, const ExtentShape& shape, uint32_t raw_bytes, std::vector<PartInfo>* out);
+Status parse_trailer(ConstBytes tail, const ExtentShape& shape, uint32_t raw_bytes, PartTable* out);
 
 // Checks a whole extent in memory against its checksum; on the way learns the parts' sums. `parts` come in with offsets and
 // stored_bytes (plain), or are read from the trailer. Fed in order, so that it can follow the pieces of a read as they land.
 class ExtentVerifier {
  public:
-  void begin(const ExtentShape& shape, std::vector<PartInfo>* parts) noexcept;
+  void begin(const ExtentShape& shape, PartTable* parts) noexcept;
   void feed(ConstBytes bytes) noexcept;  // the next bytes of the extent
   uint64_t fed_bytes() const noexcept { return at_; }
   uint32_t parts_done() const noexcept { return part_; }
@@ -54,7 +54,7 @@ class ExtentVerifier {
 
  private:
   ExtentShape shape_;
-  std::vector<PartInfo>* parts_ = nullptr;
+  PartTable* parts_ = nullptr;
   uint64_t at_ = 0;
   uint32_t part_ = 0;
   uint32_t part_crc_ = 0;
@@ -68,6 +68,6 @@ Status read_tail(const Slot& slot, uint64_t extent_bytes, ExtentShape* shape, ui
 // The whole check in one go: parts are cut or read from the trailer, sums computed and compared with `checksum` and, for a
 // trailer, with what it says. Corrupt on any difference.
 Status verify_extent(const Slot& slot, const ExtentShape& shape, const wire::GroupShape* group, uint32_t raw_bytes,
-                     uint32_t checksum, std::vector<PartInfo>* parts);
+                     uint32_t checksum, PartTable* parts);
 
 }  // namespace halfstep::store

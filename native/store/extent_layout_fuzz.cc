@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     tail.raw_bytes = raw_bytes;
     store_le(bytes.data() + bytes.size() - sizeof(tail), tail);
   }
-  std::vector<PartInfo> parts;
+  PartTable parts;
   if (!parse_trailer(bytes, shape, raw_bytes, &parts).ok()) return 0;
   uint64_t stored = 0;
   for (const PartInfo& part : parts) {

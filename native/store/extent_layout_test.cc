@@ -14,9 +14,10 @@ class Built {
   Built(std::vector<uint32_t> lengths, uint8_t codec) {
     Prng prng(lengths.size());
     uint32_t at = 0;
-    for (const uint32_t bytes : lengths) {
-      parts.push_back({at, bytes, bytes, 0, 0, codec});
-      at += bytes;
+    parts.reset(lengths.size());
+    for (size_t p = 0; p < lengths.size(); ++p) {
+      parts[p] = {at, lengths[p], lengths[p], 0, 0, codec};
+      at += lengths[p];
     }
     raw_bytes = at;
     shape = shape_of(parts, at);
@@ -35,14 +36,14 @@ class Built {
     slot.for_range(0, slot.bytes(), [&](Bytes piece) { crc = crc32c(piece, crc); });
     return crc;
   }
-  Status verify(std::vector<PartInfo>* out, const wire::GroupShape* group = nullptr) const {
+  Status verify(PartTable* out, const wire::GroupShape* group = nullptr) const {
     return verify_extent(slot, shape, group, raw_bytes, checksum, out);
   }
 
   std::unique_ptr<Arena> arena;
   std::unique_ptr<SlotPool> pool;
   Slot slot;
-  std::vector<PartInfo> parts;
+  PartTable parts;
   ExtentShape shape;
   uint32_t raw_bytes = 0;
   uint32_t checksum = 0;
@@ -58,7 +59,7 @@ TEST(ExtentLayout, ChecksumCombinedFromPartsIsThatOfTheWholeExtent) {
 
 TEST(ExtentLayout, TrailersBringBackWhatWasPutIn) {
   const Built built({1000, 3000, 96, 300'000}, 4);
-  std::vector<PartInfo> parts;
+  PartTable parts;
   ASSERT_TRUE(built.verify(&parts).ok());
   ASSERT_EQ(parts.size(), 4U);
   for (size_t p = 0; p < parts.size(); ++p) {
@@ -71,7 +72,7 @@ TEST(ExtentLayout, TrailersBringBackWhatWasPutIn) {
 
 TEST(ExtentLayout, NoFlippedByteOfAnExtentPassesNotEvenInItsPadding) {
   const Built built({1000, 3000, 96}, 4);
-  std::vector<PartInfo> parts;
+  PartTable parts;
   ASSERT_TRUE(built.verify(&parts).ok());
   for (uint64_t at = 0; at < built.slot.bytes(); ++at) {
     const auto flip = [&] { built.slot.for_range(at, 1, [](Bytes piece) { piece[0] ^= std::byte{0x10}; }); };
@@ -89,7 +90,7 @@ TEST(ExtentLayout, PlainBlocksHaveNoTrailerAndAreCutByTheirGroup) {
   group.part_count = 4;
   group.size_count = 2;
   group.part_bytes = {8192, 4096, 0, 0};
-  std::vector<PartInfo> parts;
+  PartTable parts;
   ASSERT_TRUE(built.verify(&parts, &group).ok());
   EXPECT_EQ(parts[2].stored_crc, built.parts[2].stored_crc);
   EXPECT_FALSE(built.verify(&parts, nullptr).ok());

@@ -34,6 +34,12 @@ class HotPolicy {
   void use(uint32_t record) noexcept;
   // It soon will be.
   [[gnu::always_inline]] void prefetch(uint32_t record) const noexcept { __builtin_prefetch(&records_[record], kToWrite); }
+  // The same, a moment later: what it is tied to.
+  [[gnu::always_inline]] void prefetch_ties(uint32_t record) const noexcept {
+    const Record& of = records_[record];
+    if (of.older != kNone) prefetch(of.older);
+    if (of.newer != kNone) prefetch(of.newer);
+  }
   // insert() of this tag soon will be: where its ghost may be, and, some time later, the ghost.
   [[gnu::always_inline]] void prefetch_place(uint64_t tag) const noexcept {
     __builtin_prefetch(&heads_[tag & (heads_.size() - 1)], kToWrite);

@@ -32,13 +32,21 @@ Extent* Memory::find_ahead(const IndexKey& key) const noexcept {
 
 const Extent* Memory::find_state_ahead(const IndexKey& key) const noexcept {
   const Extent* extent = find(key);
-  if (extent != nullptr) __builtin_prefetch(&extent->state);
+  if (extent != nullptr) {
+    __builtin_prefetch(static_cast<const Resident*>(extent));
+    __builtin_prefetch(&extent->state);
+    __builtin_prefetch(&extent->entry.scope);
+  }
   return extent;
 }
 
 void Memory::prefetch_use(const Extent& extent) const noexcept {
   __builtin_prefetch(extent.parts().data());
   if (extent.record != HotPolicy::kNone) hot_.prefetch(extent.record);
+}
+
+void Memory::prefetch_touch(const Extent& extent) const noexcept {
+  if (extent.record != HotPolicy::kNone) hot_.prefetch_ties(extent.record);
 }
 
 Slot Memory::take(uint64_t bytes) noexcept {
@@ -84,7 +92,7 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
   extent.attempts = 0;
   extent.in_frame = false;
   extent.touched = false;
-  extent.location = {};
+  extent.set_location({});
   extent.waiters = nullptr;
   extent.error = 0;
   extent.in_parts = false;

@@ -29,21 +29,27 @@ enum class ExtentState : uint8_t {
   Clean,
 };
 
-static_assert(sizeof(Resident) == 64, "what every get looks at begins a line of the cache");
+static_assert(sizeof(Resident) == 80, "what every get looks at, to `location`, is two lines of the cache");
 class alignas(64) Extent final : public Resident {
  public:
   static Extent& of(Resident& resident) noexcept { return static_cast<Extent&>(resident); }
   static Extent& of_slot(void* own) noexcept { return *static_cast<Extent*>(own); }
 
   Slot& slot_memory() noexcept { return slot_; }
-  std::vector<PartInfo>& part_table() noexcept { return parts_; }
+  PartTable& part_table() noexcept { return parts_; }
   void set_block_bytes(uint32_t bytes) noexcept { block_bytes_ = bytes; }
   void set_checksum(uint32_t checksum) noexcept { checksum_ = checksum; }
+  void set_location(const Location& at) noexcept {
+    location = at;
+    departed_seen = Catalog::kNotSeen;
+    counts_from = 0;
+  }
 
   // Brought ahead of its first read: on its way; on its way, and asked for meanwhile; there, and kept.
   enum class Staged : uint8_t { No, Coming, Late, Kept };
 
-  // What every get of a block in memory looks at stands in one line of the cache, beside Resident's and the entry's.
+  // What every get of a block in memory looks at stands in three lines of the cache: Resident and what follows it in two, and
+  // what the entry says of scope and expiry beside what the index said (memory_test.cc counts).
   IndexKey key;
   ExtentState state = ExtentState::Unused;
   bool listed = false;
@@ -53,15 +59,22 @@ class alignas(64) Extent final : public Resident {
   uint32_t record = HotPolicy::kNone;  // of the policy, while listed
   Location location;                   // once in a frame; for a read, where it comes from
   ExtentShape shape;
+  Write* write = nullptr;  // null once it is answered, or when it was handed to those who wait for a flush
+  BlockReader* reader = nullptr;
+  Read* waiters = nullptr;
+  Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
+  Extent* next_pending = nullptr;
+  format::Entry entry;
+  // What the index said of the block at `location`, so that it need not be asked for each use: Catalog::still_live(), and the
+  // first time of the log at which a use counts once more.
+  uint64_t departed_seen = Catalog::kNotSeen;
+  uint64_t counts_from = 0;
 
   // Write
-  Write* write = nullptr;  // null once it is answered, or when it was handed to those who wait for a flush
-  format::Entry entry;
   std::array<std::byte, format::kEngineKeyBytesMax> engine_key{};
   uint8_t attempts = 0;  // frames that failed
   bool in_frame = false;
   bool touched = false;  // before it was in a frame
-  Extent* next_pending = nullptr;
 
   // A copy that reclaim writes: its bytes are a part of the rewriter's buffer, and nobody finds it by its key.
   Rewriter* rewriter = nullptr;
@@ -70,9 +83,6 @@ class alignas(64) Extent final : public Resident {
   Location original;
 
   // Read
-  BlockReader* reader = nullptr;
-  Read* waiters = nullptr;
-  Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
   uint32_t outstanding = 0;
   int32_t error = 0;
   io::IoClass io_class = io::IoClass::Demand;
@@ -106,12 +116,14 @@ class Memory {
 
   Extent* find(const IndexKey& key) const noexcept;
   // Many lookups wait for memory side by side: first all of the first are called, then all of the second, which finds; all of
-  // the third before the extents are used, or of the fourth before those that are not there are made.
+  // the fourth before the extents are used, each followed by the fifth; all of the last before those that are not there are
+  // made.
   [[gnu::always_inline]] void prefetch_place(const IndexKey& key) const noexcept { table_.prefetch(hash_of(key)); }
   Extent* find_ahead(const IndexKey& key) const noexcept;
   // Instead of the second, for who looks at the extent's state alone.
   const Extent* find_state_ahead(const IndexKey& key) const noexcept;
   void prefetch_use(const Extent& extent) const noexcept;
+  void prefetch_touch(const Extent& extent) const noexcept;
   [[gnu::always_inline]] void prefetch_list(const IndexKey& key) const noexcept { hot_.prefetch_ghost(key.low); }
   // Committed, and not yet in a frame that has landed.
   const Extent* find_dirty(const IndexKey& key) const noexcept {

@@ -47,6 +47,32 @@ class MemoryTier : public ::testing::Test {
   uint64_t next_ = 0;
 };
 
+TEST(Extent, AGetLooksAtThreeLinesOfIt) {
+  const Extent extent;
+  const auto line_of = [&](const void* member) {
+    return (static_cast<const std::byte*>(member) - reinterpret_cast<const std::byte*>(&extent)) / 64;
+  };
+  for (const void* member :
+       {static_cast<const void*>(&extent.key), static_cast<const void*>(&extent.state), static_cast<const void*>(&extent.pins),
+        static_cast<const void*>(&extent.record), static_cast<const void*>(&extent.location)}) {
+    EXPECT_EQ(line_of(member), 1);
+  }
+  const auto third = line_of(&extent.entry.scope);
+  EXPECT_EQ(line_of(&extent.entry.expiry_s), third);
+  EXPECT_EQ(line_of(&extent.departed_seen), third);
+  EXPECT_EQ(line_of(&extent.counts_from), third);
+}
+
+TEST(Extent, OfAnotherPlaceTheIndexHasToBeAskedAnew) {
+  Extent extent;
+  extent.departed_seen = 7;
+  extent.counts_from = 9;
+  extent.set_location({3, 4, 5});
+  EXPECT_EQ(extent.location, (Location{3, 4, 5}));
+  EXPECT_EQ(extent.departed_seen, Catalog::kNotSeen);
+  EXPECT_EQ(extent.counts_from, 0U);
+}
+
 TEST_F(MemoryTier, ABlockThatIsBeingWrittenIsReadFromTheWriteBuffer) {
   open();
   StoreBed::Put put;

@@ -39,7 +39,7 @@ Extent* PartReader::make(const IndexKey& key, const Block& block, const wire::Gr
   extent->in_parts = true;
   extent->set_block_bytes(static_cast<uint32_t>(block_bytes));
   // Parts that nobody asked for have no bytes, so that nobody can send them.
-  extent->part_table().assign(group.parts_of(block_bytes), {});
+  extent->part_table().reset(group.parts_of(block_bytes));
   const uint64_t before = uint64_t{plan.first_page} * kPageBytes;
   for (uint32_t p = plan.parts.first; p < plan.parts.first + plan.parts.count; ++p) {
     const uint32_t bytes = group.bytes_of(p, block_bytes);

@@ -44,7 +44,7 @@ Extent* BlockReader::resolve(Read& read, Extent* extent) {
     read.status = Code::Throttled;
     return nullptr;
   }
-  extent->location = block.location;
+  extent->set_location(block.location);
   extent->block = block;
   extent->set_checksum(block.checksum(read.key));
   extent->entry.scope = block.scope;
@@ -90,7 +90,9 @@ Status BlockReader::begin(std::span<Read* const> window) {
   }
   for (Read* read : window) {
     if (read->store_own != nullptr) {
-      core_.memory.prefetch_use(*static_cast<Extent*>(read->store_own));
+      auto& extent = *static_cast<Extent*>(read->store_own);
+      core_.memory.prefetch_use(extent);
+      if (core_.wants_index(extent)) core_.catalog.prefetch(read->key);
     } else {
       core_.memory.prefetch_list(read->key);
       missing_.push_back(read);
@@ -104,6 +106,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
     Extent* const extent = core_.unless_stale(found);
     stale |= extent != found;
     read->store_own = resolve(*read, extent);
+    if (extent != nullptr) core_.memory.prefetch_touch(*extent);
     // Reclaim has moved the block while it was being read: it comes from its new place, like the others.
     if (read->status == Code::Throttled) missing_.push_back(read);
   }
@@ -255,12 +258,13 @@ void BlockReader::cut(Extent& extent) {
   const uint32_t parts = group != nullptr ? group->parts_of(bytes) : 0;
   extent.shape = {parts, bytes, false};
   extent.set_block_bytes(bytes);
-  extent.part_table().resize(parts);
+  extent.part_table().reset(parts);
   if (parts != 0) {
     cut_parts(*group, bytes, extent.part_table());
   } else {  // an entry that does not fit its layout: one part over all fails the check without reading out of bounds
     extent.error = -EBADMSG;
-    extent.part_table().assign(1, {0, bytes, bytes, 0, 0, 0});
+    extent.part_table().reset(1);
+    extent.part_table()[0] = {0, bytes, bytes, 0, 0, 0};
   }
   extent.verifier.begin(extent.shape, &extent.part_table());
 }
@@ -420,8 +424,8 @@ void BlockReader::finish(Extent& extent, Status status) {
   extent.waiters = nullptr;
   core_.memory.set_state(extent, ExtentState::Clean);
   // Reclaim may have moved the block while it was being read.
-  if (status.ok() && extent.listed && !core_.catalog.live(extent.key, extent.location)) {
-    extent.location = core_.catalog.find(extent.key).location;
+  if (status.ok() && extent.listed && !core_.catalog.still_live(extent.key, extent.location, extent.departed_seen)) {
+    extent.set_location(core_.catalog.find(extent.key).location);
     if (!extent.location.valid()) core_.memory.unlist(extent);
   }
   if (!status.ok()) core_.memory.unlist(extent);

@@ -237,7 +237,7 @@ bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
   copy.block = block;
   const uint64_t bytes = block.extent_bytes();
   if (copy.shape.extent_bytes() != bytes) return false;
-  copy.part_table().clear();
+  copy.part_table().reset(0);
   if (copy.shape.trailer) {
     uint32_t crc = 0;
     copy.for_range(0, bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
@@ -245,7 +245,7 @@ bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
   }
   const wire::GroupShape* group = core_.names.group(block.scope, {copy.entry.component});
   if (group == nullptr || group->parts_of(copy.entry.raw_bytes) != copy.shape.parts) return false;
-  copy.part_table().resize(copy.shape.parts);
+  copy.part_table().reset(copy.shape.parts);
   cut_parts(*group, copy.entry.raw_bytes, copy.part_table());
   copy.verifier.begin(copy.shape, &copy.part_table());
   copy.for_range(0, bytes, [&](Bytes piece) { copy.verifier.feed(piece); });
@@ -307,7 +307,7 @@ void Rewriter::publish() {
     if (!core_.catalog.move(move.key, move.original, move.copy, segment, touched)) return true;
     Extent* resident = core_.memory.find(move.key);
     if (resident != nullptr && resident->state == ExtentState::Clean && resident->location == move.original) {
-      resident->location = core_.catalog.location_of(segment, move.copy);
+      resident->set_location(core_.catalog.location_of(segment, move.copy));
       core_.round_expiry(*resident);
     }
     return true;
@@ -323,7 +323,7 @@ Extent& Rewriter::take_copy() {
   copy.attempts = 0;
   copy.in_frame = false;
   copy.next_pending = nullptr;
-  copy.location = {};
+  copy.set_location({});
   return copy;
 }
 

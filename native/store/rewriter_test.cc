@@ -202,6 +202,53 @@ TEST(Rewriter, WhatIsNotTouchedAgainGoesTheSecondTime) {
   EXPECT_FALSE(bed.store->find(bed.key("once")).present);
 }
 
+// Memory answers the gets, and the index hears of them all the same as often as they count.
+TEST(Rewriter, KeepsWhatIsReadFromMemoryAgainAndAgain) {
+  StoreBed bed(5, kSegments);
+  bed.open();
+  ASSERT_EQ(bed.put("hot"), Code::Ok);
+  bed.settle();
+  const Counters& counters = bed.store->counters();
+  const uint64_t flash = counters.hits_flash;
+  for (uint64_t i = 0; i < 4 * kCapacityBlocks; ++i) {
+    churn(bed, 10'000 + i, 1);
+    ASSERT_EQ(bed.get("hot"), Code::Ok) << i;
+  }
+  EXPECT_EQ(counters.hits_flash, flash);
+  EXPECT_GE(counters.blocks_rewritten, 3U);
+  bed.reopen();
+  EXPECT_EQ(bed.get("hot"), Code::Ok);
+}
+
+// Nobody can tell any more what is in a segment that is reclaimed: it leaves the index as a whole, and memory has some of it
+// still. That is gone for gets as it is for find().
+TEST(Rewriter, WhatLeftFlashIsNotReadFromMemory) {
+  StoreBed bed(6, kSegments);
+  bed.options.policy = "seg-fifo";  // keeps nothing by itself
+  bed.open();
+  constexpr uint64_t kHot = 20;
+  for (uint64_t i = 0; i < kHot; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  bed.settle();
+  bed.tap->tap = [](io::Request& request) {
+    return request.op == io::Op::Read ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
+  };
+  const Counters& counters = bed.store->counters();
+  const auto present = [&](uint64_t i) { return bed.store->find(bed.key(name_of(i))).present; };
+  for (uint64_t round = 0; present(0); ++round) {
+    ASSERT_LT(round, 2 * kCapacityBlocks);
+    for (uint64_t i = 0; i < kHot && round % 4 == 0; ++i)
+      ASSERT_EQ(bed.get(name_of(i)), present(i) ? Code::Ok : Code::NotFound);
+    churn(bed, round, 1);
+    for (uint64_t i = 0; i < kHot; ++i) {
+      if (!present(i)) {
+        ASSERT_EQ(bed.get(name_of(i)), Code::NotFound) << i << ", round " << round;
+      }
+    }
+  }
+  EXPECT_EQ(counters.hits_flash, 0U) << "else memory had nothing that flash did not have";
+  EXPECT_GT(counters.hits_memory, kHot);
+}
+
 TEST(Rewriter, HeldBlocksAreCopiedForAsLongAsTheyAreHeld) {
   StoreBed bed(4, kSegments);
   bed.options.policy = "seg-fifo";  // keeps nothing by itself

@@ -263,7 +263,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     page += extent_pages(*extent);
 
     extent->in_frame = true;
-    extent->location = core_.catalog.location_of(segment, entry);
+    extent->set_location(core_.catalog.location_of(segment, entry));
     enter_catalog(segment, *extent);
     pending_bytes_ -= extent->shape.extent_bytes();
     if (!extent->is_copy()) {
@@ -423,7 +423,7 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
 // Its frame may be whole on flash or not: it is written again elsewhere, with the same birth, before it is acknowledged.
 void SegmentWriter::retry(Extent& extent) {
   if (!extent.is_copy()) (void)core_.catalog.drop(extent.key, extent.location);
-  extent.location = {};
+  extent.set_location({});
   const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
   if (there && ++extent.attempts < kAttemptsMax) {
     *pending_tail_ = &extent;

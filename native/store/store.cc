@@ -34,13 +34,25 @@ Found StoreImpl::find(const Sought& sought) noexcept {
 void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) noexcept {
   constexpr size_t kAtOnce = 64;
   std::array<const Extent*, kAtOnce> known;
+  std::array<uint8_t, kAtOnce> indexed;  // those that the index is asked for
   for (size_t first = 0; first < sought.size(); first += kAtOnce) {
     const auto part = sought.subspan(first, std::min(kAtOnce, sought.size() - first));
     for (const Sought& one : part) core_.memory.prefetch_place(one.key);
     for (size_t at = 0; at < part.size(); ++at) known[at] = core_.memory.find_state_ahead(part[at].key);
+    size_t count = 0;
+    for (size_t at = 0; at < part.size(); ++at) {
+      const Extent* extent = known[at];
+      if (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean) {
+        core_.memory.prefetch_use(*extent);
+        out[first + at] = found(extent->block_bytes());
+      } else {
+        indexed[count++] = static_cast<uint8_t>(at);
+      }
+    }
     core_.catalog.find_many(
-        part.size(), [&](size_t at) -> const IndexKey& { return part[at].key; },
-        [&](size_t at, const Block& block) {
+        count, [&](size_t i) -> const IndexKey& { return part[indexed[i]].key; },
+        [&](size_t i, const Block& block) {
+          const size_t at = indexed[i];
           const Extent* extent = known[at];
           if (extent != nullptr && extent->state == ExtentState::Dirty) {
             out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
@@ -152,7 +164,8 @@ Status StoreImpl::begin_write(Write& write) {
   }
   extent->shape = shape;
   extent->set_block_bytes(write.block_bytes);
-  extent->part_table().assign(cut_.begin(), cut_.end());
+  extent->part_table().reset(cut_.size());
+  std::copy(cut_.begin(), cut_.end(), extent->part_table().begin());
   extent->write = &write;
   std::memcpy(extent->engine_key.data(), write.name.engine_key.data(), key_bytes);
   format::Entry& entry = extent->entry;

@@ -30,6 +30,7 @@
 #include "base/slots.h"
 #include "base/status.h"
 #include "io/engine.h"
+#include "store/part_table.h"
 #include "wire/layout.h"
 
 namespace halfstep::store {
@@ -52,29 +53,19 @@ struct PartSpan {
   uint32_t count = 0;
 };
 
-// One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
-struct PartInfo {
-  uint32_t offset = 0;  // in the extent
-  uint32_t stored_bytes = 0;
-  uint32_t raw_bytes = 0;
-  uint32_t stored_crc = 0;
-  uint32_t raw_crc = 0;
-  uint8_t codec = 0;
-};
-
 // A verified extent in memory. Pinned while somebody sends from it; afterwards it stays as long as memory allows.
 class Resident {
  public:
   uint32_t block_bytes() const noexcept { return block_bytes_; }  // raw
   // Of all of the extent: what has another one is another version of the block.
   uint32_t checksum() const noexcept { return checksum_; }
-  std::span<const PartInfo> parts() const noexcept { return parts_; }
+  std::span<const PartInfo> parts() const noexcept { return {parts_.data(), parts_.size()}; }
   const Slot& slot() const noexcept { return slot_; }
 
  protected:
   uint32_t block_bytes_ = 0;
   uint32_t checksum_ = 0;
-  std::vector<PartInfo> parts_;  // keeps its capacity when the object is pooled
+  PartTable parts_;
   Slot slot_;
 };
 
@@ -198,7 +189,8 @@ struct Sought {
   Sought(const IndexKey& key_in, wire::Component component_in = {}) noexcept : key(key_in), component(component_in) {}
   IndexKey key;
   wire::Component component;
-  PartSpan parts;  // as in Read
+  PartSpan parts;        // as in Read
+  bool to_read = false;  // begin_reads() follows, and says what is gone: a block in memory is not looked up before it
 };
 struct Found {
   bool present = false;

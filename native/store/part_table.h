@@ -1,0 +1,63 @@
+// part_table.h — the parts of one block. Most blocks of a cache have one, which stands in the table itself: a get of it looks
+// at no further line of the cache. Invariants: what `data()` gives holds until the number of parts changes; memory once taken
+// is kept, so that a pooled table allocates nothing in the steady state. Thread: its owner's.
+#pragma once
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <memory>
+
+namespace halfstep::store {
+
+// One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
+struct PartInfo {
+  uint32_t offset = 0;  // in the extent
+  uint32_t stored_bytes = 0;
+  uint32_t raw_bytes = 0;
+  uint32_t stored_crc = 0;
+  uint32_t raw_crc = 0;
+  uint8_t codec = 0;
+};
+
+class PartTable {
+ public:
+  PartTable() = default;
+  PartTable(const PartTable&) = delete;
+  PartTable& operator=(const PartTable&) = delete;
+
+  size_t size() const noexcept { return count_; }
+  bool empty() const noexcept { return count_ == 0; }
+  PartInfo* data() noexcept { return many_ != nullptr && count_ > 1 ? many_.get() : &one_; }
+  const PartInfo* data() const noexcept { return many_ != nullptr && count_ > 1 ? many_.get() : &one_; }
+  PartInfo* begin() noexcept { return data(); }
+  PartInfo* end() noexcept { return data() + count_; }
+  const PartInfo* begin() const noexcept { return data(); }
+  const PartInfo* end() const noexcept { return data() + count_; }
+  PartInfo& operator[](size_t part) noexcept {
+    assert(part < count_);
+    return data()[part];
+  }
+  const PartInfo& operator[](size_t part) const noexcept {
+    assert(part < count_);
+    return data()[part];
+  }
+
+  // So many, of which nothing is known.
+  void reset(size_t count) {
+    if (count > 1 && count > room_) {
+      many_ = std::make_unique<PartInfo[]>(count);
+      room_ = static_cast<uint32_t>(count);
+    }
+    count_ = static_cast<uint32_t>(count);
+    std::fill(begin(), end(), PartInfo());
+  }
+
+ private:
+  uint32_t count_ = 0;
+  uint32_t room_ = 0;  // of many_
+  std::unique_ptr<PartInfo[]> many_;
+  PartInfo one_;
+};
+
+}  // namespace halfstep::store
