@@ -103,8 +103,8 @@ class Engine {
   virtual size_t poll() noexcept = 0;
   // Blocks until at least one request in flight has finished (or none is in flight), for start-up and shutdown alone.
   virtual void wait() noexcept = 0;
-  // An eventfd that is written to when poll() has work that it has not seen (ready()): to be watched by edge, since reading it
-  // would be a system call of every turn; -1 for an engine that is only polled (memory).
+  // An eventfd that is written to when poll() has work that it has not seen (ready()): to be watched by edge, for io_uring's is
+  // never read, which would be a system call of every turn. -1 for an engine that is only polled (memory).
   virtual int wake_descriptor() const noexcept = 0;
   virtual uint32_t in_flight() const noexcept = 0;
   // Whether neighbours go to the kernel as one request (gather_run.h), and so take one place.

@@ -221,7 +221,7 @@ UringEngine::~UringEngine() {
 }
 
 void UringEngine::wake() noexcept {
-  // Cannot fail but by a counter of 2^64 - 2, when it is readable anyway.
+  // Cannot fail: the counter ends at 2^64 - 2.
   (void)eventfd_write(event_, 1);
 }
 
@@ -429,8 +429,8 @@ void UringEngine::flush_submissions() noexcept {
 void UringEngine::reap() noexcept {
   if (discard_worker_ != nullptr) discard_worker_->take_done(done_);
   if (active_ == 0) return;
-  // Relaxed is enough: the eventfd is written to after the flag is set, and again when what it stands
-  // for becomes CQEs, of which one call may make a part only.
+  // Relaxed is enough: where the flag tells of work that nothing else would wake us for, the eventfd is
+  // written to after it is set, and again when that becomes CQEs, of which one call may make a part only.
   const unsigned flags = __atomic_load_n(ring_.sq.kflags, __ATOMIC_RELAXED);
   if ((flags & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW)) != 0) (void)io_uring_get_events(&ring_);
   unsigned head = 0;

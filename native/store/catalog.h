@@ -3,7 +3,8 @@
 // place counts from the segment's first page, the scope by its slot, the expiry from the segment's marks. Voiding a segment is
 // O(1): its reuse count moves on, and index entries with another one are *stale*: nothing finds them, a put of the same key
 // replaces them, and the sweep erases the rest. Invariants: the live blocks of a segment are those index entries that name it
-// with its reuse count; live bytes and every sum of a segment are over its live blocks; a stale entry is erased before its
+// with its reuse count; live bytes and every sum of a segment are over its live blocks; no entry ceases to
+// be live at its place but by leave() or void_segment(), which count it (Segment::departed); a stale entry is erased before its
 // count comes round. A copy that reclaim has written is in no sum until move() gives it the place of the original. Thread: the
 // shard's.
 #pragma once
@@ -88,14 +89,14 @@ class Catalog {
   // The index is looked at only when a block has left the segment since.
   static constexpr uint64_t kNotSeen = UINT64_MAX;
   bool still_live(const IndexKey& key, const Location& location, uint64_t& seen) const noexcept {
-    if (location.valid() && !unseen(location, seen)) return true;
+    if (!unseen(location, seen)) return true;
     if (!live(key, location)) return false;
     seen = segments_[location.segment].departed;
     return true;
   }
-  // It will be looked at.
+  // Whether still_live() of a place looks at the index.
   bool unseen(const Location& location, uint64_t seen) const noexcept {
-    return location.valid() && segments_[location.segment].departed != seen;
+    return !location.valid() || segments_[location.segment].departed != seen;
   }
   Location location_of(const Segment& segment, const format::Entry& entry) const noexcept {
     return {segment.number, entry.page, segment.reuse};

@@ -279,7 +279,7 @@ struct Core {
   // Out of index and memory.
   void forget(const IndexKey& key, const Location& location) noexcept {
     (void)catalog.drop(key, location);
-    if (Extent* extent = memory.find(key); extent != nullptr && extent->location == location) {
+    if (Extent* extent = memory.find(key); extent != nullptr && extent->location() == location) {
       memory.unlist(*extent);
       memory.settle(*extent);
     }
@@ -293,17 +293,17 @@ struct Core {
   // Memory and index say of a block that is on flash that it ends at the same time: the index rounds it down.
   void round_expiry(Extent& extent) const noexcept {
     const Block block = catalog.find(extent.key);
-    if (block && block.location == extent.location) extent.entry.expiry_s = block.expiry_s;
+    if (block && block.location == extent.location()) extent.entry.expiry_s = block.expiry_s;
   }
   // Whether resident() and a use now look at the index.
   bool wants_index(const Extent& extent) const noexcept {
-    return catalog.unseen(extent.location, extent.departed_seen) || catalog.clock().now() >= extent.counts_from;
+    return catalog.unseen(extent.location(), extent.departed_seen) || catalog.clock().now() >= extent.counts_from;
   }
   // What memory has of the key, unless its block has left the index since it was read or written.
   Extent* resident(const IndexKey& key) noexcept { return unless_stale(memory.find(key)); }
   // The same of what memory has of a key. What is stale is gone afterwards, unless somebody has pinned it.
   Extent* unless_stale(Extent* extent) noexcept {
-    if (extent == nullptr || extent->dirty() || catalog.still_live(extent->key, extent->location, extent->departed_seen))
+    if (extent == nullptr || extent->dirty() || catalog.still_live(extent->key, extent->location(), extent->departed_seen))
       return extent;
     memory.unlist(*extent);
     memory.settle(*extent);

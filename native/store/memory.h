@@ -29,7 +29,7 @@ enum class ExtentState : uint8_t {
   Clean,
 };
 
-static_assert(sizeof(Resident) == 80, "what every get looks at, to `location`, is two lines of the cache");
+static_assert(sizeof(Resident) == 80, "what every get looks at, to `location_`, is two lines of the cache");
 class alignas(64) Extent final : public Resident {
  public:
   static Extent& of(Resident& resident) noexcept { return static_cast<Extent&>(resident); }
@@ -39,8 +39,11 @@ class alignas(64) Extent final : public Resident {
   PartTable& part_table() noexcept { return parts_; }
   void set_block_bytes(uint32_t bytes) noexcept { block_bytes_ = bytes; }
   void set_checksum(uint32_t checksum) noexcept { checksum_ = checksum; }
+  // Once in a frame; for a read, where it comes from.
+  const Location& location() const noexcept { return location_; }
+  // What the index said was of another place.
   void set_location(const Location& at) noexcept {
-    location = at;
+    location_ = at;
     departed_seen = Catalog::kNotSeen;
     counts_from = 0;
   }
@@ -57,7 +60,11 @@ class alignas(64) Extent final : public Resident {
   uint32_t pins = 0;
   uint32_t number = 0;                 // among all extents, for good
   uint32_t record = HotPolicy::kNone;  // of the policy, while listed
-  Location location;                   // once in a frame; for a read, where it comes from
+
+ private:
+  Location location_;
+
+ public:
   ExtentShape shape;
   Write* write = nullptr;  // null once it is answered, or when it was handed to those who wait for a flush
   BlockReader* reader = nullptr;
@@ -65,7 +72,7 @@ class alignas(64) Extent final : public Resident {
   Transfer* pieces = nullptr;  // in order of offset: those whose bytes have not been verified yet
   Extent* next_pending = nullptr;
   format::Entry entry;
-  // What the index said of the block at `location`, so that it need not be asked for each use: Catalog::still_live(), and the
+  // What the index said of the block at location(), so that it need not be asked for each use: Catalog::still_live(), and the
   // first time of the log at which a use counts once more.
   uint64_t departed_seen = Catalog::kNotSeen;
   uint64_t counts_from = 0;
@@ -115,12 +122,11 @@ class Memory {
   Memory(SlotPool& slots, uint64_t reserved_bytes, double write_share);
 
   Extent* find(const IndexKey& key) const noexcept;
-  // Many lookups wait for memory side by side: first all of the first are called, then all of the second, which finds; all of
-  // the fourth before the extents are used, each followed by the fifth; all of the last before those that are not there are
-  // made.
+  // Many lookups wait for memory side by side. First prefetch_place() of all, then find_ahead() of all, or find_state_ahead()
+  // by who looks at the extent's state alone; before they are used prefetch_use() of all, and prefetch_touch() of each when it
+  // is pinned; prefetch_list() of all that are not there before they are made.
   [[gnu::always_inline]] void prefetch_place(const IndexKey& key) const noexcept { table_.prefetch(hash_of(key)); }
   Extent* find_ahead(const IndexKey& key) const noexcept;
-  // Instead of the second, for who looks at the extent's state alone.
   const Extent* find_state_ahead(const IndexKey& key) const noexcept;
   void prefetch_use(const Extent& extent) const noexcept;
   void prefetch_touch(const Extent& extent) const noexcept;

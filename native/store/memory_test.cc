@@ -54,7 +54,7 @@ TEST(Extent, AGetLooksAtThreeLinesOfIt) {
   };
   for (const void* member :
        {static_cast<const void*>(&extent.key), static_cast<const void*>(&extent.state), static_cast<const void*>(&extent.pins),
-        static_cast<const void*>(&extent.record), static_cast<const void*>(&extent.location)}) {
+        static_cast<const void*>(&extent.record), static_cast<const void*>(&extent.location())}) {
     EXPECT_EQ(line_of(member), 1);
   }
   const auto third = line_of(&extent.entry.scope);
@@ -68,7 +68,7 @@ TEST(Extent, OfAnotherPlaceTheIndexHasToBeAskedAnew) {
   extent.departed_seen = 7;
   extent.counts_from = 9;
   extent.set_location({3, 4, 5});
-  EXPECT_EQ(extent.location, (Location{3, 4, 5}));
+  EXPECT_EQ(extent.location(), (Location{3, 4, 5}));
   EXPECT_EQ(extent.departed_seen, Catalog::kNotSeen);
   EXPECT_EQ(extent.counts_from, 0U);
 }

@@ -1,6 +1,6 @@
 // part_table.h — the parts of one block. Most blocks of a cache have one, which stands in the table itself: a get of it looks
-// at no further line of the cache. Invariants: what `data()` gives holds until the number of parts changes; memory once taken
-// is kept, so that a pooled table allocates nothing in the steady state. Thread: its owner's.
+// at no further line of the cache. Invariants: what `data()` gives holds until reset(), which forgets all parts; memory once
+// taken is kept, so that a pooled table allocates nothing in the steady state. Thread: its owner's.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,8 @@ class PartTable {
 
   size_t size() const noexcept { return count_; }
   bool empty() const noexcept { return count_ == 0; }
-  PartInfo* data() noexcept { return many_ != nullptr && count_ > 1 ? many_.get() : &one_; }
-  const PartInfo* data() const noexcept { return many_ != nullptr && count_ > 1 ? many_.get() : &one_; }
+  PartInfo* data() noexcept { return count_ > 1 ? many_.get() : &one_; }
+  const PartInfo* data() const noexcept { return count_ > 1 ? many_.get() : &one_; }
   PartInfo* begin() noexcept { return data(); }
   PartInfo* end() noexcept { return data() + count_; }
   const PartInfo* begin() const noexcept { return data(); }

@@ -424,9 +424,9 @@ void BlockReader::finish(Extent& extent, Status status) {
   extent.waiters = nullptr;
   core_.memory.set_state(extent, ExtentState::Clean);
   // Reclaim may have moved the block while it was being read.
-  if (status.ok() && extent.listed && !core_.catalog.still_live(extent.key, extent.location, extent.departed_seen)) {
+  if (status.ok() && extent.listed && !core_.catalog.still_live(extent.key, extent.location(), extent.departed_seen)) {
     extent.set_location(core_.catalog.find(extent.key).location);
-    if (!extent.location.valid()) core_.memory.unlist(extent);
+    if (!extent.location().valid()) core_.memory.unlist(extent);
   }
   if (!status.ok()) core_.memory.unlist(extent);
   while (waiter != nullptr) {

@@ -275,7 +275,7 @@ void Rewriter::commit_chunk() {
 }
 
 void Rewriter::landed(Extent& copy, uint32_t end_page) {
-  const uint32_t segment = copy.location.segment;
+  const uint32_t segment = copy.location().segment;
   Move& move = moves_.emplace_back();
   move = {copy.key, copy.original, copy.entry, segment, core_.catalog.segment(segment).generation, end_page, copy.block, {}};
   const Block now = core_.catalog.find(copy.key);
@@ -306,7 +306,7 @@ void Rewriter::publish() {
     if (original.expiry_code != move.chosen.expiry_code) move.copy.expiry_s = original.expiry_s;  // changed meanwhile
     if (!core_.catalog.move(move.key, move.original, move.copy, segment, touched)) return true;
     Extent* resident = core_.memory.find(move.key);
-    if (resident != nullptr && resident->state == ExtentState::Clean && resident->location == move.original) {
+    if (resident != nullptr && resident->state == ExtentState::Clean && resident->location() == move.original) {
       resident->set_location(core_.catalog.location_of(segment, move.copy));
       core_.round_expiry(*resident);
     }

@@ -77,8 +77,8 @@ struct Segment {
   uint32_t live_blocks = 0;
   uint64_t held_pages = 0;
   uint64_t live_pages = 0;
-  uint64_t departed =
-      0;  // how often a block of it ceased to be live, over all its uses: what is live stays so until one more does
+  // How often a block of it ceased to be live, over all its uses: what is live stays so until one more does.
+  uint64_t departed = 0;
   uint32_t expires_s = 0;  // when all that was ever written to it has expired; kNeverExpires, 0 = nothing was
   TouchHistogram touched;
   uint64_t touched_regions = 0;  // a bit for each 64th of its pages: touched since that part of its touch map was written

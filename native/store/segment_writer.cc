@@ -412,7 +412,7 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
   if (extent.is_copy()) return extent.rewriter->landed(extent, frame.start_page + frame.pages);
   if (extent.write != nullptr) {
     persists_.push_back(
-        {extent.write, frame.segment->number, frame.segment->generation, frame.start_page + frame.pages, extent.location});
+        {extent.write, frame.segment->number, frame.segment->generation, frame.start_page + frame.pages, extent.location()});
     extent.write = nullptr;
   }
   core_.memory.set_state(extent, ExtentState::Clean);
@@ -422,7 +422,7 @@ void SegmentWriter::extent_landed(Frame& frame, Extent& extent) {
 
 // Its frame may be whole on flash or not: it is written again elsewhere, with the same birth, before it is acknowledged.
 void SegmentWriter::retry(Extent& extent) {
-  if (!extent.is_copy()) (void)core_.catalog.drop(extent.key, extent.location);
+  if (!extent.is_copy()) (void)core_.catalog.drop(extent.key, extent.location());
   extent.set_location({});
   const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
   if (there && ++extent.attempts < kAttemptsMax) {

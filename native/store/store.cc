@@ -21,8 +21,8 @@ bool StoreImpl::present(const IndexKey& key) noexcept {
   return present(core_.catalog.find(key));
 }
 
-bool StoreImpl::present(const Extent& dirty) noexcept {
-  return core_.names.alive(dirty.entry.scope) && !core_.expired(dirty.entry.expiry_s);
+bool StoreImpl::present(const Extent& extent) noexcept {
+  return core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
 }
 
 Found StoreImpl::find(const Sought& sought) noexcept {
@@ -44,7 +44,7 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
       const Extent* extent = known[at];
       if (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean) {
         core_.memory.prefetch_use(*extent);
-        out[first + at] = found(extent->block_bytes());
+        out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
       } else {
         indexed[count++] = static_cast<uint8_t>(at);
       }

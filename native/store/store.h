@@ -189,8 +189,9 @@ struct Sought {
   Sought(const IndexKey& key_in, wire::Component component_in = {}) noexcept : key(key_in), component(component_in) {}
   IndexKey key;
   wire::Component component;
-  PartSpan parts;        // as in Read
-  bool to_read = false;  // begin_reads() follows, and says what is gone: a block in memory is not looked up before it
+  PartSpan parts;  // as in Read
+  // begin_reads() follows, and says so if a block that is in memory has left the index: it is not looked up for that before.
+  bool to_read = false;
 };
 struct Found {
   bool present = false;

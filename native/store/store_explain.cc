@@ -99,7 +99,7 @@ class Explainer {
       out->stream = segment.stream;
       out->block_bytes = core_.catalog.block_bytes(block, out->component);
       out->extent_bytes = static_cast<uint32_t>(block.extent_bytes());
-      if (extent != nullptr && extent->location == block.location) out->created_s = extent->entry.created_s;
+      if (extent != nullptr && extent->location() == block.location) out->created_s = extent->entry.created_s;
       out->expiry_s = block.expiry_s;
       out->touch_class = block.touch_class;
       out->touch_age_capacities = static_cast<double>(clock.now() - clock.when(block.touch_stamp)) / kStampsPerCapacity;

@@ -113,7 +113,7 @@ class StoreImpl final : public Store {
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
   bool present(const IndexKey& key) noexcept;
   bool present(const Block& block) noexcept;
-  bool present(const Extent& dirty) noexcept;
+  bool present(const Extent& extent) noexcept;
   static Found found(uint32_t block_bytes) noexcept;
   uint64_t parts_bytes(const Block& block, const Sought& sought) const noexcept;
   std::vector<RetiredScope> living_scopes() const;
