@@ -225,9 +225,6 @@ void World::close(uint64_t salt) {
   let_go();
   Prng prng(salt ^ 0xC105E);
   arm_by_chance(prng, 0.3, kEventsInOpen);
-  // Where all segments are bad, by errors of earlier lives perhaps, nothing that was put can be written.
-  const store::Gauges gauges = process_->store->gauges();
-  const bool writable = gauges.segments_free + gauges.segments_open + gauges.segments_sealed > 0;
   const Status status = process_->store->close();
   if (dead()) {
     ++tally_.crashes_in_close;
@@ -236,6 +233,9 @@ void World::close(uint64_t salt) {
   process_->crash.disarm();
   process_->recovering = false;
   note(static_cast<uint64_t>(status.code()));
+  // Where all segments are bad, by errors of earlier lives perhaps, nothing that was put can be written.
+  const store::Gauges gauges = process_->store->gauges();
+  const bool writable = gauges.segments_free + gauges.segments_open + gauges.segments_sealed > 0;
   if (!status.ok() && !failures_possible() && (writable || !(status == Code::NoSpace))) {
     model_.fail(Rule::WrongAnswer, "close: " + std::string(code_name(status.code())));
   }
