@@ -3,10 +3,9 @@
 // place counts from the segment's first page, the scope by its slot, the expiry from the segment's marks. Voiding a segment is
 // O(1): its reuse count moves on, and index entries with another one are *stale*: nothing finds them, a put of the same key
 // replaces them, and the sweep erases the rest. Invariants: the live blocks of a segment are those index entries that name it
-// with its reuse count; live bytes and every sum of a segment are over its live blocks; no entry ceases to
-// be live at its place but by leave() or void_segment(), which count it (Segment::departed); a stale entry is erased before its
-// count comes round. A copy that reclaim has written is in no sum until move() gives it the place of the original. Thread: the
-// shard's.
+// with its reuse count; live bytes and every sum of a segment are over its live blocks; no entry ceases to be live at its place
+// but by leave() or void_segment(), which count it (Segment::departed); a stale entry is erased before its count comes round. A
+// copy that reclaim has written is in no sum until move() gives it the place of the original. Thread: the shard's.
 #pragma once
 
 #include <array>

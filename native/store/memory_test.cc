@@ -95,6 +95,41 @@ TEST_F(MemoryTier, ABlockThatIsBeingWrittenIsReadFromTheWriteBuffer) {
   EXPECT_EQ(counters().hits_flash, 0U);
 }
 
+// Whether the index is asked or memory answers: the same is found.
+TEST_F(MemoryTier, WhatIsToBeReadIsFoundAsByAnybody) {
+  open();
+  ASSERT_EQ(bed_->put("on flash alone", kGroupPlain, kBlockBytes), Code::Ok);
+  bed_->settle();
+  bed_->reopen();
+  ASSERT_EQ(bed_->put("in memory", kGroupPlain, kBlockBytes), Code::Ok);
+  ASSERT_EQ(bed_->put("ends", kGroupPlain, kBlockBytes, false, 5), Code::Ok);
+  bed_->settle();
+  StoreBed::Put dirty;
+  ASSERT_EQ(bed_->begin_put(dirty, "dirty", kGroupPlain, kBlockBytes, false), Code::Ok);
+  std::vector<Sought> sought;
+  for (const char* name : {"on flash alone", "in memory", "ends", "dirty", "absent"}) {
+    sought.emplace_back(bed_->key(name), wire::Component::of(kGroupPlain, 0, 0));
+  }
+  const auto present = [&](bool to_read) {
+    std::vector<Found> found(sought.size());
+    for (Sought& one : sought) one.to_read = to_read;
+    bed_->store->find_many(sought, found);
+    std::vector<bool> out;
+    for (const Found& one : found) {
+      out.push_back(one.present);
+      EXPECT_EQ(one.block_bytes, one.present ? kBlockBytes : 0);
+      EXPECT_EQ(one.memory_bytes, one.present ? kBlockBytes : 0);
+    }
+    return out;
+  };
+  EXPECT_EQ(present(true), (std::vector<bool>{true, true, true, true, false}));
+  EXPECT_EQ(present(false), present(true));
+  bed_->clock.wall += 10;
+  EXPECT_EQ(present(true), (std::vector<bool>{true, true, false, true, false})) << "memory has it still";
+  EXPECT_EQ(present(false), present(true));
+  bed_->settle();
+}
+
 TEST_F(MemoryTier, CacheIsAnsweredByTheBufferAndPersistByMedia) {
   open();
   bool written = false, flushed = false;

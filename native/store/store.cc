@@ -42,7 +42,8 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
     size_t count = 0;
     for (size_t at = 0; at < part.size(); ++at) {
       const Extent* extent = known[at];
-      if (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean) {
+      const bool dirty = extent != nullptr && extent->state == ExtentState::Dirty;
+      if (dirty || (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean)) {
         core_.memory.prefetch_use(*extent);
         out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
       } else {
@@ -54,9 +55,7 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
         [&](size_t i, const Block& block) {
           const size_t at = indexed[i];
           const Extent* extent = known[at];
-          if (extent != nullptr && extent->state == ExtentState::Dirty) {
-            out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
-          } else if (!present(block)) {
+          if (!present(block)) {
             out[first + at] = Found();
           } else {
             // What is in memory, or on its way, is pinned whole.
