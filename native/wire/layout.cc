@@ -12,7 +12,9 @@ namespace {
 
 // memcpy(), called. Where g++ 12 knows the most that there can be, it makes `rep movs` of it, and that alone takes three times
 // as long as the hash of a short name, which is made of every block that moves.
-[[gnu::noinline]] void copy_bytes(std::byte* to, ConstBytes from) noexcept { std::memcpy(to, from.data(), from.size()); }
+[[gnu::noinline]] void copy_bytes(std::byte* to, ConstBytes from) noexcept {
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+}
 
 bool usable(const GroupShape& shape) noexcept { return shape.size_count >= 1 && shape.size_count <= kPartSizesMax; }
 
