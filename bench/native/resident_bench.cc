@@ -17,6 +17,7 @@
 #include "base/crc.h"
 #include "base/prng.h"
 #include "io/memory_engine.h"
+#include "machine.h"
 #include "measure.h"
 #include "store/geometry.h"
 #include "store/store.h"
@@ -46,10 +47,6 @@ class BenchClock final : public Clock {
   uint64_t wall_s() const noexcept override { return 1'800'000'000; }
   uint64_t us = 1'000'000;
 };
-
-void check(const Fault& fault) {
-  if (!fault.ok()) fail(fault.what);
-}
 
 // A store on a memory device, with all of its blocks in memory.
 class Stored {
