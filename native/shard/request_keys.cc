@@ -119,7 +119,7 @@ void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, c
     out.put(uint32_t{0});
     out.put(static_cast<uint32_t>(matched.lengths.size()));
     out.put(uint32_t{0});
-    for (const uint32_t length : matched.lengths) out.put(length);
+    out.put_all(std::span<const uint32_t>(matched.lengths));
     reply.frame().close_tlv();
   }
   if (matched.unheld.empty()) return;

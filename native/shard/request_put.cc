@@ -453,7 +453,7 @@ void PutRequest::flush() {
     reply.frame().open_tlv(Tlv::Grant);
     Writer& out = reply.frame().value();
     out.put(wire::GrantHead{.credit_bytes = granted_bytes_, .range_count = static_cast<uint32_t>(grants_.size())});
-    for (const wire::ItemRange& range : grants_) out.put(range);
+    out.put_all(std::span<const wire::ItemRange>(grants_));
     reply.frame().close_tlv();
     reply.send();
     wanted_ = true;
