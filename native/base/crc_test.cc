@@ -1,6 +1,9 @@
 #include "base/crc.h"
 
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <vector>
@@ -98,6 +101,40 @@ TEST(Crc32c, CombinesLengthsBeyondFourGiB) {
   const uint32_t a = crc32c(as_bytes("a block"));
   EXPECT_EQ(crc32c_combine(a, crc32c_zeros(0, count), count), crc32c_zeros(a, count));
 }
+
+#if defined(__x86_64__)
+// Whether the upper halves of YMM or ZMM registers hold anything, as the processor tells it.
+bool upper_halves_in_use() {
+  constexpr uint32_t kUpperHalves = 0x04 | 0x40;
+  uint32_t in_use = 0;
+  uint32_t unused = 0;
+  __asm__ volatile("xgetbv" : "=a"(in_use), "=d"(unused) : "c"(1));
+  return (in_use & kUpperHalves) != 0;
+}
+
+bool tells_of_upper_halves() {
+  constexpr uint32_t kXgetbvWithOne = 4;
+  uint32_t features = 0;
+  uint32_t b = 0;
+  uint32_t c = 0;
+  uint32_t d = 0;
+  if (!__builtin_cpu_supports("avx") || __get_cpuid_count(0xD, 1, &features, &b, &c, &d) == 0) return false;
+  if ((features & kXgetbvWithOne) == 0) return false;
+  __asm__ volatile("vzeroupper" ::: "xmm0");
+  return !upper_halves_in_use();  // some say that they are, always
+}
+
+// Not of the result: whoever calls it pays for a state of the vector registers that it leaves behind.
+TEST(Crc32c, LeavesNoUpperHalvesInUse) {
+  if (!tells_of_upper_halves()) GTEST_SKIP() << "this processor does not tell which of its registers are in use";
+  const std::vector<std::byte> bytes(64 * 1024, std::byte{1});
+  for (const size_t count : {0U, 1U, 28U, 255U, 256U, 4096U, 65536U}) {
+    volatile uint32_t crc = crc32c(ConstBytes(bytes).first(count));
+    (void)crc;
+    EXPECT_FALSE(upper_halves_in_use()) << "after " << count << " bytes";
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace halfstep
