@@ -30,15 +30,19 @@ class BusyPoll {
   template <typename Ready>
   int look(uint64_t* wait_us, Ready&& ready) {
     if (*wait_us == 0 || !begin()) return 0;
+    int found = ready();
+    if (found != 0) {
+      looked(true);
+      return found;
+    }
     const SystemClock clock;
     const uint64_t look_us = std::min(*wait_us, kLookUs);
     const uint64_t began_us = clock.now_us();
     uint64_t now_us = began_us;
     bool away = false;
-    int found = 0;
     while (found == 0 && !away && now_us - began_us < look_us) {
+      ::sched_yield();  // what we wait for may need this very core
       found = ready();
-      if (found == 0) ::sched_yield();  // what we wait for may need this very core
       const uint64_t before_us = std::exchange(now_us, clock.now_us());
       away = found == 0 && now_us - before_us > kGivenUsMax;
     }

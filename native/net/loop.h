@@ -52,6 +52,8 @@ class Timer {
 
 class Loop {
  public:
+  static constexpr uint64_t kAtOnce = 0;
+
   explicit Loop(const Clock& clock) noexcept : clock_(clock) {}
   ~Loop();
   Loop(const Loop&) = delete;
@@ -62,8 +64,8 @@ class Loop {
   Status change(int descriptor, uint32_t epoll_events, Watch* watch);
   void remove(int descriptor, Watch* watch);
 
-  // (Re)arms; fires once, on the first turn at or after `due_us` of the loop's clock. Allocates only when more timers are armed
-  // than ever before.
+  // (Re)arms; fires once, on the first turn at or after `due_us` of the loop's clock: the next one, for what is past. Allocates
+  // only when more timers are armed than ever before.
   void arm(Timer& timer, uint64_t due_us);
   void disarm(Timer& timer) noexcept;
 

@@ -138,7 +138,7 @@ void FrameStream::on_ready(uint32_t epoll_events) {
 }
 
 void FrameStream::later() {
-  if (!soon_.armed()) loop_.arm(soon_, loop_.now_us());
+  if (!soon_.armed()) loop_.arm(soon_, Loop::kAtOnce);
 }
 
 void FrameStream::run_soon(void* self) {

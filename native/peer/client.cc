@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <system_error>
+#include <utility>
 
 #include "peer/signals.h"
 
@@ -71,6 +72,7 @@ void Client::run() {
     }
     do {
       turn(kIdleUs);
+      if (std::exchange(ended_for_caller_, false)) called_at_us_ = loop_.now_us();
     } while (!stopping_.load(std::memory_order_acquire) &&
              (running_ != nullptr || loop_.now_us() >= called_at_us_ + kCallerUs));
   }
@@ -82,18 +84,16 @@ void Client::turn(uint64_t wait_us_max) {
   sweep_retired();
 }
 
-bool Client::turn_for(Queue& queue, uint64_t until_us) {
+bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us) {
   if (queue.watched()) return false;
   std::unique_lock baton(baton_, std::try_to_lock);
   if (!baton.owns_lock()) return false;
   // Whoever had the baton may have ended what is waited for after the caller looked: of that nothing would wake the loop.
   if (queue.has_events()) until_us = 0;
-  uint64_t now = loop_.now_us();
   do {
     if (stopping_.load(std::memory_order_acquire)) return false;
-    turn(until_us - std::min(now, until_us));
-    now = loop_.now_us();
-  } while (now < until_us && !queue.has_events());
+    turn(until_us - std::min(now_us, until_us));
+  } while (!queue.has_events() && (now_us = loop_.now_us()) < until_us);
   leave(std::move(baton), queue);
   return true;
 }
@@ -101,6 +101,7 @@ bool Client::turn_for(Queue& queue, uint64_t until_us) {
 // What others have under way is not left to a caller who may not come back.
 void Client::leave(std::unique_lock<std::mutex> baton, Queue& queue) {
   called_at_us_ = loop_.now_us();
+  ended_for_caller_ = false;
   baton.unlock();
   if (open_tickets_.load(std::memory_order_relaxed) > queue.open()) loop_.wake();
 }
@@ -134,14 +135,16 @@ void Client::post(void (*fill)(Inbox& inbox, void* what), void* what) {
     const std::lock_guard lock(mutex_);
     first = inbox_.empty();
     fill(inbox_, what);
+    inbox_waits_.store(true, std::memory_order_release);
   }
   if (first) loop_.wake();
 }
 
 void Client::take_inbox() {
+  if (!inbox_waits_.load(std::memory_order_acquire)) return;
   {
     const std::lock_guard lock(mutex_);
-    if (inbox_.empty()) return;
+    inbox_waits_.store(false, std::memory_order_relaxed);
     std::swap(inbox_, taken_);
   }
   if (taken_.layouts) take_layouts();
@@ -180,6 +183,7 @@ int Client::register_layout(std::shared_ptr<const wire::Layout> layout) {
       all_layouts_.push_back(std::move(layout));
       wake = inbox_.empty();
       inbox_.layouts = true;
+      inbox_waits_.store(true, std::memory_order_release);
     }
   }
   if (wake) loop_.wake();
@@ -246,6 +250,7 @@ void Client::submit(Ticket& ticket) {
     } else {
       first = inbox_.empty();
       inbox_.submitted.push_back(&ticket);
+      inbox_waits_.store(true, std::memory_order_release);
     }
   }
   if (first) return send_off(queue);
@@ -268,14 +273,16 @@ void Client::send_off(Queue& queue) {
 
 size_t Client::poll(Queue& queue, hs_event* events, size_t max) {
   const size_t count = queue.poll(events, max);
-  return count == 0 && turn_for(queue, 0) ? queue.poll(events, max) : count;
+  return count == 0 && turn_for(queue, 0, 0) ? queue.poll(events, max) : count;
 }
 
 size_t Client::wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us) {
   if (const size_t count = queue.poll(events, max); count > 0) return count;
   const uint64_t began_us = loop_.now_us();
   const uint64_t until_us = timeout_us > UINT64_MAX - began_us ? UINT64_MAX : began_us + timeout_us;
-  (void)turn_for(queue, until_us);
+  if (turn_for(queue, began_us, until_us)) {
+    if (const size_t count = queue.poll(events, max); count > 0) return count;
+  }
   return queue.wait(events, max, until_us == UINT64_MAX ? UINT64_MAX : until_us - std::min(until_us, loop_.now_us()));
 }
 
@@ -391,7 +398,7 @@ void Client::on_payload_released(Ticket& ticket) {
 
 void Client::finish(Ticket& ticket) {
   loop_.disarm(ticket.timer);
-  if (!ticket.queue->watched()) called_at_us_ = loop_.now_us();
+  if (!ticket.queue->watched()) ended_for_caller_ = true;
   (ticket.previous != nullptr ? ticket.previous->next : running_) = ticket.next;
   (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
   ticket.finish();

@@ -118,7 +118,7 @@ class Client final : public Exiting {
   Fault start();
   void run();
   // A caller turns until `queue` has an event or the time has come, once at least. False: it is not for callers to do so now.
-  bool turn_for(Queue& queue, uint64_t until_us);
+  bool turn_for(Queue& queue, uint64_t now_us, uint64_t until_us);
   void turn(uint64_t wait_us_max);
   void send_off(Queue& queue);
   void leave(std::unique_lock<std::mutex> baton, Queue& queue);
@@ -156,6 +156,7 @@ class Client final : public Exiting {
 
   std::mutex mutex_;
   Inbox inbox_;
+  std::atomic<bool> inbox_waits_{false};  // it is not empty; whoever turns asks each time, and without the lock
   bool closed_ = false;
   std::vector<std::unique_ptr<Ticket>> tickets_;  // by place
   std::vector<uint32_t> idle_tickets_;
@@ -166,7 +167,8 @@ class Client final : public Exiting {
   std::mutex baton_;  // whoever turns the loop
 
   // The client's thread's.
-  uint64_t called_at_us_ = 0;  // when a caller last turned, or could have
+  uint64_t called_at_us_ = 0;      // when a caller last turned, or could have
+  bool ended_for_caller_ = false;  // a ticket, since then, so that one may come
   Inbox taken_;
   Ticket* running_ = nullptr;  // in the order of submission
   Ticket* running_last_ = nullptr;

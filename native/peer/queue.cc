@@ -17,24 +17,9 @@ int Queue::descriptor() {
   const std::lock_guard lock(mutex_);
   if (descriptor_ < 0) {
     descriptor_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (first_ != nullptr) signal_descriptor(true);
+    if (has_events()) signal_descriptor(true);
   }
   return descriptor_;
-}
-
-bool Queue::watched() noexcept {
-  const std::lock_guard lock(mutex_);
-  return descriptor_ >= 0;
-}
-
-bool Queue::has_events() noexcept {
-  const std::lock_guard lock(mutex_);
-  return first_ != nullptr;
-}
-
-uint64_t Queue::open() noexcept {
-  const std::lock_guard lock(mutex_);
-  return open_;
 }
 
 void Queue::signal_descriptor(bool readable) noexcept {
@@ -49,8 +34,8 @@ void Queue::list(Ticket& ticket) {
   if (ticket.event_listed) return;
   ticket.event_listed = true;
   ticket.next_event = nullptr;
-  if (first_ == nullptr) {
-    first_ = &ticket;
+  if (!has_events()) {
+    first_.store(&ticket, std::memory_order_release);
     signal_descriptor(true);
   } else {
     last_->next_event = &ticket;
@@ -69,16 +54,17 @@ void Queue::post_done(Ticket& ticket) {
   const std::lock_guard lock(mutex_);
   ticket.event_steps = ticket.steps_done;
   ticket.done = true;
-  --open_;
+  const bool last = open_.fetch_sub(1, std::memory_order_relaxed) == 1;
   list(ticket);
-  if (open_ == 0) changed_.notify_all();
+  if (last) changed_.notify_all();
 }
 
 size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
   size_t count = 0;
-  while (count < max && first_ != nullptr) {
-    Ticket& ticket = *first_;
-    first_ = ticket.next_event;
+  Ticket* first = first_.load(std::memory_order_relaxed);
+  while (count < max && first != nullptr) {
+    Ticket& ticket = *first;
+    first = ticket.next_event;
     ticket.next_event = nullptr;
     ticket.event_listed = false;
     hs_event& event = events[count++];
@@ -93,7 +79,8 @@ size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
       *finished = &ticket;
     }
   }
-  if (count > 0 && first_ == nullptr) signal_descriptor(false);
+  first_.store(first, std::memory_order_release);
+  if (count > 0 && first == nullptr) signal_descriptor(false);
   return count;
 }
 
@@ -106,6 +93,7 @@ void Queue::recycle(Ticket* finished) {
 }
 
 size_t Queue::poll(hs_event* events, size_t max) {
+  if (!has_events()) return 0;
   Ticket* finished = nullptr;
   size_t count = 0;
   {
@@ -122,7 +110,7 @@ size_t Queue::wait(hs_event* events, size_t max, uint64_t timeout_us) {
   size_t count = 0;
   {
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return first_ != nullptr; };
+    const auto ready = [this] { return has_events(); };
     // Longer than a month is for ever: the sum with the clock must not overflow.
     constexpr uint64_t kForEverUs = uint64_t{31} * 24 * 3600 * 1'000'000;
     if (timeout_us > kForEverUs) {
@@ -136,14 +124,9 @@ size_t Queue::wait(hs_event* events, size_t max, uint64_t timeout_us) {
   return count;
 }
 
-void Queue::count_submitted() {
-  const std::lock_guard lock(mutex_);
-  ++open_;
-}
-
 void Queue::wait_none_open() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return open_ == 0; });
+  changed_.wait(lock, [this] { return open() == 0; });
 }
 
 void Queue::drop_events() {
