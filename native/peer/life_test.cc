@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "peer/fake_daemon.h"
@@ -496,6 +498,47 @@ TEST(Life, WhatACallerLeavesBehindEndsWithoutIt) {
   EXPECT_GE(client.facts().bytes_received, received + (1 << 20));
   EXPECT_EQ(client.wait().kind, HS_EVENT_DONE);
   EXPECT_EQ(back, block);
+}
+
+// How often the client's own thread, the one of that name, has gone to sleep.
+uint64_t sleeps_of_client_thread() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name != "halfstep") continue;
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      uint64_t count = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> count) return count;
+    }
+  }
+  ADD_FAILURE() << "no thread of that name";
+  return 0;
+}
+
+// Each look whether the caller is still there would take a core away from what it receives.
+TEST(Life, TheClientsThreadSeldomWakesWhileACallerTurns) {
+  Staller stalling(200'000, 70'000);
+  TryClient client(stalling.daemon.address());
+  const int layout = client.layout(stalling.layout);
+  ASSERT_TRUE(client.ready());
+  TrySection match(layout, {"key-0"});
+  hs_batch asked = TryClient::batch(HS_OP_MATCH);
+  ASSERT_NE(client.submit(asked, match), 0U);
+  ASSERT_EQ(client.wait().kind, HS_EVENT_DONE);  // waited: from here on the loop is this caller's, for a while
+  std::vector<Octets> back{Octets(200'000)};
+  TrySection get(layout, {"key-0"});
+  hs_batch stalled = TryClient::batch(HS_OP_GET, 20'000'000);
+  const auto began = std::chrono::steady_clock::now();
+  const uint64_t slept = sleeps_of_client_thread();
+  ASSERT_NE(client.submit(stalled, get.into(back)), 0U);
+  hs_event event{};
+  EXPECT_EQ(hs_queue_wait(client.queue, &event, 1, 300'000), 0U);
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(sleeps_of_client_thread() - slept, took / std::chrono::milliseconds(3));
+  stalling.go_on.reach();
+  EXPECT_EQ(client.wait().kind, HS_EVENT_DONE);
+  EXPECT_EQ(back[0], stalling.block);
 }
 
 TEST(Life, ACallerWhoOnlyPollsIsServed) {
