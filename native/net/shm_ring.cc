@@ -131,37 +131,26 @@ void RingReader::publish() noexcept {
 
 ssize_t RingReader::read(const iovec* vectors, size_t count) noexcept {
   if (broken_) return -EPROTO;
+  if (tail_ == head_) {
+    ssize_t now = filled();
+    if (now == 0 && !wait()) now = filled();
+    if (now <= 0) return now == 0 ? -EAGAIN : now;
+  }
+  const size_t most = std::min<uint64_t>(tail_ - head_, kRingStepBytes);
   size_t total = 0;
-  size_t unpublished = 0;
-  auto left = static_cast<size_t>(tail_ - head_);
   for (size_t i = 0; i < count; ++i) {
     auto* to = static_cast<std::byte*>(vectors[i].iov_base);
-    for (size_t bytes = vectors[i].iov_len; bytes != 0;) {
-      if (left == 0) {
-        if (unpublished != 0) publish();
-        unpublished = 0;
-        ssize_t now = filled();
-        if (now == 0 && total != 0) return static_cast<ssize_t>(total);
-        if (now == 0 && !wait()) now = filled();
-        if (now <= 0) return now == 0 ? -EAGAIN : now;
-        left = static_cast<size_t>(now);
-      }
+    for (size_t bytes = std::min(vectors[i].iov_len, most - total); bytes != 0;) {
       const size_t at = head_ & (data_.size() - 1);
-      const size_t step = std::min({bytes, left, data_.size() - at, kRingStepBytes - unpublished});
+      const size_t step = std::min(bytes, data_.size() - at);
       std::memcpy(to, data_.data() + at, step);
       to += step;
       bytes -= step;
-      left -= step;
       head_ += step;
       total += step;
-      unpublished += step;
-      if (unpublished == kRingStepBytes) {
-        publish();
-        unpublished = 0;
-      }
     }
   }
-  if (unpublished != 0) publish();
+  publish();
   return static_cast<ssize_t>(total);
 }
 

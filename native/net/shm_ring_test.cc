@@ -104,6 +104,26 @@ TEST_F(ShmRing, GivesEveryByteOnceInOrderWhateverTheSizes) {
   }
 }
 
+// Who checks what came has to come between two steps.
+TEST(ShmRingStep, ARoundOfReadingTakesOneStep) {
+  RingControl control{};
+  Octets data(4 * kRingStepBytes);
+  RingWriter writer(control, data, -1);
+  RingReader reader(control, data, -1);
+  const Octets sent = random_octets(2 * kRingStepBytes + 100, 1);
+  const iovec from{const_cast<std::byte*>(sent.data()), sent.size()};
+  ASSERT_EQ(writer.write(&from, 1), static_cast<ssize_t>(sent.size()));
+  Octets got(sent.size());
+  const iovec to[] = {{got.data(), 50}, {got.data() + 50, got.size() - 50}};
+  EXPECT_EQ(reader.read(to, 2), static_cast<ssize_t>(kRingStepBytes));
+  const iovec next{got.data() + kRingStepBytes, got.size() - kRingStepBytes};
+  EXPECT_EQ(reader.read(&next, 1), static_cast<ssize_t>(kRingStepBytes));
+  const iovec last{got.data() + 2 * kRingStepBytes, 100};
+  EXPECT_EQ(reader.read(&last, 1), 100);
+  EXPECT_EQ(reader.read(&last, 1), -EAGAIN);
+  EXPECT_TRUE(got == sent);
+}
+
 TEST_F(ShmRing, NobodyRingsWhoIsNotWaitedFor) {
   Octets into(100);
   ASSERT_EQ(write(random_octets(50, 1)), 50);
