@@ -98,9 +98,9 @@ int Loop::wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept {
 }
 
 // As wait(), awake, for a part of *wait_us, which it takes off.
-int Loop::look(epoll_event* events, int events_max, uint64_t* wait_us) noexcept {
+int Loop::look(epoll_event* events, int events_max, uint64_t* wait_us, BusyPoll& busy_poll) noexcept {
   static const bool alone = ::sysconf(_SC_NPROCESSORS_ONLN) == 1;
-  return alone ? 0 : busy_poll_.look(wait_us, [&] { return wait(events, events_max, 0); });
+  return alone ? 0 : busy_poll.look(wait_us, [&] { return wait(events, events_max, 0); });
 }
 
 void Loop::dispatch(const epoll_event& event) {
@@ -117,7 +117,7 @@ void Loop::dispatch(const epoll_event& event) {
   entry->watch->on_ready(event.events);
 }
 
-void Loop::turn(uint64_t wait_us_max) {
+void Loop::turn(uint64_t wait_us_max, BusyPoll& busy_poll) {
   assert(!turning_ && epoll_ >= 0);
   turning_ = true;
   uint64_t wait_us = std::min(wait_us_max, kWaitUsMax);
@@ -128,7 +128,7 @@ void Loop::turn(uint64_t wait_us_max) {
     wait_us = due <= now ? 0 : std::min(wait_us, due - now);
   }
   epoll_event events[kEventsPerTurn];
-  int ready = look(events, kEventsPerTurn, &wait_us);
+  int ready = look(events, kEventsPerTurn, &wait_us, busy_poll);
   if (ready == 0) ready = wait(events, kEventsPerTurn, wait_us);  // EINTR is a turn without events
   ran_before_ = std::exchange(ran_, static_cast<uint64_t>(std::max(ready, 0)));
   for (int i = 0; i < ready; ++i) dispatch(events[i]);

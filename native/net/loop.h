@@ -70,7 +70,9 @@ class Loop {
   void disarm(Timer& timer) noexcept;
 
   // Waits until something is ready, a timer is due or `wait_us_max` passed; runs what is ready, then what is due.
-  void turn(uint64_t wait_us_max);
+  void turn(uint64_t wait_us_max) { turn(wait_us_max, busy_poll_); }
+  // By what whoever turns has learned about looking: threads that turn the same loop find their cores in different company.
+  void turn(uint64_t wait_us_max, BusyPoll& busy_poll);
   // Makes a turn() under way, or the next one, return at once. Any thread, async-signal-safe.
   void wake() noexcept;
   // Waits for a wake() that no turn() has seen, while another thread may be in turn(). False after `wait_us`.
@@ -95,7 +97,7 @@ class Loop {
   Entry* entry_of(int descriptor) noexcept;
   void dispatch(const epoll_event& event);
   int wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept;
-  int look(epoll_event* events, int events_max, uint64_t* wait_us) noexcept;
+  int look(epoll_event* events, int events_max, uint64_t* wait_us, BusyPoll& busy_poll) noexcept;
   static bool sooner(const Timer* a, const Timer* b) noexcept;
   void place(Timer* timer, size_t at) noexcept;
   void sift_up(size_t at) noexcept;

@@ -228,5 +228,22 @@ TEST_F(LoopTest, LooksWhereWaitsAreShortAndSleepsWhereTheyAreLong) {
   EXPECT_GT(loop_.busy_poll().looks(), 500U);
 }
 
+TEST_F(LoopTest, WhatOneThreadLearnsAboutLookingIsNotAnothers) {
+  if (::sysconf(_SC_NPROCESSORS_ONLN) == 1) GTEST_SKIP() << "with one core nobody looks";
+  Called watch;
+  ASSERT_TRUE(loop_.add(a_[1], EPOLLIN, &watch).ok());
+  poke(a_[0]);
+  BusyPoll crowded;
+  while (crowded.begin()) crowded.crowded();
+  BusyPoll alone;
+  const uint64_t before = crowded.looks();
+  for (int turn = 0; turn < 10; ++turn) loop_.turn(1000, crowded);
+  for (int turn = 0; turn < 10; ++turn) loop_.turn(1000, alone);
+  EXPECT_EQ(crowded.looks(), before);
+  EXPECT_EQ(alone.looks(), 10U);
+  EXPECT_EQ(loop_.busy_poll().looks(), 0U);
+  EXPECT_EQ(watch.count, 20);
+}
+
 }  // namespace
 }  // namespace halfstep::net

@@ -78,15 +78,15 @@ void Client::run() {
     wait_us = kCallerUs;
     if (!woken && loop_.now_us() < called_at_us_ + kCallerUs) continue;
     do {
-      turn(kIdleUs);
+      turn(kIdleUs, own_looks_);
       if (std::exchange(ended_for_caller_, false)) called_at_us_ = loop_.now_us();
     } while (!stopping_.load(std::memory_order_acquire) &&
              (running_ != nullptr || loop_.now_us() >= called_at_us_ + kCallerUs));
   }
 }
 
-void Client::turn(uint64_t wait_us_max) {
-  loop_.turn(wait_us_max);
+void Client::turn(uint64_t wait_us_max, net::BusyPoll& looks) {
+  loop_.turn(wait_us_max, looks);
   take_inbox();  // after the turn: it has swallowed the wake-up
   sweep_retired();
 }
@@ -99,7 +99,7 @@ bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us) {
   if (queue.has_events()) until_us = 0;
   do {
     if (stopping_.load(std::memory_order_acquire)) return false;
-    turn(until_us - std::min(now_us, until_us));
+    turn(until_us - std::min(now_us, until_us), callers_looks_);
   } while (!queue.has_events() && (now_us = loop_.now_us()) < until_us);
   leave(std::move(baton), queue);
   return true;
