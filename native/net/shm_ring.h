@@ -66,7 +66,7 @@ class RingWriter {
 class RingReader {
  public:
   RingReader(RingControl& control, Bytes data, int bell) noexcept;
-  // Bytes copied, fewer than there may be; -EAGAIN: there are none, the other side knows that we wait for some; -EPROTO: broken.
+  // Bytes copied, not all that there are; -EAGAIN: there are none, the other side knows that we wait for some; -EPROTO: broken.
   ssize_t read(const iovec* vectors, size_t count) noexcept;
 
  private:
