@@ -25,13 +25,16 @@
 #include "base/prng.h"
 #include "index/block_index.h"
 #include "measure.h"
+#include "program.h"
 
 namespace halfstep::index {
 namespace {
 
 using bench::fail;
 using bench::median;
+using bench::Number;
 using bench::print_samples;
+using bench::read_options;
 using bench::seconds_of;
 
 constexpr std::array<size_t, 3> kPrefixes = {32, 256, 1024};
@@ -50,16 +53,11 @@ struct Options {
 
 Options options_of(int count, char** arguments) {
   Options options;
-  for (int i = 1; i < count; i += 2) {
-    const std::string_view name = arguments[i];
-    uint64_t* value = name == "--entries"  ? &options.entries
-                      : name == "--rounds" ? &options.rounds
-                      : name == "--seed"   ? &options.seed
-                                           : nullptr;
-    char* end = nullptr;
-    if (value == nullptr || i + 1 == count) fail("usage: halfstep_index_bench [--entries N] [--rounds N] [--seed N]");
-    *value = std::strtoull(arguments[i + 1], &end, 10);
-    if (*end != '\0' || *value == 0) fail(std::string(name) + "=" + arguments[i + 1] + ": must be a number above 0");
+  const std::array<Number, 3> numbers{
+      {{"--entries", &options.entries}, {"--rounds", &options.rounds}, {"--seed", &options.seed}}};
+  read_options(count, arguments, numbers, {});
+  for (const auto& [name, value] : numbers) {
+    if (*value == 0) fail(std::string(name) + " 0: must be a number above 0");
   }
   return options;
 }

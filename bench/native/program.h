@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,10 +31,28 @@ namespace halfstep::bench {
 using Number = std::pair<std::string_view, uint64_t*>;
 using Text = std::pair<std::string_view, std::string*>;
 
-// --name value, for every name that is known.
+inline constexpr uint64_t kAnyCore = UINT64_MAX;
+
+// Every name that is known, with the value that it has so far.
+inline std::string known_options(std::span<const Number> numbers, std::span<const Text> texts) {
+  std::string known;
+  for (const auto& [name, value] : texts)
+    known += "  " + std::string(name) + " TEXT  (" + (value->empty() ? "none" : *value) + ")\n";
+  for (const auto& [name, value] : numbers) {
+    known += "  " + std::string(name) + " N  (" + (*value == kAnyCore ? "any" : std::to_string(*value)) + ")\n";
+  }
+  return known;
+}
+
+// --name value, for every name that is known; --help says which, and ends the program.
 inline void read_options(int count, char** arguments, std::span<const Number> numbers, std::span<const Text> texts) {
   for (int i = 1; i < count; i += 2) {
     const std::string_view name = arguments[i];
+    if (name == "--help" || name == "-h") {
+      std::printf("usage: %s [--name value]...; one JSON document on stdout. Each with its default:\n%s",
+                  program_invocation_short_name, known_options(numbers, texts).c_str());
+      std::exit(0);
+    }
     const std::string value = i + 1 < count ? arguments[i + 1] : "";
     const auto number = std::ranges::find(numbers, name, &Number::first);
     const auto text = std::ranges::find(texts, name, &Text::first);
@@ -46,14 +65,17 @@ inline void read_options(int count, char** arguments, std::span<const Number> nu
       if (!digits || errno == ERANGE || *number->second == UINT64_MAX)
         fail(std::string(name) + " " + value + ": must be a whole number from 0 to 2^64 - 2");
     } else {
-      fail(std::string(name) + " " + value + ": not understood; the head of the program's source says what is");
+      fail(std::string(name) + " " + value + ": not understood; --help says what is");
     }
   }
 }
 
-inline constexpr uint64_t kAnyCore = UINT64_MAX;
 inline void pin(uint64_t core) {
   if (core == kAnyCore) return;
+  if (const long cores = ::sysconf(_SC_NPROCESSORS_CONF);
+      core >= std::min<uint64_t>(static_cast<uint64_t>(cores), CPU_SETSIZE)) {
+    fail("core " + std::to_string(core) + ": must be 0 to " + std::to_string(cores - 1));
+  }
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(core, &set);

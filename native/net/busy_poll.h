@@ -4,7 +4,7 @@
 // costs up to kLookUs of a core for each that is not: so a few long waits in a row end it, and one in kRestWaits tries again.
 // Who looks gives the core to whoever wants it. If somebody does, he keeps it for longer than a wake-up takes: then sleeping
 // is better, and the next try is far off.
-// Thread: one.
+// Thread: one at a time.
 #pragma once
 
 #include <sched.h>

@@ -71,7 +71,7 @@ class Loop {
 
   // Waits until something is ready, a timer is due or `wait_us_max` passed; runs what is ready, then what is due.
   void turn(uint64_t wait_us_max) { turn(wait_us_max, busy_poll_); }
-  // By what whoever turns has learned about looking: threads that turn the same loop find their cores in different company.
+  // By what those like who turns have learned about looking: threads that turn one loop find their cores in different company.
   void turn(uint64_t wait_us_max, BusyPoll& busy_poll);
   // Makes a turn() under way, or the next one, return at once. Any thread, async-signal-safe.
   void wake() noexcept;

@@ -138,7 +138,7 @@ ssize_t RingReader::read(const iovec* vectors, size_t count) noexcept {
   }
   const size_t most = std::min<uint64_t>(tail_ - head_, kRingStepBytes);
   size_t total = 0;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < count && total < most; ++i) {
     auto* to = static_cast<std::byte*>(vectors[i].iov_base);
     for (size_t bytes = std::min(vectors[i].iov_len, most - total); bytes != 0;) {
       const size_t at = head_ & (data_.size() - 1);

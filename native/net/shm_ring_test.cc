@@ -124,6 +124,26 @@ TEST(ShmRingStep, ARoundOfReadingTakesOneStep) {
   EXPECT_TRUE(got == sent);
 }
 
+TEST(ShmRingStep, AWriterThatWaitsIsToldWhenHalfOfSeveralStepsIsFree) {
+  RingControl control{};
+  Octets data(4 * kRingStepBytes);
+  const int bell = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  ASSERT_GE(bell, 0);
+  RingWriter writer(control, data, -1);
+  RingReader reader(control, data, bell);
+  Octets bytes(data.size() + 1);
+  const iovec vector{bytes.data(), bytes.size()};
+  ASSERT_EQ(writer.write(&vector, 1), static_cast<ssize_t>(data.size()));
+  ASSERT_EQ(writer.write(&vector, 1), -EAGAIN);
+  uint64_t rung = 0;
+  ASSERT_EQ(reader.read(&vector, 1), static_cast<ssize_t>(kRingStepBytes));
+  EXPECT_EQ(::read(bell, &rung, sizeof rung), -1) << "a quarter is free";
+  ASSERT_EQ(reader.read(&vector, 1), static_cast<ssize_t>(kRingStepBytes));
+  EXPECT_EQ(::read(bell, &rung, sizeof rung), static_cast<ssize_t>(sizeof rung)) << "half is";
+  EXPECT_EQ(writer.write(&vector, 1), static_cast<ssize_t>(2 * kRingStepBytes));
+  ::close(bell);
+}
+
 TEST_F(ShmRing, NobodyRingsWhoIsNotWaitedFor) {
   Octets into(100);
   ASSERT_EQ(write(random_octets(50, 1)), 50);

@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kTurnBytes = 512 * KiB;
 // The same while nobody else has anything to do: four sends, or a receive that need not come back for more.
 constexpr size_t kTurnBytesAlone = 4 * MiB;
+// A read that brings less counts as so much: a peer that lets bytes drip into a ring would make a turn last for as long.
+constexpr size_t kReadBytesMin = 512;
 // What one system call sends: fewer and longer ones are faster, and nobody waits for the end of one that is alone. A rest that
 // is smaller than kRestBytes goes along: by itself it would cost a turn.
 constexpr size_t kSendBytes = 512 * KiB;
@@ -195,7 +197,7 @@ void FrameStream::receive() {
     }
     const auto got = static_cast<size_t>(result);
     received_bytes_ += got;
-    budget -= std::min(budget, got);
+    budget -= std::min(budget, std::max(got, kReadBytesMin));
     const size_t landed = std::min(got, landing);
     if (landed != 0) land(landed, nullptr);
     if (got > landing) parse(ahead.first(got - landing));

@@ -38,6 +38,29 @@ class Taker final : public Transport {
   std::vector<Sent>& sent_;
 };
 
+// Brings what a peer lets drip into a ring while it is read: a byte each time it is asked.
+class Dripper final : public Transport {
+ public:
+  Dripper(Octets bytes, size_t& reads) : bytes_(std::move(bytes)), reads_(reads) {}
+  Status start(Loop&, Watch*) override { return {}; }
+  void stop() noexcept override {}
+  Status want(bool, bool) override { return {}; }
+  uint32_t heard(uint32_t epoll_events) noexcept override { return epoll_events; }
+  ssize_t receive(const iovec* vectors, size_t) noexcept override {
+    if (reads_ == bytes_.size()) return -EAGAIN;
+    *static_cast<std::byte*>(vectors[0].iov_base) = bytes_[reads_++];
+    return 1;
+  }
+  ssize_t send(const iovec*, size_t, bool) noexcept override { return -EAGAIN; }
+  void finish_sending() noexcept override {}
+  bool told_by_level() const noexcept override { return false; }
+  int descriptor() const noexcept override { return -1; }
+
+ private:
+  const Octets bytes_;
+  size_t& reads_;
+};
+
 // A stream whose sink has `left` Chunks of 256 KiB to send.
 struct Sender {
   explicit Sender(Loop& loop, uint64_t chunks) : left(chunks), stream(loop, std::make_unique<Taker>(sent), sink) {
@@ -98,6 +121,24 @@ TEST_F(StreamTurns, WhoIsAloneSendsEightTimesAsMuchInATurn) {
     loop_.turn(0);
     EXPECT_EQ(sender.bytes() - before, 4 * MiB);
   }
+}
+
+TEST_F(StreamTurns, APeerThatDripsHoldsATurnNoLongerThanItsReadsAreWorth) {
+  Octets bytes = frame(Opcode::Chunk, 1, {}, 64 * KiB);
+  const Octets payload = random_octets(64 * KiB, 1);
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  size_t reads = 0;
+  Recorder sink;
+  FrameStream stream(loop_, std::make_unique<Dripper>(bytes, reads), sink);
+  ASSERT_TRUE(stream.start().ok());
+  size_t turns = 0;
+  for (; reads < bytes.size() && turns < 100; ++turns) {
+    const size_t before = reads;
+    loop_.turn(0);
+    EXPECT_LE(reads - before, 4 * MiB / 512);
+  }
+  EXPECT_EQ(reads, bytes.size());
+  EXPECT_GE(turns, bytes.size() / (4 * MiB / 512));
 }
 
 TEST_F(StreamTurns, TwoTakeTurns) {

@@ -23,9 +23,9 @@ constexpr size_t kIdleTicketsMax = 256;
 // How long the client's thread leaves the loop to a caller who was here and may come back. In that time nobody hears of what a
 // connection brings: for a batch that was submitted by somebody who then does something else it is a delay.
 constexpr uint64_t kCallerUs = 1000;
-// The same while a caller turns; who then leaves something under way and does not come back waits so much longer for it. To
-// look each millisecond took 0.01 to 0.04 of what such a caller receives.
-constexpr uint64_t kCallerTurnsUs = 5000;
+// The same while a caller waits and turns; who then leaves something under way and does not come back waits so much longer for
+// it. To look each millisecond took 0.01 to 0.04 of what such a caller receives.
+constexpr uint64_t kCallerWaitsUs = 5000;
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void Client::run() {
     if (woken) {
       baton.lock();
     } else if (!baton.try_lock()) {
-      wait_us = kCallerTurnsUs;
+      wait_us = caller_waits_.load(std::memory_order_relaxed) ? kCallerWaitsUs : kCallerUs;
       continue;
     }
     wait_us = kCallerUs;
@@ -97,10 +97,14 @@ bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us) {
   if (!baton.owns_lock()) return false;
   // Whoever had the baton may have ended what is waited for after the caller looked: of that nothing would wake the loop.
   if (queue.has_events()) until_us = 0;
+  caller_waits_.store(until_us != 0, std::memory_order_relaxed);
+  bool stopped = false;
   do {
-    if (stopping_.load(std::memory_order_acquire)) return false;
+    if (stopped = stopping_.load(std::memory_order_acquire); stopped) break;
     turn(until_us - std::min(now_us, until_us), callers_looks_);
   } while (!queue.has_events() && (now_us = loop_.now_us()) < until_us);
+  caller_waits_.store(false, std::memory_order_relaxed);
+  if (stopped) return false;
   leave(std::move(baton), queue);
   return true;
 }

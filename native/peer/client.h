@@ -164,7 +164,8 @@ class Client final : public Exiting {
   std::vector<std::shared_ptr<const wire::Layout>> all_layouts_;
   std::atomic<uint32_t> open_tickets_{0};
 
-  std::mutex baton_;  // whoever turns the loop
+  std::mutex baton_;                       // whoever turns the loop
+  std::atomic<bool> caller_waits_{false};  // who has it is a caller who stays for a while
 
   // The client's thread's.
   net::BusyPoll own_looks_;

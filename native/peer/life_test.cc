@@ -500,45 +500,53 @@ TEST(Life, WhatACallerLeavesBehindEndsWithoutIt) {
   EXPECT_EQ(back, block);
 }
 
-// How often the client's own thread, the one of that name, has gone to sleep.
-uint64_t sleeps_of_client_thread() {
+// The status of the client's own thread, the one of that name.
+std::filesystem::path client_thread_status() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::string name;
     std::ifstream(task.path() / "comm") >> name;
-    if (name != "halfstep") continue;
-    std::ifstream status(task.path() / "status");
-    for (std::string word; status >> word;) {
-      uint64_t count = 0;
-      if (word == "voluntary_ctxt_switches:" && status >> count) return count;
-    }
+    if (name == "halfstep") return task.path() / "status";
   }
   ADD_FAILURE() << "no thread of that name";
+  return {};
+}
+
+// How often that thread has gone to sleep.
+uint64_t sleeps_of(const std::filesystem::path& thread_status) {
+  std::ifstream status(thread_status);
+  for (std::string word; status >> word;) {
+    uint64_t count = 0;
+    if (word == "voluntary_ctxt_switches:" && status >> count) return count;
+  }
+  ADD_FAILURE() << thread_status << " says nothing of it";
   return 0;
 }
 
 // Each look whether the caller is still there would take a core away from what it receives.
-TEST(Life, TheClientsThreadSeldomWakesWhileACallerTurns) {
-  Staller stalling(200'000, 70'000);
-  TryClient client(stalling.daemon.address());
-  const int layout = client.layout(stalling.layout);
+TEST(Life, TheClientsThreadSeldomWakesWhileACallerWaits) {
+  using std::chrono::milliseconds;
+  FakeDaemon daemon;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
   ASSERT_TRUE(client.ready());
-  TrySection match(layout, {"key-0"});
-  hs_batch asked = TryClient::batch(HS_OP_MATCH);
-  ASSERT_NE(client.submit(asked, match), 0U);
-  ASSERT_EQ(client.wait().kind, HS_EVENT_DONE);  // waited: from here on the loop is this caller's, for a while
-  std::vector<Octets> back{Octets(200'000)};
-  TrySection get(layout, {"key-0"});
-  hs_batch stalled = TryClient::batch(HS_OP_GET, 20'000'000);
-  const auto began = std::chrono::steady_clock::now();
-  const uint64_t slept = sleeps_of_client_thread();
-  ASSERT_NE(client.submit(stalled, get.into(back)), 0U);
-  hs_event event{};
-  EXPECT_EQ(hs_queue_wait(client.queue, &event, 1, 300'000), 0U);
-  const auto took = std::chrono::steady_clock::now() - began;
-  EXPECT_LT(sleeps_of_client_thread() - slept, took / std::chrono::milliseconds(3));
-  stalling.go_on.reach();
-  EXPECT_EQ(client.wait().kind, HS_EVENT_DONE);
-  EXPECT_EQ(back[0], stalling.block);
+  const std::filesystem::path thread = client_thread_status();
+  // The loop is left to who comes within a millisecond; where the machine was slower it is the thread that turns, and sleeps.
+  bool looked = false;
+  for (int round = 0; round < 20 && !looked; ++round) {
+    TrySection match(layout, names(1));
+    hs_batch batch = TryClient::batch(HS_OP_MATCH);
+    ASSERT_NE(client.submit(batch, match), 0U);
+    ASSERT_EQ(client.wait().kind, HS_EVENT_DONE);
+    const uint64_t slept = sleeps_of(thread);
+    const auto began = std::chrono::steady_clock::now();
+    hs_event event{};
+    EXPECT_EQ(hs_queue_wait(client.queue, &event, 1, 300'000), 0U);
+    const auto sleeps = static_cast<int64_t>(sleeps_of(thread) - slept);
+    const auto took = std::chrono::steady_clock::now() - began;
+    EXPECT_LT(sleeps, took / milliseconds(3));
+    looked = sleeps > took / milliseconds(30);
+  }
+  EXPECT_TRUE(looked) << "no caller turned";
 }
 
 TEST(Life, ACallerWhoOnlyPollsIsServed) {

@@ -79,6 +79,23 @@ def test_what_it_cannot_do_is_refused_by_name(program: Path, arguments: tuple[st
     assert why in done.stderr
 
 
+def test_each_program_says_what_it_understands(program: Path) -> None:
+    programs = sorted(program.parent.glob("halfstep_*_bench"))
+    assert len(programs) >= 9
+    for each in programs:
+        done = run(each, "--help")
+        assert (done.returncode, done.stderr) == (0, ""), each
+        assert done.stdout.startswith(f"usage: {each.name} [--name value]..."), each
+        assert "  --" in done.stdout, each
+    assert "  --bs N  (1048576)\n" in run(program, "--help").stdout
+
+
+def test_a_core_that_is_not_there_is_refused(program: Path) -> None:
+    done = run(program.with_name("halfstep_distance_bench"), "--core", "100000", "--other-core", "0")
+    assert done.returncode == 1
+    assert f"core 100000: must be 0 to {os.sysconf('SC_NPROCESSORS_CONF') - 1}" in done.stderr
+
+
 @pytest.mark.integration
 def test_a_daemon_that_is_not_there_is_named(program: Path) -> None:
     done = run(program, "--address", "127.0.0.1:9", "--rate", "5")
