@@ -58,6 +58,8 @@ class RingTransport final : public Transport {
     return got == -EAGAIN && peer_gone_ ? 0 : got;
   }
 
+  size_t receive_bytes_max() const noexcept override { return kRingStepBytes; }
+
   ssize_t send(const iovec* vectors, size_t count, bool) noexcept override {
     if (peer_gone_) return -EPIPE;
     used_ = true;

@@ -179,7 +179,7 @@ void FrameStream::receive() {
   while (transport_ && !paused_ && !must_wait() && budget != 0) {
     std::array<iovec, kVectorsMax> vectors;
     size_t used = 0;
-    const size_t landing = gather_landing(std::span(vectors).first(kVectorsMax - 1), &used);
+    const size_t landing = gather_landing(std::span(vectors).first(kVectorsMax - 1), transport_->receive_bytes_max(), &used);
     Bytes ahead;
     if (landing == payload_left_) {
       ahead = loop_.scratch().first(transport_->told_by_level() ? ahead_bytes_ : std::min(ahead_bytes_, kCopiedAheadBytes));
@@ -209,12 +209,12 @@ void FrameStream::receive() {
   if (!paused_) later();
 }
 
-size_t FrameStream::gather_landing(std::span<iovec> out, size_t* used) noexcept {
+size_t FrameStream::gather_landing(std::span<iovec> out, size_t bytes_max, size_t* used) noexcept {
   size_t total = 0;
   size_t skip = landing_offset_;
   size_t at = landing_at_;
   const Bytes dropped = loop_.scratch().last(kDropBytes);
-  for (uint64_t left = payload_left_; left != 0 && *used < out.size();) {
+  for (uint64_t left = payload_left_; left != 0 && total < bytes_max && *used < out.size();) {
     const iovec& piece = landing_.pieces_[at];
     size_t count = piece.iov_len - skip;
     if (piece.iov_base != nullptr) {

@@ -132,7 +132,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
 
   // Receiving.
   void receive();
-  size_t gather_landing(std::span<iovec> out, size_t* used) noexcept;
+  size_t gather_landing(std::span<iovec> out, size_t bytes_max, size_t* used) noexcept;
   void land(size_t count, const std::byte* copied_from);
   void parse(ConstBytes bytes);
   bool parse_rest();

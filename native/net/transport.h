@@ -35,6 +35,8 @@ class Transport {
   // As readv() and sendmsg() without waiting: bytes moved, 0 at the end of what the peer sent, or a negative errno.
   // more: further bytes follow at once, so that none need travel by themselves.
   virtual ssize_t receive(const iovec* vectors, size_t count) noexcept = 0;
+  // What one receive() brings at the most: memory for more need not be found.
+  virtual size_t receive_bytes_max() const noexcept { return SIZE_MAX; }
   virtual ssize_t send(const iovec* vectors, size_t count, bool more) noexcept = 0;
 
   // Sending without a copy. The least run of payload that send_held() is for; SIZE_MAX: none, now.
