@@ -171,7 +171,7 @@ def test_gets_from_flash_while_puts_go_round_the_store(tmp_path: Path, more: lis
     (one,) = told["results"]
     assert one["verified"] is True
     assert one["moved"]["reclaimed_segments"] > 0
-    assert one["moved"]["hits_flash"] >= 0.98 * one["reads"]["calls"]
+    assert one["moved"]["hits_flash"] >= 0.99 * one["reads"]["calls"]
     assert one["reads"]["calls"] + one["writes"]["calls"] == one["calls"]
     assert one["limit"] is None
 

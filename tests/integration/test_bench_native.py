@@ -229,7 +229,7 @@ def test_it_gets_from_flash_while_its_puts_go_round_the_store(native: Any, progr
     one = report.results[0].as_json()
     assert one["verified"] is True
     assert one["moved"]["reclaimed_segments"] > 0
-    assert one["moved"]["hits_flash"] >= 0.98 * one["reads"]["calls"]
+    assert one["moved"]["hits_flash"] >= 0.99 * one["reads"]["calls"]
     assert one["reads"]["calls"] + one["writes"]["calls"] == one["calls"]
     assert one["rate"]["calls_due"] == one["calls"] + one["rate"]["calls_never_made"]
     assert one["blocks_looked_at"] == one["reads"]["calls"]
