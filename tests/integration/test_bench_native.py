@@ -220,11 +220,7 @@ def measured(native: Any, program: Path, tmp_path: Path, **changes: Any) -> Repo
 @measures
 @pytest.mark.integration
 def test_it_gets_from_flash_while_its_puts_go_round_the_store(native: Any, program: Path, tmp_path: Path) -> None:
-    for _ in range(4):
-        report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5, seconds=2.0)
-        # In so small a store puts overtake gets every now and then, or memory has what they ask for: no such run, by name.
-        if not any("had been reclaimed" in why or "came from memory" in why for why in map(str, report.refused)):
-            break
+    report = measured(native, program, tmp_path, scenarios=("coldmixed",), read_share=0.5, seconds=2.0)
     assert report.refused == []
     one = report.results[0].as_json()
     assert one["verified"] is True

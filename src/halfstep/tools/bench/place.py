@@ -176,8 +176,9 @@ def store_bytes(plan: Plan) -> int:
     cold = plan.cold_bytes or COLD_MEMORIES * plan.arena_bytes
     walked = 2 * (cold + plan.hot_bytes) + (GIB if {"put", "mixed"} & set(plan.scenarios) else 64 * MIB)
     if "coldmixed" in plan.scenarios:
-        # Reclaim chooses among the oldest quarter: what is read does not reach as far.
+        # Reclaim chooses among the oldest quarter: what is read does not reach as far. Each process takes its own puts for a
+        # share of all: where there are several, one may put twice as much as another.
         _, _, farthest = plan.trail_bytes(plan.arena_bytes)
-        walked = max(farthest * 3 // 2, walked if len(plan.scenarios) > 1 else 0)
+        walked = max(farthest * (3 if plan.numjobs == 1 else 4) // 2, walked if len(plan.scenarios) > 1 else 0)
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     return max(walked, 64 * 8 * (max(plan.block_bytes) + 256 * KIB))
