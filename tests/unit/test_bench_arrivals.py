@@ -386,14 +386,17 @@ def coldmixed(proof: Proof, reads: Outcome | None) -> str:
 @pytest.mark.parametrize(
     ("proof", "reads", "why"),
     [
-        (Proof(5000, 1000, 1000, 0, 10, 2, 0), Outcome(10, 10), ""),
-        (Proof(5000, 1000, 1000, 0, 10, 0, 0), Outcome(10, 10), "reclaim did not run"),
-        (Proof(5000, 1000, 1000, 0, 10, 2, 0), None, "nothing was read"),
-        (Proof(5000, 1000, 1000, 0, 10, 2, 0), Outcome(12, 10, reasons={"miss (absent)": 2}), "2 of 12 blocks asked for had"),
-        (Proof(5000, 1000, 1000, 0, 10, 2, 0), Outcome(12, 10, reasons={"throttled (load)": 2}), ""),
-        (Proof(5000, 1000, 1000, 5, 10, 2, 500), Outcome(10, 10), "engine read 500 bytes for 1000 delivered"),
-        (Proof(5000, 1500, 1000, 5, 10, 2, 500), Outcome(10, 10), "vda read 500 bytes for 1000 delivered"),
-        (Proof(5000, 1500, None, 0, 10, 2, 500), Outcome(10, 10), "no block device"),
+        (Proof(5000, 1000, 1000, 0, 10, 2, 0, 1000), Outcome(10, 10), ""),
+        # Copied meanwhile, and read before the run began.
+        (Proof(5000, 1100, 1100, 0, 10, 2, 500, 1000), Outcome(10, 10), ""),
+        (Proof(5000, 1000, 1000, 0, 10, 0, 0, 1000), Outcome(10, 10), "reclaim did not run"),
+        (Proof(5000, 1000, 1000, 0, 10, 2, 0, 1000), None, "nothing was read"),
+        (Proof(5000, 1000, 1000, 0, 10, 2, 0, 1000), Outcome(0, 0), "nothing was read"),
+        (Proof(5000, 1000, 1000, 0, 10, 2, 0, 1000), Outcome(12, 10, reasons={"miss (absent)": 2}), "2 of 12 blocks asked"),
+        (Proof(5000, 1000, 1000, 0, 10, 2, 0, 1000), Outcome(12, 10, reasons={"throttled (load)": 2}), ""),
+        (Proof(5000, 1000, 1000, 5, 10, 2, 500, 500), Outcome(10, 10), "engine read 500 bytes for 1000 delivered"),
+        (Proof(5000, 1500, 1000, 5, 10, 2, 500, 1000), Outcome(10, 10), "vda read 1000 bytes of 1500 that the engine read"),
+        (Proof(5000, 1500, None, 0, 10, 2, 500, 1000), Outcome(10, 10), "no block device"),
     ],
 )
 def test_coldmixed_is_reads_from_flash_while_segments_are_reclaimed(proof: Proof, reads: Outcome | None, why: str) -> None:

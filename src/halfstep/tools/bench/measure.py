@@ -197,14 +197,16 @@ class _Counters:
     """What daemon and device had counted at one moment."""
 
     engine_read: float
+    gets_read: float
     hits_memory: float
     hits_flash: float
     reclaimed: float
     rewritten: float
-    device: DeviceWork | None
+    # Before and after the daemon was asked: what reclaim reads meanwhile counts for the device, or a run would lack it.
+    device: tuple[DeviceWork, DeviceWork] | None
 
     def since(self, before: _Counters, payload_bytes: int) -> Proof:
-        device = None if self.device is None or before.device is None else self.device.since(before.device)
+        device = None if self.device is None or before.device is None else self.device[1].since(before.device[0])
         return Proof(
             payload_bytes=payload_bytes,
             engine_read_bytes=int(self.engine_read - before.engine_read),
@@ -213,6 +215,7 @@ class _Counters:
             hits_flash=int(self.hits_flash - before.hits_flash),
             reclaimed_segments=int(self.reclaimed - before.reclaimed),
             rewritten_bytes=int(self.rewritten - before.rewritten),
+            gets_read_bytes=int(self.gets_read - before.gets_read),
             device_reads=None if device is None else device.reads,
             device_queue_ms=None if device is None else device.queue_ms,
         )
@@ -385,15 +388,21 @@ class _Bench:
         return None if pid is None else waited_seconds(pid)
 
     def _counters(self) -> _Counters:
+        first = self._device_work()
         told = self._client.stat()
+        last = self._device_work()
         return _Counters(
             engine_read=told['halfstep_device_bytes_total{op="read"}'],
+            gets_read=told['halfstep_device_class_bytes_total{class="demand"}'],
             hits_memory=told['halfstep_store_hits_total{from="memory"}'],
             hits_flash=told['halfstep_store_hits_total{from="flash"}'],
             reclaimed=told["halfstep_store_segments_reclaimed_total"],
             rewritten=told['halfstep_store_bytes_written_total{of="rewritten"}'],
-            device=self._device.work() if self._device and self._device.stat_files else None,
+            device=(first, last) if first and last else None,
         )
+
+    def _device_work(self) -> DeviceWork | None:
+        return self._device.work() if self._device and self._device.stat_files else None
 
     def _verify(self, scenario: str, blocks: int) -> Outcome:
         """Whole blocks, outside of every clock: of the set (a sample of a large one), or the newest that were put."""

@@ -31,7 +31,8 @@ class Limit:
 class Proof:
     """What moved during a run by others' count. device_read_bytes: None where nothing counts them.
 
-    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. device_reads, device_queue_ms: see DeviceWork.
+    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. gets_read_bytes: of what the engine read, that for
+    gets alone. device_reads, device_queue_ms: see DeviceWork.
     """
 
     payload_bytes: int
@@ -41,6 +42,7 @@ class Proof:
     hits_flash: int
     reclaimed_segments: int = 0
     rewritten_bytes: int = 0
+    gets_read_bytes: int = 0
     device_reads: int | None = None
     device_queue_ms: int | None = None
 
@@ -336,16 +338,23 @@ class Report:
         for refusal in self.refused:
             yield f"{refusal.name} {format_bytes(refusal.block_bytes)} depth {refusal.iodepth}: refused: {refusal.why}"
 
+    @staticmethod
+    def _moved(name: str, proof: Proof) -> Iterator[str]:
+        mixed = name == "coldmixed"
+        yield f"{format_bytes(proof.payload_bytes)} delivered"
+        yield f"engine read {format_bytes(proof.engine_read_bytes)}"
+        if mixed:
+            yield f"{format_bytes(proof.gets_read_bytes)} of it for gets"
+        if proof.device_read_bytes is not None:
+            yield f"device read {format_bytes(proof.device_read_bytes)}"
+        if mixed:
+            yield f"{proof.reclaimed_segments} segments reclaimed, {format_bytes(proof.rewritten_bytes)} copied"
+
     def _remarks_on(self, result: Result) -> Iterator[str]:
         what = f"{result.name} {format_bytes(result.block_bytes)} depth {result.iodepth}"
         proof = result.run.proof
         if result.name in ("cold", "coldmixed"):
-            moved = [f"{format_bytes(proof.payload_bytes)} delivered", f"engine read {format_bytes(proof.engine_read_bytes)}"]
-            if proof.device_read_bytes is not None:
-                moved.append(f"device read {format_bytes(proof.device_read_bytes)}")
-            if result.name == "coldmixed":
-                moved.append(f"{proof.reclaimed_segments} segments reclaimed, {format_bytes(proof.rewritten_bytes)} copied")
-            yield f"{what}: {', '.join(moved)}"
+            yield f"{what}: {', '.join(self._moved(result.name, proof))}"
         told = result.run.as_json()
         for side in ("reads", "writes"):
             if side in told:
