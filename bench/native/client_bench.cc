@@ -1,12 +1,13 @@
 // client_bench.cc — the client core alone against a daemon: what a program without an interpreter gets.
 // Usage: halfstep_client_bench --address HOST:PORT [--namespace NAME] [--rw get|put] [--bs N] [--batch N] [--iodepth N]
-//                              [--connections N] [--size N] [--runtime MS] [--core N] [--seed N]
+//                              [--connections N] [--size N] [--warm-up MS] [--runtime MS] [--core N] [--seed N]
 //        halfstep_client_bench --address HOST:PORT --rw get|cold|coldmixed --rate N [--rwmixread PERCENT] [--cold-bytes N]
-//                              [--fill N] [--first N] [--latencies PATH] [--ask 1] [the above]
+//                              [--fill N] [--first N] [--latencies PATH] [--ask 1] [the above but --warm-up]
 // One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read the first kind, bench/native_driver.py the
 // second.
 //
-// The first makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time.
+// The first makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time. What
+// comes in the first --warm-up does not count: of puts, long enough for the daemon's memory to be full of what is not written.
 //
 // The second is one of open_loop.h: --rate calls a second that come when they are due; with --rate 0 each comes when the one
 // before has ended. get: of a hot set of --size; cold: of one of --cold-bytes, which is to be more than the daemon's memory;
@@ -35,7 +36,6 @@ namespace {
 using bench::fail;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kWarmUpMs = 100;
 constexpr uint64_t kNoRate = UINT64_MAX;
 constexpr uint64_t kRateMax = 1'000'000;
 constexpr uint64_t kRuntimeMsMax = 3'600'000;
@@ -51,6 +51,7 @@ struct Options {
   uint64_t iodepth = 1;
   uint64_t connections = 1;
   uint64_t size = 64 << 20;
+  uint64_t warm_up = 100;
   uint64_t runtime = 1000;
   uint64_t core = bench::kAnyCore;
   uint64_t seed = 1;
@@ -85,6 +86,7 @@ void check(const Options& options) {
   within("--iodepth", options.iodepth, 1, bench::CoreClient::kCallsMax);
   within("--connections", options.connections, 1, 16);
   within("--size", options.size, 0, uint64_t{64} << 30);
+  within("--warm-up", options.warm_up, 0, kRuntimeMsMax);
   within("--runtime", options.runtime, 1, kRuntimeMsMax);
   if (!options.open_loop()) {
     const bool loops = options.ask != 0 || !options.latencies.empty() || options.fill != 0 || options.first != 0 ||
@@ -92,6 +94,7 @@ void check(const Options& options) {
     if (loops) fail("--ask, --latencies, --fill, --first, --cold-bytes and --rwmixread: go with --rate alone");
     return;
   }
+  if (options.warm_up != Options().warm_up) fail("--warm-up: goes without --rate alone");
   within("--rate", options.rate, 0, kRateMax);
   within("--rwmixread", options.read_percent, 0, 100);
   within("--cold-bytes", options.cold_bytes, 0, uint64_t{1} << 46);
@@ -110,6 +113,7 @@ Options options_of(int count, char** arguments) {
       {"--iodepth", &options.iodepth},
       {"--connections", &options.connections},
       {"--size", &options.size},
+      {"--warm-up", &options.warm_up},
       {"--runtime", &options.runtime},
       {"--core", &options.core},
       {"--seed", &options.seed},
@@ -155,7 +159,7 @@ class Closed {
       begun_[call.name] = Clock::now();
       client_.submit(call);
     };
-    const Clock::time_point begin = Clock::now() + std::chrono::milliseconds(kWarmUpMs);
+    const Clock::time_point begin = Clock::now() + std::chrono::milliseconds(options_.warm_up);
     const Clock::time_point end = begin + std::chrono::milliseconds(options_.runtime);
     cpu_before_ = bench::own_cpu_seconds();
     for (bench::Call& call : calls_) ask(call);

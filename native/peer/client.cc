@@ -78,16 +78,17 @@ void Client::run() {
     wait_us = kCallerUs;
     if (!woken && loop_.now_us() < called_at_us_ + kCallerUs) continue;
     do {
-      turn(kIdleUs, own_looks_);
+      loop_.turn(kIdleUs);
+      after_turn();
       if (std::exchange(ended_for_caller_, false)) called_at_us_ = loop_.now_us();
     } while (!stopping_.load(std::memory_order_acquire) &&
              (running_ != nullptr || loop_.now_us() >= called_at_us_ + kCallerUs));
   }
 }
 
-void Client::turn(uint64_t wait_us_max, net::BusyPoll& looks) {
-  loop_.turn(wait_us_max, looks);
-  take_inbox();  // after the turn: it has swallowed the wake-up
+// It has swallowed the wake-up.
+void Client::after_turn() {
+  take_inbox();
   sweep_retired();
 }
 
@@ -101,7 +102,8 @@ bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us) {
   bool stopped = false;
   do {
     if (stopped = stopping_.load(std::memory_order_acquire); stopped) break;
-    turn(until_us - std::min(now_us, until_us), callers_looks_);
+    loop_.turn(until_us - std::min(now_us, until_us), callers_looks_);
+    after_turn();
   } while (!queue.has_events() && (now_us = loop_.now_us()) < until_us);
   caller_waits_.store(false, std::memory_order_relaxed);
   if (stopped) return false;

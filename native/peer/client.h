@@ -119,7 +119,7 @@ class Client final : public Exiting {
   void run();
   // A caller turns until `queue` has an event or the time has come, once at least. False: it is not for callers to do so now.
   bool turn_for(Queue& queue, uint64_t now_us, uint64_t until_us);
-  void turn(uint64_t wait_us_max, net::BusyPoll& looks);
+  void after_turn();
   void send_off(Queue& queue);
   void leave(std::unique_lock<std::mutex> baton, Queue& queue);
   void post(void (*fill)(Inbox& inbox, void* what), void* what);
@@ -167,9 +167,8 @@ class Client final : public Exiting {
   std::mutex baton_;                       // whoever turns the loop
   std::atomic<bool> caller_waits_{false};  // who has it is a caller who stays for a while
 
-  // The client's thread's.
-  net::BusyPoll own_looks_;
-  net::BusyPoll callers_looks_;    // to our own thread on its core a caller is a crowd, and not to itself
+  // Of whoever turns the loop.
+  net::BusyPoll callers_looks_;    // what our own thread learns is the loop's: to it a caller on its core is a crowd
   uint64_t called_at_us_ = 0;      // when a caller last turned, or could have
   bool ended_for_caller_ = false;  // a ticket, since then, so that one may come
   Inbox taken_;

@@ -82,7 +82,8 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
   const uint32_t enough = format::kSegmentsPerShardMin * shards;
   device_bytes = round_down(device_bytes, kPageBytes);
   if (device_bytes > kDeviceBytesMax) {
-    return {Code::TooLarge, "size=" + std::to_string(device_bytes) + ": a store reaches 64 TiB; give a smaller size"};
+    return {Code::TooLarge, "size=" + mebibytes(device_bytes) + ": a store reaches 64 TiB, which is " +
+                                mebibytes(kDeviceBytesMax) + "; give a smaller size"};
   }
   uint64_t segment_bytes = segment_bytes_or_0;
   if (segment_bytes != 0) {
