@@ -225,6 +225,22 @@ TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
   EXPECT_EQ(engine_->counters().reads_gathered, is_uring() ? 13U : 0U);
 }
 
+// Submitted together they would come to the device as one.
+TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
+  const auto submissions_of = [&](std::vector<Tracked> writes, uint32_t bytes) {
+    for (size_t i = 0; i < writes.size(); ++i) {
+      writes[i].set(Op::Write, i * bytes, at(i * bytes), bytes);
+      engine_->submit(writes[i].request);
+    }
+    const uint64_t before = engine_->counters().submissions;
+    drain();
+    for (const Tracked& write : writes) EXPECT_EQ(write.request.error, 0);
+    return engine_->counters().submissions - before;
+  };
+  EXPECT_EQ(submissions_of(std::vector<Tracked>(4), 256 * KiB), is_uring() ? 1U : 0U);
+  EXPECT_EQ(submissions_of(std::vector<Tracked>(4), MiB), is_uring() ? 4U : 0U);
+}
+
 TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "memory has no file to cut";
   ASSERT_EQ(ftruncate(backing_->descriptor(), MiB + 9 * kPageBytes), 0);

@@ -19,6 +19,9 @@ namespace {
 // IORING_OP_READV_FIXED and IORING_OP_WRITEV_FIXED, Linux 6.15; headers may be older than the kernel.
 constexpr uint8_t kReadVectorFixed = 60;
 constexpr uint8_t kWriteVectorFixed = 61;
+// Of what is submitted together the kernel makes larger requests where they are neighbours, of up to 4 MiB; several of
+// 1 MiB come and go faster than those (docs/performance.md), and a system call for each is little beside it.
+constexpr uint64_t kOneASubmissionBytesMin = 512 * KiB;
 constexpr uint64_t kIsGather = 1;  // in user_data; addresses are even
 
 struct Rung {
@@ -347,10 +350,12 @@ UringEngine::Gather* UringEngine::gather(Request& first) noexcept {
   out.count = 1;
   out.fixed = registered({first.data, first.bytes}, &out.region);
   out.requests.push_back(first);
+  out.bytes = first.bytes;
   while (!waiting_.empty() && run.takes(*waiting_.front()) && fits(out, *waiting_.front())) {
     Request& next = *waiting_.pop_front();
     run.add(next);
     out.requests.push_back(next);
+    out.bytes += next.bytes;
     iovec& last = out.pieces[out.count - 1];
     if (static_cast<std::byte*>(last.iov_base) + last.iov_len == next.data) {
       last.iov_len += next.bytes;
@@ -372,13 +377,21 @@ void UringEngine::fill_ring() noexcept {
     io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
     if (sqe == nullptr) return;  // what an earlier call left unsubmitted fills the ring
     Request& first = *waiting_.pop_front();
+    uint64_t bytes = first.bytes;
     if (Gather* several = gather(first); several != nullptr) {
+      bytes = several->bytes;
       prepare(*sqe, *several);
     } else {
       prepare(*sqe, first);
     }
     ++active_;
+    if (bytes >= kOneASubmissionBytesMin) submit_ring();
   }
+}
+
+void UringEngine::submit_ring() noexcept {
+  ++counters_.submissions;
+  submitted(io_uring_submit(&ring_));
 }
 
 // What io_uring_submit answered. Everything but a passing shortage is final: SQEs that stay in the
@@ -423,7 +436,7 @@ void UringEngine::flush_submissions() noexcept {
   if (waiting_.empty() && io_uring_sq_ready(&ring_) == 0) return;
   if (disabled_ && !enable()) return;
   fill_ring();
-  if (io_uring_sq_ready(&ring_) != 0) submitted(io_uring_submit(&ring_));
+  if (io_uring_sq_ready(&ring_) != 0) submit_ring();
 }
 
 void UringEngine::reap() noexcept {

@@ -59,6 +59,7 @@ class UringEngine final : public Engine {
   // A GatherRun on its way.
   struct Gather {
     RequestQueue requests;
+    uint64_t bytes = 0;
     uint32_t count = 0;      // of pieces: neighbours in memory are one
     bool one_thing = false;  // of use only whole
     bool fixed = false;      // in registered memory, all of one region
@@ -72,6 +73,7 @@ class UringEngine final : public Engine {
   void set_up_discard(const std::vector<Backing*>& backings, const DiscardProbe& probe);
   bool enable() noexcept;
   void fill_ring() noexcept;
+  void submit_ring() noexcept;
   bool registered(const Bytes& memory, uint32_t* region) const noexcept;
   int file_of(uint8_t device) const noexcept { return facts_.registered_files ? device : devices_[device].descriptor; }
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;

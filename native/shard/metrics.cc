@@ -152,6 +152,7 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_errors_total", c.errors);
   add(counters, "halfstep_device_reads_gathered_total", c.reads_gathered);
   add(counters, "halfstep_device_writes_gathered_total", c.writes_gathered);
+  add(counters, "halfstep_device_submissions_total", c.submissions);
 }
 
 constexpr std::array<const char*, io::kIoClasses> kIoClassNames = {"demand", "prefetch", "write", "reclaim", "scrub"};
