@@ -140,12 +140,18 @@ class Queue:
         ticket = Ticket(self, request) if request.regions else None
         try:
             with self._lock:
-                native = self._ready()
+                native = self._native
+                # What _ready() sees to, where it is: each function counts here.
+                if native is None or self._closed or self._core is not self._links.core():
+                    native = self._ready()
                 self._leader = True
             try:
                 native.run(request.batch)
             finally:
-                self._end_lead()
+                with self._lock:
+                    self._leader = False
+                    if self._sleepers:
+                        self._changed.notify_all()
         except ConfigError:
             if not self._links.ending:
                 raise

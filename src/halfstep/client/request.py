@@ -45,7 +45,8 @@ OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT, OP_EXPLAIN
 PARENT_ROOT = -1
 PARENT_UNKNOWN = -2
 RANGES_MAX = 8
-_ORDERS = {"key": 0, "layer": 1}
+_KEY_ORDER: Literal["key"] = "key"
+_ORDERS = {_KEY_ORDER: 0, "layer": 1}
 _DURABILITIES = {"cache": 0, "persist": 1}
 
 Mode = Literal["on", "off", "shadow"]
@@ -121,7 +122,7 @@ class Terms(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class Request(Generic[R_co]):
     """A batch that is ready to be submitted.
 
@@ -143,6 +144,26 @@ class Request(Generic[R_co]):
         """Answer it here, because the process ends."""
         # One for a batch without items.
         self.instead = new_answers(_answer_count(self.batch) or 1, Answer.UNAVAILABLE, REASON_CLOSED)
+
+
+class _WholeGet(Request[GetResult]):
+    """The usual get, of whole blocks: without a function made for it."""
+
+    __slots__ = ("_components", "_keys")
+
+    def __init__(self, batch: _peer.Batch, keys: int, components: int, regions: Sequence[Region]) -> None:
+        self.batch = batch
+        self.regions = regions
+        self.online = True
+        self.instead = None
+        self._keys = keys
+        self._components = components
+
+    def result(self) -> GetResult:
+        """As the batch has it: once it is over, that has let go of the caller's memory."""
+        if self.instead is None:
+            return GetResult(None, self._keys, self._components, None, self.batch)
+        return GetResult(self.instead, self._keys, self._components, self.batch.lengths)
 
 
 class Requests:
@@ -194,7 +215,7 @@ class Requests:
         first_component: int = 0,
         components: int = 1,
         parts: Parts | None = None,
-        order: Literal["key", "layer"] = "key",
+        order: Literal["key", "layer"] = _KEY_ORDER,
         stop_at_miss: bool = False,
         priority: int = 0,
         progress: bool | None = None,
@@ -204,7 +225,7 @@ class Requests:
         # Few functions and few objects: after a get that moved a megabyte each of them comes from memory again.
         terms = self._terms
         ranges = () if parts is None else _ranges(parts)
-        layer = _choice("order", order, _ORDERS) == _ORDERS["layer"]
+        layer = order is not _KEY_ORDER and _choice("order", order, _ORDERS) == _ORDERS["layer"]
         handle = terms.layout_handle(terms.layout) if layout is None else self._handle(layout)
         in_rows = isinstance(target, Rows)
         batch = _peer.Batch(OP_GET)
@@ -231,22 +252,24 @@ class Requests:
         )
         regions = _place_rows(batch, target, is_source=False, block_bytes=None) if isinstance(target, Rows) else ()
 
+        if count and not ranges and terms.mode == "on":
+            return _WholeGet(batch, count, components, regions)
+        return self._request(batch, self._reader(batch, ranges, count, components), regions)
+
+    def _reader(
+        self, batch: _peer.Batch, ranges: Sequence[tuple[int, int, int]], keys: int, components: int
+    ) -> Callable[[Answers | None], GetResult]:
         def read(told: Answers | None) -> GetResult:
-            # A batch that was answered here still has the caller's memory: its result must not.
-            if told is None and not ranges and terms.mode != "shadow":
-                return GetResult(None, count, components, None, batch)
             answers = _answers(batch, told)
-            shaped = answers.reshape(count * components, sum(n for _, n, _ in ranges)) if ranges else answers
-            found = GetResult(shaped, count, components, batch.lengths)
-            if terms.mode != "shadow":
+            shaped = answers.reshape(keys * components, sum(n for _, n, _ in ranges)) if ranges else answers
+            found = GetResult(shaped, keys, components, batch.lengths)
+            if self._terms.mode != "shadow":
                 return found
-            seen = GetResult(_all_skipped(shaped), count, components, bytes(len(batch.lengths)))
+            seen = GetResult(_all_skipped(shaped), keys, components, bytes(len(batch.lengths)))
             seen.shadow = found
             return seen
 
-        if count and terms.mode != "off":
-            return Request(batch, read, regions)
-        return self._request(batch, read, regions)
+        return read
 
     def put(
         self,

@@ -37,6 +37,9 @@ class Answer(enum.IntEnum):
 # For comparisons with arrays: numpy looks through a member of an enum first, for longer than it compares.
 _OK, _MISS = Answer.OK.value, Answer.MISS.value
 
+# Of each get: found at once, and no type to be made a dtype.
+_frombuffer, _BOOL = np.frombuffer, np.dtype(np.bool_)
+
 # Reasons that this side tells apart or gives; the others are only ever shown by name.
 REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED = 1, 2, 20, 84
 
@@ -99,7 +102,7 @@ class Result:
         """Which are `ok`, in the shape of `answers`; a new array each time."""
         if self._told is None and self._batch is not None:
             # Of each get somebody asks for this, and seldom for more: a third of what the array of answers would cost.
-            return np.frombuffer(self._batch.ok, np.bool_)
+            return _frombuffer(self._batch.ok, _BOOL)
         ok: npt.NDArray[np.bool_] = self.answers == _OK
         return ok
 
@@ -160,7 +163,11 @@ class GetResult(Result):
         batch: _peer.Batch | None = None,
     ) -> None:
         """lengths: of uint32, one for each item; None = as `batch` has them."""
-        super().__init__(answers, keys, components, batch)
+        # Without super(): of each get there is one.
+        self._told = answers
+        self._batch = batch
+        self.keys = keys
+        self.components = components
         self._lengths = lengths
         self.shadow: GetResult | None = None
 
