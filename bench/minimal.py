@@ -216,10 +216,11 @@ class Yardsticks:
 
     def native_ratios(self) -> list[float]:
         """The native client's to the checked pair's, of puts to the lower of that and the drive's, turn by turn."""
-        limits = self.all_of("checked", "bytes_per_s")
-        if "drive" in self.said:
-            limits = [min(both) for both in zip(limits, self.all_of("drive", "bytes_per_s"), strict=True)]
-        return [native / limit for native, limit in zip(self.all_of("native", "bytes_per_s"), limits, strict=True)]
+        # Which is lower is said once for all turns: the lower of each would be lower than both.
+        limits = [what for what in ("checked", "drive") if what in self.said]
+        limit = min(limits, key=lambda what: self.median(what, "bytes_per_s"))
+        both = zip(self.all_of("native", "bytes_per_s"), self.all_of(limit, "bytes_per_s"), strict=True)
+        return [native / one for native, one in both]
 
     def native_ratio(self) -> float:
         """The median of them."""
@@ -270,7 +271,7 @@ class Verdict:
 
     @property
     def python_ratio(self) -> float:
-        """The Python client's to the checked pair's."""
+        """The Python client's to the limit's."""
         return self.result.run.ratio or 0.0
 
     @property

@@ -85,7 +85,7 @@ struct EngineCounters {
   uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, flushes = 0, errors = 0;
   uint64_t discards = 0, discard_bytes = 0;
   uint64_t reads_gathered = 0, writes_gathered = 0;  // of them: went to the kernel together with a neighbour's
-  uint64_t submissions = 0;  // calls that took requests to the kernel without waiting, each as many as there were
+  uint64_t submissions = 0;  // calls of an io_uring engine by which the kernel took requests, but for those that also waited
 };
 
 struct SchedulerCounters;

@@ -227,9 +227,11 @@ TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
 
 // Submitted together they would come to the device as one.
 TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
-  const auto submissions_of = [&](std::vector<Tracked> writes, uint32_t bytes) {
+  int frames[2] = {};
+  const auto submissions_of = [&](std::vector<Tracked> writes, uint32_t bytes, size_t pieces_of_a_frame = 0) {
     for (size_t i = 0; i < writes.size(); ++i) {
       writes[i].set(Op::Write, i * bytes, at(i * bytes), bytes);
+      if (pieces_of_a_frame != 0) writes[i].belongs_to(&frames[i / pieces_of_a_frame]);
       engine_->submit(writes[i].request);
     }
     const uint64_t before = engine_->counters().submissions;
@@ -238,7 +240,12 @@ TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
     return engine_->counters().submissions - before;
   };
   EXPECT_EQ(submissions_of(std::vector<Tracked>(4), 256 * KiB), is_uring() ? 1U : 0U);
+  EXPECT_EQ(submissions_of(std::vector<Tracked>(4), 512 * KiB - kPageBytes), is_uring() ? 1U : 0U);
+  EXPECT_EQ(submissions_of(std::vector<Tracked>(4), 512 * KiB), is_uring() ? 4U : 0U);
   EXPECT_EQ(submissions_of(std::vector<Tracked>(4), MiB), is_uring() ? 4U : 0U);
+  // Two frames in pieces that go together.
+  EXPECT_EQ(submissions_of(std::vector<Tracked>(8), 256 * KiB, 4), is_uring() ? 2U : 0U);
+  EXPECT_EQ(engine_->counters().writes_gathered, is_uring() ? 8U : 0U);
 }
 
 TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {

@@ -19,9 +19,10 @@ namespace {
 // IORING_OP_READV_FIXED and IORING_OP_WRITEV_FIXED, Linux 6.15; headers may be older than the kernel.
 constexpr uint8_t kReadVectorFixed = 60;
 constexpr uint8_t kWriteVectorFixed = 61;
-// Of what is submitted together the kernel makes larger requests where they are neighbours, of up to 4 MiB; several of
-// 1 MiB come and go faster than those (docs/performance.md), and a system call for each is little beside it.
-constexpr uint64_t kOneASubmissionBytesMin = 512 * KiB;
+// One that is so large ends its submission. Of what is submitted together the kernel makes larger requests where they are
+// neighbours, of up to 4 MiB; several of 1 MiB come and go faster than those (docs/performance.md), and a system call for each
+// is little beside it.
+constexpr uint64_t kSubmittedBytesMin = 512 * KiB;
 constexpr uint64_t kIsGather = 1;  // in user_data; addresses are even
 
 struct Rung {
@@ -385,13 +386,16 @@ void UringEngine::fill_ring() noexcept {
       prepare(*sqe, first);
     }
     ++active_;
-    if (bytes >= kOneASubmissionBytesMin) submit_ring();
+    if (bytes < kSubmittedBytesMin) continue;
+    submit_ring();
+    if (io_uring_sq_ready(&ring_) != 0) return;  // short of something: in another turn
   }
 }
 
 void UringEngine::submit_ring() noexcept {
-  ++counters_.submissions;
-  submitted(io_uring_submit(&ring_));
+  const int result = io_uring_submit(&ring_);
+  counters_.submissions += result > 0 ? 1 : 0;
+  submitted(result);
 }
 
 // What io_uring_submit answered. Everything but a passing shortage is final: SQEs that stay in the
@@ -513,7 +517,8 @@ void UringEngine::wait() noexcept {
   reap();
   while (done_.empty() && in_flight_ > 0) {
     fill_ring();
-    if (active_ == 0) {  // all that is under way is the worker's
+    if (!done_.empty()) break;  // the kernel refused them
+    if (active_ == 0) {         // all that is under way is the worker's
       discard_worker_->wait();
       reap();
       continue;

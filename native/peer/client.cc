@@ -86,7 +86,7 @@ void Client::run() {
   }
 }
 
-// It has swallowed the wake-up.
+// What comes after a turn of the loop, which has swallowed the wake-up.
 void Client::after_turn() {
   take_inbox();
   sweep_retired();

@@ -31,8 +31,9 @@ class Limit:
 class Proof:
     """What moved during a run by others' count. device_read_bytes: None where nothing counts them.
 
-    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. gets_read_bytes: of what the engine read, that for
-    gets alone. device_reads, device_queue_ms: see DeviceWork.
+    reclaimed_segments, rewritten_bytes: of the store, by the daemon's count. gets_read_bytes: what the engine moved in
+    the class of gets, which has the pages of the record log, too: a few for each segment. device_reads, device_queue_ms:
+    see DeviceWork.
     """
 
     payload_bytes: int
