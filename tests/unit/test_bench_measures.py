@@ -104,7 +104,15 @@ def test_the_run_with_the_median_ratio_is_reported_whole() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "device", "why"),
-    [(1000, 1000, ""), (10, 1000, "memory"), (1000, 10, "page cache"), (1000, None, "tmpfs")],
+    [
+        (1000, 1000, ""),
+        (10, 1000, "memory"),
+        (1000, 10, "page cache"),
+        (1000, None, "tmpfs"),
+        (990, 990, ""),
+        (990, 985, "985 bytes of 1000"),  # 0.99 of 0.99 is not enough
+        (2000, 1500, "1500 bytes of 2000"),
+    ],
 )
 def test_cold_is_what_engine_and_device_both_read(engine: int, device: int | None, why: str) -> None:
     told = why_not_cold(Proof(1000, engine, device, 0, 0), BlockDevice("vda", (Path("/sys/block/vda/stat"),)))

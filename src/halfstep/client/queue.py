@@ -148,10 +148,7 @@ class Queue:
             try:
                 native.run(request.batch)
             finally:
-                with self._lock:
-                    self._leader = False
-                    if self._sleepers:
-                        self._changed.notify_all()
+                self._end_lead()
         except ConfigError:
             if not self._links.ending:
                 raise

@@ -28,9 +28,10 @@ def _why_not_from_flash(proof: Proof, delivered: int, read_for_it: int, device: 
     if proof.device_read_bytes is None:
         return "no block device below the store counts its bytes (tmpfs?); put it on a disk with --directory"
     # All that the engine read, its reclaim's reads as well, against all that the device did.
-    if proof.device_read_bytes < DEVICE_SHARE_MIN * proof.engine_read_bytes:
+    wanted = max(proof.engine_read_bytes, delivered)
+    if proof.device_read_bytes < DEVICE_SHARE_MIN * wanted:
         return (
-            f"{device.name} read {proof.device_read_bytes} bytes of {proof.engine_read_bytes} that the engine read: a page "
+            f"{device.name} read {proof.device_read_bytes} bytes of {wanted} that the engine read for what came: a page "
             "cache answered; put the store where O_DIRECT is to be had, with --directory"
         )
     return ""
