@@ -12,18 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from halfstep.client.options import CommonOptions, GetOptions, HoldOptions, Keys, MatchOptions, PrefetchOptions, PutOptions
 from halfstep.client.queue import Queue
-from halfstep.client.request import (
-    CommonOptions,
-    GetOptions,
-    HoldOptions,
-    Keys,
-    MatchOptions,
-    PrefetchOptions,
-    PutOptions,
-    Request,
-    Requests,
-)
+from halfstep.client.request import Request, Requests
 from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 
 if TYPE_CHECKING:

@@ -20,6 +20,16 @@ from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_o
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
+from halfstep.client.options import (
+    CommonOptions,
+    GetOptions,
+    HoldOptions,
+    Keys,
+    MatchOptions,
+    Mode,
+    PrefetchOptions,
+    PutOptions,
+)
 from halfstep.client.queue import Queue
 from halfstep.client.region import Region
 from halfstep.client.request import (
@@ -30,14 +40,6 @@ from halfstep.client.request import (
     OP_NAMESPACE_DELETE,
     OP_NAMESPACE_LIMIT,
     OP_STAT,
-    CommonOptions,
-    GetOptions,
-    HoldOptions,
-    Keys,
-    MatchOptions,
-    Mode,
-    PrefetchOptions,
-    PutOptions,
     Request,
     Requests,
     deadline_us_of,

@@ -7,7 +7,8 @@ from typing import cast
 
 from halfstep.arguments import whole_number
 from halfstep.client.client import Client, ClientOptions
-from halfstep.client.request import Mode, checked_ms
+from halfstep.client.options import Mode
+from halfstep.client.request import checked_ms
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
 

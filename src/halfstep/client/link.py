@@ -12,7 +12,7 @@ import weakref
 from typing import Protocol
 
 from halfstep import _peer
-from halfstep.client.request import Mode
+from halfstep.client.options import Mode
 from halfstep.client.url import Endpoint
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout

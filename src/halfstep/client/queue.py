@@ -16,17 +16,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from halfstep import _peer
 from halfstep.arguments import real_number
-from halfstep.client.request import (
-    CommonOptions,
-    GetOptions,
-    HoldOptions,
-    Keys,
-    MatchOptions,
-    PrefetchOptions,
-    PutOptions,
-    Request,
-    Requests,
-)
+from halfstep.client.options import CommonOptions, GetOptions, HoldOptions, Keys, MatchOptions, PrefetchOptions, PutOptions
+from halfstep.client.request import Request, Requests
 from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 from halfstep.client.ticket import Event, Ticket
 from halfstep.errors import ConfigError

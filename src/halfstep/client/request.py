@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.client.options import Keys, Mode, Parts
 from halfstep.client.region import Region, Rows, Template
 from halfstep.client.results import (
     ANSWER_DTYPE,
@@ -48,65 +49,6 @@ RANGES_MAX = 8
 _KEY_ORDER: Literal["key"] = "key"
 _ORDERS = {_KEY_ORDER: 0, "layer": 1}
 _DURABILITIES = {"cache": 0, "persist": 1}
-
-Mode = Literal["on", "off", "shadow"]
-Keys = Sequence[Any] | npt.NDArray[np.uint8]
-Parts = Sequence[range | tuple[int, int, int] | int]
-
-
-class CommonOptions(TypedDict, total=False):
-    """What every batch may say. components: cells of one group and variant, from first_component on."""
-
-    layout: Layout | None
-    first_component: int
-    components: int
-    deadline_ms: float | None
-
-
-class MatchOptions(CommonOptions, total=False):
-    """lengths: ask for block bytes, too. hold_ms, owner: keep what is found. stop_at_miss: the prefix is enough."""
-
-    lengths: bool
-    hold_ms: int
-    owner: int
-    stop_at_miss: bool
-
-
-class GetOptions(CommonOptions, total=False):
-    """parts: ranges of parts, in the order in which they land. priority: 0 = demand, larger = less urgent."""
-
-    parts: Parts | None
-    order: Literal["key", "layer"]
-    stop_at_miss: bool
-    priority: int
-    progress: bool | None
-
-
-class PutOptions(CommonOptions, total=False):
-    """parents: per key, the ordinal of its parent among the keys, -1 = root, -2 = unknown. depths: per key, blocks above it."""
-
-    block_bytes: int | Sequence[int] | npt.NDArray[np.integer[Any]] | None
-    ttl_s: int
-    parents: Sequence[int] | npt.NDArray[np.integer[Any]] | None
-    depths: Sequence[int] | npt.NDArray[np.integer[Any]] | None
-    hint: int
-    durability: Literal["cache", "persist"]
-    priority: int
-
-
-class HoldOptions(CommonOptions, total=False):
-    """seconds: how long from now; None = without end, which only a persistent hold can be. persistent: survives a restart."""
-
-    seconds: float | None
-    persistent: bool
-
-
-class PrefetchOptions(CommonOptions, total=False):
-    """seconds: how long a block is kept for its first get. follow: what finds no room waits for earlier keys to be got."""
-
-    seconds: float
-    follow: bool
-    priority: int
 
 
 class Terms(Protocol):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from halfstep.client.client import Client
-    from halfstep.client.request import CommonOptions, Keys
+    from halfstep.client.options import CommonOptions, Keys
     from halfstep.client.results import ChangeResult
 
 # What a daemon cuts a lease to unless it is configured otherwise: a longer one would lapse between two renewals.

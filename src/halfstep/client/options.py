@@ -1,0 +1,70 @@
+"""What a caller may say of a batch: the keyword arguments of each operation, the same through every face."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from halfstep.layout import Layout
+
+Mode = Literal["on", "off", "shadow"]
+Keys = Sequence[Any] | npt.NDArray[np.uint8]
+Parts = Sequence[range | tuple[int, int, int] | int]
+
+
+class CommonOptions(TypedDict, total=False):
+    """What every batch may say. components: cells of one group and variant, from first_component on."""
+
+    layout: Layout | None
+    first_component: int
+    components: int
+    deadline_ms: float | None
+
+
+class MatchOptions(CommonOptions, total=False):
+    """lengths: ask for block bytes, too. hold_ms, owner: keep what is found. stop_at_miss: the prefix is enough."""
+
+    lengths: bool
+    hold_ms: int
+    owner: int
+    stop_at_miss: bool
+
+
+class GetOptions(CommonOptions, total=False):
+    """parts: ranges of parts, in the order in which they land. priority: 0 = demand, larger = less urgent."""
+
+    parts: Parts | None
+    order: Literal["key", "layer"]
+    stop_at_miss: bool
+    priority: int
+    progress: bool | None
+
+
+class PutOptions(CommonOptions, total=False):
+    """parents: per key, the ordinal of its parent among the keys, -1 = root, -2 = unknown. depths: per key, blocks above it."""
+
+    block_bytes: int | Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    ttl_s: int
+    parents: Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    depths: Sequence[int] | npt.NDArray[np.integer[Any]] | None
+    hint: int
+    durability: Literal["cache", "persist"]
+    priority: int
+
+
+class HoldOptions(CommonOptions, total=False):
+    """seconds: how long from now; None = without end, which only a persistent hold can be. persistent: survives a restart."""
+
+    seconds: float | None
+    persistent: bool
+
+
+class PrefetchOptions(CommonOptions, total=False):
+    """seconds: how long a block is kept for its first get. follow: what finds no room waits for earlier keys to be got."""
+
+    seconds: float
+    follow: bool
+    priority: int
