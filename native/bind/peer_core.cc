@@ -8,6 +8,7 @@
 namespace halfstep::bind {
 namespace {
 
+constexpr const char* kClosed = "queue is closed; open another with client.queue()";
 constexpr size_t kWhyBytes = 512;
 constexpr size_t kEventsMax = 256;
 // How long a signal may go unheard. The core's wait ends at once on an event; this is only for the handler's sake.
@@ -114,13 +115,14 @@ Queue::Queue(nb::object core) : core_(std::move(core)) {
 Queue::~Queue() { close(); }
 
 hs_queue* Queue::handle() const {
-  if (queue_ == nullptr) throw Refused("queue is closed");
+  if (queue_ == nullptr) throw Refused(kClosed);
   return queue_;
 }
 
 void Queue::submit(nb::object object, nb::object owner) {
   Batch& batch = batch_of(object);
   hs_queue* queue = handle();
+  if (ended_) throw Refused(kClosed);
   const uint64_t user_data = next_++;
   const hs_batch prepared = batch.prepared(user_data);
   std::array<char, kWhyBytes> why{};
@@ -226,7 +228,8 @@ void Queue::cancel(Batch& batch) const {
   }
 }
 
-void Queue::cancel_all() const {
+void Queue::end() {
+  ended_ = true;
   for (const auto& [user_data, object] : batches_) cancel(batch_of(object));
 }
 

@@ -72,7 +72,10 @@ class Queue {
   // Ends a wait early, for an event that the core does not know of; the next wait where none is running.
   void nudge() noexcept { nudged_ = true; }
   void cancel(Batch& batch) const;
-  void cancel_all() const;
+  // Cancels what is in flight, and refuses what comes from here on. Nothing comes any more once `polled` is false after it.
+  void end();
+  // Whether a thread polls or waits, in run() too.
+  bool polled() const noexcept { return polling_; }
   int descriptor() const;
   size_t in_flight() const noexcept { return batches_.size(); }
   // Fences. What is still in flight ends without an event: poll until in_flight is 0 first.
@@ -95,6 +98,7 @@ class Queue {
   nb::object core_;
   hs_queue* queue_ = nullptr;
   bool polling_ = false;
+  bool ended_ = false;
   bool nudged_ = false;
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, nb::object> batches_;  // by user_data

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import select
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Ticket
+from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Ticket, _peer
+from halfstep.client.request import OP_MATCH
 
 pytestmark = pytest.mark.integration
 
@@ -256,6 +258,62 @@ def test_closing_a_queue_ends_whoever_waits_on_it(client: halfstep.Client, store
         waiter.join(60)
         assert not waiter.is_alive()
     assert sum("closed" in str(error) for error in ended if isinstance(error, ConfigError)) == 3
+
+
+def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
+    client: halfstep.Client, stored: Any, daemon: Any
+) -> None:
+    assert client.match(KEYS).prefix == 3
+    (queue,) = client._queues
+    daemon.pause()
+    said: list[Any] = []
+
+    def call() -> None:
+        said.append(client.get(KEYS, np.zeros_like(stored), deadline_ms=600_000))
+        try:
+            client.get(KEYS, np.zeros_like(stored))
+        except ConfigError as error:
+            said.append(error)
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    while not queue._native.polled:
+        time.sleep(0.001)
+    client.close()
+    calling.join(60)
+    assert not calling.is_alive()
+    assert [said[0].reason(item).split()[0] for item in range(3)] == ["cancelled"] * 3
+    assert "closed" in str(said[1])
+
+
+def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -> None:
+    core = _peer.Core("127.0.0.1:1", "default", 1, 0)
+    handle = core.register_layout(layout.canonical)
+
+    def batch() -> _peer.Batch:
+        made = _peer.Batch(OP_MATCH)
+        made.set_keys(handle, KEYS, 0, 1, False)
+        made.set_outputs(False)
+        made.set_options(600_000_000, 0, 0, 0, False)
+        return made
+
+    queue = _peer.Queue(core)
+    waiting = batch()
+    running = threading.Thread(target=lambda: queue.run(waiting))
+    running.start()
+    while not queue.polled or queue.in_flight == 0:
+        time.sleep(0.001)
+    queue.end()
+    running.join(60)
+    assert waiting.done
+    assert not queue.polled
+    assert queue.in_flight == 0
+    for take in (queue.run, lambda late: queue.submit(late, None)):
+        with pytest.raises(ConfigError, match="queue is closed"):
+            take(batch())
+    assert not queue.polled
+    queue.close()
+    core.close()
 
 
 def test_a_batch_without_items_wakes_a_waiter_too(client: halfstep.Client, stored: Any) -> None:

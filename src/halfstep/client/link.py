@@ -66,14 +66,16 @@ class Links:
 
     def layout_handle(self, layout: Layout) -> int:
         """The core's handle of `layout`, which is registered on first use."""
+        # The usual case, asked for by each get: without the call of core().
+        core = self._core
+        newest = self._newest
+        if layout is newest[0] and core is newest[1] and core is not None and not core.forked:
+            return newest[2]
         if self._closed and not self.ending:
             raise ConfigError("client is closed; connect again")
         if self.mode == "off" or self.ending:
             return 0
         core = self.core()
-        newest = self._newest
-        if layout is newest[0] and core is newest[1]:
-            return newest[2]
         handle = self._handles.get(layout)
         if handle is None:
             try:

@@ -1,8 +1,9 @@
 """Where batches are submitted to, and where their ends come from.
 
-Invariants: one thread at a time is inside the core's poll or wait (the leader); the others wait for it and see what it brought.
-A ticket ends for all at once: its memory is fenced in the core before any thread learns of it. Call-backs run without a lock.
-After a fork the queue is empty and has another descriptor; the parent's tickets have ended as cancelled (forked).
+Invariants: one thread at a time is inside the core's poll or wait: the leader, or who runs a synchronous call on a queue of its
+own; the others wait for it and see what it brought. A ticket ends for all at once: its memory is fenced in the core before any
+thread learns of it. Call-backs run without a lock. After a fork the queue is empty and has another descriptor; the parent's
+tickets have ended as cancelled (forked).
 Thread: any.
 """
 
@@ -127,25 +128,24 @@ class Queue:
         """
         if not request.online:
             return request.result()
-        # A Region that is closed meanwhile has to find the batch.
-        ticket = Ticket(self, request) if request.regions else None
         try:
-            with self._lock:
-                native = self._native
-                # What _ready() sees to, where it is: each function counts here.
-                if native is None or self._closed or self._core is not self._links.core():
+            native = self._native
+            if native is None or self._core is not self._links.core():
+                with self._changed:
                     native = self._ready()
-                self._leader = True
-            try:
+            if request.regions:
+                self._run_in_view(native, request)
+            else:
+                # Nobody but close() may want the queue meanwhile. It needs no lock of this side, which would cost a call of
+                # 64 KiB a hundredth: the core's queue says whether a thread is in it, and refuses who comes after close().
                 native.run(request.batch)
-            finally:
-                self._end_lead()
+                if self._sleepers:
+                    with self._changed:
+                        self._changed.notify_all()
         except ConfigError:
             if not self._links.ending:
                 raise
             request.end()
-        if ticket is not None:
-            ticket.finish()
         return request.result()
 
     # ---- events ----
@@ -226,9 +226,9 @@ class Queue:
             self._closed = True
         native = self._native
         while native is not None:
-            native.cancel_all()
+            native.end()
             with self._changed:
-                if self._leader:
+                if self._leader or native.polled:
                     self._sleep(_CLOSE_SLICE_S)
                     continue
                 self._leader = True
@@ -295,6 +295,18 @@ class Queue:
             # In a child that a signal's handler forked meanwhile the count is another's.
             if changed is self._changed:
                 self._sleepers -= 1
+
+    def _run_in_view(self, native: _peer.Queue, request: Request[Any]) -> None:
+        """Run it as a ticket's: a Region that is closed meanwhile has to find it, and wait for it."""
+        ticket = Ticket(self, request)
+        with self._changed:
+            self._check_open()
+            self._leader = True
+        try:
+            native.run(request.batch)
+        finally:
+            self._end_lead()
+        ticket.finish()
 
     def _end_lead(self) -> None:
         with self._lock:

@@ -47,6 +47,7 @@ PARENT_ROOT = -1
 PARENT_UNKNOWN = -2
 RANGES_MAX = 8
 _KEY_ORDER: Literal["key"] = "key"
+_ZERO, _ONE = 0, 1
 _ORDERS = {_KEY_ORDER: 0, "layer": 1}
 _DURABILITIES = {"cache": 0, "persist": 1}
 
@@ -169,15 +170,15 @@ class Requests:
         ranges = () if parts is None else _ranges(parts)
         layer = order is not _KEY_ORDER and _choice("order", order, _ORDERS) == _ORDERS["layer"]
         handle = terms.layout_handle(terms.layout) if layout is None else self._handle(layout)
-        in_rows = isinstance(target, Rows)
+        rows = target if isinstance(target, Rows) else None
         batch = _peer.Batch(OP_GET)
-        if not (type(first_component) is type(components) is type(priority) is int):
-            first_component = whole_number("first_component", first_component)
-            components, priority = whole_number("components", components), whole_number("priority", priority)
-        if not (0 <= first_component < 1 << 32 and 0 <= components < 1 << 20 and 0 <= priority < 1 << 8):
-            unsigned("first_component", first_component, 32)
-            unsigned("components", components, 20)
-            unsigned("priority", priority, 8)
+        # By identity: what is not the very default is looked at.
+        if not (first_component is _ZERO and components is _ONE and priority is _ZERO):
+            first_component, components = (
+                unsigned("first_component", first_component, 32),
+                unsigned("components", components, 20),
+            )
+            priority = unsigned("priority", priority, 8)
         count = batch.set_get(
             handle,
             keys,
@@ -186,14 +187,13 @@ class Requests:
             stop_at_miss,
             ranges,
             target,
-            in_rows,
+            rows is not None,
             terms.deadline_us if deadline_ms is None else deadline_us_of(deadline_ms),
             int(layer),
             priority,
             layer if progress is None else progress,
         )
-        regions = _place_rows(batch, target, is_source=False, block_bytes=None) if isinstance(target, Rows) else ()
-
+        regions = () if rows is None else _place_rows(batch, rows, is_source=False, block_bytes=None)
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
