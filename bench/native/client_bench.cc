@@ -34,11 +34,12 @@ namespace halfstep {
 namespace {
 
 using bench::fail;
+using bench::kRuntimeMsMax;
+using bench::within;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kNoRate = UINT64_MAX;
 constexpr uint64_t kRateMax = 1'000'000;
-constexpr uint64_t kRuntimeMsMax = 3'600'000;
 constexpr double kWarmUpSecondsMax = 0.3;
 
 struct Options {
@@ -64,12 +65,6 @@ struct Options {
 
   bool open_loop() const { return rate != kNoRate; }
 };
-
-void within(const char* name, uint64_t value, uint64_t lowest, uint64_t highest) {
-  if (value >= lowest && value <= highest) return;
-  fail(std::string(name) + " " + std::to_string(value) + ": must be " + std::to_string(lowest) + " to " +
-       std::to_string(highest));
-}
 
 void check(const Options& options) {
   if (options.address.empty()) fail("--address: none given; name a daemon's, HOST:PORT or unix:PATH");

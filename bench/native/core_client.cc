@@ -8,7 +8,6 @@
 #include "base/bytes.h"
 #include "base/prng.h"
 #include "program.h"
-#include "wire/layout.h"
 
 namespace halfstep::bench {
 namespace {
@@ -45,10 +44,8 @@ CoreClient::CoreClient(const Options& options) : options_(options) {
   char why[256] = "";
   if (hs_client_open(&open, &client_, why, sizeof why) != 0) fail(why);
   if (hs_queue_open(client_, &queue_) != 0) fail("no queue: out of descriptors");
-  wire::Layout layout;
-  const wire::GroupShape opaque{.part_count = 0, .size_count = 1, .part_bytes = {wire::kOpaquePartBytes}};
-  if (!wire::Layout::make({{"model", "client_bench"}}, {opaque}, &layout).ok()) fail("the layout is not one");
-  layout_ = hs_layout_register(client_, layout.canonical().data(), layout.canonical().size());
+  const wire::Layout of_blocks = layout();
+  layout_ = hs_layout_register(client_, of_blocks.canonical().data(), of_blocks.canonical().size());
   if (hs_client_wait_ready(client_, kReadyMs, why, sizeof why) != 1) {
     if (why[0] == '\0') {
       hs_client_facts facts{};
@@ -62,6 +59,13 @@ CoreClient::CoreClient(const Options& options) : options_(options) {
 CoreClient::~CoreClient() {
   hs_client_close(client_);
   hs_queue_close(queue_);
+}
+
+wire::Layout CoreClient::layout() {
+  wire::Layout layout;
+  const wire::GroupShape opaque{.part_count = 0, .size_count = 1, .part_bytes = {wire::kOpaquePartBytes}};
+  if (!wire::Layout::make({{"model", "client_bench"}}, {opaque}, &layout).ok()) fail("the layout is not one");
+  return layout;
 }
 
 Call CoreClient::make_call(uint64_t blocks, uint64_t name) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "peer/halfstep.h"
+#include "wire/layout.h"
 
 namespace halfstep::bench {
 
@@ -55,6 +56,8 @@ class CoreClient {
   CoreClient(const CoreClient&) = delete;
   CoreClient& operator=(const CoreClient&) = delete;
 
+  // Of its blocks: opaque ones.
+  static wire::Layout layout();
   // With memory for `blocks` of them, written to, so that no page fault falls into a timed run. It is never given back.
   Call make_call(uint64_t blocks, uint64_t name) const;
   // What `submit` will ask: `operation` on these blocks, whose bytes it makes or wipes.

@@ -70,6 +70,14 @@ inline void read_options(int count, char** arguments, std::span<const Number> nu
   }
 }
 
+inline constexpr uint64_t kRuntimeMsMax = 3'600'000;
+
+inline void within(const char* name, uint64_t value, uint64_t lowest, uint64_t highest) {
+  if (value >= lowest && value <= highest) return;
+  fail(std::string(name) + " " + std::to_string(value) + ": must be " + std::to_string(lowest) + " to " +
+       std::to_string(highest));
+}
+
 inline void pin(uint64_t core) {
   if (core == kAnyCore) return;
   if (const long cores = ::sysconf(_SC_NPROCESSORS_CONF);

@@ -207,6 +207,30 @@ def test_other_bytes_than_were_put_are_noticed(program: Path, shared_daemon: Any
         assert "blocks of a batch are wrong" in done.stderr
 
 
+@pytest.mark.integration
+def test_a_crowd_says_what_each_client_got(program: Path, shared_daemon: Any) -> None:
+    crowd = program.with_name("halfstep_crowd_bench")
+    with own_namespace(shared_daemon.url) as url:
+        where = ("--address", shared_daemon.url.removeprefix("halfstep://").split("/")[0], "--namespace", url.rsplit("/", 1)[1])
+        small = ("--clients", "5", "--bs", "200000", "--batch", "3", "--size", "3000000", "--warm-up", "50", "--runtime", "300")
+        done = run(crowd, *where, *small)
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        assert len(told["blocks_each"]) == 5
+        assert sum(told["blocks_each"]) == 3 * told["calls"] > 0
+        assert told["bytes_per_s"] == pytest.approx(200_000 * sum(told["blocks_each"]) / 0.3, rel=0.01)
+        assert told["slowest_us"] >= told["latency_us"]["p50"] > 0
+    missing = run(crowd, *where, *small)
+    assert missing.returncode == 1
+    assert "namespace" in missing.stderr
+    for arguments, why in (
+        (("--clients", "0"), "--clients 0: must be 1 to 4096"),
+        (("--bs", "262145"), "--bs 262145: must be 16 to 262144"),
+    ):
+        assert why in run(crowd, "--address", "x:1", *arguments).stderr
+    assert "come over TCP" in run(crowd, "--address", "unix:/tmp/x").stderr
+
+
 def measured(native: Any, program: Path, tmp_path: Path, **changes: Any) -> Report:
     directio(tmp_path)
     plan: dict[str, Any] = {"block_bytes": (65536,), "batch": 1, "iodepth": (8,), "seconds": 1.0, "repeat": 1, "rate": 800.0}
