@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script import header, positive, run, run_seconds, said_by, with_programs
+from script import add_programs, built, header, positive, run, run_seconds, said_by
 
 import halfstep
 from halfstep.daemon.config import KIB, MIB, format_bytes
@@ -152,6 +152,12 @@ def resident_bytes(pid: int, what: str = "VmRSS") -> int:
     raise SystemExit(f"the daemon (process {pid}) has no {what}: it has ended")
 
 
+def cpu_seconds(pid: int) -> float:
+    """User's and the kernel's, of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def clear_peak(pid: int) -> None:
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
@@ -232,11 +238,14 @@ class Bad:
                 except (BlockingIOError, ConnectionError):
                     continue
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """How many of them the daemon had not ended."""
         self._ended.set()
         self._reader.join()
+        still_there = sum(is_open(one) for one in self._sockets)
         for one in self._sockets:
             one.close()
+        return still_there
 
 
 def filled(daemon: DaemonProcess, content: Content, blocks: int) -> None:
@@ -255,7 +264,8 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
         before = resident_bytes(daemon.pid)
 
         def good() -> dict[str, Any]:
-            return said_by(
+            daemon_before = cpu_seconds(daemon.pid), time.monotonic()
+            said = said_by(
                 program,
                 {
                     "address": ":".join(map(str, daemon.address)),
@@ -263,9 +273,11 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
                     "bs": BLOCK_BYTES,
                     "batch": BATCH,
                     "size": HOT_BLOCKS * BLOCK_BYTES,
-                    "runtime": round(seconds * 1000),
+                    "runtime": max(1, round(seconds * 1000)),
                 },
             )
+            said["daemon_busy"] = (cpu_seconds(daemon.pid) - daemon_before[0]) / (time.monotonic() - daemon_before[1])
+            return said
 
         alone: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
@@ -279,9 +291,14 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
                 beside.append(good())
                 growth.append(resident_bytes(daemon.pid, "VmHWM") - before)
             finally:
-                bad.close()
+                still_there = bad.close()
             if bad.read_bytes == 0:
                 raise SystemExit("the slow readers got nothing: what was recorded is no longer what the daemon takes")
+            if still_there < STALLED + SLOW:
+                raise SystemExit(
+                    f"{STALLED + SLOW - still_there} of {STALLED + SLOW} connections that stall or read slowly were ended "
+                    f"before the others were done: the daemon waits 10 to 20 s for one that takes nothing; give a shorter --runtime"
+                )
     ratios = [one["bytes_per_s"] / other["bytes_per_s"] for one, other in zip(beside, alone, strict=True)]
     lowest = [lowest_share(one) for one in beside]
     bound = CONNECTION_BYTES_MAX * (GOOD + STALLED + SLOW)
@@ -299,6 +316,8 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
         "share_min": SHARE_MIN,
         "p99_us": [one["latency_us"]["p99"] for one in beside],
         "slowest_us": [one["slowest_us"] for one in beside],
+        "client_core_busy": [one["core_busy"] for one in beside],
+        "daemon_core_busy": [one["daemon_busy"] for one in beside],
         "reached": max(growth) <= bound and statistics.median(ratios) >= SHARE_MIN and statistics.median(lowest) >= SHARE_MIN,
     }
 
@@ -380,7 +399,9 @@ def line(name: str, told: dict[str, Any]) -> str:
             f"{told['connections']} connections, {told['stalled']} stalled, {told['slow']} slow: the daemon {grew}; "
             f"the good ones have {statistics.median(told['throughput_of_alone']):.2f} of what they have alone, the last "
             f"of them {statistics.median(told['lowest_share']):.2f} of a fair share (at least {SHARE_MIN}; alone "
-            f"{statistics.median(told['lowest_share_alone']):.2f}); slowest get {max(told['slowest_us']) / 1e3:,.0f} ms"
+            f"{statistics.median(told['lowest_share_alone']):.2f}); slowest get {max(told['slowest_us']) / 1e3:,.0f} ms; the "
+            f"good ones took {statistics.median(told['client_core_busy']):.2f} of their core, the daemon "
+            f"{statistics.median(told['daemon_core_busy']):.2f} of its own"
         )
     elif name == "idle":
         said = f"{told['connections']} connections: {told['bytes_each'] / KIB:.1f} KiB each (at most {IDLE_BYTES_MAX // KIB})"
@@ -414,15 +435,17 @@ def main() -> int:
     )
     parser.add_argument("--directory", type=Path, default=None, help="where the stores lie")
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    options = with_programs(parser, CROWD_PROGRAM)
+    add_programs(parser, CROWD_PROGRAM)
+    options = parser.parse_args()
+    parts = options.only or ("stalled", "idle", "flood")
+    program = built(options.programs, CROWD_PROGRAM) if "stalled" in parts else options.programs
     raise_descriptors(IDLE + 1024)
     client_cores, core = cores(pin=True)
     told: dict[str, dict[str, Any]] = {}
     head = header(rounds=options.rounds, seconds=options.runtime)
     with pinned(*client_cores):
-        for name in options.only or ("stalled", "idle", "flood"):
+        for name in parts:
             if name == "stalled":
-                program = options.programs / CROWD_PROGRAM
                 told[name] = stalled(options.directory, core, program, options.runtime, options.rounds)
             else:
                 told[name] = (idle if name == "idle" else flood)(options.directory, core)

@@ -103,7 +103,9 @@ class PythonCalls:
         self._keys = [self._content.keys(some) for some in self._numbers]
         self._url = f"halfstep://{stream.address}"
         # In pages of its own, as the native client's: in memory that begins elsewhere, or is shared, bytes land more slowly.
-        memory = mmap.mmap(-1, stream.batch * stream.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(
+            -1, stream.batch * stream.block_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        )
         self._target = np.frombuffer(memory, np.uint64).reshape(stream.batch, self._content.words)
         self._order = default_rng(1).permutation(batches).tolist()
         with self._connected() as client:

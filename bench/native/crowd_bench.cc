@@ -1,7 +1,8 @@
 // crowd_bench.cc — many clients of one daemon, all turned by one thread: what does each of them get of it?
 // Usage: halfstep_crowd_bench --address HOST:PORT [--namespace NAME] [--clients N] [--bs N] [--batch N] [--size N]
 //                             [--warm-up MS] [--runtime MS] [--core N] [--seed N]
-// One JSON document on stdout, for bench/many_clients.py: "blocks_each" has what came to each client within the time.
+// One JSON document on stdout, for bench/many_clients.py: "blocks_each" has what came to each client within the time,
+// "core_busy" what this process took of a core.
 //
 // Each client is a connection of its own that speaks the protocol itself and always has one get at the daemon: of --batch
 // neighbours, anywhere in a set of --size bytes that the client core puts there first. Threads of their own would share a core
@@ -42,7 +43,7 @@ constexpr uint64_t kHello = 1, kLayout = 2, kFirstGet = 3;
 constexpr int kConnectMs = 5000;
 constexpr uint64_t kTurnUs = 100'000;
 // With everything asked for and nothing coming for so long, it is the daemon that does not answer.
-constexpr auto kSilence = std::chrono::seconds(30);
+constexpr auto kSilence = std::chrono::microseconds(bench::kCallDeadlineUs) + std::chrono::seconds(10);
 
 struct Options {
   std::string address;
@@ -64,6 +65,7 @@ struct Crowd {
   const wire::Layout& layout;
   SteadyClock::time_point begin{}, end{};  // what ends between them counts
   std::vector<double> latencies_us;
+  double slowest_us = 0;  // of all that ended after `begin`, however late
   uint64_t under_way = 0;
   SteadyClock::time_point heard{};
 };
@@ -116,12 +118,14 @@ class Member final : public net::FrameSink {
       frame.close_tlv();
     });
     begun_ = SteadyClock::now();
+    asked_ = true;
     ++crowd_.under_way;
   }
 
   // net::FrameSink
   Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override {
     if (header.opcode == static_cast<uint8_t>(Opcode::Chunk)) return land(header, body, landing);
+    if (Status s = name_refusals(body); !s.ok()) return s;
     if (header.opcode == static_cast<uint8_t>(Opcode::Answers)) return {};
     peer::FinalNotes notes;
     if (Status s = peer::take_notes(body, &notes); !s.ok()) return s;
@@ -133,10 +137,13 @@ class Member final : public net::FrameSink {
       say(Opcode::RegisterLayout, kLayout,
           [&](wire::FrameWriter& frame) { frame.tlv_bytes(Tlv::LayoutCanonical, crowd_.layout.canonical()); });
     } else if (header.request_id == kLayout) {
+      if (!notes.has_layout) fail("a layout was registered, and no handle came with it");
       handle_ = notes.layout.handle;
-      ready_ = notes.has_layout;
-    } else {
+      ready_ = true;
+    } else if (header.request_id == request_ && asked_) {
       ended();
+    } else {
+      fail("a Final came for request " + std::to_string(header.request_id) + ", which is not under way");
     }
     return {};
   }
@@ -172,6 +179,22 @@ class Member final : public net::FrameSink {
     stream_->send(frame_);
   }
 
+  // Of blocks that are answered with something else than ok.
+  Status name_refusals(ConstBytes body) {
+    wire::TlvReader reader(body);
+    wire::TlvView tlv;
+    while (reader.next(&tlv)) {
+      if (static_cast<Tlv>(tlv.kind) != Tlv::Statuses) continue;
+      const auto name = [](uint16_t section, uint16_t /*unit*/, const wire::StatusRun& run) {
+        if (section == wire::kWholeRequest || run.answer == Answer::Ok || run.answer == Answer::Pending) return;
+        fail(std::to_string(run.count) + " blocks of a get were answered " + hs_answer_name(static_cast<uint8_t>(run.answer)) +
+             " (" + hs_reason_name(static_cast<uint16_t>(run.reason)) + ")");
+      };
+      if (Status s = wire::for_status_runs(tlv.value, name); !s.ok()) return s;
+    }
+    return reader.status();
+  }
+
   // A block is one part, so that a run is a block or a piece of one.
   Status land(const wire::Header& header, ConstBytes body, net::Landing* landing) {
     wire::RunsView runs;
@@ -185,7 +208,11 @@ class Member final : public net::FrameSink {
       const bool fits = header.request_id == request_ && run.section == 0 && run.flags == 0 && run.part == 0 &&
                         run.part_count == 1 && run.item < numbers_.size() && run.block_bytes == bs &&
                         uint64_t{run.offset} + run.bytes <= bs;
-      if (!fits) return Code::Invalid;
+      if (!fits) {
+        fail("a Chunk of request " + std::to_string(header.request_id) + " names block " + std::to_string(run.item) +
+             ", part " + std::to_string(run.part) + ", " + std::to_string(run.bytes) + " bytes at " +
+             std::to_string(run.offset) + ": not what was asked for");
+      }
       const bool ends = run.check_count == 1;
       steps_.push_back({run.item, run.bytes, ends ? runs.check(next_check++) : 0, ends});
       landing->to({static_cast<std::byte*>(call_.pieces[run.item].base) + run.offset, run.bytes});
@@ -196,14 +223,17 @@ class Member final : public net::FrameSink {
   void ended() {
     const SteadyClock::time_point now = crowd_.heard = SteadyClock::now();
     --crowd_.under_way;
+    asked_ = false;
     for (size_t i = 0; i < arrived_.size(); ++i) {
       call_.answers[i] = {.answer = HS_OK, .zero = 0, .reason = 0};
       if (!arrived_[i]) fail("block " + std::to_string(numbers_[i]) + " did not come, or not with its checksum");
     }
     if (crowd_.content.check(call_).wrong != 0) fail("a block of another number came");
+    const double took_us = std::chrono::duration<double, std::micro>(now - begun_).count();
+    if (now >= crowd_.begin) crowd_.slowest_us = std::max(crowd_.slowest_us, took_us);
     if (now >= crowd_.begin && now < crowd_.end) {
       blocks_ += arrived_.size();
-      crowd_.latencies_us.push_back(std::chrono::duration<double, std::micro>(now - begun_).count());
+      crowd_.latencies_us.push_back(took_us);
     }
     if (now < crowd_.end) ask();
   }
@@ -215,6 +245,7 @@ class Member final : public net::FrameSink {
   std::vector<std::byte> frame_;
   uint16_t handle_ = 0;
   bool ready_ = false;
+  bool asked_ = false;
   uint64_t request_ = kFirstGet;
   uint64_t blocks_ = 0;
   SteadyClock::time_point begun_;
@@ -252,7 +283,9 @@ void populate(const Options& options, bench::CoreClient& client) {
     for (uint64_t batch = 0; batch < batches; ++batch) {
       std::iota(numbers.begin(), numbers.end(), batch * options.batch);
       client.prepare(call, operation, numbers);
-      if (client.done(call).ok != options.batch) fail("the blocks to be got are not all there and right");
+      const bench::Outcome outcome = client.done(call);
+      if (outcome.wrong > 0) fail(std::to_string(outcome.wrong) + " of the blocks to be got are others");
+      if (!outcome.reasons.empty()) fail("a block to be got was answered " + outcome.reasons.begin()->first);
     }
   }
 }
@@ -286,13 +319,19 @@ int main(int count, char** arguments) {
   while (!std::ranges::all_of(members, [](const auto& member) { return member->ready(); })) turn();
   crowd.begin = SteadyClock::now() + std::chrono::milliseconds(options.warm_up);
   crowd.end = crowd.begin + std::chrono::milliseconds(options.runtime);
+  const double cpu_before_s = bench::own_cpu_seconds();
   for (const auto& member : members) member->ask();
   while (crowd.under_way != 0) turn();
+  const double busy =
+      (bench::own_cpu_seconds() - cpu_before_s) /
+      std::chrono::duration<double>(crowd.heard - crowd.begin + std::chrono::milliseconds(options.warm_up)).count();
+  if (crowd.latencies_us.empty())
+    fail("no get ended within " + std::to_string(options.runtime) + " ms; give a longer --runtime");
 
   std::string each;
   for (const auto& member : members) each += (each.empty() ? "" : ", ") + std::to_string(member->blocks());
   bench::Calls calls{std::move(crowd.latencies_us), static_cast<double>(options.runtime) / 1e3, options.batch, options.bs};
-  const double slowest = calls.latencies_us.empty() ? 0 : std::ranges::max(calls.latencies_us);
-  bench::print_document(calls, ", \"slowest_us\": " + std::to_string(slowest) + ", \"blocks_each\": [" + each + "]");
+  bench::print_document(calls, ", \"slowest_us\": " + std::to_string(crowd.slowest_us) +
+                                   ", \"core_busy\": " + std::to_string(busy) + ", \"blocks_each\": [" + each + "]");
   return 0;
 }

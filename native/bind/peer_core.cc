@@ -157,6 +157,7 @@ void Queue::run(nb::object object) {
 }
 
 void Queue::fence(const Batch& batch) {
+  if (batch.done()) return;
   hs_cancel(queue_, batch.ticket());
   std::array<hs_event, 16> events;
   while (!batch.done()) {
@@ -198,6 +199,7 @@ size_t Queue::wait_slices(hs_event* events, size_t max, double timeout_s) {
     if (left_us != std::numeric_limits<uint64_t>::max()) left_us -= slice_us;
     if (count > 0 || left_us == 0 || std::exchange(nudged_, false)) return count;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (queue_ == nullptr) return 0;  // a child that a handler forked: abandon() has ended what there was
   }
 }
 
@@ -220,7 +222,7 @@ void Queue::deliver(const hs_event* events, size_t count, nb::list* list) {
 }
 
 void Queue::cancel(Batch& batch) const {
-  if (queue_ == nullptr || !batch.submitted() || batch.done()) return;
+  if (queue_ == nullptr || batch.done()) return;
   if (batch.ticket() == 0) {
     batch.want_cancel();
   } else {
@@ -264,6 +266,7 @@ int Queue::clear(PyObject* self) {
 
 nb::list Queue::abandon() {
   queue_ = nullptr;
+  polling_ = false;  // whoever did is in the parent
   nb::list owners;
   auto batches = std::exchange(batches_, {});
   for (auto& [user_data, object] : batches) {

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +232,51 @@ def test_a_crowd_says_what_each_client_got(program: Path, shared_daemon: Any) ->
     ):
         assert why in run(crowd, "--address", "x:1", *arguments).stderr
     assert "come over TCP" in run(crowd, "--address", "unix:/tmp/x").stderr
+
+
+@pytest.mark.integration
+def test_a_crowd_notices_a_byte_that_changed_on_the_way(program: Path, shared_daemon: Any) -> None:
+    host, port = shared_daemon.url.removeprefix("halfstep://").split("/")[0].split(":")
+
+    def pump(source: socket.socket, sink: socket.socket, spoilt_at: int) -> None:
+        passed = 0
+        with suppress(OSError):
+            while data := bytearray(source.recv(65536)):
+                if passed <= spoilt_at < passed + len(data):
+                    data[spoilt_at - passed] ^= 1
+                passed += len(data)
+                sink.sendall(data)
+        with suppress(OSError):  # one end is gone: so goes the other
+            sink.shutdown(socket.SHUT_RDWR)
+
+    def relay(listener: socket.socket, ends: ExitStack, connections: int) -> None:
+        for number in range(connections):
+            near = ends.enter_context(listener.accept()[0])
+            far = ends.enter_context(socket.create_connection((host, int(port))))
+            # The first is the client that puts the blocks; of the last, a byte in the middle of the first block that it gets.
+            spoilt_at = 100_000 if number == connections - 1 else -1
+            for source, sink, at in ((near, far, -1), (far, near, spoilt_at)):
+                pumping = threading.Thread(target=pump, args=(source, sink, at))
+                pumping.start()
+                pumps.append(pumping)
+
+    pumps: list[threading.Thread] = []
+    with (
+        own_namespace(shared_daemon.url) as url,
+        ExitStack() as ends,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        listener.settimeout(60)
+        relaying = threading.Thread(target=relay, args=(listener, ends, 3))
+        relaying.start()
+        where = ("--address", f"127.0.0.1:{listener.getsockname()[1]}", "--namespace", url.rsplit("/", 1)[1])
+        small = ("--clients", "2", "--bs", "200000", "--batch", "3", "--size", "600000", "--runtime", "20000")
+        done = run(program.with_name("halfstep_crowd_bench"), *where, *small)
+        for thread in (relaying, *pumps):
+            thread.join(60)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "did not come, or not with its checksum" in done.stderr
 
 
 def measured(native: Any, program: Path, tmp_path: Path, **changes: Any) -> Report:

@@ -194,6 +194,26 @@ def test_a_region_fences_before_it_lets_go(client: halfstep.Client, stored: Any,
             queue.get(KEYS, Rows(template, [0, 1, 2]))
 
 
+def test_a_region_does_not_wait_for_a_get_that_was_refused(client: halfstep.Client, stored: Any) -> None:
+    region = client.register(bytearray(3 * 100_000))
+    template = region.template([PartDescriptor(0, 100_000, 1, 100_000)])
+    queue = client.queue()
+    queue.fileno()
+    assert queue._native is not None
+    queue._native.end()
+    for _ in range(2):
+        request = client._requests.get(KEYS, Rows(template, [0, 1, 2]))
+        with pytest.raises(ConfigError, match="queue is closed"):
+            queue.run(request)
+        assert not queue._leader
+    assert [use.done for use in region._uses] == [True] * len(region._uses)
+    closing = threading.Thread(target=region.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert region.closed
+
+
 def test_one_thread_may_submit_while_another_waits(client: halfstep.Client, stored: Any) -> None:
     with client.queue() as queue:
         seen: list[Ticket[Any]] = []
@@ -278,6 +298,7 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
     calling = threading.Thread(target=call)
     calling.start()
     while not queue._native.polled:
+        assert calling.is_alive()
         time.sleep(0.001)
     client.close()
     calling.join(60)
@@ -290,18 +311,19 @@ def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -
     core = _peer.Core("127.0.0.1:1", "default", 1, 0)
     handle = core.register_layout(layout.canonical)
 
-    def batch() -> _peer.Batch:
+    def batch(deadline_us: int) -> _peer.Batch:
         made = _peer.Batch(OP_MATCH)
         made.set_keys(handle, KEYS, 0, 1, False)
         made.set_outputs(False)
-        made.set_options(600_000_000, 0, 0, 0, False)
+        made.set_options(deadline_us, 0, 0, 0, False)
         return made
 
     queue = _peer.Queue(core)
-    waiting = batch()
+    waiting = batch(600_000_000)
     running = threading.Thread(target=lambda: queue.run(waiting))
     running.start()
     while not queue.polled or queue.in_flight == 0:
+        assert running.is_alive()
         time.sleep(0.001)
     queue.end()
     running.join(60)
@@ -310,7 +332,7 @@ def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -
     assert queue.in_flight == 0
     for take in (queue.run, lambda late: queue.submit(late, None)):
         with pytest.raises(ConfigError, match="queue is closed"):
-            take(batch())
+            take(batch(1000))
     assert not queue.polled
     queue.close()
     core.close()

@@ -45,7 +45,7 @@ class Queue:
     def __init__(self, links: Links, requests: Requests) -> None:
         self._links = links
         self._requests = requests
-        self._new_lock()
+        self._changed = threading.Condition()
         self._leader = False
         # Threads that wait for a change: a call that nobody else waits for wakes nobody, which would cost it a tenth of what it
         # does here.
@@ -247,7 +247,7 @@ class Queue:
 
     def forked(self) -> None:
         """In a child, before anything else: end the parent's tickets here, forget the parent's queue."""
-        self._new_lock()
+        self._changed = threading.Condition()
         self._leader = False
         self._sleepers = 0
         native, self._native = self._native, None
@@ -270,12 +270,6 @@ class Queue:
         if self._closed:
             raise ConfigError("queue is closed; open another with client.queue()")
 
-    def _new_lock(self) -> None:
-        self._lock = threading.RLock()
-        # The same lock. Where nobody waits it is taken as what it is: the Condition's own methods are Python, and a
-        # synchronous call feels them.
-        self._changed = threading.Condition(self._lock)
-
     def _ready(self) -> _peer.Queue:
         """The core's queue, made anew for a new core. Call with the lock."""
         self._check_open()
@@ -297,19 +291,24 @@ class Queue:
                 self._sleepers -= 1
 
     def _run_in_view(self, native: _peer.Queue, request: Request[Any]) -> None:
-        """Run it as a ticket's: a Region that is closed meanwhile has to find it, and wait for it."""
-        ticket = Ticket(self, request)
+        """Run it as a ticket's: a Region that is closed meanwhile has to find it, and wait for it.
+
+        Who finds it finds the leader too, and is told of the end before somebody else may lead.
+        """
         with self._changed:
             self._check_open()
             self._leader = True
         try:
-            native.run(request.batch)
+            ticket = Ticket(self, request)
+            try:
+                native.run(request.batch)
+            finally:
+                ticket.finish()  # over, or refused and never begun
         finally:
             self._end_lead()
-        ticket.finish()
 
     def _end_lead(self) -> None:
-        with self._lock:
+        with self._changed:
             self._leader = False
             if self._sleepers:
                 self._changed.notify_all()

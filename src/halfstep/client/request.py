@@ -174,10 +174,8 @@ class Requests:
         batch = _peer.Batch(OP_GET)
         # By identity: what is not the very default is looked at.
         if not (first_component is _ZERO and components is _ONE and priority is _ZERO):
-            first_component, components = (
-                unsigned("first_component", first_component, 32),
-                unsigned("components", components, 20),
-            )
+            first_component = unsigned("first_component", first_component, 32)
+            components = unsigned("components", components, 20)
             priority = unsigned("priority", priority, 8)
         count = batch.set_get(
             handle,
