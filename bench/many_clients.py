@@ -297,7 +297,8 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
             if still_there < STALLED + SLOW:
                 raise SystemExit(
                     f"{STALLED + SLOW - still_there} of {STALLED + SLOW} connections that stall or read slowly were ended "
-                    f"before the others were done: the daemon waits 10 to 20 s for one that takes nothing; give a shorter --runtime"
+                    "before the others were done: the daemon waits 10 to 20 s for one that takes nothing; "
+                    "give a shorter --runtime"
                 )
     ratios = [one["bytes_per_s"] / other["bytes_per_s"] for one, other in zip(beside, alone, strict=True)]
     lowest = [lowest_share(one) for one in beside]
