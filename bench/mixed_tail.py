@@ -433,33 +433,39 @@ def beside_prefetch(options: argparse.Namespace, near: Cores, clients: tuple[int
     return _happened(told, PREFETCH_BYTES_PER_S)
 
 
+@contextmanager
+def started(daemon: DaemonProcess, core: int | None) -> Iterator[DaemonProcess]:
+    """Over the store that it had before, if it had one."""
+    try:
+        with pinned(*(() if core is None else (core,))):
+            daemon.start()
+        yield daemon
+    finally:
+        daemon.close()
+
+
 def beside_scrub(options: argparse.Namespace, near: Cores, _clients: tuple[int, ...], core: int | None) -> Beside:
     content = Content(BESIDE_BYTES, seed=1)
     blocks = set_of(content)
     without, beside, done = [], [], []
     waits: list[CpuWait] = []
-    most = 0.0
     with own_directory(options.directory) as own:
         common = ("--size", str(2 * COLD_BYTES), "--arena", str(ARENA_BYTES))
         daemons = [DaemonProcess(own, *common, "--scrub", scrub, own_session=True) for scrub in ("off", SCRUB)]
+        with started(daemons[0], core) as daemon:
+            with bench_client(Plan(block_bytes=(BESIDE_BYTES,)), daemon.url) as client:
+                populate(client, content, blocks)
+            most = most_of(daemon, content, blocks, options)
         for number in range(options.rounds):
             say(f"scrub: round {number + 1} of {options.rounds}")
-            for daemon, driven in zip(daemons, (without, beside), strict=True):
-                try:
-                    with pinned(*(() if core is None else (core,))):
-                        daemon.start()
-                    if not most:
-                        with bench_client(Plan(block_bytes=(BESIDE_BYTES,)), daemon.url) as client:
-                            populate(client, content, blocks)
-                        most = most_of(daemon, content, blocks, options)
-                    with Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand:
-                        told, per_s = near.steadily(partial(demand.drive_beside, "halfstep_store_scrub_bytes_total"))
-                        driven.append(told)
-                        waits += demand.waits
-                        if driven is beside:
-                            done.append(per_s)
-                finally:
-                    daemon.close()
+            for one, driven in zip(daemons, (without, beside), strict=True):
+                # Started anew for each run, with nothing in memory.
+                with started(one, core) as daemon, Demand(daemon, content, blocks, options, RATE_SHARE * most) as demand:
+                    told, per_s = near.steadily(partial(demand.drive_beside, "halfstep_store_scrub_bytes_total"))
+                driven.append(told)
+                waits += demand.waits
+                if driven is beside:
+                    done.append(per_s)
     scrubbed = Beside("scrub", options.iodepth, most, RATE_SHARE * most, without, beside, done, waits)
     return _happened(scrubbed, SCRUB_BYTES_PER_S)
 
