@@ -106,8 +106,8 @@ class Queue:
 
     def submit(self, request: Request[R]) -> Ticket[R]:
         """Hand over a request. Errors: ConfigError (it breaks a rule, the queue or the client is closed)."""
-        ticket = Ticket(self, request)
         if not request.online:
+            ticket = Ticket(self, request)
             with self._changed:
                 self._check_open()
                 self._pending[ticket] = Event(ticket, done=True, steps_done=0)
@@ -118,7 +118,14 @@ class Queue:
             ticket.finish()
             return ticket
         with self._changed:
-            self._ready().submit(request.batch, ticket)
+            native = self._ready()
+            # Whoever closes a Region finds it once it is submitted, or over: what never began would have no end to wait for.
+            ticket = Ticket(self, request)
+            try:
+                native.submit(request.batch, ticket)
+            except ConfigError:
+                ticket.finish()
+                raise
         return ticket
 
     def run(self, request: Request[R]) -> R:
