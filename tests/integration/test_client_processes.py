@@ -6,6 +6,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -101,6 +104,33 @@ def test_a_fork_with_a_get_in_flight_ends_the_ticket_in_the_child_alone(
     assert ticket.result(60).ok.all()
     assert called == [ticket]
     assert (target == stored).all()
+
+
+FORKS_IN_A_HANDLER = """
+import os, signal, sys
+import halfstep
+
+children = []
+signal.signal(signal.SIGALRM, lambda *_: children.append(os.fork()))
+client = halfstep.connect(sys.argv[1], mode="on")
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+reason = client.get([b"a"], bytearray(1000), deadline_ms=1000).reason(0)
+if children[0] == 0:
+    assert reason == "cancelled (forked)", reason
+    client.close()
+    os._exit(7)
+assert reason.startswith(("late", "unavailable")), reason
+client.close()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]))
+"""
+
+
+def test_a_fork_in_a_handler_of_a_synchronous_call_ends_it_in_the_child() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"halfstep://127.0.0.1:{mute.getsockname()[1]}"
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_IN_A_HANDLER, url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
