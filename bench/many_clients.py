@@ -37,6 +37,7 @@ from script import add_programs, built, header, positive, run, run_seconds, said
 import halfstep
 from halfstep.daemon.config import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
+from halfstep.tools.bench.machine import cpu_seconds
 from halfstep.tools.bench.place import cores, own_daemon, pinned
 from halfstep.tools.bench.workload import DEADLINE_MS, GetLane, Outcome, endless, populate, verify
 from halfstep.tools.daemon_process import DaemonProcess
@@ -150,12 +151,6 @@ def resident_bytes(pid: int, what: str = "VmRSS") -> int:
         if line.startswith(f"{what}:"):
             return int(line.split()[1]) * KIB
     raise SystemExit(f"the daemon (process {pid}) has no {what}: it has ended")
-
-
-def cpu_seconds(pid: int) -> float:
-    """User's and the kernel's, of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def clear_peak(pid: int) -> None:
@@ -439,7 +434,8 @@ def main() -> int:
     add_programs(parser, CROWD_PROGRAM)
     options = parser.parse_args()
     parts = options.only or ("stalled", "idle", "flood")
-    program = built(options.programs, CROWD_PROGRAM) if "stalled" in parts else options.programs
+    if "stalled" in parts:
+        built(options.programs, CROWD_PROGRAM)
     raise_descriptors(IDLE + 1024)
     client_cores, core = cores(pin=True)
     told: dict[str, dict[str, Any]] = {}
@@ -447,6 +443,7 @@ def main() -> int:
     with pinned(*client_cores):
         for name in parts:
             if name == "stalled":
+                program = options.programs / CROWD_PROGRAM
                 told[name] = stalled(options.directory, core, program, options.runtime, options.rounds)
             else:
                 told[name] = (idle if name == "idle" else flood)(options.directory, core)

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <numeric>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -156,6 +157,22 @@ Outcome CoreClient::check(const Call& call) const {
     }
   }
   return outcome;
+}
+
+void CoreClient::require(const Outcome& outcome) {
+  if (outcome.wrong > 0) fail(std::to_string(outcome.wrong) + " blocks of a batch are wrong");
+  if (!outcome.reasons.empty()) fail("a block was answered " + outcome.reasons.begin()->first);
+}
+
+void CoreClient::populate(Call& call, uint64_t batches) {
+  std::vector<uint64_t> numbers(call.pieces.size());
+  for (const uint32_t operation : {HS_OP_PUT, HS_OP_GET}) {
+    for (uint64_t batch = 0; batch < batches; ++batch) {
+      std::iota(numbers.begin(), numbers.end(), batch * numbers.size());
+      prepare(call, operation, numbers);
+      require(done(call));
+    }
+  }
 }
 
 Outcome CoreClient::done(Call& call, hs_durability durability) {

@@ -67,6 +67,10 @@ class CoreClient {
   std::span<const uint64_t> poll();
   std::span<const uint64_t> wait(uint64_t timeout_us, size_t at_most = kCallsMax);
   Outcome check(const Call& call) const;
+  // Ends the program with a sentence where not every block of it is there and right.
+  static void require(const Outcome& outcome);
+  // Puts the blocks from 0 on, so many batches as large as `call`, and gets them all once.
+  void populate(Call& call, uint64_t batches);
   // A call alone.
   Outcome done(Call& call, hs_durability durability = HS_CACHE);
   // The daemon's counters, those of all shards together.

@@ -43,7 +43,7 @@ constexpr uint64_t kHello = 1, kLayout = 2, kFirstGet = 3;
 constexpr int kConnectMs = 5000;
 constexpr uint64_t kTurnUs = 100'000;
 // With everything asked for and nothing coming for so long, it is the daemon that does not answer.
-constexpr auto kSilence = std::chrono::microseconds(bench::kCallDeadlineUs) + std::chrono::seconds(10);
+constexpr uint64_t kSilenceS = bench::kCallDeadlineUs / 1'000'000 + 10;
 
 struct Options {
   std::string address;
@@ -56,6 +56,8 @@ struct Options {
   uint64_t runtime = 5000;
   uint64_t core = bench::kAnyCore;
   uint64_t seed = 1;
+
+  uint64_t batches() const { return std::max<uint64_t>(size / (bs * batch), 1); }
 };
 
 // What all clients have in common.
@@ -98,8 +100,7 @@ class Member final : public net::FrameSink {
 
   void ask() {
     const uint64_t batch = crowd_.options.batch;
-    const uint64_t batches = std::max<uint64_t>(crowd_.options.size / (crowd_.options.bs * batch), 1);
-    std::iota(numbers_.begin(), numbers_.end(), prng_.below(batches) * batch);
+    std::iota(numbers_.begin(), numbers_.end(), prng_.below(crowd_.options.batches()) * batch);
     crowd_.content.prepare(call_, HS_OP_GET, numbers_);
     const size_t key_bytes = call_.keys.size() / batch;
     for (uint64_t i = 0; i < batch; ++i) {
@@ -134,6 +135,10 @@ class Member final : public net::FrameSink {
       fail("answered " + std::string(hs_answer_name(static_cast<uint8_t>(notes.whole.answer))) + ": " + notes.reason);
     }
     if (header.request_id == kHello) {
+      wire::HelloServer hello;
+      if (Status s = wire::parse_hello_server(notes.hello, &hello); !s.ok()) return s;
+      if (hello.shards > 1)
+        fail("the daemon has " + std::to_string(hello.shards) + " shards; clients of this program ask one: serve it with one");
       say(Opcode::RegisterLayout, kLayout,
           [&](wire::FrameWriter& frame) { frame.tlv_bytes(Tlv::LayoutCanonical, crowd_.layout.canonical()); });
     } else if (header.request_id == kLayout) {
@@ -228,7 +233,7 @@ class Member final : public net::FrameSink {
       call_.answers[i] = {.answer = HS_OK, .zero = 0, .reason = 0};
       if (!arrived_[i]) fail("block " + std::to_string(numbers_[i]) + " did not come, or not with its checksum");
     }
-    if (crowd_.content.check(call_).wrong != 0) fail("a block of another number came");
+    bench::CoreClient::require(crowd_.content.check(call_));
     const double took_us = std::chrono::duration<double, std::micro>(now - begun_).count();
     if (now >= crowd_.begin) crowd_.slowest_us = std::max(crowd_.slowest_us, took_us);
     if (now >= crowd_.begin && now < crowd_.end) {
@@ -275,21 +280,6 @@ Options options_of(int count, char** arguments) {
   return options;
 }
 
-void populate(const Options& options, bench::CoreClient& client) {
-  bench::Call call = client.make_call(options.batch, 0);
-  std::vector<uint64_t> numbers(options.batch);
-  const uint64_t batches = std::max<uint64_t>(options.size / (options.bs * options.batch), 1);
-  for (const uint32_t operation : {HS_OP_PUT, HS_OP_GET}) {
-    for (uint64_t batch = 0; batch < batches; ++batch) {
-      std::iota(numbers.begin(), numbers.end(), batch * options.batch);
-      client.prepare(call, operation, numbers);
-      const bench::Outcome outcome = client.done(call);
-      if (outcome.wrong > 0) fail(std::to_string(outcome.wrong) + " of the blocks to be got are others");
-      if (!outcome.reasons.empty()) fail("a block to be got was answered " + outcome.reasons.begin()->first);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace halfstep
 
@@ -302,7 +292,8 @@ int main(int count, char** arguments) {
   if (address.is_unix) fail("--address " + options.address + ": clients of this program come over TCP; give HOST:PORT");
   bench::CoreClient client(
       {.address = options.address, .name_space = options.name_space, .bs = options.bs, .seed = options.seed});
-  populate(options, client);
+  bench::Call all = client.make_call(options.batch, 0);
+  client.populate(all, options.batches());
 
   const wire::Layout layout = bench::CoreClient::layout();
   Crowd crowd{.options = options, .content = client, .layout = layout, .latencies_us = {}};
@@ -314,7 +305,9 @@ int main(int count, char** arguments) {
   crowd.heard = SteadyClock::now();
   const auto turn = [&] {
     loop.turn(kTurnUs);
-    if (SteadyClock::now() > crowd.heard + kSilence) fail("the daemon has answered nothing for 30 s");
+    if (SteadyClock::now() > crowd.heard + std::chrono::seconds(kSilenceS))
+      fail(options.address + ": answered nothing for " + std::to_string(kSilenceS) +
+           " s; is the daemon stopped or far too slow?");
   };
   while (!std::ranges::all_of(members, [](const auto& member) { return member->ready(); })) turn();
   crowd.begin = SteadyClock::now() + std::chrono::milliseconds(options.warm_up);

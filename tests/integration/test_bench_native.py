@@ -225,7 +225,7 @@ def test_a_crowd_says_what_each_client_got(program: Path, shared_daemon: Any) ->
         assert told["slowest_us"] >= told["latency_us"]["p50"] > 0
     missing = run(crowd, *where, *small)
     assert missing.returncode == 1
-    assert "namespace" in missing.stderr
+    assert "unknown_namespace" in missing.stderr
     for arguments, why in (
         (("--clients", "0"), "--clients 0: must be 1 to 4096"),
         (("--bs", "262145"), "--bs 262145: must be 16 to 262144"),
