@@ -244,6 +244,7 @@ def test_a_unix_socket_in_use_is_named(serve: Callable[..., Serve], socket_direc
     facts_of(first)
     message = refused(serve("--unix", str(path), "--store", str(tmp_path / "other.hs")))
     assert f"unix:{path}: in use by pid {first.process.pid}" in message
+    assert "choose another path with --unix" in message
 
 
 def test_a_size_below_the_smallest_names_the_smallest(serve: Callable[..., Serve], tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ def error_of(refusal: Exception, store: Path | None = None) -> BaseException:
     code, sentence = refusal.args
     if "store header" in sentence and store is not None and str(store) not in sentence:
         sentence = f"{store}: {sentence}"
+    if sentence.startswith("unix:") and sentence.endswith("another path"):
+        # There is one by default, whatever --listen names.
+        sentence += " with --unix, or none"
     if code == "cancelled":
         return KeyboardInterrupt()
     return _ERRORS.get(code, InternalError)(sentence)
