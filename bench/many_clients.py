@@ -3,8 +3,8 @@
 
 Three parts, each with a daemon of its own and 32 MiB of memory for blocks:
 
-stalled  256 connections: 192 clients that get over and over, 32 connections that ask for 8 gets and never read, 32 that read at
-         64 KiB/s; in turns with the 192 alone. Its memory for blocks all in use before, the daemon grows by at most 64 KiB a
+stalled  256 connections: 192 clients that get over and over, 32 connections that ask for 64 gets and never read, 32 that read
+         at 64 KiB/s; in turns with the 192 alone. Its memory for blocks all in use before, the daemon grows by at most 64 KiB a
          connection; each good one has at least 0.9 of a fair share, and all together at least 0.9 of what they have alone.
          The good ones are one thread of a program (halfstep_crowd_bench; `make build` makes it).
 idle     4,096 connections that said hello and nothing since: at most 16 KiB of the daemon's memory for each.
@@ -49,7 +49,9 @@ BLOCK_BYTES, BATCH = 64 * KIB, 4
 HOT_BLOCKS = 128
 # Going through these touches all of the memory for blocks.
 MEMORY_BLOCKS = 1024
-GETS_OF_BAD = 8
+# More than a socket's buffers hold, of which a sender's may be 4 MiB: what is less the kernel takes, and nothing waits at the
+# daemon for those that do not read.
+GETS_OF_BAD = 64
 SLOW_BYTES_PER_S, SLOW_TICK_S = 64 * KIB, 0.25
 FLOOD_BATCH, FLOOD_DEPTH, FLOOD_TIMES = 64, 2, 16
 FLOOD_BLOCKS = 2048
@@ -277,18 +279,26 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
         alone: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
         growth: list[int] = []
+        waiting: list[int] = []
         for _ in range(rounds):
             alone.append(good())
             clear_peak(daemon.pid)
             bad = Bad(daemon, recording)
             try:
                 time.sleep(SETTLE_S)
+                with connected(daemon) as client:
+                    waiting.append(int(client.stat()["halfstep_requests_open"]))
                 beside.append(good())
                 growth.append(resident_bytes(daemon.pid, "VmHWM") - before)
             finally:
                 still_there = bad.close()
             if bad.read_bytes == 0:
                 raise SystemExit("the slow readers got nothing: what was recorded is no longer what the daemon takes")
+            if waiting[-1] < STALLED + SLOW:
+                raise SystemExit(
+                    f"{waiting[-1]} gets wait at the daemon, and {STALLED + SLOW} clients are to have one each that does: the "
+                    "kernel's buffers (tcp_wmem, tcp_rmem) hold what they asked for"
+                )
             if still_there < STALLED + SLOW:
                 raise SystemExit(
                     f"{STALLED + SLOW - still_there} of {STALLED + SLOW} connections that stall or read slowly were ended "
@@ -302,6 +312,7 @@ def stalled(directory: Path, core: int | None, program: Path, seconds: float, ro
         "connections": GOOD + STALLED + SLOW,
         "stalled": STALLED,
         "slow": SLOW,
+        "gets_of_bad_waiting": waiting,
         "growth_bytes": max(growth),
         "growth_bytes_max": bound,
         "bytes_per_s_alone": [one["bytes_per_s"] for one in alone],
@@ -392,7 +403,8 @@ def line(name: str, told: dict[str, Any]) -> str:
         grew = f"grew by {told['growth_bytes'] / MIB:.1f} MiB (at most {format_bytes(told['growth_bytes_max'])})"
     if name == "stalled":
         said = (
-            f"{told['connections']} connections, {told['stalled']} stalled, {told['slow']} slow: the daemon {grew}; "
+            f"{told['connections']} connections, {told['stalled']} stalled, {told['slow']} slow, for whom "
+            f"{min(told['gets_of_bad_waiting'])} gets wait: the daemon {grew}; "
             f"the good ones have {statistics.median(told['throughput_of_alone']):.2f} of what they have alone, the last "
             f"of them {statistics.median(told['lowest_share']):.2f} of a fair share (at least {SHARE_MIN}; alone "
             f"{statistics.median(told['lowest_share_alone']):.2f}); slowest get {max(told['slowest_us']) / 1e3:,.0f} ms; the "
