@@ -68,6 +68,7 @@ enum class Reason : uint16_t {
   Closed = 84,
   Deadline = 85,
   ProtocolError = 86,
+  NoDescriptors = 88,  // the process, or the system, is out of file descriptors (EMFILE, ENFILE) or threads
 };
 
 struct AnswerReason {
