@@ -211,7 +211,11 @@ int Client::wait_ready(uint32_t timeout_ms, std::string* why) {
   std::unique_lock lock(state_mutex_);
   const auto ready = [&] { return ready_ && layouts_ready_ >= layouts; };
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  state_changed_.wait_until(lock, until, [&] { return ready() || told_refused_; });
+  state_changed_.wait_until(lock, until, [&] { return ready() || told_refused_ || told_closed_; });
+  if (told_closed_) {
+    *why = "closed: this client was closed";
+    return -1;
+  }
   if (ready()) return 1;
   *why = facts_.last_error;
   return told_refused_ ? -1 : 0;
