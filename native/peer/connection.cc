@@ -518,6 +518,7 @@ void Connection::on_abort(ConstBytes body) {
   FinalNotes notes;
   const Status status = take_notes(body, &notes);
   if (what_.empty()) what_ = "the daemon ends the connection: " + (status.ok() ? notes.reason : std::string("(unreadable)"));
+  stream_->close(Code::Closed);  // a daemon that hangs after its Abort would keep every request until its deadline
 }
 
 Status Connection::on_chunk_end() {
