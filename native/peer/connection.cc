@@ -94,6 +94,7 @@ void Connection::resolve() {
   }
   const std::shared_ptr<Resolution> answer = std::exchange(resolution_, nullptr);
   if (answer->hosts().empty()) return attempt_failed(answer->error());
+  hosts_ = static_cast<uint32_t>(answer->hosts().size());
   net::Address address = address_;
   address.host = answer->hosts()[attempts_ % answer->hosts().size()];
   connect_to(address);
@@ -162,7 +163,7 @@ void Connection::greet(std::unique_ptr<net::Transport> transport) {
 }
 
 void Connection::attempt_failed(const std::string& what) {
-  client_.on_attempt_failed(what);
+  client_.on_attempt_failed(*this, what);
   wait_and_retry();
 }
 
@@ -179,20 +180,29 @@ void Connection::wait_and_retry() {
   // Half of it is random, so that many clients of a daemon that restarts do not come at once.
   const uint64_t delay = longest / 2 + client_.prng().below(longest / 2 + 1);
   client_.loop().arm(timer_, client_.loop().now_us() + delay);
+  client_.on_attempt_over(*this);
 }
 
 void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
   if (of.state_ == State::Resolving) return of.resolve();
-  const bool met = of.state_ == State::Registering;  // it was halfstepd, then
-  const std::string what = (met ? "layouts not registered within " : "no handshake within ") +
-                           std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)" +
-                           (met ? "; its device may be slow" : "; is it halfstepd that listens there?");
+  const std::string what = of.timed_out();
   if (of.stream_) return of.abort(Code::Late, what);
   of.client_.loop().remove(of.connecting_, &of);
   ::close(std::exchange(of.connecting_, -1));
   of.attempt_failed(of.address_.text() + ": " + what);
+}
+
+std::string Connection::timed_out() const {
+  const std::string within =
+      " within " + std::to_string(client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
+  switch (state_) {
+    case State::Connecting:
+      return "no connection" + within + "; the host is down, or a firewall drops what is sent to the port";
+    case State::Registering: return "layouts not registered" + within + "; its device may be slow";
+    default: return "no handshake" + within + "; is it halfstepd that listens there?";
+  }
 }
 
 void Connection::on_closed(Status why) {
@@ -251,8 +261,8 @@ Status Connection::on_hello(ConstBytes body) {
   const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
   for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
   sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
-  if (!client_.on_greeted(*this, map)) {
-    what_ = "the shard map has changed";
+  if (const std::string why = client_.on_greeted(*this, map); !why.empty()) {
+    what_ = why;
     return Code::Closed;
   }
   state_ = State::Registering;

@@ -47,6 +47,12 @@ class Connection final : public net::FrameSink, public net::Watch {
   // Every layout of the client's is registered or refused.
   bool layouts_settled() const noexcept;
   bool stopped() const noexcept { return state_ == State::Stopped; }
+  // The daemon's Hello was taken: hello() is that of the store that answers here.
+  bool greeted() const noexcept { return state_ == State::Registering || state_ == State::Up; }
+  // Attempts that failed since it was up last.
+  uint32_t attempts() const noexcept { return attempts_; }
+  // How many addresses its name had at the last attempt.
+  uint32_t hosts() const noexcept { return hosts_; }
   uint32_t shard() const noexcept { return shard_; }
   void set_shard(uint32_t shard) noexcept { shard_ = shard; }
   const net::Address& address() const noexcept { return address_; }
@@ -87,6 +93,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   void greet(std::unique_ptr<net::Transport> transport);
   void attempt_failed(const std::string& what);
   void wait_and_retry();
+  std::string timed_out() const;
   static void on_timer(void* self);
   static void on_released(void* ticket, uint64_t tag);
 
@@ -117,6 +124,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
   uint32_t attempts_ = 0;
+  uint32_t hosts_ = 1;
   std::string what_;  // why it ends
   bool protocol_error_ = false;
 
