@@ -16,15 +16,9 @@ using wire::Answer;
 using wire::Opcode;
 using wire::Reason;
 
-// Request ids say in their top byte what they belong to; a request's low byte is its slot.
-constexpr uint64_t kHello = uint64_t{1} << 56;
-constexpr uint64_t kLayout = uint64_t{2} << 56;
-constexpr uint64_t kCancel = uint64_t{3} << 56;
-constexpr uint64_t kKind = uint64_t{0xFF} << 56;
-
 // Of what the daemon lets be in flight, slots that are kept for layouts. A Cancel needs none.
 constexpr uint32_t kSparedSlots = 16;
-constexpr uint32_t kLayoutsAskedMax = 8;
+static_assert(kSparedSlots > Connection::kLayoutsAskedMax);
 
 constexpr uint64_t kResolvePollUs = 2'000;
 
@@ -270,49 +264,6 @@ Status Connection::on_hello(ConstBytes body) {
   return {};
 }
 
-void Connection::register_layouts() {
-  if (state_ != State::Registering && state_ != State::Up) return;
-  const auto& known = client_.layouts();
-  layouts_.resize(known.size());
-  handles_.resize(known.size());
-  for (uint32_t i = 0; i < known.size() && layouts_open_ < kLayoutsAskedMax; ++i) {
-    if (layouts_[i].state != LayoutState::Unknown) continue;
-    frame_.clear();
-    wire::FrameWriter frame(frame_);
-    frame.begin(Opcode::RegisterLayout, kLayout | i);
-    frame.tlv_bytes(wire::Tlv::LayoutCanonical, known[i]->canonical());
-    frame.finish();
-    stream_->send(frame_);
-    layouts_[i].state = LayoutState::Asked;
-    ++layouts_open_;
-  }
-  become_up_if_ready();
-}
-
-bool Connection::layouts_settled() const noexcept { return layouts_open_ == 0 && layouts_.size() == client_.layouts().size(); }
-
-Status Connection::on_layout(uint32_t index, ConstBytes body) {
-  if (index >= layouts_.size() || layouts_[index].state != LayoutState::Asked) return Code::Invalid;
-  FinalNotes notes;
-  if (Status s = take_notes(body, &notes); !s.ok()) return s;
-  LayoutEntry& entry = layouts_[index];
-  --layouts_open_;
-  const bool accepted = notes.has_layout && (notes.whole.answer == Answer::Ok || notes.whole.answer == Answer::Pending);
-  if (accepted) {
-    if (notes.layout.id != client_.layouts()[index]->id()) return Code::Invalid;
-    entry.state = LayoutState::Ready;
-    handles_[index] = notes.layout.handle;
-  } else {
-    entry.state = LayoutState::Refused;
-    entry.refusal = {Answer::Rejected, Reason::Policy};
-    if (notes.whole.answer == Answer::Rejected && notes.whole.reason != Reason::None) entry.refusal = notes.whole;
-    client_.on_layout_refused(address_.text() + ": layout refused: " + notes.reason);
-  }
-  register_layouts();
-  pump();
-  return {};
-}
-
 void Connection::become_up_if_ready() {
   if (layouts_open_ > 0) return;
   const bool newly = state_ == State::Registering;
@@ -344,32 +295,6 @@ void Connection::pump() {
       load_bytes_ -= request.weight_bytes;
       client_.on_request_over(request);
     }
-  }
-}
-
-bool Connection::layouts_known(Request& request) {
-  for (uint16_t s = 0; s < request.slices.size(); ++s) {
-    const uint32_t index = request.section(s).layout_index;
-    if (index >= layouts_.size() || layouts_[index].state == LayoutState::Unknown ||
-        layouts_[index].state == LayoutState::Asked) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Answers the items whose layout the daemon does not take, and leaves the rest.
-void Connection::refuse_layouts(Request& request) {
-  for (uint16_t s = 0; s < request.slices.size();) {
-    Section& section = request.section(s);
-    const LayoutEntry& entry = layouts_[section.layout_index];
-    if (entry.state != LayoutState::Refused) {
-      ++s;
-      continue;
-    }
-    const uint32_t count = request.items_of(s);
-    for (uint32_t i = 0; i < count; ++i) request.ticket->fail_item(section, request.item_of(s, i), entry.refusal);
-    request.slices.erase(request.slices.begin() + s);
   }
 }
 
@@ -507,6 +432,8 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   FinalNotes notes;
   if (Status s = take_notes(body, &notes); !s.ok()) return s;
   if (notes.has_load) client_.on_load(notes.load);
+  constexpr wire::AnswerReason kForgotten{Answer::Rejected, Reason::UnknownLayout};
+  if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
   if (request.ticket != nullptr) {
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
