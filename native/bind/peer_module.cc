@@ -35,6 +35,7 @@ nb::dict facts_of(const Core& core) {
   const hs_client_facts facts = core.facts();
   nb::dict dict;
   dict["connected"] = facts.connected;
+  dict["connections"] = facts.connections;
   dict["handshakes"] = facts.handshakes;
   dict["store_uuid"] = bytes_of(facts.store_uuid);
   dict["boot_id"] = bytes_of(facts.boot_id);

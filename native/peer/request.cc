@@ -36,7 +36,7 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   connection = nullptr;
   opcode = code;
   id = 0;
-  sent = false;
+  sent = repeated = false;
   weight_bytes = 0;
   slices.clear();
   shard = 0;

@@ -30,6 +30,7 @@ class Request {
   wire::Opcode opcode = wire::Opcode::Get;
   uint64_t id = 0;
   bool sent = false;
+  bool repeated = false;      // it named a layout that the daemon had forgotten, and is asked again
   uint64_t weight_bytes = 0;  // what it will move, roughly
   std::vector<Slice> slices;
   uint32_t shard = 0;

@@ -391,7 +391,7 @@ class Client:
 
     @property
     def path(self) -> str:
-        """How bytes travel, for people: "tcp cubic 127.0.0.1:7350", or why they do not."""
+        """How bytes travel, for people: "tcp cubic 127.0.0.1:7350", or why they do not, or not on all connections."""
         address = self._endpoint.address
         if self.mode == "off":
             return f"off {address}"
@@ -399,7 +399,10 @@ class Client:
         if not facts.connected:
             return f"not connected {address}" + (f": {facts.last_error}" if facts.last_error else "")
         place = address.removeprefix("unix:") if facts.transport == "shm" else address
-        return " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
+        path = " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
+        if facts.connected < facts.connections and facts.last_error:
+            path += f" ({facts.connected} of {facts.connections} connections: {facts.last_error})"
+        return path
 
     def wait_ready(self, timeout_ms: float) -> None:
         """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
@@ -408,8 +411,9 @@ class Client:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
-            # Who asks what it is that listens there has somebody listening.
-            remedy = "" if reason.endswith(("?", "share one")) else "; start it with `halfstep serve`"
+            # Who asks what it is that listens there has somebody listening, and of whom a part is reached is running.
+            running = reason.endswith(("?", "share one")) or "while others are" in reason
+            remedy = "" if running else "; start it with `halfstep serve`"
             raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
 
     @property
