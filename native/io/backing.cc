@@ -385,11 +385,13 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
     backing->facts_.block_device = true;
     backing->facts_.discard = read_discard_limits(about.st_rdev);
     if (ioctl(descriptor, BLKGETSIZE64, &backing->facts_.bytes) != 0) return failed("asking for the size of " + path, errno);
-    backing->facts_.bytes = round_down(backing->facts_.bytes, kPageBytes);
   }
-  if (backing->facts_.bytes == 0 || backing->facts_.bytes % kPageBytes != 0) {
-    return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) + " bytes is not a positive multiple of " +
-                               std::to_string(kPageBytes) + ", so it was not made here or was cut; restore or remove it"};
+  // What was cut, or is longer than its store, need not end with a page.
+  const uint64_t whole = backing->facts_.bytes;
+  backing->facts_.bytes = round_down(whole, kPageBytes);
+  if (backing->facts_.bytes == 0) {
+    return {Code::Invalid, path + ": " + std::to_string(whole) + " bytes are less than a page of " +
+                               std::to_string(kPageBytes) + ", so it is no store, or all of it was cut; restore or remove it"};
   }
   backing->facts_.nocow = copy_on_write_is_off(descriptor);
 

@@ -15,7 +15,7 @@ namespace halfstep::io {
 
 struct BackingFacts {
   std::string path;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;               // whole pages
   bool direct = false;              // O_DIRECT is in force: statx said so and a probe read did it
   std::string why_not_direct;       // not empty when it is not: cause and what it costs
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for

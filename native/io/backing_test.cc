@@ -250,6 +250,21 @@ TEST_F(BackingFile, RefusesToOpenWhatIsNoStoreFile) {
   EXPECT_EQ(backing, nullptr);
 }
 
+TEST_F(BackingFile, ALengthThatIsNoMultipleOfThePageIsOpenedWithItsWholePages) {
+  ASSERT_TRUE(create(path()).ok());
+  for (const int64_t by : {int64_t{-1}, int64_t{-4095}, int64_t{1}, int64_t{4095}, int64_t{5000}}) {
+    SCOPED_TRACE(by);
+    const auto length = static_cast<uint64_t>(static_cast<int64_t>(kBytes) + by);
+    std::filesystem::resize_file(path(), length);
+    std::unique_ptr<Backing> backing;
+    const Fault fault = open(&backing);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+    EXPECT_EQ(backing->facts().bytes, length / kPageBytes * kPageBytes);
+    backing.reset();
+    EXPECT_EQ(std::filesystem::file_size(path()), length) << "opening changes nothing";
+  }
+}
+
 // Another file system in a file, mounted; gone with the object. `mkfs` gets the image's path
 // appended.
 class Mounted {
