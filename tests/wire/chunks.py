@@ -88,6 +88,10 @@ class Arrivals:
     order: list[tuple[int, int, int]] = field(default_factory=list)
     bad_checks: list[tuple[int, int, int]] = field(default_factory=list)
     _pieces: dict[tuple[int, int, int], bytearray] = field(default_factory=dict)
+    _sizes: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._selected = [frozenset(section.selected()) for section in self.sections]
 
     def add(self, frame: Frame) -> None:
         """A chunk. Errors: WireFault for what was not asked for, or comes twice, or out of order."""
@@ -118,7 +122,7 @@ class Arrivals:
             self.tables[section, item] = records
 
     def _land(self, run: Run, data: bytes, checks: Sequence[int]) -> None:
-        sizes = self._sizes(run)
+        sizes = self._sizes_of(run)
         names = [(run.section, run.item, run.part + at) for at in range(run.part_count)]
         if run.flags & ABORTED_RUN:
             need(not any(data), "the bytes of an aborted run are not zeros")
@@ -153,23 +157,29 @@ class Arrivals:
         self.parts[name] = data
         self.order.append(name)
 
-    def _sizes(self, run: Run) -> list[int]:
+    def _sizes_of(self, run: Run) -> list[int]:
         """Bytes of each part of a run, after all that it says was looked at."""
         need(run.section < len(self.sections), f"a run of section {run.section}")
+        need(run.flags & ~(ABORTED_RUN | CODED_RUN) == 0, f"a run with flags {run.flags}")
+        item = run.section, run.item
+        if item not in self._sizes:
+            self._sizes[item] = self._sizes_of_block(run)
+        need(self.block_bytes[item] == run.block_bytes, f"{self.block_bytes[item]} bytes, then {run.block_bytes}")
+        need((item in self.tables) == bool(run.flags & CODED_RUN), "a coded run has a PartTable, and no other run has")
+        sizes = self._sizes[item]
+        need(run.part_count >= 1 and run.part + run.part_count <= len(sizes), f"parts {run.part} + {run.part_count}")
+        selected = self._selected[run.section]
+        need(not selected or selected.issuperset(range(run.part, run.part + run.part_count)), "a part that was not asked for")
+        return sizes[run.part : run.part + run.part_count]
+
+    def _sizes_of_block(self, run: Run) -> list[int]:
         section = self.sections[run.section]
         need(run.item < section.items, f"a run of item {run.item} of {section.items}")
-        need(run.flags & ~(ABORTED_RUN | CODED_RUN) == 0, f"a run with flags {run.flags}")
-        known = self.block_bytes.setdefault((run.section, run.item), run.block_bytes)
-        need(known == run.block_bytes, f"item {run.item} has {known} bytes, then {run.block_bytes}")
         table = section.group.parts_of(run.block_bytes)
         if table is None:
             raise WireFault(f"a block of {run.block_bytes} bytes, which its layout cannot have")
-        sizes = [size for _, size in table]
-        if run.flags & CODED_RUN:
-            need((run.section, run.item) in self.tables, "a coded run before its PartTable")
-            sizes = [record.stored_bytes for record in self.tables[run.section, run.item]]
-        need(run.part_count >= 1 and run.part + run.part_count <= len(sizes), f"parts {run.part} + {run.part_count}")
-        selected = section.selected()
-        for part in range(run.part, run.part + run.part_count):
-            need(not selected or part in selected, f"part {part} was not asked for")
-        return sizes[run.part : run.part + run.part_count]
+        self.block_bytes[run.section, run.item] = run.block_bytes
+        if not run.flags & CODED_RUN:
+            return [size for _, size in table]
+        need((run.section, run.item) in self.tables, "a coded run before its PartTable")
+        return [record.stored_bytes for record in self.tables[run.section, run.item]]

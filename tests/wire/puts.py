@@ -66,25 +66,32 @@ class Put:
         for body, payload in cut(self.sections[number], number, item, block.parts, block.offer.block_bytes, is_coded):
             self.session.send(Op.CHUNK, body, payload, self.request_id)
 
-    def step(self, timeout_s: float = PATIENCE_S) -> bool:
-        """Reads one frame and does what it wants; whether it was the Final."""
-        came = self.session.frame_of(self.request_id, timeout_s)
+    def sent(self, number: int, item: int) -> None:
+        """Somebody else sent it, or something in its place: a Want of it is not followed."""
+        self._sent.add((number, item))
+
+    def take(self, came: Frame) -> list[tuple[int, int]]:
+        """Notes a frame of this request; the items that it wants and that were not sent."""
         need(came.op in (Op.WANT, Op.ANSWERS, Op.FINAL), f"opcode {came.op} in a put")
         self._tally.add(came)
-        if came.op == Op.WANT:
-            self._give_credit_back()
-            for number, item in self._take_want(came):
-                if (number, item) not in self._sent:
-                    self.send_item(number, item)
-        elif came.op == Op.FINAL:
-            self._give_credit_back()
-        return came.op == Op.FINAL
+        if came.op == Op.ANSWERS:
+            return []
+        self._give_credit_back()
+        wanted = self._take_want(came) if came.op == Op.WANT else []
+        return [each for each in wanted if each not in self._sent]
+
+    def answered(self, number: int, item: int) -> bool:
+        """Whether it was, so far."""
+        return self._tally.answered(number, item)
 
     def finish(self, timeout_s: float = PATIENCE_S) -> list[list[Status]]:
-        """Reads to the Final; the answers by section and item."""
-        while not self.step(timeout_s):
-            pass
-        return self._tally.settled()
+        """Sends what is wanted, to the Final; the answers by section and item."""
+        while True:
+            came = self.session.frame_of(self.request_id, timeout_s)
+            for number, item in self.take(came):
+                self.send_item(number, item)
+            if came.op == Op.FINAL:
+                return self._tally.settled()
 
     def _give_credit_back(self) -> None:
         """With the first Want of a request, or with its Final where no Want came."""

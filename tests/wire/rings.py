@@ -131,6 +131,8 @@ class SharedMemoryStream:
 
     def close(self) -> None:
         """Ends it: the socket's end is the connection's."""
+        if self._poll.closed:
+            return
         self._poll.close()
         del self.up, self.down  # nothing points into the mapping any more
         self._socket.close()
