@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
+from halfstep.tools.streams import say
 
 if TYPE_CHECKING:
     from halfstep import Client
@@ -51,7 +52,7 @@ def check(url: str, as_json: bool) -> None:
             ["step", "", ("ms", "right"), "seen"],
             [(step.name, "ok" if step.ok else "FAILED", f"{step.milliseconds:.1f}", step.seen) for step in steps],
         )
-        click.echo(f"path in use: {path}")
+        say(f"path in use: {path}")
     if not ok:
         raise SystemExit(1)
 

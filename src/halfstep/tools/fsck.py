@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from halfstep.tools.options import json_option, print_json, print_table
+from halfstep.tools.streams import say
 
 # A finding's kind, and what it says about the blocks.
 KINDS = {
@@ -61,18 +62,18 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
 
     header, blocks = report["header"], report["blocks"]
     states = Counter(segment["state"] for segment in report["segments"])
-    click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
+    say(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
     shards = f", {header['shards']} shards" if header["shards"] > 1 else ""
-    click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
+    say(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
     if report["bytes"] < header["device_bytes"]:
-        click.echo(f"cut       the file has {format_bytes(report['bytes'])}; what lay behind is gone, and told of below")
-    click.echo(f"started   last by {header['owner']}, start number {header['start_number']}")
-    click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
-    click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
-    click.echo(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
-    click.echo(f"blocks    {blocks['live']:,} live with {format_bytes(blocks['bytes_live'])}; {_others(blocks)}")
+        say(f"cut       the file has {format_bytes(report['bytes'])}; what lay behind is gone, and told of below")
+    say(f"started   last by {header['owner']}, start number {header['start_number']}")
+    say(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
+    say(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
+    say(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
+    say(f"blocks    {blocks['live']:,} live with {format_bytes(blocks['bytes_live'])}; {_others(blocks)}")
     if blocks["payloads_checked"]:
-        click.echo(f"payloads  {blocks['payloads_checked']:,} read, {blocks['payloads_bad']} bad")
+        say(f"payloads  {blocks['payloads_checked']:,} read, {blocks['payloads_bad']} bad")
     if show_segments:
         _print_segments(report["segments"])
     if report["findings"]:
@@ -80,8 +81,8 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
     kinds = {finding["kind"] for finding in report["findings"]}
     for kind, meaning in KINDS.items():
         if kind in kinds:
-            click.echo(f"{kind}: {meaning}")
-    click.echo("verdict   " + ("lost blocks" if "loss" in kinds else "damaged, nothing lost" if "damage" in kinds else "sound"))
+            say(f"{kind}: {meaning}")
+    say("verdict   " + ("lost blocks" if "loss" in kinds else "damaged, nothing lost" if "damage" in kinds else "sound"))
 
 
 def _others(blocks: dict[str, int]) -> str:
