@@ -384,6 +384,7 @@ class FakeDaemon {
     frame.open_tlv(wire::Tlv::ShardMap);
     for (const uint16_t port : ports_) frame.value().put(wire::ShardAddress{.port = port});
     frame.close_tlv();
+    frame.tlv(wire::Tlv::ShardHosts, wire::ShardHostsHead{.epoch = 1});
     frame.tlv(wire::Tlv::Load, wire::LoadRecord{});
     frame.finish();
     connection.send(out);

@@ -41,10 +41,14 @@ void Client::open_link(Link& link, uint32_t shard) {
   }
 }
 
-bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map) {
+bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                        const wire::ShardHostsView& hosts) {
   const wire::HelloServer& hello = connection.hello();
-  std::vector<uint16_t> ports;
-  for (uint32_t s = 0; s < map.size(); ++s) ports.push_back(map[s].port);
+  std::vector<ShardPort> ports;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    const uint16_t host = map[s].host;
+    ports.push_back({map[s].port, host == 0 ? std::string() : std::string(hosts.hosts[host - 1])});
+  }
   if (!map_known_) {
     ports_ = ports;
     std::vector<Link> links(hello.shards);
@@ -56,7 +60,10 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      if (const uint16_t port = ports[s]; port != 0) {
+      const auto& [port, host] = ports[s];
+      if (!host.empty()) {
+        link.address = {.is_unix = false, .host = host, .port = port};
+      } else if (port != 0) {
         // A unix socket that knows of ports: they are reached over loopback.
         if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
         link.address.port = port;
