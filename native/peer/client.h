@@ -95,7 +95,8 @@ class Client final : public Exiting {
   void on_refused(wire::Reason reason, const std::string& what);
   void on_layout_refused(const std::string& what);
   // Why the daemon is not to be had, or "". Where the map is not what the other connections know, all of them begin again.
-  std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map);
+  std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                         const wire::ShardHostsView& hosts);
   // Its handshake is done (`newly`), or the layouts that came since then are registered.
   void on_connection_up(Connection& connection, bool newly);
   // Its socket reads no ticket's memory any more.
@@ -109,6 +110,11 @@ class Client final : public Exiting {
   void on_payload_released(Ticket& ticket);
 
  private:
+  struct ShardPort {
+    uint16_t port = 0;
+    std::string host;  // empty: that of the address which the client was given
+    bool operator==(const ShardPort&) const = default;
+  };
   struct Link {  // one shard
     net::Address address;
     bool reached = false;  // a connection of it has been up
@@ -201,7 +207,7 @@ class Client final : public Exiting {
   std::vector<Request*> given_;
   bool map_known_ = false;
   std::vector<Link> links_;
-  std::vector<uint16_t> ports_;  // of the map
+  std::vector<ShardPort> ports_;  // of the map
   bool store_known_ = false;
   std::array<std::byte, 16> store_uuid_{};
   std::vector<std::unique_ptr<Connection>> retired_;

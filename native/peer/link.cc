@@ -73,11 +73,15 @@ std::string Client::take_store(const Connection& connection) {
   return "";
 }
 
-std::string Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map) {
+std::string Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                               const wire::ShardHostsView& hosts) {
   if (std::string why = take_store(connection); !why.empty()) return why;
   const wire::HelloServer& hello = connection.hello();
-  std::vector<uint16_t> ports;
-  for (uint32_t s = 0; s < map.size(); ++s) ports.push_back(map[s].port);
+  std::vector<ShardPort> ports;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    const uint16_t host = map[s].host;
+    ports.push_back({map[s].port, host == 0 ? std::string() : std::string(hosts.hosts[host - 1])});
+  }
   if (!map_known_) {
     ports_ = ports;
     std::vector<Link> links(hello.shards);
@@ -89,7 +93,10 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      if (const uint16_t port = ports[s]; port != 0) {
+      const auto& [port, host] = ports[s];
+      if (!host.empty()) {
+        link.address = {.is_unix = false, .host = host, .port = port};
+      } else if (port != 0) {
         // A unix socket that knows of ports: they are reached over loopback.
         if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
         link.address.port = port;
