@@ -101,6 +101,10 @@ class Client final : public Exiting {
   void on_connection_up(Connection& connection, bool newly);
   // Its socket reads no ticket's memory any more.
   void on_connection_lost(Connection& connection, const std::string& what);
+  // One of its connections has become silent, or "": is heard again.
+  void on_silence(const std::string& what);
+  // A daemon has greeted it.
+  bool met() const noexcept { return store_known_; }
   void on_load(const wire::LoadRecord& load);
   void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
   void tell_progress(Ticket& ticket);
@@ -167,6 +171,7 @@ class Client final : public Exiting {
   void tell_error(const std::string& what);
   void tell_state();
   static Connection* choose(Link& link) noexcept;
+  static wire::Reason why_none(const Link& link) noexcept;
   void sweep_retired();
   void stop_connections();
 

@@ -142,6 +142,7 @@ void Connection::share() {
 void Connection::greet(std::unique_ptr<net::Transport> transport) {
   state_ = State::Greeting;
   counted_received_ = counted_sent_ = 0;
+  silence_.overdue = 0;
   stream_ = std::make_unique<net::FrameStream>(client_.loop(), std::move(transport), *this);
   if (const Status s = stream_->start(); !s.ok()) {
     stream_.reset();
@@ -157,6 +158,7 @@ void Connection::greet(std::unique_ptr<net::Transport> transport) {
 }
 
 void Connection::attempt_failed(const std::string& what) {
+  silence_.broken = false;  // refused, or not to be reached: that is another reason
   client_.on_attempt_failed(*this, what);
   wait_and_retry();
 }
@@ -181,11 +183,15 @@ void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
   if (of.state_ == State::Resolving) return of.resolve();
+  if (of.state_ == State::Up) return of.on_still_silent();
   const std::string what = of.timed_out();
-  if (of.stream_) return of.abort(Code::Late, what);
-  of.client_.loop().remove(of.connecting_, &of);
-  ::close(std::exchange(of.connecting_, -1));
-  of.attempt_failed(of.address_.text() + ": " + what);
+  const bool accepted = of.state_ != State::Connecting;
+  if (of.stream_) {
+    of.abort(Code::Late, what);
+  } else {
+    of.drop_socket(what);
+  }
+  of.silence_.broken = accepted && of.client_.met();
 }
 
 std::string Connection::timed_out() const {
@@ -195,7 +201,9 @@ std::string Connection::timed_out() const {
     case State::Connecting:
       return "no connection" + within + "; the host is down, or a firewall drops what is sent to the port";
     case State::Registering: return "layouts not registered" + within + "; its device may be slow";
-    default: return "no handshake" + within + "; is it halfstepd that listens there?";
+    default:
+      return "no handshake" + within +
+             (client_.met() ? "; the daemon hangs, or is stopped" : "; is it halfstepd that listens there?");
   }
 }
 
@@ -319,6 +327,8 @@ bool Connection::transmit(Request& request) {
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
+  request.sent_us = now;
+  request.received_before = stream_->received_bytes();
   stream_->send(frame_);
   if (request.opcode == Opcode::Put) {
     sender_.add(request);
@@ -381,6 +391,7 @@ void Connection::fail(Request& request) {
 Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) {
   const uint64_t kind = header.request_id & kKind;
   const bool is_final = header.opcode == static_cast<uint8_t>(Opcode::Final);
+  if (silence_.broken) heard();
   Status status;
   if (header.opcode == static_cast<uint8_t>(Opcode::Abort)) {
     on_abort(body);

@@ -44,7 +44,10 @@ class Connection final : public net::FrameSink, public net::Watch {
   // Ends it now; it comes back by itself.
   void abort(Status why, const std::string& what);
 
-  bool up() const noexcept { return state_ == State::Up; }
+  // Requests may be given to it.
+  bool up() const noexcept { return state_ == State::Up && !silence_.broken; }
+  // Answers are overdue and nothing is heard, or nobody answers its handshakes: what lies behind it hangs, or is gone.
+  bool unresponsive() const noexcept { return silence_.broken; }
   // Every layout of the client's is registered or refused.
   bool layouts_settled() const noexcept;
   bool stopped() const noexcept { return state_ == State::Stopped; }
@@ -65,12 +68,17 @@ class Connection final : public net::FrameSink, public net::Watch {
   void give(Request& request);
   // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
   void abandon(Request& request);
+  // The deadline of a request has passed without its answer.
+  void on_overdue(const Request& request);
   // The client has more layouts than before.
   void register_layouts();
 
   // net::FrameSink
   Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
-  void on_landed(ConstBytes piece, size_t skipped) override { lander_.landed(piece, skipped); }
+  void on_landed(ConstBytes piece, size_t skipped) override {
+    if (silence_.broken) heard();
+    lander_.landed(piece, skipped);
+  }
   Status on_chunk_end() override;
   void on_sendable() override;
   void on_closed(Status why) override;
@@ -120,6 +128,18 @@ class Connection final : public net::FrameSink, public net::Watch {
   Request* find(uint64_t id) noexcept;
   void account() noexcept;
 
+  // connection_silence.cc
+  struct Silence {
+    uint32_t overdue = 0;         // answers, since anything was heard
+    uint64_t received_bytes = 0;  // by the stream, when the first of them was counted
+    uint64_t since_us = 0;        // when the first of them was asked for
+    bool broken = false;
+  };
+  void break_off();
+  void heard();
+  void on_still_silent();
+  std::string silence_text() const;
+
   // connection_layouts.cc
   Status on_layout(uint32_t index, ConstBytes body);
   Status on_layout_refused(uint32_t index, const FinalNotes& notes);
@@ -141,6 +161,8 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint32_t hosts_ = 1;
   std::string what_;  // why it ends
   bool protocol_error_ = false;
+
+  Silence silence_;
 
   std::unique_ptr<net::FrameStream> stream_;
   wire::HelloServer hello_;

@@ -117,7 +117,6 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.transport, connection.shared_memory() ? "shm" : "tcp");
     copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
   return "";
@@ -235,6 +234,7 @@ void Client::on_connection_lost(Connection& connection, const std::string& what)
 void Client::tell_state() {
   uint32_t connected = 0;
   uint32_t connections = 0;
+  const char* transport = "";
   bool ready = map_known_;
   for (const Link& link : links_) {
     bool link_ready = false;
@@ -242,6 +242,7 @@ void Client::tell_state() {
     for (const auto& connection : link.connections) {
       if (connection == nullptr || !connection->up()) continue;
       ++connected;
+      transport = connection->shared_memory() ? "shm" : "tcp";
       link_ready = link_ready || connection->layouts_settled();
     }
     ready = ready && link_ready;
@@ -249,7 +250,7 @@ void Client::tell_state() {
   const std::lock_guard lock(state_mutex_);
   facts_.connected = connected;
   facts_.connections = connections;
-  if (connected == 0) copy_text(facts_.transport, "");
+  copy_text(facts_.transport, transport);
   ready_ = ready;
   layouts_ready_ = layouts_.size();
   told_refused_ = refused_;
@@ -263,6 +264,17 @@ Connection* Client::choose(Link& link) noexcept {
     if (best == nullptr || connection->load_bytes() < best->load_bytes()) best = connection.get();
   }
   return best;
+}
+
+Reason Client::why_none(const Link& link) noexcept {
+  const bool silent = std::any_of(link.connections.begin(), link.connections.end(),
+                                  [](const auto& connection) { return connection->unresponsive(); });
+  return silent ? Reason::Unresponsive : Reason::NoConnection;
+}
+
+void Client::on_silence(const std::string& what) {
+  if (!what.empty()) tell_error(what);
+  tell_state();
 }
 
 void Client::on_load(const wire::LoadRecord& load) {

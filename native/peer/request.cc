@@ -37,6 +37,7 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   opcode = code;
   id = 0;
   sent = repeated = false;
+  sent_us = received_before = 0;
   weight_bytes = 0;
   slices.clear();
   shard = 0;

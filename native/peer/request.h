@@ -30,6 +30,8 @@ class Request {
   wire::Opcode opcode = wire::Opcode::Get;
   uint64_t id = 0;
   bool sent = false;
+  uint64_t sent_us = 0;  // of the client's clock; and what its connection had received by then
+  uint64_t received_before = 0;
   bool repeated = false;      // it named a layout that the daemon had forgotten, and is asked again
   uint64_t weight_bytes = 0;  // what it will move, roughly
   std::vector<Slice> slices;

@@ -52,6 +52,7 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::Closed: return "closed";
     case Reason::Deadline: return "deadline";
     case Reason::ProtocolError: return "protocol_error";
+    case Reason::Unresponsive: return "unresponsive";
   }
   return "unknown";
 }

@@ -70,6 +70,7 @@ enum class Reason : uint16_t {
   Closed = 84,
   Deadline = 85,
   ProtocolError = 86,
+  Unresponsive = 87,
 };
 
 struct AnswerReason {

@@ -412,7 +412,7 @@ class Client:
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
             # Who asks what it is that listens there has somebody listening, and of whom a part is reached is running.
-            running = reason.endswith(("?", "share one")) or "while others are" in reason
+            running = reason.endswith(("?", "share one")) or "while others are" in reason or "hangs, or is stopped" in reason
             remedy = "" if running else "; start it with `halfstep serve`"
             raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
 
