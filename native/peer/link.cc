@@ -196,13 +196,21 @@ std::string Client::remedy_of(const Connection& connection) const {
   const std::string which = "; shard " + std::to_string(connection.shard()) + " of " + std::to_string(links_.size()) +
                             " is not reached while others are: ";
   if (connection.address().is_unix) return which + "share the sockets of all shards, PATH, PATH.1 and so on";
-  const auto [first, last] = std::minmax_element(ports_.begin(), ports_.end());
-  if (size_t{*last} - *first + 1 == ports_.size()) {
-    return which + "open ports " + std::to_string(*first) + " to " + std::to_string(*last);
+  // Those of its own host: a map may name several.
+  const std::string& host = ports_[connection.shard()].host;
+  std::vector<uint16_t> ports;
+  for (const ShardPort& other : ports_) {
+    if (other.host == host) ports.push_back(other.port);
   }
-  std::string ports;
-  for (const uint16_t port : ports_) ports += (ports.empty() ? "" : ", ") + std::to_string(port);
-  return which + "open ports " + ports;
+  std::sort(ports.begin(), ports.end());
+  const std::string open =
+      which + (host.empty() ? "" : "on " + host + " ") + (ports.size() == 1 ? "open port " : "open ports ");
+  if (ports.size() > 1 && size_t{ports.back()} - ports.front() + 1 == ports.size()) {
+    return open + std::to_string(ports.front()) + " to " + std::to_string(ports.back());
+  }
+  std::string list;
+  for (const uint16_t port : ports) list += (list.empty() ? "" : ", ") + std::to_string(port);
+  return open + list;
 }
 
 void Client::tell_error(const std::string& what) {
