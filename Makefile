@@ -13,6 +13,8 @@ HOURS ?= 24
 FRAMES ?= 1000000
 FLIPS ?= 2000
 SEEDS ?= 100000
+SEED ?= 1
+MINUTES ?= 10
 SEED_START ?= 0
 WERROR ?= $(if $(CI),ON,OFF)
 PYTEST_ARGS ?=
@@ -74,6 +76,10 @@ torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (100
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
+
+.PHONY: torture-client
+torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
+	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: sim mutants
 sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores

@@ -113,19 +113,17 @@ def run(
         def one(number: int) -> None:
             drawn = seed if same else seed + number
             url = daemon.shared_url if number % 2 else daemon.url
-            before = len(tally.broken)
             life(url, drawn, daemon.pid, tally, *arguments, patience=patience)
-            if verbose:
-                print(f"{tally.rounds} rounds, {len(tally.broken)} broken", flush=True)
-                for broken in tally.broken[before:]:
-                    print(broken, flush=True)
 
         with ThreadPoolExecutor(jobs) as pool:
             number = 0
             while (rounds is None or number < rounds) and (until is None or time.monotonic() < until):
                 batch = range(number, min(number + jobs * 2, rounds or number + jobs * 2))
+                before = len(tally.broken)
                 list(pool.map(one, batch))
                 number = batch.stop
+                if verbose:
+                    print(f"{tally.rounds} rounds, {len(tally.broken)} broken", *tally.broken[before:], sep="\n", flush=True)
         assert daemon.running, "the daemon ended"
     return tally
 

@@ -18,6 +18,8 @@ from tests.torture.client import sides
 from tests.torture.client.workers import FACES, KEYS, Shared, work
 
 import halfstep
+import halfstep.client.aio
+import halfstep.client.futures  # both are imported at first use, which needs descriptors
 
 
 def main() -> None:
