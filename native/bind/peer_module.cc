@@ -64,6 +64,8 @@ nb::dict build_info() {
 void bind_memory(nb::module_& m) {
   nb::class_<Region>(m, "Region", "Memory that is kept for many batches.")
       .def(nb::init<nb::handle, bool>(), "buffer"_a.none(), "writable"_a)
+      .def(
+          "refuse", [](Region& region) { region.refuses = true; }, "Let no further batch use it.")
       .def("close", &Region::close, "Release the memory. Refused while a batch uses it.")
       .def_prop_ro("address", &Region::address)
       .def_prop_ro("bytes", &Region::bytes)

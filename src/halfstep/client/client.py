@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
@@ -20,6 +19,7 @@ from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_o
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
+from halfstep.client.living import Living
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
@@ -94,7 +94,7 @@ class Client:
         self._links = Links(self._endpoint, options.mode, options.connections)
         self._terms = _Terms(options, self._links)
         self._requests = Requests(self._terms)
-        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._queues: Living[Queue] = Living()
         # Queues of synchronous calls that are not in one now; append and pop are atomic.
         self._idle: list[Queue] = []
         self._lock = threading.Lock()
@@ -427,7 +427,7 @@ class Client:
             self._aio.close()
         if self._futures is not None:
             self._futures.close()
-        for queue in list(self._queues):
+        for queue in self._queues:
             queue.close()
         self._idle.clear()
         self._links.close()
@@ -507,12 +507,12 @@ class _Terms:
         self.layout_handle = links.layout_handle
 
 
-_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_open_clients: Living[Client] = Living()
 
 
 @atexit.register
 def _close_clients() -> None:
     # Before the interpreter takes memory away that the core might still write to, and threads with it: one that waited in the
     # core would never get the interpreter's lock back.
-    for client in list(_open_clients):
+    for client in _open_clients:
         client.end()
