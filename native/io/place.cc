@@ -134,6 +134,10 @@ Fault nothing_there(const fs::path& path, const MountTables& tables) {
     const int error = errno;
     if (is_link(at)) return broken_link(at);
     if (error == ENOENT) break;
+    if (error == ENOTDIR) {
+      return {{Code::Invalid, -error},
+              "store=" + path.string() + ": " + last_there.string() + " is no directory; choose another path"};
+    }
     return {{Code::IoError, -error}, path.string() + ": " + at.string() + ": " + errno_name(error) + "; choose another path"};
   }
   fs::path real = fs::canonical(last_there, unseen);
@@ -152,8 +156,8 @@ Fault look_at_place(const std::string& path, bool* there, const MountTables& tab
   const int error = errno;
   switch (error) {
     case ENOENT:
-    case ELOOP: return nothing_there(path, tables);
-    case ENOTDIR: return {{Code::Invalid, -error}, path + ": a part of it is no directory; choose another path"};
+    case ELOOP:
+    case ENOTDIR: return nothing_there(path, tables);
     case EACCES:
       return {{Code::IoError, -error},
               path + ": " + errno_name(error) + "; run as the user that made it, or let this user into its directory"};
