@@ -49,7 +49,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
 
 def _native(config: ServeConfig) -> _shard.Config:
     native = _shard.Config()
-    native.store_path = str(config.store)
+    native.store_path = os.fsencode(config.store)
     # A blank device may become a store, and then a size that was asked for has to be its own.
     found = config.store.exists() and not config.store.is_block_device()
     native.store_bytes = 0 if found else config.size_bytes
@@ -65,7 +65,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.engine = config.engine
     native.queue_depth = config.queue_depth
     native.latency_goal_us = config.latency_goal_us
-    native.listen = config.addresses
+    native.listen = [os.fsencode(address) for address in config.addresses]
     native.insecure_listen = config.insecure_listen
     native.shm_ring_bytes = config.shm_ring_bytes
     native.zero_copy = config.zero_copy
@@ -88,11 +88,18 @@ def _make_directories(config: ServeConfig) -> None:
             raise ConfigError(f"{name}={path}: {error.filename} is no directory; choose another path") from None
         except OSError as error:
             raise ConfigError(f"{name}={path}: {error.filename}: {error.strerror}; choose another path") from None
-        if path.parent == temporary_directory() and owner != os.getuid():
+        if _is_temporary(path.parent) and owner != os.getuid():
             raise ConfigError(
                 f"{name}={path}: {path.parent} belongs to uid {owner}, who could answer our clients; "
                 "remove it or choose another path"
             )
+
+
+def _is_temporary(directory: Path) -> bool:
+    try:
+        return directory == temporary_directory()
+    except ConfigError:  # there is none
+        return False
 
 
 def run(config: ServeConfig, *, as_json: bool = False, out: TextIO | None = None) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
@@ -24,13 +24,13 @@ EXIT_FOUND = 1
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path), required=False, metavar="[STORE]")
+@click.argument("store", type=click.Path(), required=False, metavar="[STORE]")
 @click.option(
     "--payloads/--no-payloads", default=True, show_default=True, help="Read and verify the bytes of every live block."
 )
 @click.option("--segments", "show_segments", is_flag=True, help="A line for each segment in use.")
 @json_option
-def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool) -> None:
+def fsck(store: str | None, payloads: bool, show_segments: bool, as_json: bool) -> None:
     """Look over a STORE that no daemon serves: headers, logs, footers, frames and payloads. Writes nothing.
 
     STORE is the file or its directory; without one, that of `halfstep serve`. What it finds is of three kinds: crash (left
@@ -46,7 +46,7 @@ def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool)
     path = store_path(store)
     with _bar() as progress:
         try:
-            report = _shard.fsck(str(path), payloads=payloads, progress=progress)
+            report = _shard.fsck(os.fsencode(path), payloads=payloads, progress=progress)
         except _shard.StartError as error:
             raise error_of(error, path) from None
     if as_json:

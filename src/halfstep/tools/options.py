@@ -61,13 +61,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
 
 
-def connected(url: str, layout: Layout | None = None) -> Client:
+def connected(url: str, layout: Layout | None = None, call_ms: float = CALL_MS) -> Client:
     """A client whose daemon is there. It sees what is there whatever $HALFSTEP_MODE says. Errors: Unavailable, ConfigError."""
     import halfstep
 
-    client = halfstep.connect(url, layout=layout, deadline_ms=CALL_MS, match_deadline_ms=CALL_MS, mode="on")
+    client = halfstep.connect(url, layout=layout, deadline_ms=call_ms, match_deadline_ms=call_ms, mode="on")
     try:
-        client.wait_ready(CONNECT_MS)
+        client.wait_ready(min(CONNECT_MS, call_ms))
     except BaseException:
         client.close()
         raise
