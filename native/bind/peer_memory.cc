@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bind/interpreter.h"
+
 namespace halfstep::bind {
 namespace {
 
@@ -87,7 +89,7 @@ std::string name_of_type(nb::handle object) {
 }
 
 void Memory::ReleaseView::operator()(Py_buffer* view) const noexcept {
-  PyBuffer_Release(view);
+  in_python([view] { PyBuffer_Release(view); });
   delete view;
 }
 
