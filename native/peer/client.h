@@ -54,21 +54,29 @@ class Client final : public Exiting {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Ends what is in flight, then the connections and the thread. Queues may be polled afterwards.
+  // Ends what is in flight, then the connections and the thread. Queues may be polled afterwards. Whoever closes it beside
+  // another thread returns with that one.
   void close();
   int register_layout(std::shared_ptr<const wire::Layout> layout);
   std::shared_ptr<const wire::Layout> layout(int handle);
-  // Null when the client is closed.
+  // A queue is the client's to end, until it is forgotten.
+  void remember_queue(Queue& queue);
+  void forget_queue(Queue& queue);
+  // Null when the client or the queue is closed. The ticket is submitted or withdrawn next.
   Ticket* acquire(Queue& queue);
+  void withdraw(Ticket& ticket);
   void recycle(Ticket& ticket);
   void submit(Ticket& ticket);
   size_t poll(Queue& queue, hs_event* events, size_t max);
-  size_t wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us);
+  // Any number of threads may be in it.
+  size_t wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us, uint64_t nudges_seen);
+  // Every thread that waits for the queue returns.
+  void nudge(Queue& queue);
   // From here on its events come without anybody waiting for them.
   int watch(Queue& queue);
   void cancel(hs_ticket id);
-  // Its tickets end; the caller waits for them.
-  void close_queue(Queue& queue);
+  // It takes no more tickets; returns when those that it has are over.
+  void end_queue(Queue& queue);
   int wait_ready(uint32_t timeout_ms, std::string* why);
   void get_facts(hs_client_facts* out);
   uint64_t now_us() const noexcept { return clock_.now_us(); }
@@ -87,7 +95,8 @@ class Client final : public Exiting {
   void on_refused(wire::Reason reason, const std::string& what);
   void on_layout_refused(const std::string& what);
   // Why the daemon is not to be had, or "". Where the map is not what the other connections know, all of them begin again.
-  std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map);
+  std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                         const wire::ShardHostsView& hosts);
   // Its handshake is done (`newly`), or the layouts that came since then are registered.
   void on_connection_up(Connection& connection, bool newly);
   // Its socket reads no ticket's memory any more.
@@ -105,6 +114,11 @@ class Client final : public Exiting {
   void on_payload_released(Ticket& ticket);
 
  private:
+  struct ShardPort {
+    uint16_t port = 0;
+    std::string host;  // empty: that of the address which the client was given
+    bool operator==(const ShardPort&) const = default;
+  };
   struct Link {  // one shard
     net::Address address;
     bool reached = false;  // a connection of it has been up
@@ -127,8 +141,8 @@ class Client final : public Exiting {
   explicit Client(Options options);
   Fault start();
   void run();
-  // A caller turns until `queue` has an event or the time has come, once at least. False: it is not for callers to do so now.
-  bool turn_for(Queue& queue, uint64_t now_us, uint64_t until_us);
+  // A caller turns until `queue` calls it or the time has come, once at least. False: it is not for callers to do so now.
+  bool turn_for(Queue& queue, uint64_t now_us, uint64_t until_us, uint64_t nudges_seen);
   void after_turn();
   void send_off(Queue& queue);
   void leave(std::unique_lock<std::mutex> baton, Queue& queue);
@@ -173,6 +187,9 @@ class Client final : public Exiting {
   Inbox inbox_;
   std::atomic<bool> inbox_waits_{false};  // it is not empty; whoever turns asks each time, and without the lock
   bool closed_ = false;
+  bool over_ = false;  // close() has done all that it does
+  std::condition_variable over_changed_;
+  std::vector<Queue*> queues_;
   std::vector<std::unique_ptr<Ticket>> tickets_;  // by place
   std::vector<uint32_t> idle_tickets_;
   uint64_t ticket_serial_ = 0;
@@ -195,7 +212,7 @@ class Client final : public Exiting {
   std::vector<Request*> given_;
   bool map_known_ = false;
   std::vector<Link> links_;
-  std::vector<uint16_t> ports_;  // of the map
+  std::vector<ShardPort> ports_;  // of the map
   bool store_known_ = false;
   std::array<std::byte, 16> store_uuid_{};
   std::vector<std::unique_ptr<Connection>> retired_;
@@ -208,6 +225,7 @@ class Client final : public Exiting {
   bool ready_ = false;
   size_t layouts_ready_ = 0;
   bool told_refused_ = false;
+  bool told_closed_ = false;
   hs_client_facts facts_{};
   std::atomic<uint64_t> bytes_received_{0};
   std::atomic<uint64_t> bytes_sent_{0};

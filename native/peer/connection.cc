@@ -257,13 +257,20 @@ Status Connection::on_hello(ConstBytes body) {
   if (!notes.shard_map.empty()) {
     if (Status s = wire::parse_shard_map(notes.shard_map, &map); !s.ok()) return s;
   }
+  wire::ShardHostsView hosts;
+  if (!notes.shard_hosts.empty()) {
+    if (Status s = wire::parse_shard_hosts(notes.shard_hosts, &hosts); !s.ok()) return s;
+  }
   if (hello_.shards > 1 && map.size() != hello_.shards) return Code::Invalid;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    if (map[s].host > hosts.host_count || (map[s].host != 0 && map[s].port == 0)) return Code::Invalid;
+  }
   free_slots_.clear();
   const uint32_t most = std::min(hello_.requests_in_flight_max, wire::kRequestsInFlightMax);
   const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
   for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
   sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
-  if (const std::string why = client_.on_greeted(*this, map); !why.empty()) {
+  if (const std::string why = client_.on_greeted(*this, map, hosts); !why.empty()) {
     what_ = why;
     return Code::Closed;
   }
@@ -453,6 +460,13 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   sender_.return_early(request);
   account();
   release_slot(request);
+  if (request.ticket != nullptr && request.position != 0) {  // the next page
+    request.sent = false;
+    load_bytes_ += request.weight_bytes;
+    pending_.push_front(&request);
+    pump();
+    return {};
+  }
   if (request.ticket != nullptr) {
     client_.on_request_over(request);
   } else {

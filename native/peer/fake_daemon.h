@@ -390,6 +390,7 @@ class FakeDaemon {
       frame.value().put(wire::ShardAddress{.port = told == told_ports.end() ? ports_[s] : told->second});
     }
     frame.close_tlv();
+    frame.tlv(wire::Tlv::ShardHosts, wire::ShardHostsHead{.epoch = 1});
     frame.tlv(wire::Tlv::Load, wire::LoadRecord{});
     frame.finish();
     connection.send(out);

@@ -73,11 +73,15 @@ std::string Client::take_store(const Connection& connection) {
   return "";
 }
 
-std::string Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map) {
+std::string Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                               const wire::ShardHostsView& hosts) {
   if (std::string why = take_store(connection); !why.empty()) return why;
   const wire::HelloServer& hello = connection.hello();
-  std::vector<uint16_t> ports;
-  for (uint32_t s = 0; s < map.size(); ++s) ports.push_back(map[s].port);
+  std::vector<ShardPort> ports;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    const uint16_t host = map[s].host;
+    ports.push_back({map[s].port, host == 0 ? std::string() : std::string(hosts.hosts[host - 1])});
+  }
   if (!map_known_) {
     ports_ = ports;
     std::vector<Link> links(hello.shards);
@@ -89,7 +93,10 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      if (const uint16_t port = ports[s]; port != 0) {
+      const auto& [port, host] = ports[s];
+      if (!host.empty()) {
+        link.address = {.is_unix = false, .host = host, .port = port};
+      } else if (port != 0) {
         // A unix socket that knows of ports: they are reached over loopback.
         if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
         link.address.port = port;
@@ -189,13 +196,21 @@ std::string Client::remedy_of(const Connection& connection) const {
   const std::string which = "; shard " + std::to_string(connection.shard()) + " of " + std::to_string(links_.size()) +
                             " is not reached while others are: ";
   if (connection.address().is_unix) return which + "share the sockets of all shards, PATH, PATH.1 and so on";
-  const auto [first, last] = std::minmax_element(ports_.begin(), ports_.end());
-  if (size_t{*last} - *first + 1 == ports_.size()) {
-    return which + "open ports " + std::to_string(*first) + " to " + std::to_string(*last);
+  // Those of its own host: a map may name several.
+  const std::string& host = ports_[connection.shard()].host;
+  std::vector<uint16_t> ports;
+  for (const ShardPort& other : ports_) {
+    if (other.host == host) ports.push_back(other.port);
   }
-  std::string ports;
-  for (const uint16_t port : ports_) ports += (ports.empty() ? "" : ", ") + std::to_string(port);
-  return which + "open ports " + ports;
+  std::sort(ports.begin(), ports.end());
+  const std::string open =
+      which + (host.empty() ? "" : "on " + host + " ") + (ports.size() == 1 ? "open port " : "open ports ");
+  if (ports.size() > 1 && size_t{ports.back()} - ports.front() + 1 == ports.size()) {
+    return open + std::to_string(ports.front()) + " to " + std::to_string(ports.back());
+  }
+  std::string list;
+  for (const uint16_t port : ports) list += (list.empty() ? "" : ", ") + std::to_string(port);
+  return open + list;
 }
 
 void Client::tell_error(const std::string& what) {
@@ -292,7 +307,11 @@ int Client::wait_ready(uint32_t timeout_ms, std::string* why) {
   std::unique_lock lock(state_mutex_);
   const auto ready = [&] { return ready_ && layouts_ready_ >= layouts; };
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
-  state_changed_.wait_until(lock, until, [&] { return ready() || told_refused_; });
+  state_changed_.wait_until(lock, until, [&] { return ready() || told_refused_ || told_closed_; });
+  if (told_closed_) {
+    *why = "closed: this client was closed";
+    return -1;
+  }
   if (ready()) return 1;
   *why = facts_.last_error;
   return told_refused_ ? -1 : 0;

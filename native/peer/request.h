@@ -37,6 +37,7 @@ class Request {
   std::vector<Slice> slices;
   uint32_t shard = 0;
   uint32_t shards = 1;
+  uint64_t position = 0;  // stat: of the page that it asks for; 0: the first, or there is none left
 
   // put
   struct Sendable {
