@@ -12,6 +12,8 @@ POWER_CUTS ?= 50
 HOURS ?= 24
 FRAMES ?= 1000000
 FLIPS ?= 2000
+MINUTES ?= 5
+SEED ?= 1
 SEEDS ?= 100000
 SEED_START ?= 0
 WERROR ?= $(if $(CI),ON,OFF)
@@ -69,6 +71,10 @@ torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (100
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
+
+.PHONY: hostile
+hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones beside them
+	$(PYTHON) -m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: sim mutants
 sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores
