@@ -39,41 +39,11 @@ constexpr size_t kCopiedAheadBytes = 4 * KiB;
 constexpr size_t kIdleBytesMax = 4 * KiB;  // of buffers that an idle connection may keep
 constexpr uint64_t kIdleUs = 100'000;
 
-bool known(uint8_t opcode) noexcept {
-  using wire::Opcode;
-  switch (static_cast<Opcode>(opcode)) {
-    case Opcode::Hello:
-    case Opcode::RegisterLayout:
-    case Opcode::Match:
-    case Opcode::Get:
-    case Opcode::Put:
-    case Opcode::Release:
-    case Opcode::Delete:
-    case Opcode::Cancel:
-    case Opcode::List:
-    case Opcode::Stat:
-    case Opcode::Prefetch:
-    case Opcode::Touch:
-    case Opcode::Hold:
-    case Opcode::Renew:
-    case Opcode::Expire:
-    case Opcode::Clear:
-    case Opcode::Namespace:
-    case Opcode::Chunk:
-    case Opcode::Want:
-    case Opcode::Answers:
-    case Opcode::Final:
-    case Opcode::Abort: return true;
-  }
-  return false;
-}
-
 bool is_chunk(const wire::Header& header) noexcept { return header.opcode == static_cast<uint8_t>(wire::Opcode::Chunk); }
 
 std::string_view header_fault(Status status) noexcept {
   switch (status.code()) {
     case Code::TooLarge: return "frame header: a length is over what its opcode allows";
-    case Code::Unsupported: return "frame header: this opcode must be understood and is not";
     default: return "frame header: wrong magic, flags, reserved field or checksum";
   }
 }
@@ -330,7 +300,7 @@ bool FrameStream::parse_head(ConstBytes from) {
     abort(status, header_fault(status));
     return false;
   }
-  if (!known(header_.opcode)) {
+  if (wire::is_skipped(header_.opcode)) {
     ++skipped_frames_;
     skip_left_ = uint64_t{header_.body_bytes} + header_.payload_bytes;
     // Nothing follows the header: an empty skip is over already, and must not be taken for a frame.
@@ -340,7 +310,7 @@ bool FrameStream::parse_head(ConstBytes from) {
 }
 
 void FrameStream::on_whole_frame(ConstBytes body) {
-  if (!known(header_.opcode)) return;
+  if (wire::is_skipped(header_.opcode)) return;
   if (!wire::check_body(header_, body).ok()) {
     abort(Code::Corrupt, "frame body: its checksum does not match");
     return;

@@ -120,7 +120,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   bool zero_copy() const noexcept { return transport_ && transport_->zero_copy(); }
   uint64_t received_bytes() const noexcept { return received_bytes_; }
   uint64_t sent_bytes() const noexcept { return sent_bytes_; }
-  // Frames of unknown opcodes that need not be understood: dropped as they arrive.
+  // Frames of opcodes that nobody here knows and nobody answers: dropped as they arrive.
   uint64_t skipped_frames() const noexcept { return skipped_frames_; }
 
   void on_ready(uint32_t epoll_events) override;

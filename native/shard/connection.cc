@@ -25,7 +25,9 @@ constexpr uint64_t kRefusedWaitUs = 1'000'000;
 // twice this.
 constexpr uint64_t kSendStallUs = 10'000'000;
 
-bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
+bool sent_by_clients(const wire::Header& header) noexcept {
+  return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk);
+}
 
 }  // namespace
 
@@ -95,6 +97,8 @@ void Connection::on_hello_late(void* self) {
   }
   (void)connection->violation(ProtocolError::NoHello, Code::Late, "no Hello within 5 s");
 }
+
+uint64_t Connection::owner_of(uint64_t owner) const noexcept { return shard_.store().owner_of(namespace_, owner); }
 
 // ---- Requests of this connection -----------------------------------------------------------------------------------------
 
@@ -185,11 +189,11 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
     stream_.close(Code::Closed);
     return {};
   }
-  if (!sent_by_clients(opcode)) {
+  if (!sent_by_clients(header)) {
     return violation(ProtocolError::Opcode, Code::Invalid, "this opcode is sent by servers only");
   }
-  if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
   if (header.request_id == 0) return violation(ProtocolError::RequestId, Code::Invalid, "request_id=0 is reserved");
+  if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
   if (opcode == Opcode::Hello) return violation(ProtocolError::Hello, Code::Invalid, "a second Hello");
   if (find(header.request_id) != nullptr) {
     return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
@@ -230,6 +234,7 @@ Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
     case Opcode::Cancel: answer_cancel(*this, id, body); break;
     case Opcode::List: answer_list(*this, id, body); break;
     case Opcode::Stat: answer_stat(*this, id, body); break;
+    case Opcode::LayoutOf: answer_layout_of(*this, id, body); break;
     default:
       answer_whole(*this, opcode, id, {Answer::Rejected, Reason::Unsupported}, "this server does not have this command");
       break;
@@ -288,29 +293,55 @@ void Connection::refuse_hello(uint64_t id, wire::AnswerReason status, std::strin
   shard_.loop().arm(hello_timer_, shard_.loop().now_us() + kRefusedWaitUs);
 }
 
-Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
-  shard_.counts().request(Opcode::Hello);
-  wire::HelloClient hello;
-  std::string_view name = kNamespaceDefault;
-  bool has_hello = false;
+// A known TLV that does not belong, or one that must be understood and is not: as in any request.
+Connection::Greeting Connection::parse_greeting(ConstBytes body) {
+  Greeting out;
+  const auto refuse = [&](Reason reason, const char* sentence) {
+    if (out.refused.answer != Answer::Pending) return;
+    out.refused = {Answer::Rejected, reason};
+    out.sentence = sentence;
+  };
   wire::TlvReader reader(body);
   wire::TlvView tlv;
-  Status status;
-  while (status.ok() && reader.next(&tlv)) {
-    if (tlv.kind == static_cast<uint16_t>(Tlv::HelloClient)) {
-      status = wire::parse_hello_client(tlv.value, &hello);
-      has_hello = true;
-    } else if (tlv.kind == static_cast<uint16_t>(Tlv::NamespaceName)) {
-      status = wire::parse_namespace_name(tlv.value, &name);
-    } else if ((tlv.kind & wire::kMustUnderstandTlv) != 0) {
-      status = Code::Unsupported;
+  while (reader.next(&tlv)) {
+    switch (static_cast<Tlv>(tlv.kind)) {
+      case Tlv::HelloClient:
+        if (out.has_client || !wire::parse_hello_client(tlv.value, &out.client).ok()) {
+          refuse(Reason::Malformed, "hello: HelloClient: one of 24 bytes, version_min not above version_max");
+        }
+        out.has_client = true;
+        break;
+      case Tlv::NamespaceName:
+        if (out.has_namespace || !wire::parse_namespace_name(tlv.value, &out.name_space).ok()) {
+          refuse(Reason::Malformed, "hello: NamespaceName: one of 1 to 255 bytes of UTF-8 without control characters");
+        }
+        out.has_namespace = true;
+        break;
+      case Tlv::Authentication: out.authenticates = true; break;
+      default:
+        if (wire::is_known(tlv.kind)) {
+          refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");
+        } else if ((tlv.kind & wire::kMustUnderstandTlv) != 0) {
+          refuse(Reason::Unsupported, "hello: a TLV that must be understood is not known here");
+        }
     }
   }
-  if (status.ok()) status = reader.status();
-  if (!status.ok() || !has_hello || header.request_id == 0) {
-    return violation(ProtocolError::Hello, Code::Invalid, "Hello: its body does not parse");
+  if (!reader.status().ok()) refuse(Reason::Malformed, "hello: its TLVs do not parse");
+  if (!out.has_client) refuse(Reason::Malformed, "hello: HelloClient is missing");
+  return out;
+}
+
+Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
+  shard_.counts().request(Opcode::Hello);
+  if (header.request_id == 0) return violation(ProtocolError::Hello, Code::Invalid, "Hello: request_id=0 is reserved");
+  const Greeting greeting = parse_greeting(body);
+  if (greeting.refused.answer != Answer::Pending) {
+    shard_.counts().protocol_error(ProtocolError::Hello);
+    counted_ = true;
+    refuse_hello(header.request_id, greeting.refused, greeting.sentence);
+    return {};
   }
-  if (hello.version_min > wire::kVersion || hello.version_max < wire::kVersion) {
+  if (greeting.client.version_min > wire::kVersion || greeting.client.version_max < wire::kVersion) {
     refuse_hello(header.request_id, {Answer::Rejected, Reason::Version}, "this server speaks version 1 only");
     return {};
   }
@@ -318,24 +349,31 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
     refuse_hello(header.request_id, {Answer::Unavailable, Reason::Stopping}, "the daemon is stopping");
     return {};
   }
-  if (!shard_.store().has_namespace(name)) {
-    const std::string sentence = "namespace \"" + std::string(name) + "\" does not exist; its operator makes it";
+  if (!shard_.store().has_namespace(greeting.name_space)) {
+    const std::string sentence = "namespace \"" + std::string(greeting.name_space) + "\" does not exist; its operator makes it";
     refuse_hello(header.request_id, {Answer::Rejected, Reason::UnknownNamespace}, sentence);
     return {};
   }
-  namespace_ = name;
-  codecs_ = hello.codecs;
+  namespace_ = greeting.name_space;
+  codecs_ = greeting.client.codecs;
   state_ = State::Open;
   shard_.loop().disarm(hello_timer_);
   shard_.counts().answer(Opcode::Hello, {Answer::Ok, Reason::None});
   Reply reply(*this, header.request_id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv(Tlv::HelloServer, shard_.hello());
-  reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : shard_map()) reply.frame().value().put(address);
-  reply.frame().close_tlv();
+  write_shard_map(reply.frame());
+  // Whoever says who they are is told that nobody looked.
+  if (greeting.authenticates) reply.frame().tlv(Tlv::Authentication, wire::AuthenticationHead{});
   reply.send();
   return {};
+}
+
+void Connection::write_shard_map(wire::FrameWriter& frame) const {
+  frame.open_tlv(Tlv::ShardMap);
+  for (const wire::ShardAddress& address : *map_) frame.value().put(address);
+  frame.close_tlv();
+  frame.tlv(Tlv::ShardHosts, wire::ShardHostsHead{.epoch = shard_.store().start_number()});
 }
 
 }  // namespace halfstep::shard

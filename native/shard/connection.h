@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/units.h"
 #include "net/stream.h"
 #include "shard/chunk_landing.h"
@@ -42,11 +41,11 @@ class Connection final : public net::FrameSink {
   net::FrameStream& stream() noexcept { return stream_; }
   bool admin() const noexcept { return admin_; }
   // Where the other shards are, for who came this way.
-  std::span<const wire::ShardAddress> shard_map() const noexcept { return *map_; }
+  void write_shard_map(wire::FrameWriter& frame) const;
   uint64_t codecs() const noexcept { return codecs_; }
   std::string_view name_space() const noexcept { return namespace_; }
   // An owner of holds as the store knows it: within the namespace, so that no other can name it.
-  uint64_t owner_of(uint64_t owner) const noexcept { return xxh3_64(as_bytes(namespace_), owner); }
+  uint64_t owner_of(uint64_t owner) const noexcept;
   std::vector<Handle>& handles() noexcept { return handles_; }
   Credit& get_credit() noexcept { return get_credit_; }
   Credit& put_credit() noexcept { return put_credit_; }
@@ -82,6 +81,16 @@ class Connection final : public net::FrameSink {
   friend class Shard;
   enum class State : uint8_t { AwaitsHello, Open, Refused };
 
+  struct Greeting {
+    wire::HelloClient client;
+    std::string_view name_space = kNamespaceDefault;
+    bool has_client = false;
+    bool has_namespace = false;
+    bool authenticates = false;
+    wire::AnswerReason refused;  // Pending: it parses
+    const char* sentence = "";
+  };
+  static Greeting parse_greeting(ConstBytes body);
   Status on_hello(const wire::Header& header, ConstBytes body);
   void refuse_hello(uint64_t id, wire::AnswerReason status, std::string_view sentence);
   Status on_request(wire::Opcode opcode, uint64_t id, ConstBytes body);

@@ -115,11 +115,15 @@ class FakeStore final : public store::Store {
   bool recovering() const noexcept override { return false; }
   bool lost() const noexcept override { return is_lost; }
   std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
+  uint64_t start_number() const noexcept override { return 1; }
 
   bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }
   std::vector<store::NamespaceInfo> namespaces() const override {
     std::vector<store::NamespaceInfo> out;
-    for (const auto& [name, info] : limits) out.push_back(info);
+    for (const auto& [name, info] : limits) {
+      out.push_back(info);
+      out.back().number = static_cast<uint32_t>(out.size());
+    }
     return out;
   }
   void limit_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
@@ -275,6 +279,9 @@ class FakeStore final : public store::Store {
     const auto at = blocks_.find(pair_of(change.key));
     if (at != blocks_.end() && change_status.ok()) expires_in_s[at->second->name] = change.for_s;
     answer(change, at == blocks_.end() ? Status(Code::NotFound) : change_status);
+  }
+  uint64_t owner_of(std::string_view name_space, uint64_t owner) const noexcept override {
+    return keyed_hash({1, owner}, as_bytes(name_space)).low;
   }
   Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
     if (refuse_holds) return {Code::Throttled, store::kThrottledPins};

@@ -222,7 +222,7 @@ void collect_pages(const char* of, const numa::Pages& pages, Metrics* out) {
 void Counts::collect_requests(Metrics* out) const {
   out->latency_bounds_us.assign(kLatencyBoundsUs.begin(), kLatencyBoundsUs.end());
   for (size_t at = 1; at < kCommands; ++at) {
-    const char* name = command_name(static_cast<Opcode>(at));
+    const char* name = command_name(opcode_at(at));
     add(out->counters, "halfstep_requests_total", "command", name, requests_[at]);
     if (requests_[at] == 0) continue;
     for (size_t o = 0; o < kOutcomes; ++o) {
@@ -259,6 +259,8 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     add_bytes("used", n.used_bytes);
     add_bytes("pin_budget", n.pin_budget_bytes);
     add_bytes("pinned", n.pinned_bytes);
+    add_bytes("leased", n.leased_bytes);
+    out->gauges.push_back({"halfstep_namespace_holds", {{"namespace", n.name}}, static_cast<double>(n.holds)});
     out->gauges.push_back(
         {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
     out->gauges.push_back({"halfstep_namespace_ttl_slides", {{"namespace", n.name}}, n.sliding_ttl ? 1.0 : 0.0});
@@ -334,6 +336,7 @@ const char* command_name(Opcode opcode) noexcept {
     case Opcode::Expire: return "expire";
     case Opcode::Clear: return "clear";
     case Opcode::Namespace: return "namespace";
+    case Opcode::LayoutOf: return "layout_of";
     default: return "";
   }
 }

@@ -352,9 +352,11 @@ void GetRequest::be_ready(GetItem& item) {
   }
   const Status status = count_parts(item);
   if (status.ok()) return;
-  const bool length = status == Code::Invalid;
   item.state = GetItem::State::Dead;
-  miss(item.section, item.index, {length ? Answer::Miss : Answer::Rejected, length ? Reason::Length : Reason::Unsupported});
+  if (status == Code::Invalid) return miss(item.section, item.index, {Answer::Miss, Reason::Length});
+  const bool absent = (view_.batch.flags & wire::kBatchDecodable) != 0;
+  miss(item.section, item.index,
+       absent ? AnswerReason{Answer::Miss, Reason::Absent} : AnswerReason{Answer::Rejected, Reason::Unsupported});
 }
 
 // Invalid: a range reaches beyond the block; Unsupported: the client cannot decode it.

@@ -40,6 +40,7 @@ class ChangeRequest final : public Request {
   ItemAnswers answers_;
   uint64_t lease_until_us_ = 0;  // of a hold that is not persistent
   uint32_t open_ = 0;
+  int32_t refused_ = 0;  // store::kThrottled… of a hold that a budget refused
 };
 
 }  // namespace halfstep::shard

@@ -221,6 +221,11 @@ void Shard::close_connections() {
 }
 
 void Shard::collect(Metrics* out) {
+  collect_own(out);
+  collect_namespaces(namespaces(), out);
+}
+
+void Shard::collect_own(Metrics* out) {
   Counts now = counts_;
   for (const auto& connection : connections_) {
     now.bytes_received += connection->stream().received_bytes();
@@ -241,12 +246,17 @@ void Shard::collect(Metrics* out) {
     tells_nodes_ = tells_nodes_ && numa::sample_pages(memory, kPagesSampled, &pages).ok();
     collect_pages(of, pages, out);
   }
-  std::vector<store::NamespaceInfo> namespaces = store_->namespaces();
+}
+
+std::vector<store::NamespaceInfo> Shard::namespaces() const {
+  std::vector<store::NamespaceInfo> out = store_->namespaces();
   // What the whole store has is told once, so that the shards' numbers may be added up.
-  for (store::NamespaceInfo& info : namespaces) {
-    if (setup_.number != 0) info = {.name = info.name, .used_bytes = info.used_bytes, .pinned_bytes = info.pinned_bytes};
+  for (store::NamespaceInfo& info : out) {
+    if (setup_.number == 0) continue;
+    info.quota_bytes = info.pin_budget_bytes = info.default_ttl_s = 0;
+    info.sliding_ttl = false;
   }
-  collect_namespaces(namespaces, out);
+  return out;
 }
 
 // ---- Connections and requests --------------------------------------------------------------------------------------------

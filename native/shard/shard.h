@@ -72,6 +72,9 @@ class Shard {
   // From post(): no new requests; what runs gets so long; then run() seals, flushes and returns.
   void stop(uint32_t grace_ms);
   void collect(Metrics* out);
+  // All but what namespaces have, and that.
+  void collect_own(Metrics* out);
+  std::vector<store::NamespaceInfo> namespaces() const;
 
   // For connections and requests ------------------------------------------------------------------------------------------
   net::Loop& loop() noexcept { return loop_; }

@@ -110,6 +110,19 @@ def test_version_says_build_and_commit(run: Run) -> None:
     assert (f"({info['build']} build)" in text) == (info["build"] != "release")
 
 
+def test_the_package_runs_as_a_module(run: Run) -> None:
+    done = subprocess.run([sys.executable, "-m", "halfstep", "-V"], capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, run("--version").stdout, b"")
+
+
+@pytest.mark.parametrize("command", ["check", "stat"])
+def test_a_command_about_a_daemon_takes_its_url_both_ways(run: Run, daemon: Any, nobody: str, command: str) -> None:
+    for option in ("-u", "--url"):
+        assert run(command, option, daemon.url, url=nobody).returncode == 0
+    assert run(command, daemon.url, url=nobody).returncode == 0
+    assert run(command, "-u", daemon.url, daemon.url).returncode == 2
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_for_that_shell(run: Run, shell: str) -> None:
     done = run("completion", shell)

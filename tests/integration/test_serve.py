@@ -433,6 +433,18 @@ def test_metrics_count_hits_misses_by_reason_bytes_and_latencies(serve: Callable
         scrape(one)
 
 
+def test_a_metrics_address_of_version_6_is_printed_as_a_url(serve: Callable[..., Serve]) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError as error:
+        pytest.skip(f"no ::1 here: {error}")
+    one = serve("--metrics", "::1:0")
+    assert one.read_until("metrics").startswith("metrics    http://[::1]:")
+    assert "halfstep_connections_open" in scrape(one)
+    assert one.finish(signal.SIGTERM)[0] == 0
+
+
 def test_a_busy_metrics_address_is_named(serve: Callable[..., Serve]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

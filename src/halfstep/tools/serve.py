@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from halfstep.tools.options import json_option
@@ -12,7 +10,7 @@ from halfstep.tools.options import json_option
 @click.command()
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="The store's file or its directory, or a block device, blank or a store.  [default: the XDG state directory]",
 )
 @click.option(
@@ -120,7 +118,7 @@ from halfstep.tools.options import json_option
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
-    store: Path | None,
+    store: str | None,
     size: str,
     segment: str,
     shards: int | None,
