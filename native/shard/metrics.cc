@@ -187,6 +187,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
   add(counters, "halfstep_connections_paused_total", connections_unread);
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
+  add(counters, "halfstep_put_grants_taken_back_total", grants_taken_back);
   add(counters, "halfstep_network_bytes_total", "direction", "received", bytes_received);
   add(counters, "halfstep_network_bytes_total", "direction", "sent", bytes_sent);
   add(counters, "halfstep_zero_copy_bytes_total", "outcome", "sent", zero_copy.bytes);

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
-from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.arguments import real_number, unsigned
 from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
@@ -257,7 +257,7 @@ class Client:
 
         Errors: Unavailable, ProtocolError.
         """
-        cursor, left = 0, None if limit is None else whole_number("limit", limit)
+        cursor, left = 0, None if limit is None else unsigned("limit", limit, 63)
         while left is None or left > 0:
             batch = _peer.Batch(OP_LIST)
             batch.set_list(cursor, _LIST_PAGE if left is None else min(left, _LIST_PAGE))
@@ -405,8 +405,16 @@ class Client:
         return path
 
     def wait_ready(self, timeout_ms: float) -> None:
-        """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
-        ready, why = self._links.core().wait_ready(real_number("timeout_ms", timeout_ms) / 1000)
+        """Wait until every shard is reached; 0 only asks. It may be needed again: after an outage, or with a new layout.
+
+        Errors: Unavailable (not within the time), ConfigError (refused for good; closed; a negative time).
+        """
+        within_ms = real_number("timeout_ms", timeout_ms)
+        if within_ms < 0:
+            raise ConfigError(f"timeout_ms={timeout_ms}: must be 0 or more")
+        if self.mode == "off":
+            return
+        ready, why = self._links.core().wait_ready(within_ms / 1000)
         if ready < 0:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
@@ -414,7 +422,7 @@ class Client:
             # Who asks what it is that listens there has somebody listening, and of whom a part is reached is running.
             running = reason.endswith(("?", "share one")) or "while others are" in reason or "hangs, or is stopped" in reason
             remedy = "" if running else "; start it with `halfstep serve`"
-            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
+            raise Unavailable(f"{self.url}: no daemon within {within_ms:g} ms ({reason}){remedy}")
 
     @property
     def closed(self) -> bool:
@@ -469,8 +477,9 @@ class Client:
     def _operate(self, what: str, batch: _peer.Batch) -> None:
         if self.mode == "off":
             raise Unavailable(f'{what}: the client is off (mode="off", or HALFSTEP_MODE); connect with mode="on"')
-        self._call(request_of(batch, self._terms.deadline_us))
-        answer, reason = batch.outcome
+        request = request_of(batch, self._terms.deadline_us)
+        self._call(request)
+        answer, reason = request.outcome
         if answer == Answer.OK:
             return
         why = f"{what} on {self.url}: {describe(answer, reason)}"
