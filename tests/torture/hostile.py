@@ -148,6 +148,7 @@ class Arena:
         target = Target(self._daemon.address, self._unix, title, STORE_BYTES)
         attackers = Attackers(names, target, f"{self._result.seed} {title}", phase.seconds)
         self._result.calm += self._good.take()[0]
+        resident_bytes = self._daemon.resident_bytes()
         meter = Meter(self._daemon)
         attackers.begin()
         newcomer, operator = Visitor(self._daemon.address, title), Visitor(self._unix, title)
@@ -157,11 +158,13 @@ class Arena:
         phase.attack = attackers.end()
         phase.notes += [name.removeprefix("fault: ") for name in phase.attack if name.startswith("fault: ")]
         phase.good += self._good.take()[0]
-        phase.memory_growth_bytes = meter.end() - self._resident_bytes
+        phase.memory_growth_bytes = max(0, meter.end() - resident_bytes)
         phase.calm = self.calm(calm_s)
         phase.alive = self._daemon.running
         if phase.alive:
-            phase.memory_kept_bytes = self._daemon.resident_bytes() - self._resident_bytes
+            left_bytes = self._daemon.resident_bytes()
+            phase.memory_kept_bytes = max(0, left_bytes - resident_bytes)
+            phase.memory_run_bytes = max(0, left_bytes - self._resident_bytes)
             self._change_namespace(catalog.DELETE, title)
         else:
             phase.notes.append(f"{self._daemon.how_ended}; {self._daemon.log_end()[-500:]}")
@@ -237,7 +240,8 @@ def line_of(phase: Phase) -> str:
         f" puts {good['puts_ok']} ok {good['puts_late']} late {good['puts_refused']} refused"
         f"  gets {good['gets_ok']} ok {good['gets_late']} late  wrong {good['bytes_wrong']}"
         f"  visits {phase.newcomers['ok']} + {phase.operators['ok']} {', '.join(others)}"
-        f"  memory +{phase.memory_growth_bytes >> 20} MiB, kept {phase.memory_kept_bytes >> 20}"
+        f"  memory +{phase.memory_growth_bytes >> 20} MiB, kept {phase.memory_kept_bytes >> 20}, "
+        f"run {phase.memory_run_bytes >> 20}"
         f"  worst ms: {worst}  | {counts}"
     )
 

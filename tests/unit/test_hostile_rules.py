@@ -25,6 +25,7 @@ def phase() -> Phase:
         operators=Counter(ok=20),
         memory_growth_bytes=judging.MEMORY_GROWTH_BYTES_MAX,
         memory_kept_bytes=judging.MEMORY_KEPT_BYTES_MAX,
+        memory_run_bytes=judging.MEMORY_RUN_BYTES_MAX,
     )
 
 
@@ -53,6 +54,7 @@ FAULTS = [
     ("get-late", counted("good", gets_late=1)),
     ("memory", changed(memory_growth_bytes=judging.MEMORY_GROWTH_BYTES_MAX + 1)),
     ("memory-kept", changed(memory_kept_bytes=judging.MEMORY_KEPT_BYTES_MAX + 1)),
+    ("memory-run", changed(memory_run_bytes=judging.MEMORY_RUN_BYTES_MAX + 1)),
     ("newcomer", counted("newcomers", TimeoutError=1)),
     ("newcomer", changed(newcomers=Counter())),
     ("operator", counted("operators", Closed=1)),
