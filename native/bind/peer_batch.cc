@@ -7,6 +7,8 @@
 #include <limits>
 #include <tuple>
 
+#include "bind/interpreter.h"
+
 namespace halfstep::bind {
 namespace {
 
@@ -93,7 +95,7 @@ void Region::close() {
 void Template::add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
                    int64_t inner_stride) {
   const auto& owner = *nb::inst_ptr<Region>(region);
-  if (!owner.memory) throw Refused("region is closed");
+  if (!owner.usable()) throw Refused("region is closed");
   parts.push_back({.base = owner.memory->data(),
                    .base_bytes = owner.memory->bytes(),
                    .offset = offset,
@@ -255,7 +257,7 @@ void Batch::set_rows(nb::object rows_template, nb::handle rows, bool is_source, 
   const auto& from = *nb::inst_ptr<Template>(rows_template);
   for (const auto& region : from.regions) {
     const auto& owner = *nb::inst_ptr<Region>(region);
-    if (!owner.memory) throw Refused("region is closed");
+    if (!owner.usable()) throw Refused("region is closed");
     if (!is_source && !owner.is_writable) {
       throw Refused("target: the region is read-only; register writable memory to get into it");
     }
@@ -377,6 +379,7 @@ nb::bytes Batch::packed_keys() const { return nb::bytes(packed_keys_.data(), pac
 hs_batch Batch::prepared(uint64_t user_data) {
   check_open();
   const bool has_section = batch_.section_count > 0;
+  if (has_section && section_.layout < 0) throw Lacking("no client core could be made when the batch was built");
   if (section_.target_kind == HS_TARGET_IOVEC) {
     section_.iovecs = iovecs_.data();
     section_.iovec_counts = iovec_counts_.data();
@@ -384,7 +387,7 @@ hs_batch Batch::prepared(uint64_t user_data) {
     const auto& from = *nb::inst_ptr<Template>(template_);
     // One that was closed since the batch was built has let go of its memory.
     for (const auto& region : from.regions) {
-      if (!nb::inst_ptr<Region>(region)->memory) throw Refused("region is closed");
+      if (!nb::inst_ptr<Region>(region)->usable()) throw Refused("region is closed");
     }
     section_.parts = from.parts.data();
     section_.part_descriptor_count = static_cast<uint32_t>(from.parts.size());
@@ -413,36 +416,59 @@ void Batch::started(nb::object owner) {
 
 void Batch::refused() noexcept {
   submitted_ = false;
-  owner_.reset();
-  release();
+  const Remains remains = release();
 }
 
-void Batch::release() {
+Batch::Remains::~Remains() {
+  in_python([this] {
+    held.clear();
+    Py_XDECREF(rows_template.release().ptr());
+    Py_XDECREF(owner.release().ptr());
+    Py_XDECREF(batch.release().ptr());
+  });
+}
+
+Batch::Remains Batch::release() {
   if (uses_regions_) {
     uses_regions_ = false;
     for (const auto& region : nb::inst_ptr<Template>(template_)->regions) --nb::inst_ptr<Region>(region)->uses;
   }
+  Remains remains;
+  remains.held = std::move(held_);
+  remains.rows_template = std::move(template_);
+  remains.owner = std::move(owner_);
   drop(held_, iovecs_, iovec_counts_, rows_);
-  template_.reset();
+  return remains;
 }
 
-void Batch::finish(uint32_t items_ok) {
+Batch::Remains Batch::finish(uint32_t items_ok) {
   done_ = true;
   items_ok_ = items_ok;
-  release();
   // A result may keep the batch, for its answers alone.
   drop(packed_keys_, ranges_, block_bytes_, parents_, depths_);
-  owner_.reset();
+  return release();
 }
 
-void Batch::finish_forked() {
+Batch::Remains Batch::finish_unseen() {
+  const size_t items = std::max<size_t>(item_count(), 1);
+  const size_t units = std::max<size_t>(answers_.size() / items, 1);
+  uint32_t items_ok = 0;
+  for (size_t i = 0; i + units <= answers_.size(); i += units) {
+    const auto ok = [](const hs_answer& answer) { return answer.answer == HS_OK; };
+    items_ok +=
+        std::all_of(answers_.begin() + static_cast<ptrdiff_t>(i), answers_.begin() + static_cast<ptrdiff_t>(i + units), ok);
+  }
+  return finish(items_ok);
+}
+
+Batch::Remains Batch::finish_forked() {
   constexpr uint16_t kForked = 83;  // wire::Reason::Forked
   constexpr hs_answer forked{.answer = HS_CANCELLED, .zero = 0, .reason = kForked};
   if (outcome_.answer == HS_PENDING) outcome_ = forked;
   for (hs_answer& answer : answers_) {
     if (answer.answer == HS_PENDING) answer = forked;
   }
-  finish(0);
+  return finish(0);
 }
 
 nb::list Batch::records() const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bind/interpreter.h"
+
 namespace halfstep::bind {
 namespace {
 
@@ -58,6 +60,27 @@ std::string not_contiguous(nb::handle object, const char* role) {
          "contiguous pieces, or Rows over a registered region, which has strides";
 }
 
+// A tensor whose bytes are not its values: they are made when somebody computes with it. What exports it may not look (a
+// negative view), or be asked by a way that does not (nanobind falls back to one for torch).
+void check_resolved(nb::handle object, const char* role) {
+  struct Lazy {
+    const char* asked;
+    const char* what;
+    const char* remedy;
+  };
+  constexpr Lazy kinds[] = {
+      {"is_conj", "a conjugated view", "resolve_conj()"},
+      {"is_neg", "a negated view", "resolve_neg()"},
+      {"_is_zerotensor", "zeros that have no memory", "clone()"},
+  };
+  for (const Lazy& kind : kinds) {
+    const nb::object ask = nb::getattr(object, kind.asked, nb::none());
+    if (PyCallable_Check(ask.ptr()) == 0 || !static_cast<bool>(nb::bool_(ask()))) continue;
+    throw Refused(subject(object, role) + ": " + kind.what + ", whose bytes are not its values; pass " + kind.remedy +
+                  " of it");
+  }
+}
+
 void check_device(nb::handle object, const char* role) {
   nb::object device;
   try {
@@ -87,7 +110,7 @@ std::string name_of_type(nb::handle object) {
 }
 
 void Memory::ReleaseView::operator()(Py_buffer* view) const noexcept {
-  PyBuffer_Release(view);
+  in_python([view] { PyBuffer_Release(view); });
   delete view;
 }
 
@@ -135,6 +158,7 @@ Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role) {
         ": has neither the buffer protocol nor DLPack; pass a numpy array, a CPU tensor, a bytearray or a memoryview");
   }
   check_device(object, role);
+  check_resolved(object, role);
   Memory memory;
   bool imported = false;
   if (writable) {

@@ -18,6 +18,7 @@
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "bind/shard_fsck.h"
+#include "io/place.h"
 #include "shard/server.h"
 
 namespace nb = nanobind;
@@ -396,6 +397,12 @@ class Core {
   std::unique_ptr<Server> server_;
 };
 
+void look_at_place(const nb::bytes& path) {
+  bool there = false;
+  const Fault fault = halfstep::io::look_at_place({path.c_str(), path.size()}, &there);
+  if (!fault.ok()) throw StartError(std::string(halfstep::code_name(fault.status.code())), fault.what);
+}
+
 }  // namespace
 
 NB_MODULE(_shard, m) {
@@ -407,6 +414,9 @@ NB_MODULE(_shard, m) {
   halfstep::bind::add_error<StartError>(m, "StartError", "halfstep._shard.StartError",
                                         "A server that could not start: (name of the code, sentence).");
 
+  m.def("look_at_place", &look_at_place, "path"_a,
+        "Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is\n"
+        "missing, a device that is not there. Makes nothing.");
   add_config(m);
   m.attr("SCRUB_AUTO") = halfstep::store::kScrubAuto;
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")

@@ -112,6 +112,8 @@ class Engine {
   virtual bool gathers() const noexcept { return false; }
   // Whether poll() left some that have finished for the next one, of which no descriptor tells.
   virtual bool ready() const noexcept { return false; }
+  // What the backing has; 0 for a device that there is not.
+  virtual uint64_t device_bytes(uint8_t device) const noexcept = 0;
   // What may be asked of this device by Op::Discard; taken() is false where nothing may.
   virtual DiscardLimits discard_limits(uint8_t device) const noexcept = 0;
   virtual const EngineFacts& facts() const noexcept = 0;

@@ -1,9 +1,5 @@
 // Which engine is opened where, and what is said about it.
 #include <gtest/gtest.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,17 +21,7 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// From here on a system call answers `error` in this process: what a container's default profile does to io_uring_setup.
-bool refuse_io_uring(uint16_t error, uint32_t call = SYS_io_uring_setup) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, static_cast<uint32_t>(SECCOMP_RET_ERRNO) | error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
-}
+bool refuse_io_uring(uint16_t error) { return refuse_call(SYS_io_uring_setup, error); }
 
 // Writes a page, reads it back elsewhere. "works" or what went wrong.
 std::string try_out(Engine& engine, Arena& arena) {
@@ -138,7 +124,7 @@ TEST_F(OpenEngine, FailsEachRequestOnceIfTheKernelStopsTakingThem) {
     std::unique_ptr<Engine> engine;
     if (const Fault fault = open(EngineChoice::Uring, &engine); !fault.ok()) return "refused: " + fault.what;
     if (try_out(*engine, arena()) != "works") return "did not work before";
-    if (!refuse_io_uring(EPERM, SYS_io_uring_enter)) return "refused: no seccomp";
+    if (!refuse_call(SYS_io_uring_enter, EPERM)) return "refused: no seccomp";
     static int completed = 0;
     std::vector<Request> requests(100);  // more than the queue takes
     for (int round = 0; round < 3; ++round) {

@@ -77,12 +77,13 @@ void Client::run() {
     }
     wait_us = kCallerUs;
     if (!woken && loop_.now_us() < called_at_us_ + kCallerUs) continue;
-    do {
+    // Each time, the first included: a caller who had the baton may have taken the wake-up that came with `stopping_`.
+    while (!stopping_.load(std::memory_order_acquire)) {
       loop_.turn(kIdleUs);
       after_turn();
       if (std::exchange(ended_for_caller_, false)) called_at_us_ = loop_.now_us();
-    } while (!stopping_.load(std::memory_order_acquire) &&
-             (running_ != nullptr || loop_.now_us() >= called_at_us_ + kCallerUs));
+      if (running_ == nullptr && loop_.now_us() < called_at_us_ + kCallerUs) break;
+    }
   }
 }
 
@@ -92,31 +93,32 @@ void Client::after_turn() {
   sweep_retired();
 }
 
-bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us) {
+bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us, uint64_t nudges_seen) {
   if (queue.watched()) return false;
   std::unique_lock baton(baton_, std::try_to_lock);
   if (!baton.owns_lock()) return false;
-  // Whoever had the baton may have ended what is waited for after the caller looked: of that nothing would wake the loop.
-  if (queue.has_events()) until_us = 0;
+  // Whoever had the baton may have ended what is waited for after the caller looked, or taken the wake-up that came with a
+  // nudge: of that nothing would wake the loop.
+  if (queue.calls(nudges_seen)) until_us = 0;
   caller_waits_.store(until_us != 0, std::memory_order_relaxed);
   bool stopped = false;
   do {
     if (stopped = stopping_.load(std::memory_order_acquire); stopped) break;
     loop_.turn(until_us - std::min(now_us, until_us), callers_looks_);
     after_turn();
-  } while (!queue.has_events() && (now_us = loop_.now_us()) < until_us);
+  } while (!queue.calls(nudges_seen) && (now_us = loop_.now_us()) < until_us);
   caller_waits_.store(false, std::memory_order_relaxed);
   if (stopped) return false;
   leave(std::move(baton), queue);
   return true;
 }
 
-// What others have under way is not left to a caller who may not come back.
+// What others have under way, or wait for, is not left to a caller who may not come back.
 void Client::leave(std::unique_lock<std::mutex> baton, Queue& queue) {
   called_at_us_ = loop_.now_us();
   ended_for_caller_ = false;
   baton.unlock();
-  if (open_tickets_.load(std::memory_order_relaxed) > queue.open()) loop_.wake();
+  if (open_tickets_.load(std::memory_order_relaxed) > queue.open() || queue.sleepers() > 0) loop_.wake();
 }
 
 void Client::stop_for_exit() noexcept {
@@ -128,18 +130,29 @@ void Client::stop_for_exit() noexcept {
 
 void Client::close() {
   {
-    const std::lock_guard lock(mutex_);
-    if (closed_) return;
+    std::unique_lock lock(mutex_);
+    if (closed_) return over_changed_.wait(lock, [this] { return over_; });
     closed_ = true;
+    for (Queue* queue : queues_) queue->begin_end();
+  }
+  {
+    const std::lock_guard lock(state_mutex_);
+    told_closed_ = true;
+    state_changed_.notify_all();
   }
   forget_for_exit(*this);
   stop_for_exit();
-  // From here on this is the client's thread: who finds `stopping_` set gives the baton back.
-  const std::lock_guard baton(baton_);
-  take_inbox();
-  end_all({Answer::Cancelled, Reason::Closed});
-  while (running_ != nullptr) loop_.turn(kFenceUs);
-  stop_connections();
+  {
+    // From here on this is the client's thread: who finds `stopping_` set gives the baton back.
+    const std::lock_guard baton(baton_);
+    take_inbox();
+    end_all({Answer::Cancelled, Reason::Closed});
+    while (running_ != nullptr) loop_.turn(kFenceUs);
+    stop_connections();
+  }
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+  over_changed_.notify_all();
 }
 
 void Client::post(void (*fill)(Inbox& inbox, void* what), void* what) {
@@ -226,7 +239,8 @@ Ticket* Client::acquire(Queue& queue) {
   Ticket* ticket = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return nullptr;
+    if (closed_ || queue.ending()) return nullptr;
+    queue.count_acquired();
     if (idle_tickets_.empty()) {
       idle_tickets_.push_back(static_cast<uint32_t>(tickets_.size()));
       tickets_.push_back(std::make_unique<Ticket>(*this, &Client::on_deadline));
@@ -241,6 +255,12 @@ Ticket* Client::acquire(Queue& queue) {
   return ticket;
 }
 
+void Client::withdraw(Ticket& ticket) {
+  Queue& queue = *ticket.queue;
+  recycle(ticket);
+  queue.withdraw();
+}
+
 void Client::recycle(Ticket& ticket) {
   const std::lock_guard lock(mutex_);
   idle_tickets_.push_back(ticket.place);
@@ -249,7 +269,6 @@ void Client::recycle(Ticket& ticket) {
 }
 
 void Client::submit(Ticket& ticket) {
-  ticket.queue->count_submitted();
   AnswerReason refusal;
   if (open_tickets_.fetch_add(1, std::memory_order_relaxed) >= options_.tickets_max) {
     refusal = {Answer::Throttled, Reason::QueueFull};
@@ -258,7 +277,7 @@ void Client::submit(Ticket& ticket) {
   bool first = false;
   if (refusal.answer == Answer::Pending) {
     const std::lock_guard lock(mutex_);
-    if (closed_) {
+    if (closed_ || queue.ending()) {
       refusal = {Answer::Cancelled, Reason::Closed};
     } else {
       first = inbox_.empty();
@@ -286,17 +305,23 @@ void Client::send_off(Queue& queue) {
 
 size_t Client::poll(Queue& queue, hs_event* events, size_t max) {
   const size_t count = queue.poll(events, max);
-  return count == 0 && turn_for(queue, 0, 0) ? queue.poll(events, max) : count;
+  return count == 0 && turn_for(queue, 0, 0, queue.nudges()) ? queue.poll(events, max) : count;
 }
 
-size_t Client::wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us) {
+size_t Client::wait(Queue& queue, hs_event* events, size_t max, uint64_t timeout_us, uint64_t nudges_seen) {
   if (const size_t count = queue.poll(events, max); count > 0) return count;
   const uint64_t began_us = loop_.now_us();
   const uint64_t until_us = timeout_us > UINT64_MAX - began_us ? UINT64_MAX : began_us + timeout_us;
-  if (turn_for(queue, began_us, until_us)) {
+  if (turn_for(queue, began_us, until_us, nudges_seen)) {
     if (const size_t count = queue.poll(events, max); count > 0) return count;
   }
-  return queue.wait(events, max, until_us == UINT64_MAX ? UINT64_MAX : until_us - std::min(until_us, loop_.now_us()));
+  const uint64_t left_us = until_us == UINT64_MAX ? UINT64_MAX : until_us - std::min(until_us, loop_.now_us());
+  return queue.sleep(events, max, left_us, nudges_seen);
+}
+
+void Client::nudge(Queue& queue) {
+  queue.nudge();
+  loop_.wake();  // a thread may wait for this queue by turning the loop
 }
 
 int Client::watch(Queue& queue) {
@@ -309,13 +334,32 @@ void Client::cancel(hs_ticket id) {
   post([](Inbox& inbox, void* what) { inbox.cancelled.push_back(*static_cast<hs_ticket*>(what)); }, &id);
 }
 
-void Client::close_queue(Queue& queue) {
+void Client::remember_queue(Queue& queue) {
+  const std::lock_guard lock(mutex_);
+  if (closed_) queue.begin_end();
+  queues_.push_back(&queue);
+}
+
+void Client::forget_queue(Queue& queue) {
+  const std::lock_guard lock(mutex_);
+  std::erase(queues_, &queue);
+}
+
+void Client::end_queue(Queue& queue) {
   Closing closing{&queue, 0};
   {
     const std::lock_guard lock(mutex_);
+    queue.begin_end();
     closing.newest = ticket_serial_;
   }
   post([](Inbox& inbox, void* what) { inbox.closing.push_back(*static_cast<Closing*>(what)); }, &closing);
+  loop_.wake();  // a thread may wait for it by turning the loop, for nothing
+  if (stopping_.load(std::memory_order_acquire)) {
+    // The process ends, or close() is at work: nobody else turns for what is still open.
+    const std::lock_guard baton(baton_);
+    for (after_turn(); queue.open() > 0; after_turn()) loop_.turn(kFenceUs);
+  }
+  queue.wait_none_open();
 }
 
 void Client::begin(Ticket& ticket) {
@@ -359,7 +403,7 @@ void Client::dispatch(Ticket& ticket) {
       connection->give(*request);
       continue;
     }
-    const AnswerReason why{Answer::Unavailable, Reason::NoConnection};
+    const AnswerReason why{Answer::Unavailable, why_none(links_[request->shard])};
     request->for_items([&](Section& section, uint32_t item) { ticket.fail_item(section, item, why); });
     if (request->slices.empty()) ticket.say_whole(why);
     on_request_over(*request);
@@ -373,7 +417,9 @@ void Client::on_deadline(void* of) {
   Client& self = ticket.client;
   switch (ticket.state) {
     case Ticket::State::Waiting: return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
-    case Ticket::State::Running: return self.end(ticket, {Answer::Late, Reason::Deadline});
+    case Ticket::State::Running:
+      for (const Request* request : ticket.requests) request->connection->on_overdue(*request);
+      return self.end(ticket, {Answer::Late, Reason::Deadline});
     case Ticket::State::Fencing:
       // Each abort() releases what its connection still holds, from the loop. The list is kept: nothing is added any more.
       for (Connection* connection : ticket.fence) {

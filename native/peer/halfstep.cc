@@ -84,10 +84,14 @@ int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t
   if (fault.ok()) fault = Client::open(std::move(read), &core);
   if (!fault.ok()) {
     tell(why, why_bytes, fault.what);
-    return -1;
+    return fault.status.code() == halfstep::Code::IoError ? -2 : -1;
   }
   *out = new hs_client{std::move(core), halfstep::peer::process_generation()};
   return 0;
+}
+
+void hs_client_end(hs_client* client) {
+  if (!forked(client)) client->core->close();
 }
 
 void hs_client_close(hs_client* client) {
@@ -124,27 +128,61 @@ int hs_layout_register(hs_client* client, const void* canonical, size_t bytes) {
 }
 
 int hs_queue_open(hs_client* client, hs_queue** out) {
+  if (client == nullptr) {
+    *out = new hs_queue{nullptr, halfstep::peer::process_generation(), {}};
+    return 0;
+  }
   if (forked(client)) return -1;
   *out = new hs_queue{client->core, client->generation, {}};
+  client->core->remember_queue((*out)->queue);
   return 0;
 }
 
+void hs_queue_end(hs_queue* queue) {
+  if (forked(queue)) return;
+  if (queue->core != nullptr) return queue->core->end_queue(queue->queue);
+  queue->queue.begin_end();
+}
+
+int hs_queue_ended(const hs_queue* queue) { return forked(queue) || queue->queue.ending() ? 1 : 0; }
+
 void hs_queue_close(hs_queue* queue) {
   if (queue == nullptr || forked(queue)) return;
-  queue->core->close_queue(queue->queue);
-  queue->queue.wait_none_open();
+  hs_queue_end(queue);
+  if (queue->core != nullptr) queue->core->forget_queue(queue->queue);
   queue->queue.drop_events();
   delete queue;
 }
 
-int hs_queue_descriptor(hs_queue* queue) { return forked(queue) ? -1 : queue->core->watch(queue->queue); }
+int hs_queue_descriptor(hs_queue* queue) {
+  if (forked(queue)) return -1;
+  return queue->core == nullptr ? queue->queue.descriptor() : queue->core->watch(queue->queue);
+}
+
+void hs_queue_keep(hs_queue* queue, int kept) {
+  if (!forked(queue)) queue->queue.keep(kept != 0);
+}
 
 size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max) {
-  return forked(queue) ? 0 : queue->core->poll(queue->queue, events, max);
+  return forked(queue) || queue->core == nullptr ? 0 : queue->core->poll(queue->queue, events, max);
 }
 
 size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us) {
-  return forked(queue) ? 0 : queue->core->wait(queue->queue, events, max, timeout_us);
+  return hs_queue_wait_unless(queue, events, max, timeout_us, hs_queue_nudges(queue));
+}
+
+uint64_t hs_queue_nudges(const hs_queue* queue) { return queue->queue.nudges(); }
+
+size_t hs_queue_wait_unless(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us, uint64_t nudges) {
+  if (forked(queue)) return 0;
+  if (queue->core == nullptr) return queue->queue.sleep(events, max, timeout_us, nudges);
+  return queue->core->wait(queue->queue, events, max, timeout_us, nudges);
+}
+
+void hs_queue_nudge(hs_queue* queue) {
+  if (forked(queue)) return;
+  if (queue->core == nullptr) return queue->queue.nudge();
+  queue->core->nudge(queue->queue);
 }
 
 hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes) {
@@ -152,13 +190,15 @@ hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t wh
     tell(why, why_bytes, kForked);
     return 0;
   }
-  Ticket* ticket = queue->core->acquire(queue->queue);
+  Ticket* ticket = queue->core == nullptr ? nullptr : queue->core->acquire(queue->queue);
   if (ticket == nullptr) {
-    tell(why, why_bytes, "closed: this client was closed");
+    tell(why, why_bytes,
+         queue->core == nullptr ? "no client: this queue was opened without one"
+                                : "closed: this queue or its client was closed");
     return 0;
   }
   if (const Fault fault = fill_ticket(*queue->core, *batch, *ticket); !fault.ok()) {
-    queue->core->recycle(*ticket);
+    queue->core->withdraw(*ticket);
     tell(why, why_bytes, fault.what);
     return 0;
   }
@@ -168,7 +208,7 @@ hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t wh
 }
 
 void hs_cancel(hs_queue* queue, hs_ticket ticket) {
-  if (!forked(queue)) queue->core->cancel(ticket);
+  if (!forked(queue) && queue->core != nullptr) queue->core->cancel(ticket);
 }
 
 uint32_t hs_component(uint32_t group, uint32_t variant, uint32_t cell) {

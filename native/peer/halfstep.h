@@ -5,8 +5,9 @@
  * Results are written into arrays that the caller gives with the batch. All but HS_OK is a miss to an engine, and then the
  * target's bytes are undefined.
  *
- * Threads: any thread may call anything on any object, but a queue's poll/wait is for one thread at a time, and an object may
- * be closed only when nobody else uses it.
+ * Threads: any thread may call anything on any object, and any number of them may wait on one queue. hs_client_end() and
+ * hs_queue_end() may be called beside whoever uses the object; a handle may be closed only when nobody else uses it. Queues
+ * outlive their client's handle.
  * Fork: a child sees an inherited client as closed: hs_client_forked() is 1, hs_submit() answers 0, polls are empty, and the
  * tickets of the parent never end there. Closing an inherited client or queue frees nothing and returns at once. Open a new
  * one. Exit: a process may end without closing anything: the client's thread is stopped first, and open tickets do not end.
@@ -57,18 +58,23 @@ typedef struct hs_options {
   uint32_t tickets_max;        /* in flight over all queues; a submit beyond ends throttled(queue full); 0 = 4096 */
 } hs_options;
 
-/* 0, or -1 with a sentence in `why` (bad address, out of descriptors). Does not wait for the daemon. */
+/* 0; -1 with a sentence in `why` for options that cannot be (bad address); -2 for what may be there later (out of descriptors,
+ * of threads). Does not wait for the daemon. */
 int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t why_bytes);
-/* Cancels what is in flight (terminal events are delivered first), fences, closes. */
+/* Cancels what is in flight (terminal events are delivered first), fences, disconnects. Whoever waits, for the client or for
+ * one of its queues, returns. May be called more than once. */
+void hs_client_end(hs_client* client);
+/* The same, and the handle is gone. */
 void hs_client_close(hs_client* client);
 /* 1 when the first handshake is done and layouts are registered, 0 after timeout_ms, -1 when the daemon refused it for good
- * (unknown namespace, version): `why` says it. */
+ * (unknown namespace, version) or the client was closed: `why` says it. */
 int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size_t why_bytes);
 int hs_client_forked(const hs_client* client);
 
 typedef struct hs_client_facts {
-  uint32_t connected;  /* connections that are up now */
-  uint32_t handshakes; /* since open */
+  uint32_t connected;   /* connections that are up now */
+  uint32_t connections; /* that there should be, over all shards that are known */
+  uint32_t handshakes;  /* since open */
   uint8_t store_uuid[16];
   uint8_t boot_id[16];
   uint32_t block_bytes_max;
@@ -91,9 +97,16 @@ int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
 
 /* ---- Queues and tickets ---- */
 
+/* Without a client (null) nothing can be submitted to it, but threads may wait for a nudge or its end. */
 int hs_queue_open(hs_client* client, hs_queue** out);
-void hs_queue_close(hs_queue* queue);     /* its tickets are cancelled and fenced first */
-int hs_queue_descriptor(hs_queue* queue); /* eventfd: readable when poll has events */
+/* It takes no more batches. Its tickets are cancelled, and fenced when this returns: their terminal events may be polled.
+ * Whoever waits on it returns. May be called more than once. */
+void hs_queue_end(hs_queue* queue);
+int hs_queue_ended(const hs_queue* queue); /* 1 once it, or its client, was ended */
+void hs_queue_close(hs_queue* queue);      /* ended first; then the handle is gone */
+int hs_queue_descriptor(hs_queue* queue);  /* eventfd: readable when poll has events; -errno when there is none left */
+/* 1: it is readable in any case, for events that the caller took and keeps; 0: no longer. */
+void hs_queue_keep(hs_queue* queue, int kept);
 
 /* PROGRESS only for batches that ask for it (wants_progress): each wakes the waiter. */
 enum hs_event_kind { HS_EVENT_PROGRESS = 1, HS_EVENT_DONE = 2 };
@@ -109,10 +122,15 @@ typedef struct hs_event {
 } hs_event;
 /* Never waits: up to `max` events; progress is coalesced, one per ticket. */
 size_t hs_queue_poll(hs_queue* queue, hs_event* events, size_t max);
-/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever). While it waits this thread may do the client's
- * work: what it waits for is then received and checked here. A queue whose descriptor was asked for leaves that to the client's
- * own thread. */
+/* Waits for at least one event; 0 after timeout_us (UINT64_MAX = for ever), after a nudge, and at once when the queue has ended
+ * and all its events were taken. While it waits this thread may do the client's work: what it waits for is then received and
+ * checked here. A queue whose descriptor was asked for leaves that to the client's own thread. */
 size_t hs_queue_wait(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us);
+/* Every thread that waits on the queue returns. One that looks first whether it has to wait asks for the number of nudges
+ * before it looks, and waits unless there was another one since. */
+void hs_queue_nudge(hs_queue* queue);
+uint64_t hs_queue_nudges(const hs_queue* queue);
+size_t hs_queue_wait_unless(hs_queue* queue, hs_event* events, size_t max, uint64_t timeout_us, uint64_t nudges);
 
 enum hs_operation {
   HS_OP_MATCH = 1,

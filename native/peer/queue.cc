@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 
 #include "peer/client.h"
@@ -16,16 +17,25 @@ Queue::~Queue() {
 int Queue::descriptor() {
   const std::lock_guard lock(mutex_);
   if (descriptor_ < 0) {
-    descriptor_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (has_events()) signal_descriptor(true);
+    const int made = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (made < 0) return -errno;
+    descriptor_ = made;
+    show(has_events() || kept_);
   }
   return descriptor_;
 }
 
-void Queue::signal_descriptor(bool readable) noexcept {
-  if (descriptor_ < 0) return;
+void Queue::keep(bool kept) {
+  const std::lock_guard lock(mutex_);
+  kept_ = kept;
+  show(has_events() || kept_);
+}
+
+// Neither system call can fail: the count is 0 or 1, as `shown_` says.
+void Queue::show(bool readable) noexcept {
+  if (descriptor_ < 0 || readable == shown_) return;
+  shown_ = readable;
   uint64_t count = 1;
-  // Neither can fail: the count is 0 or 1, and the list's state says which.
   [[maybe_unused]] const ssize_t done =
       readable ? ::write(descriptor_, &count, sizeof(count)) : ::read(descriptor_, &count, sizeof(count));
 }
@@ -36,7 +46,7 @@ void Queue::list(Ticket& ticket) {
   ticket.next_event = nullptr;
   if (!has_events()) {
     first_.store(&ticket, std::memory_order_release);
-    signal_descriptor(true);
+    show(true);
   } else {
     last_->next_event = &ticket;
   }
@@ -54,9 +64,14 @@ void Queue::post_done(Ticket& ticket) {
   const std::lock_guard lock(mutex_);
   ticket.event_steps = ticket.steps_done;
   ticket.done = true;
-  const bool last = open_.fetch_sub(1, std::memory_order_relaxed) == 1;
+  const bool last = open_.fetch_sub(1, std::memory_order_acq_rel) == 1;
   list(ticket);
   if (last) changed_.notify_all();
+}
+
+void Queue::withdraw() {
+  const std::lock_guard lock(mutex_);
+  if (open_.fetch_sub(1, std::memory_order_acq_rel) == 1) changed_.notify_all();
 }
 
 size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
@@ -80,7 +95,7 @@ size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
     }
   }
   first_.store(first, std::memory_order_release);
-  if (count > 0 && first == nullptr) signal_descriptor(false);
+  if (count > 0 && first == nullptr) show(kept_);
   return count;
 }
 
@@ -104,24 +119,38 @@ size_t Queue::poll(hs_event* events, size_t max) {
   return count;
 }
 
-size_t Queue::wait(hs_event* events, size_t max, uint64_t timeout_us) {
+size_t Queue::sleep(hs_event* events, size_t max, uint64_t timeout_us, uint64_t nudges_seen) {
   using std::chrono::steady_clock;
   Ticket* finished = nullptr;
   size_t count = 0;
   {
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return has_events(); };
+    sleepers_.fetch_add(1, std::memory_order_relaxed);
+    const auto called = [&] { return calls(nudges_seen); };
     // Longer than a month is for ever: the sum with the clock must not overflow.
     constexpr uint64_t kForEverUs = uint64_t{31} * 24 * 3600 * 1'000'000;
     if (timeout_us > kForEverUs) {
-      changed_.wait(lock, ready);
+      changed_.wait(lock, called);
     } else {
-      changed_.wait_until(lock, steady_clock::now() + std::chrono::microseconds(timeout_us), ready);
+      changed_.wait_until(lock, steady_clock::now() + std::chrono::microseconds(timeout_us), called);
     }
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
     count = take(events, max, &finished);
   }
   recycle(finished);
   return count;
+}
+
+void Queue::nudge() {
+  const std::lock_guard lock(mutex_);
+  nudges_.fetch_add(1, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void Queue::begin_end() {
+  const std::lock_guard lock(mutex_);
+  ending_.store(true, std::memory_order_release);
+  changed_.notify_all();
 }
 
 void Queue::wait_none_open() {

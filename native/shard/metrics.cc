@@ -187,6 +187,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
   add(counters, "halfstep_connections_paused_total", connections_unread);
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
+  add(counters, "halfstep_put_grants_taken_back_total", grants_taken_back);
   add(counters, "halfstep_network_bytes_total", "direction", "received", bytes_received);
   add(counters, "halfstep_network_bytes_total", "direction", "sent", bytes_sent);
   add(counters, "halfstep_zero_copy_bytes_total", "outcome", "sent", zero_copy.bytes);
@@ -222,7 +223,7 @@ void collect_pages(const char* of, const numa::Pages& pages, Metrics* out) {
 void Counts::collect_requests(Metrics* out) const {
   out->latency_bounds_us.assign(kLatencyBoundsUs.begin(), kLatencyBoundsUs.end());
   for (size_t at = 1; at < kCommands; ++at) {
-    const char* name = command_name(static_cast<Opcode>(at));
+    const char* name = command_name(opcode_at(at));
     add(out->counters, "halfstep_requests_total", "command", name, requests_[at]);
     if (requests_[at] == 0) continue;
     for (size_t o = 0; o < kOutcomes; ++o) {
@@ -259,6 +260,8 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     add_bytes("used", n.used_bytes);
     add_bytes("pin_budget", n.pin_budget_bytes);
     add_bytes("pinned", n.pinned_bytes);
+    add_bytes("leased", n.leased_bytes);
+    out->gauges.push_back({"halfstep_namespace_holds", {{"namespace", n.name}}, static_cast<double>(n.holds)});
     out->gauges.push_back(
         {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
     out->gauges.push_back({"halfstep_namespace_ttl_slides", {{"namespace", n.name}}, n.sliding_ttl ? 1.0 : 0.0});
@@ -334,6 +337,7 @@ const char* command_name(Opcode opcode) noexcept {
     case Opcode::Expire: return "expire";
     case Opcode::Clear: return "clear";
     case Opcode::Namespace: return "namespace";
+    case Opcode::LayoutOf: return "layout_of";
     default: return "";
   }
 }

@@ -249,7 +249,12 @@ class RunningServer final : public Server {
     if (facts_.created) {
       if (Fault fault = store::Store::format(*engine, *arena, clock_, *file_.to_format()); !fault.ok()) return fault;
     }
-    if (Fault fault = store::HeaderKeeper::load(*engine, &keeper_); !fault.ok()) return fault;
+    const auto looking = [this](uint64_t done, uint64_t total) {
+      return !config_.progress || config_.progress("looking for the store header", done, total);
+    };
+    if (Fault fault = store::HeaderKeeper::load(*engine, &keeper_, {.go_on = looking, .pause = {}}); !fault.ok()) {
+      return file_.explain(std::move(fault));
+    }
     const uint32_t shards = keeper_->shards();
     if (config_.shards == 0 || config_.shards == shards) return {};
     return {Code::Invalid, "shards=" + std::to_string(config_.shards) + ": " + config_.store_path + " was made with " +

@@ -69,7 +69,9 @@ struct Core {
         places(header.places().of_shard(place.number)),
         index_secret(header.index_secret()),
         page_secret(header.page_secret()),
+        owner_secret(derived(index_secret)),
         rewrite_bytes(rewrite_buffer_bytes(places.segments(), slots.capacity_bytes())),
+        names(places.segments() * places.geometry.segment_bytes),
         catalog({places.segments(), places.geometry.segment_bytes, std::move(index)}, names),
         events(options.events_max),
         flusher(engine, counters.flushes, &place.keeper->flushes(), place.wake),
@@ -97,6 +99,7 @@ struct Core {
   const Places places;
   const HashKey index_secret;
   const HashKey page_secret;
+  const HashKey owner_secret;       // of holds
   const uint64_t rewrite_bytes;     // of the rewriter's buffer
   std::vector<Slot> frame_headers;  // those that no frame uses
   Counters counters;
@@ -311,6 +314,10 @@ struct Core {
   }
 
  private:
+  static HashKey derived(const HashKey& secret) noexcept {
+    const Hash128 hash = keyed_hash(secret, as_bytes("halfstep: owners of holds"));
+    return {hash.low, hash.high};
+  }
   void count_evictions(Segment& segment, Eviction why, uint64_t blocks) noexcept {
     // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
     const bool bad = why == Eviction::Unreadable || why == Eviction::Failed;

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "store/extent_layout.h"
-#include "store/header_io.h"
+#include "store/header_load.h"
 #include "store/names.h"
 #include "store/payload_check.h"
 #include "store/record_log.h"
@@ -74,7 +74,7 @@ class Fsck {
 
 Fault Fsck::run() {
   LoadedHeader loaded;
-  if (Fault fault = load_header(engine_, &loaded); !fault.ok()) return fault;
+  if (Fault fault = load_header(engine_, &loaded, {options_.progress, options_.pause}); !fault.ok()) return fault;
   places_ = loaded.state.places();
   if (!places_.valid()) return {Code::Corrupt, "store header: its numbers do not fit together; create the store anew"};
   secret_ = loaded.state.page_secret();

@@ -334,6 +334,7 @@ bool Recovery::publish(Segment& segment, const FoundEntry& found, const ReadTouc
   const Touch& touch = touches.touches[ordinal_];
   find_end(entry, touches);
   if (left_out(segment, entry)) return true;
+  core_.names.note_codecs(entry.scope, entry.codecs);
   const bool tail = entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified);
   if (!tail && newer_ == Verdict::Open) {
     core_.catalog.note(segment, entry, now_s_);

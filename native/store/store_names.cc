@@ -49,7 +49,8 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
     const uint32_t number = n.record.number;
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
                    (n.record.flags & format::kNamespaceSliding) != 0, core_.names.used_bytes(number),
-                   core_.names.pinned_bytes(number)});
+                   core_.names.pinned_bytes(number), core_.names.leased_bytes(number), core_.holds.of_namespace(number),
+                   number});
   }
   return out;
 }

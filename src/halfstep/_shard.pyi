@@ -7,6 +7,12 @@ from typing import Any
 class StartError(RuntimeError):
     """A server that could not start: (name of the code, sentence)."""
 
+def look_at_place(path: bytes) -> None:
+    """
+    Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is
+    missing, a device that is not there. Makes nothing.
+    """
+
 class Config:
     """
     What a server is told. What is not set keeps its default; Server checks it.

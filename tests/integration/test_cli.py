@@ -183,6 +183,15 @@ def test_the_name_of_a_file_is_its_key(run: Run, tmp_path: Path, key: str) -> No
     assert run("get", key).stdout == b"named"
 
 
+def test_an_empty_key_is_refused_and_is_not_the_name_of_the_file(run: Run, tmp_path: Path, key: str) -> None:
+    (tmp_path / key).write_bytes(b"named")
+    for file, value in ((tmp_path / key, None), ("-", b"value")):
+        refused = run("put", file, "--key", "", **({} if value is None else {"stdin": value}))
+        assert refused.returncode not in (0, 1)
+        assert b"has 0 bytes; an engine key has 1 to 255" in refused.stderr
+    assert run("get", key).returncode == 1, "it was stored under the file's name"
+
+
 def test_standard_input_and_output(run: Run, key: str) -> None:
     value = content(5 << 20, seed=2)
     assert run("put", "-", "--key", key, stdin=value).returncode == 0

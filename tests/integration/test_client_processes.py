@@ -85,8 +85,10 @@ def test_a_fork_with_a_get_in_flight_ends_the_ticket_in_the_child_alone(
 
     def child() -> None:
         assert ticket.done
-        assert [ticket.result().reason(item) for item in range(3)] == ["cancelled (forked)"] * 3
+        assert called == []
+        assert [event.ticket for event in queue.poll()] == [ticket]
         assert called == [ticket]
+        assert [ticket.result().reason(item) for item in range(3)] == ["cancelled (forked)"] * 3
         # The same client and queue work here, with a core of their own.
         os.write(resume, b"x")
         mine = np.zeros_like(stored)
@@ -131,6 +133,30 @@ def test_a_fork_in_a_handler_of_a_synchronous_call_ends_it_in_the_child() -> Non
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS_IN_A_HANDLER, url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (7, "")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_session_is_closed_in_a_forked_child_and_goes_on_in_the_parent(client: halfstep.Client, stored: Any) -> None:
+    def leases() -> float:
+        return client.stat()['halfstep_store_holds{kind="lease"}']
+
+    before = leases()
+    with client.session(seconds=30) as session:
+        assert session.hold(KEYS).ok.all()
+
+        def child() -> None:
+            assert session.closed
+            with pytest.raises(halfstep.ConfigError, match="session is closed"):
+                session.hold(KEYS)
+            session.close()
+            with client.session(seconds=30) as own:
+                assert own.hold(KEYS[:1]).ok.all()
+
+        assert in_child(child) == 0
+        assert not session.closed
+        assert leases() == before + len(KEYS)
+        assert client.renew(session.owner, 30).ok.all()
+    assert leases() == before
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -17,6 +17,7 @@ import pytest
 import halfstep
 from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Ticket, _peer
 from halfstep.client.request import OP_MATCH
+from halfstep.client.ticket import Event
 
 pytestmark = pytest.mark.integration
 
@@ -194,19 +195,52 @@ def test_a_region_fences_before_it_lets_go(client: halfstep.Client, stored: Any,
             queue.get(KEYS, Rows(template, [0, 1, 2]))
 
 
+def test_a_region_closes_beside_threads_that_submit(client: halfstep.Client, stored: Any) -> None:
+    memory = bytearray(3 * 100_000)
+    region = client.register(memory)
+    rows = Rows(region.template([PartDescriptor(0, 100_000, 1, 100_000)]), [0, 1, 2])
+    under_way = threading.Barrier(7)
+    ends: list[str] = []
+
+    def work(get: Any) -> None:
+        get(KEYS, rows)
+        under_way.wait(60)
+        try:
+            while True:
+                get(KEYS, rows)
+        except ConfigError as error:
+            ends.append(str(error))
+
+    queues = [client.queue() for _ in range(3)]
+    gets = [client.get] * 3 + [lambda *what, queue=queue: queue.get(*what).result() for queue in queues]
+    threads = [threading.Thread(target=work, args=(get,)) for get in gets]
+    for thread in threads:
+        thread.start()
+    under_way.wait(60)
+    region.close()
+    assert region.closed
+    memory.extend(b"it is ours again")
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == 6
+    assert all("region is closed" in end for end in ends), ends
+    for queue in queues:
+        queue.close()
+    region.close()
+
+
 def test_a_region_does_not_wait_for_a_get_that_was_refused(client: halfstep.Client, stored: Any) -> None:
     region = client.register(bytearray(3 * 100_000))
     template = region.template([PartDescriptor(0, 100_000, 1, 100_000)])
     queue = client.queue()
     queue.fileno()
-    assert queue._native is not None
-    queue._native.end()
+    queue._native.close()
     kept = []  # an exception keeps what was refused
     for take in (queue.run, queue.submit):
         with pytest.raises(ConfigError, match="queue is closed") as refused:
             take(client._requests.get(KEYS, Rows(template, [0, 1, 2])))
         kept.append(refused)
-        assert not queue._leader
+        assert queue._native.inside == 0
     assert [use.done for use in region._uses] == [True, True]
     closing = threading.Thread(target=region.close, daemon=True)
     closing.start()
@@ -298,7 +332,7 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
 
     calling = threading.Thread(target=call)
     calling.start()
-    while not queue._native.polled:
+    while not queue._native.inside:
         assert calling.is_alive()
         time.sleep(0.001)
     client.close()
@@ -308,7 +342,7 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
     assert "closed" in str(said[1])
 
 
-def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -> None:
+def test_a_closed_queue_of_the_core_takes_nothing_more(layout: Layout) -> None:
     core = _peer.Core("127.0.0.1:1", "default", 1, 0)
     handle = core.register_layout(layout.canonical)
 
@@ -319,22 +353,22 @@ def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -
         made.set_options(deadline_us, 0, 0, 0, False)
         return made
 
-    queue = _peer.Queue(core)
+    queue = _peer.Queue(Event)
     waiting = batch(600_000_000)
-    running = threading.Thread(target=lambda: queue.run(waiting))
+    running = threading.Thread(target=lambda: queue.run(waiting, core))
     running.start()
-    while not queue.polled or queue.in_flight == 0:
+    while not queue.inside:
         assert running.is_alive()
         time.sleep(0.001)
-    queue.end()
-    running.join(60)
+    queue.close()
     assert waiting.done
-    assert not queue.polled
     assert queue.in_flight == 0
-    for take in (queue.run, lambda late: queue.submit(late, None)):
+    running.join(60)
+    assert not running.is_alive()
+    assert queue.inside == 0
+    for take in (lambda late: queue.run(late, core), lambda late: queue.submit(late, None, core)):
         with pytest.raises(ConfigError, match="queue is closed"):
             take(batch(1000))
-    assert not queue.polled
     queue.close()
     core.close()
 

@@ -43,8 +43,10 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
     Errors: ConfigError (a value, no space, a busy port), Unavailable (a locked store), DeviceError (the disk): whole sentences.
     """
     _check_room(config)
-    _make_directories(config)
     try:
+        # Before its directories are made: below a link to a drive that is away, or below /dev, there are to be none.
+        _shard.look_at_place(os.fsencode(config.store))
+        _make_directories(config)
         return _shard.Server(_native(config), progress)
     except _shard.StartError as error:
         raise error_of(error, config.store) from None

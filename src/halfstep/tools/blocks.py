@@ -57,16 +57,16 @@ def _last(piece: int) -> int:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("-k", "--key", default="", help="Its name; the file's name by default. hex:… for bytes.")
+@click.option("-k", "--key", default=None, help="Its name; the file's name by default. hex:… for bytes.")
 @click.option("--ttl", "ttl_s", type=click.IntRange(min=0), default=0, help="Seconds until it is dropped; 0 = the default.")
 @click.option("--cache", is_flag=True, help="Acknowledge when readable, not when on media.")
 @url_option
 @json_option
-def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) -> None:
+def put(file: Path, key: str | None, ttl_s: int, cache: bool, url: str, as_json: bool) -> None:
     """Store FILE ("-" for standard input) under a key. A key that is there keeps its bytes: blocks are immutable."""
-    if str(file) == "-" and not key:
+    if str(file) == "-" and key is None:
         raise ConfigError("key: standard input has no name; give one with --key")
-    name = key_of(key or file.name)
+    name = key_of(file.name if key is None else key)
     try:
         with _opened(file) as stream, connected(url, file_layout()) as client:
             there = _pieces(client, name)
