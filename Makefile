@@ -13,27 +13,34 @@ HOURS ?= 24
 FRAMES ?= 1000000
 FLIPS ?= 2000
 SEEDS ?= 100000
+SEED ?= 1
+MINUTES ?= 10
 SEED_START ?= 0
 WERROR ?= $(if $(CI),ON,OFF)
 PYTEST_ARGS ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 JOBS := $(shell nproc)
-NATIVE := $(shell find native bench/native tests/sim cmake -type f) CMakeLists.txt CMakePresets.json
+# What the extension modules are made of.
+NATIVE := $(shell find native cmake -type f ! -name '*_test.cc' ! -name '*_fuzz.cc') CMakeLists.txt CMakePresets.json
 CXX_FILES := $(shell find native bench/native tests/sim -name '*.h' -o -name '*.cc')
 
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-.PHONY: build demo test check
-build: $(VENV)/.built ## build everything into .venv of this checkout
+.PHONY: build native demo test check
+build: $(VENV)/.built ## build the package into .venv of this checkout
 	@echo "built: $(VENV)/bin/halfstep"
+
+native: build ## native tests, the simulator and the programs of bench/
+	@echo "native tests and benchmarks: first time about five minutes on two cores, 500 MB under build/"
+	cmake --build --preset $(PRESET)
 
 demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens identical
 	$(PYTHON) -m halfstep.tools.demo
 
-test: build $(VENV)/.models ## all native and Python tests
+test: native $(VENV)/.models ## all native and Python tests
 	@status=0; \
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error || status=$$?; \
 	$(PYTHON) -m pytest $(PYTEST_ARGS) || status=$$?; \
@@ -46,7 +53,7 @@ lint: build ## format, lint and types
 	ruff check
 	mypy
 
-check: lint ## what lint looks at, stubs, layering and unit tests, in under two minutes
+check: lint native ## what lint looks at, stubs, layering and unit tests, in under two minutes
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
 	$(PYTHON) -m pytest -m "not slow" tests/unit
 
@@ -69,6 +76,14 @@ torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (100
 	$(PYTHON) -m tests.torture.malformed --frames $(FRAMES) || status=$$?; \
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
+
+.PHONY: hostile torture-client
+hostile: MINUTES = 5
+hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones beside them
+	$(PYTHON) -m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED)
+
+torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
+	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: sim mutants
 sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores
@@ -106,7 +121,7 @@ $(VENV)/.models: $(VENV)/.tools
 # pip builds in build/release, the folder of the preset, so ctest finds its tests there and nothing is compiled twice.
 # Python sources are used in place: only a change of native sources or of pyproject.toml comes here.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	@echo "native build, with all tests: first time about five minutes on two cores, 300 MB under build/"
+	@echo "native build: first time about two minutes on two cores, 60 MB under build/"
 	$(PYTHON) -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
 	  --config-settings=build-dir=build/$(PRESET) --config-settings=cmake.args=--preset=$(PRESET) \
 	  --config-settings=cmake.build-type=Release --config-settings=cmake.define.HALFSTEP_PYTHON=ON \

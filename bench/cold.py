@@ -3,7 +3,7 @@
 
 A store of its own in --directory with twelve times as many blocks as its memory takes, walked through in batches of neighbours
 in random order, so that nothing of it is in memory; ours and fio in turns. Our gets are made by the client core without an
-interpreter (halfstep_client_bench --rw cold; `make build` makes it) or, with --python, by the Python client. fio replays a list
+interpreter (halfstep_client_bench --rw cold; `make native` makes it) or, with --python, by the Python client. fio replays a list
 of extents of what the store wrote, batches of neighbours in random order as well, with io_uring and O_DIRECT, its buffers in
 huge pages, and as many reads at once as our gets have blocks in flight, in two ways, one read after the other and a batch at
 once, which lets the kernel make one request of neighbours; the faster counts. Both count only if the kernel's counter of the

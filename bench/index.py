@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: what does the block index cost at its design load, in memory and against the memory's own speed?
 
-Runs build/release/bench/halfstep_index_bench (`make build` makes it), which fills an index with 20 million blocks and matches
+Runs build/release/bench/halfstep_index_bench (`make native` makes it), which fills an index with 20 million blocks and matches
 prefixes of 32, 256 and 1024 keys, all present and none. The limit is the same number of random pairs of cache lines, prefetched
 as far ahead and read from a table of that size in the same run. Exit status 1 if a goal is missed. --json: the document.
 Takes the program's options: --entries, --rounds, --seed; and --program PATH.
@@ -30,7 +30,7 @@ STATES = ("fresh", "used")
 
 def measure(program: Path, options: list[str]) -> dict[str, Any]:
     if not program.exists():
-        raise SystemExit(f"{program}: not built; run `make build`, or name another with --program")
+        raise SystemExit(f"{program}: not built; run `make native`, or name another with --program")
     load_before = os.getloadavg()[0]
     command = [str(program), *options]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

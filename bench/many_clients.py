@@ -6,7 +6,7 @@ Three parts, each with a daemon of its own and 32 MiB of memory for blocks:
 stalled  256 connections: 192 clients that get over and over, 32 connections that ask for 64 gets and never read, 32 that read
          at 64 KiB/s; in turns with the 192 alone. Its memory for blocks all in use before, the daemon grows by at most 64 KiB a
          connection; each good one has at least 0.9 of a fair share, and all together at least 0.9 of what they have alone.
-         The good ones are one thread of a program (halfstep_crowd_bench; `make build` makes it).
+         The good ones are one thread of a program (halfstep_crowd_bench; `make native` makes it).
 idle     4,096 connections that said hello and nothing since: at most 16 KiB of the daemon's memory for each.
 flood    64 clients whose concurrent gets together take 16 times the memory for blocks: all finish, every byte right.
 

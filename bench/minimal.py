@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: how near do gets and puts come to the least that a block server and its client can be, and what does Python add?
 
-The least is build/release/bench/halfstep_pair_bench (`make build` makes it): two processes in C++ over TCP on loopback, blocks
+The least is build/release/bench/halfstep_pair_bench (`make native` makes it): two processes in C++ over TCP on loopback, blocks
 by number from memory, no names, no index, no flash; whoever receives checks the same CRC32C as Halfstep does, of a put against
 the sum that the client made of each block. It runs right before and right after each timed run, on the same cores, with the
 same congestion control; without checks, too, for the record.

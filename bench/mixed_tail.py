@@ -6,7 +6,7 @@ of them are due than it can make, and a latency counts from when the call was du
 on the other; every block is verified, and that it came from flash is shown by counters.
 
 mixed: gets of blocks that have left memory and puts, 70 to 30, that go round the store while segments are reclaimed, by the
-client core without an interpreter (halfstep_client_bench --rw coldmixed; `make build` makes it) or, with --python, by the
+client core without an interpreter (halfstep_client_bench --rw coldmixed; `make native` makes it) or, with --python, by the
 Python client (`halfstep bench --rw coldmixed`), whose own work on a call is then in every latency. In turns with fio: random
 reads and writes of the same size, mix, rate and depth, with io_uring and O_DIRECT in a file as large as the store beside it.
 The p99 of our gets is set against the mean of that of fio's reads right before and right after. fio's clock starts when it

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: what does a start over a full store cost: how long against the plain read of its footers, how much memory a block?
 
-Runs build/release/bench/halfstep_recovery_bench (`make build` makes it) twice: it makes a sparse file with the footers of
+Runs build/release/bench/halfstep_recovery_bench (`make native` makes it) twice: it makes a sparse file with the footers of
 1,000 segments of 1 GiB, 4 million blocks of 256 KiB, and opens it in a process of its own, after it has read the same footers
 plainly. Then twice more with real blocks: 200,000 of 4 KiB are put, and opened as a daemon does, which serves while it
 recovers: when was the block that was put last there, and when all of them? Exit status 1 if a goal is missed. --json: the
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", dest="as_json")
     arguments, options = parser.parse_known_args()
     if not arguments.program.exists():
-        raise SystemExit(f"{arguments.program}: not built; run `make build`, or name another with --program")
+        raise SystemExit(f"{arguments.program}: not built; run `make native`, or name another with --program")
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         store = Path(directory) / "store.hs"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: what does a get of a block that is in memory cost the store, without a request or a network?
 
-Runs build/release/bench/halfstep_resident_bench (`make build` makes it): blocks of 4 KiB are found, read and given back in
+Runs build/release/bench/halfstep_resident_bench (`make native` makes it): blocks of 4 KiB are found, read and given back in
 batches of neighbours, in random order, beside as many misses of the cache as the machine does at best. Most of it is
 instructions, so the ratio is well above 1; it is for comparing builds. --json: the document.
 """

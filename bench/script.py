@@ -55,7 +55,7 @@ def add_programs(parser: argparse.ArgumentParser, *names: str) -> None:
 def built(folder: Path, name: str) -> Path:
     """The program; without one the script ends."""
     if not (folder / name).exists():
-        raise SystemExit(f"{folder / name}: not built; run `make build`, or name another folder with --programs")
+        raise SystemExit(f"{folder / name}: not built; run `make native`, or name another folder with --programs")
     return folder / name
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: what do gets over shared memory cost, against the copy that they are and the wake-up that they need?
 
-The limits are build/release/bench/halfstep_shm_bench (`make build` makes it): memcpy of as many bytes by one thread, and two
+The limits are build/release/bench/halfstep_shm_bench (`make native` makes it): memcpy of as many bytes by one thread, and two
 processes that wake each other by eventfds, on the same cores, right before and right after each timed run. The client is the
 core without an interpreter (halfstep_client_bench), every byte verified, against a daemon of our own. What the kernel makes
 when it writes as many bytes into a memfd stands beside it, for the record: that is how a daemon would land them in a client's

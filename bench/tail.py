@@ -5,7 +5,7 @@ Gets of one block over TCP from a daemon's memory, open loop: calls are due at m
 the same client makes of such calls when more of them are due than it can make, measured right before (a closed loop makes more:
 its answers come together); a latency counts from when the call was due. Every block is verified. With --native the
 client is the core without an interpreter (halfstep_client_bench). Right after it a minimal server and its client
-(halfstep_pair_bench; `make build` makes both) do the same at the same rate on the same cores: what they show is this
+(halfstep_pair_bench; `make native` makes both) do the same at the same rate on the same cores: what they show is this
 machine's own, whose kernel and neighbours take a core for milliseconds now and then. A run is made again while the host of a
 virtual machine has the two cores apart (cores.py). Exit status 1 when the median of
 p99 / p50 is more than 10 at a size.

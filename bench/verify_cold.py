@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: does verification slow a cold read down? The same store and blocks, read with it and without it, in turns.
 
-Runs build/release/bench/halfstep_cold_bench (`make build` makes it): the one program whose store can leave verification out,
+Runs build/release/bench/halfstep_cold_bench (`make native` makes it): the one program whose store can leave verification out,
 since it is compiled with the faults that the simulator's mutants have. Exit status 1 if reads with verification reach less than
 0.95 of those without (medians of 11 rounds). --json: the document. Takes the program's options: --blocks, --block-bytes,
 --depth, --rounds; and --program PATH, --directory PATH (on the drive in question; 1.5 GiB free).

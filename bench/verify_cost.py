@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Question: what does one pass of verification cost? Nothing can switch it off, so it is measured apart.
 
-Runs build/release/bench/halfstep_verify_bench (`make build` makes it): CPU time per GiB of the checksum that every part and
+Runs build/release/bench/halfstep_verify_bench (`make native` makes it): CPU time per GiB of the checksum that every part and
 extent has, over pieces of 256 KiB that have just landed (hot) and over memory (cold), medians of 21 rounds, beside the copy
 that lands a piece, in the same run. Exit status 1 if a hot pass costs more than 60 ms a GiB. --json: the document.
 Takes the program's options: --rounds, --piece, --set; and --program PATH.

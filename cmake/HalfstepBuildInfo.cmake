@@ -12,7 +12,8 @@ else()
   set(HALFSTEP_BUILD_TYPE debug)
 endif()
 
-# The commit at configure time. A source tree unpacked inside somebody else's repository has none.
+# The commit at configure time. A source distribution says which one it is made of (scripts/build_backend.py); it may have been
+# unpacked inside somebody else's repository, which is not asked. One that was made without git is told by its version.
 set(HALFSTEP_COMMIT unknown)
 find_package(Git QUIET)
 if(GIT_FOUND AND EXISTS "${PROJECT_SOURCE_DIR}/.git")
@@ -24,6 +25,10 @@ if(GIT_FOUND AND EXISTS "${PROJECT_SOURCE_DIR}/.git")
   if(halfstep_describe_result EQUAL 0)
     set(HALFSTEP_COMMIT "${halfstep_described}")
   endif()
+elseif(EXISTS "${PROJECT_SOURCE_DIR}/cmake/COMMIT")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/cmake/COMMIT" HALFSTEP_COMMIT LIMIT_COUNT 1)
+elseif(EXISTS "${PROJECT_SOURCE_DIR}/PKG-INFO")
+  set(HALFSTEP_COMMIT "of the source distribution ${PROJECT_VERSION}")
 endif()
 
 set(HALFSTEP_GENERATED_DIR "${PROJECT_BINARY_DIR}/generated")

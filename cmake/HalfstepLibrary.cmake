@@ -55,6 +55,25 @@ macro(halfstep_sources sources_out tests_out fuzzers_out)
   list(FILTER ${fuzzers_out} INCLUDE REGEX "_fuzz\\.cc$")
 endmacro()
 
+# The headers that nearly every test includes, compiled once. It is an executable because a precompiled header fits only where
+# it was compiled with the same flags, -fPIE among them; without cases of its own it is never run.
+function(halfstep_test_headers)
+  add_executable(halfstep_test_headers "${PROJECT_SOURCE_DIR}/cmake/test_headers.cc")
+  target_link_libraries(halfstep_test_headers PRIVATE GTest::gtest_main halfstep_flags)
+  halfstep_test_options(halfstep_test_headers)
+  target_precompile_headers(halfstep_test_headers PRIVATE
+    <gtest/gtest.h> <algorithm> <array> <atomic> <chrono> <condition_variable> <cstdint> <cstring> <deque> <functional> <map>
+    <memory> <mutex> <optional> <random> <set> <span> <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector>)
+endfunction()
+
+# Optimised, the bodies of tests take most of the build's time; what they test is optimised all the same.
+function(halfstep_test_options target)
+  target_compile_options(${target} PRIVATE -O0)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)  # a compiler cache asks for it
+  endif()
+endfunction()
+
 # halfstep_tests(<folder> TESTS <x_test.cc>... LINKS <target>...)
 # Leaves out what HALFSTEP_TESTS_EXCEPT matches of "<folder>/<x_test>".
 function(halfstep_tests folder)
@@ -74,8 +93,8 @@ function(halfstep_tests folder)
     endif()
     add_executable(${folder}_${stem} "${test}")
     target_link_libraries(${folder}_${stem} PRIVATE ${arg_LINKS} GTest::gtest_main halfstep_flags)
-    # Optimised, the bodies of tests take most of the build's time; what they test is optimised all the same.
-    target_compile_options(${folder}_${stem} PRIVATE -O0)
+    halfstep_test_options(${folder}_${stem})
+    target_precompile_headers(${folder}_${stem} REUSE_FROM halfstep_test_headers)
     # PRE_TEST: the cases are listed when ctest starts, so that a build never runs what it built.
     gtest_discover_tests(${folder}_${stem} TEST_PREFIX "${folder}/" DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS native TIMEOUT ${timeout_s})

@@ -22,6 +22,16 @@ if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS halfstep_compiler_minimum)
                       "needs version ${halfstep_compiler_minimum}; install it and set CMAKE_CXX_COMPILER")
 endif()
 
+# A compiler cache is used where there is one. Without the sloppiness it would not keep what includes a precompiled header,
+# and it is safe here: nothing expands __DATE__ or __TIME__.
+find_program(HALFSTEP_CCACHE ccache DOC "Compiler cache; empty builds without one")
+mark_as_advanced(HALFSTEP_CCACHE)
+if(HALFSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+    "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
+    CCACHE_NOHASHDIR=1 "${HALFSTEP_CCACHE}")
+endif()
+
 # What every target of ours links: warnings and sanitizer flags, and nothing that third-party sources would inherit.
 add_library(halfstep_flags INTERFACE)
 target_compile_options(halfstep_flags INTERFACE

@@ -22,6 +22,7 @@ fi
 "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
   --config-settings=build-dir="build/$preset" --config-settings=cmake.args=--preset="$preset" \
   --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON
+cmake --build --preset "$preset"
 
 rm -rf "$reports"
 mkdir -p "$reports"

@@ -9,6 +9,8 @@
 #include <exception>
 #include <string>
 
+#include "bind/os_text.h"
+
 namespace halfstep::bind {
 
 // Error: a std::exception with `code` and `sentence`. `qualified`: "halfstep._module.Name".
@@ -23,7 +25,7 @@ void add_error(nanobind::module_& module, const char* name, const std::string& q
         try {
           std::rethrow_exception(raised);
         } catch (const Error& error) {
-          PyErr_SetObject(static_cast<PyObject*>(of), nb::make_tuple(error.code, error.sentence).ptr());
+          PyErr_SetObject(static_cast<PyObject*>(of), nb::make_tuple(error.code, os_text(error.sentence)).ptr());
         }
       },
       type);

@@ -130,7 +130,7 @@ void Region::close() {
 void Template::add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
                    int64_t inner_stride) {
   const auto& owner = *nb::inst_ptr<Region>(region);
-  if (!owner.memory) throw Refused("region is closed");
+  if (!owner.usable()) throw Refused("region is closed");
   parts.push_back({.base = owner.memory->data(),
                    .base_bytes = owner.memory->bytes(),
                    .offset = offset,
@@ -296,7 +296,7 @@ void Batch::set_rows(nb::object rows_template, nb::handle rows, bool is_source, 
   const auto& from = *nb::inst_ptr<Template>(rows_template);
   for (const auto& region : from.regions) {
     const auto& owner = *nb::inst_ptr<Region>(region);
-    if (!owner.memory) throw Refused("region is closed");
+    if (!owner.usable()) throw Refused("region is closed");
     if (!is_source && !owner.is_writable) {
       throw Refused("target: the region is read-only; register writable memory to get into it");
     }
@@ -434,7 +434,7 @@ hs_batch Batch::prepared(uint64_t user_data) {
     const auto& from = *nb::inst_ptr<Template>(template_);
     // One that was closed since the batch was built has let go of its memory.
     for (const auto& region : from.regions) {
-      if (!nb::inst_ptr<Region>(region)->memory) throw Refused("region is closed");
+      if (!nb::inst_ptr<Region>(region)->usable()) throw Refused("region is closed");
     }
     section_.parts = from.parts.data();
     section_.part_descriptor_count = static_cast<uint32_t>(from.parts.size());

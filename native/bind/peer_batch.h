@@ -24,8 +24,10 @@ struct Region {
   Region(nb::handle object, bool writable) : memory(Memory::of(object, writable, "region")), is_writable(writable) {}
   std::optional<Memory> memory;  // none once closed
   bool is_writable = false;
+  bool refuses = false;  // it is to be closed: no batch begins to use it any more
   uint32_t uses = 0;
 
+  bool usable() const noexcept { return memory && !refuses; }
   uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
   uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
   void close();

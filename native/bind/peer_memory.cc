@@ -62,6 +62,40 @@ std::string not_contiguous(nb::handle object, const char* role) {
          "contiguous pieces, or Rows over a registered region, which has strides";
 }
 
+// Whether it has such a method, and that says true.
+bool says(nb::handle object, const char* name) {
+  const int said = in_python([&] {
+    PyObject* method = PyObject_GetAttrString(object.ptr(), name);
+    PyObject* answer = method != nullptr && PyCallable_Check(method) != 0 ? PyObject_CallNoArgs(method) : nullptr;
+    const int truth = answer == nullptr ? 0 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    Py_XDECREF(method);
+    return truth;
+  });
+  PyErr_Clear();
+  return said > 0;
+}
+
+// A tensor whose bytes are not its values: they are made when somebody computes with it. What exports it may not look (a
+// negative view), or be asked by a way that does not (nanobind falls back to one for torch).
+void check_resolved(nb::handle object, const char* role) {
+  struct Lazy {
+    const char* asked;
+    const char* what;
+    const char* remedy;
+  };
+  constexpr Lazy kinds[] = {
+      {"is_conj", "a conjugated view", "resolve_conj()"},
+      {"is_neg", "a negated view", "resolve_neg()"},
+      {"_is_zerotensor", "zeros that have no memory", "clone()"},
+  };
+  for (const Lazy& kind : kinds) {
+    if (!says(object, kind.asked)) continue;
+    throw Refused(subject(object, role) + ": " + kind.what + ", whose bytes are not its values; pass " + kind.remedy +
+                  " of it");
+  }
+}
+
 // Null with an error set, like the functions of Python's own. A tensor's methods are Python code.
 nb::object call_method(nb::handle object, const char* name, nb::handle keywords) {
   return nb::steal(in_python([&]() -> PyObject* {
@@ -162,6 +196,7 @@ Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role) {
         ": has neither the buffer protocol nor DLPack; pass a numpy array, a CPU tensor, a bytearray or a memoryview");
   }
   check_device(object, role);
+  check_resolved(object, role);
   Memory memory;
   const nb::object capsule = capsule_of(object, writable);
   if (!capsule.is_valid()) throw Refused(subject(object, role) + ": " + taken_error());

@@ -37,6 +37,7 @@ nb::dict facts_of(const Core& core) {
   const hs_client_facts facts = core.facts();
   nb::dict dict;
   dict["connected"] = facts.connected;
+  dict["connections"] = facts.connections;
   dict["handshakes"] = facts.handshakes;
   dict["store_uuid"] = bytes_of(facts.store_uuid);
   dict["boot_id"] = bytes_of(facts.boot_id);
@@ -65,6 +66,8 @@ nb::dict build_info() {
 void bind_memory(nb::module_& m) {
   nb::class_<Region>(m, "Region", "Memory that is kept for many batches.")
       .def(nb::init<nb::handle, bool>(), "buffer"_a.none(), "writable"_a)
+      .def(
+          "refuse", [](Region& region) { region.refuses = true; }, "Let no further batch use it.")
       .def("close", &Region::close, "Release the memory. Refused while a batch uses it.")
       .def_prop_ro("address", &Region::address)
       .def_prop_ro("bytes", &Region::bytes)

@@ -7,6 +7,7 @@
 
 #include "base/arena.h"
 #include "bind/interpreter.h"
+#include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "io/backing.h"
 #include "store/fsck.h"
@@ -29,7 +30,7 @@ nb::dict header_of(const store::FsckReport& report) {
   dict["version"] = report.header.version;
   dict["start_number"] = report.header.start_number;
   dict["clean_stop"] = report.clean_stop;
-  dict["owner"] = store::owner_text(report.header);
+  dict["owner"] = os_text(store::owner_text(report.header));
   dict["device_bytes"] = report.header.device_bytes;
   dict["segment_bytes"] = report.header.segment_bytes;
   dict["shards"] = report.header.shards;
@@ -72,7 +73,8 @@ nb::dict segment_of(const store::FsckSegment& segment) {
   return dict;
 }
 
-nb::dict fsck(const std::string& path, bool payloads, const nb::object& progress) {
+nb::dict fsck(const OsText& store, bool payloads, const nb::object& progress) {
+  const std::string& path = store.bytes;
   Progress say(progress);
   store::FsckOptions options;
   options.payloads = payloads;
@@ -94,7 +96,7 @@ nb::dict fsck(const std::string& path, bool payloads, const nb::object& progress
   say.raise_again();
 
   nb::dict dict;
-  dict["path"] = path;
+  dict["path"] = os_text(path);
   dict["bytes"] = backing_facts.bytes;
   dict["direct"] = backing_facts.direct;
   dict["complete"] = report.complete;
@@ -109,8 +111,8 @@ nb::dict fsck(const std::string& path, bool payloads, const nb::object& progress
   for (const store::FsckFinding& finding : report.findings) {
     nb::dict one;
     one["kind"] = store::fsck_kind_name(finding.kind);
-    one["where"] = finding.where;
-    one["what"] = finding.what;
+    one["where"] = os_text(finding.where);
+    one["what"] = os_text(finding.what);
     findings.append(one);
   }
   dict["findings"] = findings;
@@ -122,7 +124,7 @@ nb::dict fsck(const std::string& path, bool payloads, const nb::object& progress
 void add_fsck(nb::module_& module) {
   module.def(
       "fsck", &fsck, "path"_a, nb::kw_only(), "payloads"_a = true, "progress"_a = nb::none(),
-      nb::sig("def fsck(path: str, *, payloads: bool = True, progress: object | None = None) -> dict[str, typing.Any]"),
+      nb::sig("def fsck(path: str | bytes, *, payloads: bool = True, progress: object | None = None) -> dict[str, typing.Any]"),
       "Look over a store that no daemon serves, writing nothing. Raises StartError: locked, not a store, a newer format.\n\n"
       "progress(step, done, total) is called now and then; a false answer stops: complete is False then.");
 }

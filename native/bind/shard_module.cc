@@ -16,8 +16,10 @@
 #include "base/build_info.h"
 #include "bind/errors.h"
 #include "bind/interpreter.h"
+#include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "bind/shard_fsck.h"
+#include "io/place.h"
 #include "shard/server.h"
 
 namespace nb = nanobind;
@@ -27,6 +29,9 @@ namespace {
 
 using halfstep::Code;
 using halfstep::Fault;
+using halfstep::bind::os_text;
+using halfstep::bind::os_texts;
+using halfstep::bind::OsText;
 using halfstep::bind::Progress;
 using halfstep::bind::StartError;
 using halfstep::bind::Unlocked;
@@ -82,6 +87,17 @@ void set_engine(Config& config, const std::string& wanted) {
   throw StartError("invalid", "engine=" + wanted + ": must be auto, uring or pread");
 }
 
+std::vector<OsText> listen_of(const Config& config) {
+  std::vector<OsText> addresses;
+  for (const std::string& address : config.listen) addresses.push_back({address});
+  return addresses;
+}
+
+void set_listen(Config& config, const std::vector<OsText>& addresses) {
+  config.listen.clear();
+  for (const OsText& address : addresses) config.listen.push_back(address.bytes);
+}
+
 // A field of a part of the configuration, as an attribute of the whole.
 template <auto kPart, auto kField>
 void add_field(nb::class_<Config>& type, const char* name) {
@@ -94,7 +110,9 @@ void add_field(nb::class_<Config>& type, const char* name) {
 void add_config(nb::module_& m) {
   nb::class_<Config> type(m, "Config", "What a server is told. What is not set keeps its default; Server checks it.");
   type.def(nb::init<>())
-      .def_rw("store_path", &Config::store_path)
+      .def_prop_rw(
+          "store_path", [](const Config& config) { return OsText{config.store_path}; },
+          [](Config& config, const OsText& path) { config.store_path = path.bytes; })
       .def_rw("store_bytes", &Config::store_bytes, "Of a store that has to be made; 0: it must be there.")
       .def_rw("segment_bytes", &Config::segment_bytes, "0: chosen by size.")
       .def_rw("shards", &Config::shards, "Of a store that has to be made; 0: as many as it has, 1 for a new one.")
@@ -104,7 +122,7 @@ void add_config(nb::module_& m) {
       .def_rw("huge_pages", &Config::huge_pages)
       .def_rw("allow_buffered", &Config::allow_buffered)
       .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring or pread.")
-      .def_rw("listen", &Config::listen)
+      .def_prop_rw("listen", &listen_of, &set_listen)
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
       .def_rw("latency_goal_us", &Config::latency_goal_us, "Of a get's read from the device; 0: nothing gives way to them.")
@@ -133,10 +151,10 @@ nb::bytes bytes_of(const std::array<std::byte, N>& field) {
 
 nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
   nb::dict dict;
-  dict["path"] = facts.path;
+  dict["path"] = os_text(facts.path);
   dict["bytes"] = facts.bytes;
   dict["direct"] = facts.direct;
-  dict["why_not_direct"] = facts.why_not_direct;
+  dict["why_not_direct"] = os_text(facts.why_not_direct);
   dict["direct_align_bytes"] = facts.direct_align_bytes;
   dict["nocow"] = facts.nocow;
   dict["block_device"] = facts.block_device;
@@ -147,14 +165,14 @@ nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
 nb::dict engine_of(const halfstep::io::EngineFacts& facts) {
   nb::dict dict;
   dict["name"] = facts.name;
-  dict["why_fallback"] = facts.why_fallback;
+  dict["why_fallback"] = os_text(facts.why_fallback);
   dict["registered_buffers"] = facts.registered_buffers;
   dict["registered_files"] = facts.registered_files;
-  dict["why_unregistered"] = facts.why_unregistered;
+  dict["why_unregistered"] = os_text(facts.why_unregistered);
   dict["ring_features"] = facts.ring_features;
   dict["queue_depth"] = facts.queue_depth;
   dict["discard"] = facts.discard;
-  dict["why_no_discard"] = facts.why_no_discard;
+  dict["why_no_discard"] = os_text(facts.why_no_discard);
   return dict;
 }
 
@@ -195,7 +213,7 @@ nb::dict recovery_of(const halfstep::store::RecoveryReport& report) {
   dict["blocks_dropped_index_full"] = report.blocks_dropped_index_full;
   dict["pages_bad"] = report.pages_bad;
   dict["tombstones"] = report.tombstones;
-  dict["notes"] = report.notes;
+  dict["notes"] = os_texts(report.notes);
   return dict;
 }
 
@@ -232,7 +250,7 @@ nb::dict facts_of(const Facts& facts) {
   nb::list shards;
   for (const halfstep::shard::ShardFacts& shard : facts.shards) {
     nb::dict one;
-    one["listening"] = shard.listening;
+    one["listening"] = os_texts(shard.listening);
     one["engine"] = engine_of(shard.engine);
     one["recovery"] = recovery_of(shard.recovery);
     one["core"] = shard.core < 0 ? nb::object(nb::none()) : nb::object(nb::int_(shard.core));
@@ -240,7 +258,7 @@ nb::dict facts_of(const Facts& facts) {
     shards.append(one);
   }
   dict["shards"] = shards;
-  dict["listening"] = facts.listening;
+  dict["listening"] = os_texts(facts.listening);
   dict["backing"] = backing_of(facts.backing);
   dict["engine"] = engine_of(facts.engine);
   dict["arena"] = arena_of(facts.arena);
@@ -372,14 +390,20 @@ class Core {
     return server_->stop(grace_ms).ok();
   }
   bool running() const { return server_->running(nullptr); }
-  std::string why_stopped() const {
+  OsText why_stopped() const {
     std::string why;
-    return server_->running(&why) ? std::string() : why;
+    return {server_->running(&why) ? std::string() : why};
   }
 
  private:
   std::unique_ptr<Server> server_;
 };
+
+void look_at_place(const nb::bytes& path) {
+  bool there = false;
+  const Fault fault = halfstep::io::look_at_place({path.c_str(), path.size()}, &there);
+  if (!fault.ok()) throw StartError(std::string(halfstep::code_name(fault.status.code())), fault.what);
+}
 
 }  // namespace
 
@@ -392,6 +416,9 @@ NB_MODULE(_shard, m) {
   halfstep::bind::add_error<StartError>(m, "StartError", "halfstep._shard.StartError",
                                         "A server that could not start: (name of the code, sentence).");
 
+  m.def("look_at_place", &look_at_place, "path"_a,
+        "Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is\n"
+        "missing, a device that is not there. Makes nothing.");
   add_config(m);
   m.attr("SCRUB_AUTO") = halfstep::store::kScrubAuto;
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")

@@ -13,6 +13,7 @@
 
 #include "bind/errors.h"
 #include "bind/interpreter.h"
+#include "bind/os_text.h"
 #include "bind/store_embedded.h"
 #include "bind/store_hot.h"
 #include "store/policy_adapt.h"
@@ -29,6 +30,7 @@ using halfstep::Fault;
 using halfstep::Status;
 using halfstep::bind::EmbeddedStore;
 using halfstep::bind::HotBlocks;
+using halfstep::bind::OsText;
 using halfstep::bind::Sizing;
 using halfstep::bind::Unlocked;
 
@@ -102,11 +104,11 @@ Sizing size(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, 
 
 class Store {
  public:
-  Store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, const std::string& path, bool manual_clock,
+  Store(uint64_t capacity_blocks, uint32_t segments, uint64_t device_bytes, const OsText& path, bool manual_clock,
         uint64_t seed, const std::string& policy, double rewrite_share, uint64_t dram_blocks) {
     EmbeddedStore::Config config;
     sizing_ = config.sizing = size(capacity_blocks, segments, device_bytes, dram_blocks);
-    config.path = path;
+    config.path = path.bytes;
     config.manual_clock = manual_clock;
     config.seed = seed;
     config.options.policy = policy;
@@ -197,7 +199,7 @@ NB_MODULE(_store, m) {
       nb::sig("def size(*, capacity_blocks: int, segments: int, device_bytes: int, dram_blocks: int = 0) -> dict[str, int]"),
       "What a Store would be sized to, without making it. Raises StoreError.");
   nb::class_<Store>(m, "Store", "A new store over memory, or over a file that is gone when it is closed. One thread at a time.")
-      .def(nb::init<uint64_t, uint32_t, uint64_t, const std::string&, bool, uint64_t, const std::string&, double, uint64_t>(),
+      .def(nb::init<uint64_t, uint32_t, uint64_t, const OsText&, bool, uint64_t, const std::string&, double, uint64_t>(),
            nb::kw_only(), "capacity_blocks"_a, "segments"_a, "device_bytes"_a, "path"_a = "", "manual_clock"_a = true,
            "seed"_a = 1, "policy"_a = halfstep::store::Options().policy,
            "rewrite_share"_a = halfstep::store::Options().rewrite_share, "dram_blocks"_a = 0,

@@ -23,18 +23,37 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/units.h"
+#include "io/place.h"
 
 namespace halfstep::io {
 namespace {
+
+// Of kernels newer than the headers that this may be built with.
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+#ifndef SMB2_SUPER_MAGIC
+#define SMB2_SUPER_MAGIC 0xFE534D42
+#endif
+#ifndef CIFS_SUPER_MAGIC
+#define CIFS_SUPER_MAGIC 0xFF534D42
+#endif
+#ifndef CEPH_SUPER_MAGIC
+#define CEPH_SUPER_MAGIC 0x00c36400
+#endif
 
 constexpr auto kLockLingers = std::chrono::seconds(2);
 constexpr auto kUnseenLockLingers = std::chrono::seconds(15);
 constexpr auto kLockRetryEvery = std::chrono::milliseconds(20);
 
-// One fallocate call per step: small enough that Ctrl-C is answered, large enough that extents stay
-// long.
-constexpr uint64_t kAllocateStepBytes = 1 * GiB;
+// A step of allocation takes about so long, so that whoever starts the daemon can stop it, and hears that it goes on: a
+// fallocate call takes microseconds on one file system and seconds on another, and zeros as long as the device does.
+constexpr uint64_t kStepUs = 100'000;
+constexpr uint64_t kFirstStepBytes = 16 * MiB;
+constexpr uint64_t kStepBytesMin = 1 * MiB;
+constexpr uint64_t kStepBytesMax = 1 * GiB;
 // Where fallocate is refused, zeros are written instead, in steps of this.
 constexpr size_t kZeroBytes = 1 * MiB;
 // Left to the file system for its own metadata: extents, the journal, the directory.
@@ -71,11 +90,18 @@ class NewFile {
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
-    if (!kept_) unlink(path_.c_str());
+    if (!kept_ && has_its_name()) unlink(path_.c_str());
     close(descriptor_);
   }
   int descriptor() const noexcept { return descriptor_; }
   void keep() noexcept { kept_ = true; }
+  // Another daemon that saw it unlocked and empty may have put its own in its place.
+  bool has_its_name() const noexcept {
+    struct stat named {};
+    struct stat open {};
+    return lstat(path_.c_str(), &named) == 0 && fstat(descriptor_, &open) == 0 && named.st_dev == open.st_dev &&
+           named.st_ino == open.st_ino;
+  }
 
  private:
   std::string path_;
@@ -119,16 +145,49 @@ int write_zeros(int descriptor, uint64_t offset, uint64_t count) {
   return 0;
 }
 
-// 0 or an errno. posix_fallocate is not used: where the file system has no fallocate, glibc's
-// stand-in writes one byte a block and cannot be interrupted.
-int allocate(int descriptor, uint64_t offset, uint64_t count) {
-  for (;;) {
-    if (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(count)) == 0) return 0;
-    if (errno == EINTR) continue;
-    if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
-    return write_zeros(descriptor, offset, count);
+// Allocates a file from its start, step by step.
+class Allocation {
+ public:
+  Allocation(int descriptor, uint64_t bytes, const Clock& clock) : descriptor_(descriptor), bytes_(bytes), clock_(clock) {}
+
+  uint64_t done() const noexcept { return done_; }
+  // 0 or an errno.
+  int step() {
+    const uint64_t began = clock_.now_us();
+    const uint64_t count = std::min(bytes_ - done_, step_bytes_);
+    if (const int error = zeros_ ? write(count) : reserve(count); error != 0) return error;
+    done_ += count;
+    const uint64_t took = clock_.now_us() - began;
+    if (took > kStepUs) step_bytes_ = std::max(step_bytes_ / 2, kStepBytesMin);
+    if (took < kStepUs / 2) step_bytes_ = std::min(step_bytes_ * 2, kStepBytesMax);
+    return 0;
   }
-}
+
+ private:
+  // posix_fallocate is not used: where the file system has no fallocate, glibc's stand-in writes one byte a block and cannot be
+  // interrupted.
+  int reserve(uint64_t count) {
+    while (fallocate(descriptor_, 0, static_cast<off_t>(done_), static_cast<off_t>(count)) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EOPNOTSUPP && errno != ENOSYS) return errno;
+      zeros_ = true;
+      return write(count);
+    }
+    return 0;
+  }
+  // With a sync of each step, or the page cache takes them all at once and the last sync takes minutes.
+  int write(uint64_t count) {
+    if (const int error = write_zeros(descriptor_, done_, count); error != 0) return error;
+    return fdatasync(descriptor_) == 0 ? 0 : errno;
+  }
+
+  const int descriptor_;
+  const uint64_t bytes_;
+  const Clock& clock_;
+  uint64_t done_ = 0;
+  uint64_t step_bytes_ = kFirstStepBytes;
+  bool zeros_ = false;
+};
 
 int sync_directory(const std::string& path) noexcept {
   const int directory = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -216,6 +275,15 @@ std::string lock_holder(int descriptor) {
   return "";
 }
 
+bool device_is_read_only(const std::string& path) noexcept {
+  const int device = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (device < 0) return false;
+  int read_only = 0;
+  const bool told = ioctl(device, BLKROGET, &read_only) == 0 && read_only != 0;
+  close(device);
+  return told;
+}
+
 struct AlignedFree {
   void operator()(void* at) const noexcept { std::free(at); }
 };
@@ -231,6 +299,33 @@ std::optional<bool> first_page_is_cached(int descriptor) noexcept {
   return (resident & 1U) != 0;
 }
 
+// The line of mountinfo of the mount that a descriptor is on: "36 35 0:98 / /mnt rw - overlay overlay rw,upperdir=/x".
+std::string mount_line_of(int descriptor) {
+  const std::string mount = [&] {
+    std::ifstream in("/proc/self/fdinfo/" + std::to_string(descriptor));
+    for (std::string name, value; in >> name >> value;) {
+      if (name == "mnt_id:") return value;
+    }
+    return std::string();
+  }();
+  std::ifstream in("/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (!mount.empty() && line.rfind(mount + " ", 0) == 0) return line;
+  }
+  return "";
+}
+
+bool in_memory(uint64_t type) noexcept { return type == TMPFS_MAGIC || type == RAMFS_MAGIC; }
+
+// Where an overlay writes. Empty: it is out of sight, as in a container.
+std::string upper_directory_of(int descriptor) {
+  const std::string line = mount_line_of(descriptor);
+  const size_t at = line.find("upperdir=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + std::string_view("upperdir=").size();
+  return line.substr(begin, line.find_first_of(", ", begin) - begin);
+}
+
 // Turns O_DIRECT on and proves it: the file system's word by statx, a read of a page, and that this
 // page did not pass through the page cache (several file systems accept the flag and ignore it).
 // Returns the reason against it, empty when in force.
@@ -238,9 +333,16 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
   struct statfs fs {};
   struct stat file {};
   const bool regular = fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode);  // devices have their names in memory
-  if (regular && fstatfs(descriptor, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)) {
+  const bool known = regular && fstatfs(descriptor, &fs) == 0;
+  if (known && in_memory(static_cast<uint64_t>(fs.f_type))) {
     return "the file lies on tmpfs, which is memory: nothing survives a reboot and every byte "
            "counts twice";
+  }
+  const bool overlay = known && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+  struct statfs upper {};
+  if (overlay && statfs(upper_directory_of(descriptor).c_str(), &upper) == 0 &&
+      in_memory(static_cast<uint64_t>(upper.f_type))) {
+    return "the file lies on an overlay over tmpfs, which is memory: nothing survives a reboot and every byte counts twice";
   }
   struct statx about {};
   if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &about) == 0 && (about.stx_mask & STATX_DIOALIGN) != 0) {
@@ -266,12 +368,34 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
              (got < 0 ? "failed: " + errno_name(errno) : "returned " + std::to_string(got));
   } else if (cached_before == false && first_page_is_cached(descriptor) == true) {
     reason = "the file system accepts O_DIRECT but reads through the page cache";
+  } else if (overlay && cached_before == true) {
+    // Synced and told not to be needed, a page leaves the cache of every file system but one.
+    reason = "the file lies on an overlay whose pages do not leave memory: it is over tmpfs";
   }
   if (!reason.empty()) (void)fcntl(descriptor, F_SETFL, flags);
   return reason;
 }
 
 }  // namespace
+
+std::string submission_waits_for(uint64_t file_system_type) {
+  switch (file_system_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC: return "";
+    case FUSE_SUPER_MAGIC: return "FUSE";
+    case NFS_SUPER_MAGIC: return "NFS";
+    case SMB2_SUPER_MAGIC:
+    case CIFS_SUPER_MAGIC: return "SMB";
+    case V9FS_MAGIC: return "9p";
+    case CEPH_SUPER_MAGIC: return "Ceph";
+    case OVERLAYFS_SUPER_MAGIC: return "an overlay";
+    default: return "a file system that is not known here";
+  }
+}
 
 uint64_t free_bytes(const std::string& path) noexcept {
   struct statvfs fs {};
@@ -284,13 +408,16 @@ uint64_t free_bytes(const std::string& path) noexcept {
   return uint64_t{fs.f_bavail} * fs.f_frsize;
 }
 
-Fault Backing::create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context) {
+Fault Backing::create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context,
+                      std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
   if (options.bytes == 0 || options.bytes % kPageBytes != 0) {
     return {Code::Invalid, "size=" + std::to_string(options.bytes) + " for " + path + ": must be a positive multiple of " +
                                std::to_string(kPageBytes)};
   }
   const std::string directory = parent_of(path);
+  bool there = false;
+  if (Fault fault = look_at_place(path, &there); !fault.ok()) return fault;
   const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (descriptor < 0) {
     const int error = errno;
@@ -317,23 +444,38 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
   }
   // Held while it grows, so that a daemon started meanwhile is told so instead of opening half a
   // store.
-  if (const int error = lock_whole_file(descriptor, false); error != 0) return failed("locking " + path, error);
+  const int unlocked = lock_whole_file(descriptor, false);
+  if (unlocked == EAGAIN || (unlocked == 0 && !file.has_its_name())) {
+    return {{Code::Present, -EEXIST}, path + ": another daemon makes it at the same time"};
+  }
+  if (unlocked != 0) return failed("locking " + path, unlocked);
   switch_off_copy_on_write(descriptor);
 
-  for (uint64_t done = 0; done < options.bytes;) {
-    const uint64_t step = std::min(options.bytes - done, kAllocateStepBytes);
-    if (const int error = allocate(descriptor, done, step); error != 0) {
-      return failed("allocating size=" + sized(options.bytes) + " in " + directory + " after " + sized(done), error,
+  const SystemClock system;
+  Allocation allocation(descriptor, options.bytes, options.clock != nullptr ? *options.clock : system);
+  while (allocation.done() < options.bytes) {
+    if (const int error = allocation.step(); error != 0) {
+      return failed("allocating size=" + sized(options.bytes) + " in " + directory + " after " + sized(allocation.done()),
+                    error,
                     error == EFBIG ? "the file system's or the process's file size limit (ulimit -f) is lower"
                                    : "lower it or mount a larger device");
     }
-    done += step;
-    if (progress != nullptr && !progress(context, done, options.bytes)) {
-      return {Code::Cancelled, "allocating " + path + " was stopped after " + sized(done) + "; the file is removed"};
+    if (progress != nullptr && !progress(context, allocation.done(), options.bytes)) {
+      return {Code::Cancelled,
+              "allocating " + path + " was stopped after " + sized(allocation.done()) + "; the file is removed"};
     }
   }
   if (fsync(descriptor) != 0) return failed("syncing " + path, errno);
   if (const int error = sync_directory(directory); error != 0) return failed("syncing the directory " + directory, error);
+  if (out != nullptr) {
+    // With the lock that it has: there is no moment at which it could be taken for one that was left behind.
+    std::unique_ptr<Backing> backing(new Backing);
+    backing->facts_.path = path;
+    backing->descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (backing->descriptor_ < 0) return failed("opening " + path, errno);
+    if (Fault fault = backing->examine(options, false); !fault.ok()) return fault;
+    *out = std::move(backing);
+  }
   file.keep();
   return {};
 }
@@ -347,7 +489,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   };
   // Looked at before it is opened: opening a pipe waits for its other end, and opening a device may do something.
   struct stat kind {};
-  const bool there = stat(path.c_str(), &kind) == 0;
+  bool there = stat(path.c_str(), &kind) == 0;
   // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
   const int claim = there && S_ISBLK(kind.st_mode) ? O_EXCL : 0;
   if (there && claim == 0 && !S_ISREG(kind.st_mode)) return no_store();
@@ -355,7 +497,19 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {
     const int error = errno;
-    if (error == ENOENT) return {{Code::NotFound, -ENOENT}, path + ": no such file"};
+    if (error == EROFS || (claim != 0 && device_is_read_only(path))) {
+      return failed("opening " + path, error,
+                    claim != 0
+                        ? "the device is read-only: `blockdev --setrw " + path +
+                              "`, or look at the drive, which may have "
+                              "worn out; use another device"
+                        : "its file system is mounted read-only, perhaps after an error (dmesg): mount it read-write, or "
+                          "use another path");
+    }
+    if (error == ENOENT || error == ELOOP) {
+      Fault fault = look_at_place(path, &there);
+      return fault.ok() ? Fault{{Code::NotFound, -ENOENT}, path + ": no such file"} : fault;
+    }
     if (error == EBUSY && claim != 0) {
       return {{Code::Present, -ESRCH},
               path + ": in use; it is mounted, part of an array or served by another daemon (`lsblk` and `lsof " + path +
@@ -380,28 +534,48 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
     return failed("locking " + path, error,
                   "without a lock two daemons could write one store; use a file system with OFD locks");
   }
-  backing->facts_.bytes = static_cast<uint64_t>(about.st_size);
-  if (device) {
-    backing->facts_.block_device = true;
-    backing->facts_.discard = read_discard_limits(about.st_rdev);
-    if (ioctl(descriptor, BLKGETSIZE64, &backing->facts_.bytes) != 0) return failed("asking for the size of " + path, errno);
-    backing->facts_.bytes = round_down(backing->facts_.bytes, kPageBytes);
-  }
-  if (backing->facts_.bytes == 0 || backing->facts_.bytes % kPageBytes != 0) {
-    return {Code::Invalid, path + ": " + std::to_string(backing->facts_.bytes) + " bytes is not a positive multiple of " +
-                               std::to_string(kPageBytes) + ", so it was not made here or was cut; restore or remove it"};
-  }
-  backing->facts_.nocow = copy_on_write_is_off(descriptor);
+  if (Fault fault = backing->examine(options, device); !fault.ok()) return fault;
+  *out = std::move(backing);
+  return {};
+}
 
-  const std::string reason = go_direct(descriptor, &backing->facts_.direct_align_bytes);
-  backing->facts_.direct = reason.empty();
+// What it is, and how it can be used. It is locked.
+Fault Backing::examine(const Options& options, bool device) {
+  const std::string& path = facts_.path;
+  struct stat about {};
+  if (fstat(descriptor_, &about) != 0) return failed("opening " + path, errno);
+  facts_.bytes = static_cast<uint64_t>(about.st_size);
+  if (device) {
+    facts_.block_device = true;
+    int read_only = 0;
+    if (!options.read_only && ioctl(descriptor_, BLKROGET, &read_only) == 0 && read_only != 0) {
+      return failed("opening " + path, EROFS,
+                    "the device is read-only: `blockdev --setrw " + path + "`, or use another device");
+    }
+    facts_.discard = read_discard_limits(about.st_rdev);
+    if (ioctl(descriptor_, BLKGETSIZE64, &facts_.bytes) != 0) return failed("asking for the size of " + path, errno);
+  }
+  // What was cut, or is longer than its store, need not end with a page.
+  const uint64_t whole = facts_.bytes;
+  facts_.bytes = round_down(whole, kPageBytes);
+  if (facts_.bytes == 0) {
+    return {Code::Invalid, path + ": " + std::to_string(whole) + " bytes are less than a page of " +
+                               std::to_string(kPageBytes) + ", so it is no store, or all of it was cut; restore or remove it"};
+  }
+  facts_.nocow = copy_on_write_is_off(descriptor_);
+  struct statfs fs {};
+  if (!device && fstatfs(descriptor_, &fs) == 0) {
+    facts_.submission_waits_for = submission_waits_for(static_cast<uint64_t>(fs.f_type));
+  }
+
+  const std::string reason = go_direct(descriptor_, &facts_.direct_align_bytes);
+  facts_.direct = reason.empty();
   if (!reason.empty()) {
     if (!options.allow_buffered) {
       return {Code::Unsupported, path + ": " + reason + "; put the store on ext4, xfs or btrfs, or allow buffered I/O"};
     }
-    backing->facts_.why_not_direct = reason + "; I/O is buffered: each byte is copied once more and fills the page cache";
+    facts_.why_not_direct = reason + "; I/O is buffered: each byte is copied once more and fills the page cache";
   }
-  *out = std::move(backing);
   return {};
 }
 

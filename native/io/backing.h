@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "io/discard.h"
 
@@ -15,12 +16,14 @@ namespace halfstep::io {
 
 struct BackingFacts {
   std::string path;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;               // whole pages
   bool direct = false;              // O_DIRECT is in force: statx said so and a probe read did it
   std::string why_not_direct;       // not empty when it is not: cause and what it costs
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
   bool nocow = false;               // copy-on-write was switched off (btrfs)
   bool block_device = false;
+  // Not empty where handing a request to the kernel may wait for the file system: whose it is (FUSE, NFS …).
+  std::string submission_waits_for;
   DiscardLimits discard;  // what the block device takes; a file takes none
 };
 
@@ -28,15 +31,19 @@ class Backing {
  public:
   struct Options {
     std::string path;
-    uint64_t bytes = 0;          // create(): the size; open(): ignored
-    bool allow_buffered = true;  // false: refuse where O_DIRECT is refused
-    bool read_only = false;      // open(): nothing can be written; others may read at the same time, nobody may write
+    uint64_t bytes = 0;            // create(): the size; open(): ignored
+    bool allow_buffered = true;    // false: refuse where O_DIRECT is refused
+    bool read_only = false;        // open(): nothing can be written; others may read at the same time, nobody may write
+    const Clock* clock = nullptr;  // create(): the steps between two calls of `progress` go by it; null: the system's
   };
 
-  // Makes the file, allocates every byte (progress by the callback: bytes done, bytes in all), syncs file and directory.
+  // Makes the file, allocates every byte, syncs file and directory. The callback hears of bytes done and bytes in all about ten
+  // times a second, however slow the device is, and on the caller's thread: it may take the interpreter's lock.
   // Refuses to touch a file that exists (Present), and to start where it will not fit (NoSpace). On any failure, Ctrl-C by the
-  // callback's false included, the file is removed.
-  static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context);
+  // callback's false included, the file is removed. `out`, if not null, is the new file, locked all the time. Another daemon
+  // that makes the same file at the same time: Present.
+  static Fault create(const Options& options, bool (*progress)(void* context, uint64_t done, uint64_t total), void* context,
+                      std::unique_ptr<Backing>* out = nullptr);
   // Opens and locks. A lock held elsewhere (Present) is named: which process, where to look; its detail is -ESRCH if nobody
   // that can be seen holds it. No such file: NotFound.
   static Fault open(const Options& options, std::unique_ptr<Backing>* out);
@@ -52,9 +59,13 @@ class Backing {
 
  private:
   Backing() = default;
+  Fault examine(const Options& options, bool device);
   int descriptor_ = -1;
   BackingFacts facts_;
 };
+
+// The same for a type of statfs(); empty for file systems that take direct requests without waiting. What is not known waits.
+std::string submission_waits_for(uint64_t file_system_type);
 
 // Bytes that an unprivileged caller could still write on the file system of `path` (statvfs), 0 if it cannot be said.
 uint64_t free_bytes(const std::string& path) noexcept;

@@ -75,6 +75,7 @@ struct EngineFacts {
   bool registered_buffers = false;
   bool registered_files = false;
   std::string why_unregistered;  // not empty when a ring had to go on without one of the two: cause and remedy
+  std::string why_async;         // not empty where requests go through threads of the kernel's: whose submission would wait
   std::string ring_features;     // "single_issuer defer_taskrun ..." or empty
   uint32_t queue_depth = 0;
   std::string discard;         // how ranges are discarded: "ring command", "ioctl", or "none"
@@ -112,6 +113,8 @@ class Engine {
   virtual bool gathers() const noexcept { return false; }
   // Whether poll() left some that have finished for the next one, of which no descriptor tells.
   virtual bool ready() const noexcept { return false; }
+  // What the backing has; 0 for a device that there is not.
+  virtual uint64_t device_bytes(uint8_t device) const noexcept = 0;
   // What may be asked of this device by Op::Discard; taken() is false where nothing may.
   virtual DiscardLimits discard_limits(uint8_t device) const noexcept = 0;
   virtual const EngineFacts& facts() const noexcept = 0;

@@ -205,6 +205,9 @@ class MemoryEngine final : public Engine {
   void wait() noexcept override;
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return in_flight_; }
+  uint64_t device_bytes(uint8_t device) const noexcept override {
+    return device < devices_.size() ? devices_[device]->bytes() : 0;
+  }
   DiscardLimits discard_limits(uint8_t device) const noexcept override {
     return device < devices_.size() && devices_[device]->takes_discards() ? DiscardLimits{kPageBytes, GiB} : DiscardLimits();
   }

@@ -1,16 +1,16 @@
 // Which engine is opened where, and what is said about it.
 #include <gtest/gtest.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
+#include <linux/magic.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,17 +25,7 @@ namespace {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// From here on a system call answers `error` in this process: what a container's default profile does to io_uring_setup.
-bool refuse_io_uring(uint16_t error, uint32_t call = SYS_io_uring_setup) {
-  sock_filter filter[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, static_cast<uint32_t>(SECCOMP_RET_ERRNO) | error),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
-}
+bool refuse_io_uring(uint16_t error) { return refuse_call(SYS_io_uring_setup, error); }
 
 // Writes a page, reads it back elsewhere. "works" or what went wrong.
 std::string try_out(Engine& engine, Arena& arena) {
@@ -127,6 +117,50 @@ TEST_F(OpenEngine, FallsBackToThreadsWhereIoUringIsHidden) {
   EXPECT_TRUE(contains(child.answer(), "io_uring_setup: ENOSYS")) << child.answer();
 }
 
+TEST_F(OpenEngine, FallsBackToThreadsWhereTheRingMayBeMadeAndNotEntered) {
+  for (const int refusal : {EPERM, ENOSYS, EACCES}) {
+    const Child child([this, refusal] {
+      return refuse_call(SYS_io_uring_enter, static_cast<uint16_t>(refusal)) ? story(EngineChoice::Auto) : "no seccomp";
+    });
+    if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
+    EXPECT_EQ(child.answer().rfind("pread works", 0), 0U) << child.answer();
+    EXPECT_TRUE(contains(child.answer(), "io_uring_enter: " + errno_name(refusal)) ||
+                contains(child.answer(), "io_uring_setup: "))  // where that is refused anyway
+        << child.answer();
+    EXPECT_TRUE(contains(child.answer(), "allow io_uring_setup, io_uring_enter")) << "remedy: " << child.answer();
+  }
+}
+
+TEST_F(OpenEngine, RefusesARingThatCannotBeEnteredWhenIoUringWasDemanded) {
+  const Child child([this] { return refuse_call(SYS_io_uring_enter, EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
+  if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(child.answer().rfind("refused: io_uring_", 0), 0U) << child.answer();
+}
+
+TEST_F(OpenEngine, OnAFileSystemThatMayWaitRequestsGoThroughTheKernelsThreads) {
+  // FUSE, the worst of them, takes a server; an overlay is treated alike.
+  const std::string at = directory_.path();
+  for (const char* name : {"lower", "upper", "work", "merged"}) std::filesystem::create_directory(at + "/" + name);
+  const std::string options = "lowerdir=" + at + "/lower,upperdir=" + at + "/upper,workdir=" + at + "/work";
+  if (mount("overlay", (at + "/merged").c_str(), "overlay", 0, options.c_str()) != 0) {
+    GTEST_SKIP() << "no overlay can be mounted here: " << errno_name(errno);
+  }
+  std::unique_ptr<Engine> engine;
+  const Backing::Options made{at + "/merged/device", 1 * MiB, true};
+  backing_.reset();
+  Fault fault = Backing::create(made, nullptr, nullptr, &backing_);
+  EXPECT_TRUE(fault.ok()) << fault.what;
+  if (fault.ok()) fault = open(EngineChoice::Uring, &engine);
+  if (fault.ok()) {
+    EXPECT_TRUE(contains(engine->facts().why_async, "lies on an overlay")) << engine->facts().why_async;
+    EXPECT_EQ(try_out(*engine, arena()), "works");
+  }
+  engine.reset();
+  backing_.reset();
+  EXPECT_EQ(umount2((at + "/merged").c_str(), MNT_DETACH), 0);  // a ring is taken apart a moment later
+  if (!fault.ok()) GTEST_SKIP() << "no io_uring here: " << fault.what;
+}
+
 TEST_F(OpenEngine, RefusesInsteadOfFallingBackWhenIoUringWasDemanded) {
   const Child child([this] { return refuse_io_uring(EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
@@ -138,7 +172,7 @@ TEST_F(OpenEngine, FailsEachRequestOnceIfTheKernelStopsTakingThem) {
     std::unique_ptr<Engine> engine;
     if (const Fault fault = open(EngineChoice::Uring, &engine); !fault.ok()) return "refused: " + fault.what;
     if (try_out(*engine, arena()) != "works") return "did not work before";
-    if (!refuse_io_uring(EPERM, SYS_io_uring_enter)) return "refused: no seccomp";
+    if (!refuse_call(SYS_io_uring_enter, EPERM)) return "refused: no seccomp";
     static int completed = 0;
     std::vector<Request> requests(100);  // more than the queue takes
     for (int round = 0; round < 3; ++round) {

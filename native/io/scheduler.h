@@ -78,6 +78,7 @@ class Scheduler final : public Engine {
   bool gathers() const noexcept override { return inner_->gathers(); }
   int wake_descriptor() const noexcept override { return inner_->wake_descriptor(); }
   uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_ + landed_count_; }
+  uint64_t device_bytes(uint8_t device) const noexcept override { return inner_->device_bytes(device); }
   DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_->discard_limits(device); }
   const EngineFacts& facts() const noexcept override { return inner_->facts(); }
   const EngineCounters& counters() const noexcept override { return inner_->counters(); }

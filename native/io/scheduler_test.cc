@@ -32,6 +32,7 @@ class HandEngine final : public Engine {
   void wait() noexcept override {}
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return static_cast<uint32_t>(held.size()); }
+  uint64_t device_bytes(uint8_t) const noexcept override { return 0; }
   DiscardLimits discard_limits(uint8_t) const noexcept override { return {}; }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }

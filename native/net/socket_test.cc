@@ -1,6 +1,8 @@
 #include "net/socket.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -116,6 +118,27 @@ TEST_F(SocketTest, ConnectsOverTcpWithTheOptionsOfLoopback) {
     } else {
       EXPECT_FALSE(congestion_control(descriptor).empty());
     }
+  }
+}
+
+int option(int descriptor, int level, int name) {
+  int value = -1;
+  socklen_t bytes = sizeof(value);
+  EXPECT_EQ(::getsockopt(descriptor, level, name, &value, &bytes), 0);
+  return value;
+}
+
+TEST_F(SocketTest, BothEndsGiveUpAPeerThatIsGoneWithinAMinuteWithAndWithoutTraffic) {
+  const Connection connection("127.0.0.1:0");
+  ASSERT_TRUE(connection.fault.ok()) << connection.fault.what;
+  for (const int descriptor : {connection.client, connection.accepted.descriptor}) {
+    const int unacknowledged_ms = option(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT);
+    EXPECT_GT(unacknowledged_ms, 0) << "retransmissions go on for a quarter of an hour";
+    EXPECT_LE(unacknowledged_ms, 60'000);
+    EXPECT_EQ(option(descriptor, SOL_SOCKET, SO_KEEPALIVE), 1);
+    const int idle_s = option(descriptor, IPPROTO_TCP, TCP_KEEPIDLE);
+    const int probes_s = option(descriptor, IPPROTO_TCP, TCP_KEEPINTVL) * option(descriptor, IPPROTO_TCP, TCP_KEEPCNT);
+    EXPECT_LE(idle_s + probes_s, 60);
   }
 }
 

@@ -94,6 +94,13 @@ Status take_text(Request& request, const wire::TlvView& tlv) {
         tlv.value, [&](std::string_view name, uint64_t value) { tell_sink(ticket, &value, sizeof(value), as_bytes(name)); });
   }
   if (is(tlv, Tlv::Explanation) && request.opcode == wire::Opcode::Stat) tell_sink(ticket, "", 0, tlv.value);
+  if (is(tlv, Tlv::Cursor) && request.opcode == wire::Opcode::Stat) {
+    wire::CursorRecord cursor;
+    if (Status s = wire::parse_cursor(tlv.value, &cursor); !s.ok()) return s;
+    // Pages that come back would never end.
+    if (cursor.position != 0 && cursor.position <= request.position) return Code::Invalid;
+    request.position = cursor.position;
+  }
   if (is(tlv, Tlv::Cursor) && request.opcode == wire::Opcode::List) {
     wire::CursorRecord cursor;
     if (Status s = wire::parse_cursor(tlv.value, &cursor); !s.ok()) return s;
@@ -127,6 +134,7 @@ Status take_notes(ConstBytes body, FinalNotes* out) {
       case Tlv::LayoutHandle: out->has_layout = true; return wire::parse_layout_handle(tlv.value, &out->layout);
       case Tlv::HelloServer: out->hello = tlv.value; return {};
       case Tlv::ShardMap: out->shard_map = tlv.value; return {};
+      case Tlv::ShardHosts: out->shard_hosts = tlv.value; return {};
       default: return {};
     }
   });

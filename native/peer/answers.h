@@ -21,8 +21,9 @@ struct FinalNotes {
   std::string reason;
   bool has_layout = false;
   wire::LayoutHandleRecord layout;
-  ConstBytes hello;  // HelloServer and ShardMap, not parsed
+  ConstBytes hello;  // HelloServer, ShardMap and ShardHosts, not parsed
   ConstBytes shard_map;
+  ConstBytes shard_hosts;
 };
 
 // Of any Final. Views point into `body`.

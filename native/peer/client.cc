@@ -403,7 +403,7 @@ void Client::dispatch(Ticket& ticket) {
       connection->give(*request);
       continue;
     }
-    const AnswerReason why{Answer::Unavailable, Reason::NoConnection};
+    const AnswerReason why{Answer::Unavailable, why_none(links_[request->shard])};
     request->for_items([&](Section& section, uint32_t item) { ticket.fail_item(section, item, why); });
     if (request->slices.empty()) ticket.say_whole(why);
     on_request_over(*request);
@@ -417,7 +417,9 @@ void Client::on_deadline(void* of) {
   Client& self = ticket.client;
   switch (ticket.state) {
     case Ticket::State::Waiting: return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
-    case Ticket::State::Running: return self.end(ticket, {Answer::Late, Reason::Deadline});
+    case Ticket::State::Running:
+      for (const Request* request : ticket.requests) request->connection->on_overdue(*request);
+      return self.end(ticket, {Answer::Late, Reason::Deadline});
     case Ticket::State::Fencing:
       // Each abort() releases what its connection still holds, from the loop. The list is kept: nothing is added any more.
       for (Connection* connection : ticket.fence) {

@@ -2,14 +2,17 @@
 // Submitters fill a ticket from the pool and leave it in the inbox; whoever turns the loop does everything else. That is a
 // caller who waits, if nobody else has anything under way: a call then costs no switch of threads and its bytes arrive in the
 // cache of who wants them. Else it is the client's own thread, which also takes over from callers that have gone away.
-// A ticket waits until every shard has been reached once, or until its deadline; after that a shard without a connection is
-// answered at once.
+// A ticket waits until every shard has been reached or tried in vain once, or until its deadline; after that a shard without a
+// connection is answered at once.
+// A client has one store, the first that greets it, also where a name or a balancer leads to several: another one is taken only
+// when no connection to the first is left, and, of a name with several addresses, only after those were tried again and again.
 // Invariants: a ticket is finished exactly once, and only when no connection can touch its memory any more (the fence);
 // between its start and that it is in the list `running_`.
 // Thread: functions say whose they are; the client's thread is whoever holds baton_. mutex_ covers inbox and pool,
 // state_mutex_ what other threads may ask about. Locks are taken in this order: baton_, then any one other.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -86,15 +89,22 @@ class Client final : public Exiting {
   uint64_t id() const noexcept { return client_id_; }
   const std::vector<std::shared_ptr<const wire::Layout>>& layouts() const noexcept { return layouts_; }
 
-  void on_attempt_failed(const std::string& what);
+  void on_attempt_failed(const Connection& connection, const std::string& what);
+  // It waits for its next attempt.
+  void on_attempt_over(const Connection& connection);
   void on_refused(wire::Reason reason, const std::string& what);
   void on_layout_refused(const std::string& what);
-  // False: the map is not what the other connections know; all of them begin again.
-  bool on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map);
+  // Why the daemon is not to be had, or "". Where the map is not what the other connections know, all of them begin again.
+  std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                         const wire::ShardHostsView& hosts);
   // Its handshake is done (`newly`), or the layouts that came since then are registered.
   void on_connection_up(Connection& connection, bool newly);
   // Its socket reads no ticket's memory any more.
   void on_connection_lost(Connection& connection, const std::string& what);
+  // One of its connections has become silent, or "": is heard again.
+  void on_silence(const std::string& what);
+  // A daemon has greeted it.
+  bool met() const noexcept { return store_known_; }
   void on_load(const wire::LoadRecord& load);
   void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
   void tell_progress(Ticket& ticket);
@@ -104,9 +114,15 @@ class Client final : public Exiting {
   void on_payload_released(Ticket& ticket);
 
  private:
+  struct ShardPort {
+    uint16_t port = 0;
+    std::string host;  // empty: that of the address which the client was given
+    bool operator==(const ShardPort&) const = default;
+  };
   struct Link {  // one shard
     net::Address address;
     bool reached = false;  // a connection of it has been up
+    bool tried = false;    // each connection of it has failed once
     std::vector<std::unique_ptr<Connection>> connections;
   };
   // A queue that is being closed, and the newest ticket it can have: when this is read, another queue may have its address.
@@ -148,9 +164,14 @@ class Client final : public Exiting {
   void open_seed();
   void open_link(Link& link, uint32_t shard);
   void forget_map();
+  std::string take_store(const Connection& connection);
+  std::string remedy_of(const Connection& connection) const;
   bool reached() const noexcept;
+  void dispatch_waiting();
+  void tell_error(const std::string& what);
   void tell_state();
   static Connection* choose(Link& link) noexcept;
+  static wire::Reason why_none(const Link& link) noexcept;
   void sweep_retired();
   void stop_connections();
 
@@ -191,7 +212,9 @@ class Client final : public Exiting {
   std::vector<Request*> given_;
   bool map_known_ = false;
   std::vector<Link> links_;
-  std::vector<uint16_t> ports_;  // of the map
+  std::vector<ShardPort> ports_;  // of the map
+  bool store_known_ = false;
+  std::array<std::byte, 16> store_uuid_{};
   std::vector<std::unique_ptr<Connection>> retired_;
   bool refused_ = false;
   wire::Reason refusal_ = wire::Reason::None;

@@ -1,6 +1,8 @@
 // Finding a daemon: the first handshake, daemons that come late or are none, and those that come back as others.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <thread>
 
 #include "peer/fake_daemon.h"
@@ -129,6 +131,85 @@ TEST(Connect, AnotherShardMapAfterARestartIsTaken) {
   std::vector<Octets> blocks(20, random_octets(50, 1));
   TrySection put(layout, names(20));
   EXPECT_EQ(client.put(put.into(blocks)).items_ok, 20U) << text_of(put.answers[0]);
+}
+
+wire::HelloServer of_store(wire::HelloServer hello, uint8_t number) {
+  hello.store_uuid.fill(std::byte{number});
+  return hello;
+}
+
+// A name of several addresses, or a balancer: every other connection is another daemon's.
+TEST(Connect, ANameThatLeadsToTwoDaemonsIsOneStore) {
+  FakeDaemon daemon;
+  daemon.greets = [](const FakeDaemon::Connection& connection, wire::HelloServer& hello) {
+    hello = of_store(hello, static_cast<uint8_t>(1 + connection.number % 2));
+  };
+  std::array<std::atomic<uint32_t>, 2> used{};
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() == Opcode::RegisterLayout || frame.opcode() == Opcode::Match) ++used[connection.number % 2];
+    return false;
+  };
+  TryClient client(daemon.address(), 4);
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 4; })) << client.facts().last_error;
+  EXPECT_GE(daemon.accepted.load(), 5U) << "nobody was sent to the other store";
+  TrySection match(layout, names(1));
+  client.match(match);
+  EXPECT_TRUE(match.all("miss(absent)"));
+  EXPECT_TRUE(used[0] == 0 || used[1] == 0) << "the other store was asked, too";
+  const std::string said = client.facts().last_error;
+  EXPECT_NE(said.find("answers there, the client's is 0"), std::string::npos) << said;
+  EXPECT_EQ(client.facts().store_uuid[0], used[0] > 0 ? 1 : 2);
+}
+
+TEST(Connect, AnotherStoreIsTakenOnceNoConnectionToTheFirstIsLeft) {
+  auto daemon = std::make_unique<FakeDaemon>();
+  const uint16_t port = daemon->port();
+  daemon->hello = of_store(daemon->hello, 1);
+  TryClient client(daemon->address(), 2);
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 2; })) << client.facts().last_error;
+  daemon.reset();
+  daemon = std::make_unique<FakeDaemon>(port);
+  daemon->hello = of_store(daemon->hello, 2);
+  daemon->start();
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 2 && client.facts().store_uuid[0] == 2; }))
+      << client.facts().last_error;
+  TrySection match(layout, names(1));
+  client.match(match);
+  EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+}
+
+TEST(Connect, ShardsThatAreReachedServeAndThePortOfOneThatIsNotIsNamed) {
+  uint16_t closed = 0;
+  {
+    const FakeDaemon gone;
+    closed = gone.port();
+  }
+  FakeDaemon daemon(0, 2);
+  daemon.told_ports[1] = closed;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  std::vector<Octets> blocks(20, random_octets(50, 1));
+  TrySection put(layout, names(20));
+  hs_batch batch = TryClient::batch(HS_OP_PUT, 3'600'000'000U);
+  client.call(batch, put.into(blocks));  // would wait for an hour otherwise
+  uint32_t served = 0;
+  for (size_t i = 0; i < put.keys.size(); ++i) {
+    const bool reached = wire::route(as_bytes(put.keys[i]), 2) == 0;
+    served += reached ? 1 : 0;
+    EXPECT_EQ(text_of(put.answers[i]), reached ? "ok(stored)" : "unavailable(no_connection)") << put.keys[i];
+  }
+  EXPECT_GT(served, 0U);
+  EXPECT_FALSE(client.ready(20));
+  const std::string said = client.facts().last_error;
+  EXPECT_NE(said.find("127.0.0.1:" + std::to_string(closed)), std::string::npos) << said;
+  const std::string ports =
+      std::to_string(std::min(daemon.port(), closed)) + ", " + std::to_string(std::max(daemon.port(), closed));
+  EXPECT_NE(said.find("shard 1 of 2 is not reached while others are: open ports "), std::string::npos) << said;
+  EXPECT_TRUE(said.ends_with(ports) || closed == daemon.port() + 1 || closed + 1 == daemon.port()) << said;
+  EXPECT_EQ(client.facts().connected, 1U);
+  EXPECT_EQ(client.facts().connections, 2U);
 }
 
 }  // namespace

@@ -16,15 +16,9 @@ using wire::Answer;
 using wire::Opcode;
 using wire::Reason;
 
-// Request ids say in their top byte what they belong to; a request's low byte is its slot.
-constexpr uint64_t kHello = uint64_t{1} << 56;
-constexpr uint64_t kLayout = uint64_t{2} << 56;
-constexpr uint64_t kCancel = uint64_t{3} << 56;
-constexpr uint64_t kKind = uint64_t{0xFF} << 56;
-
 // Of what the daemon lets be in flight, slots that are kept for layouts. A Cancel needs none.
 constexpr uint32_t kSparedSlots = 16;
-constexpr uint32_t kLayoutsAskedMax = 8;
+static_assert(kSparedSlots > Connection::kLayoutsAskedMax);
 
 constexpr uint64_t kResolvePollUs = 2'000;
 
@@ -94,6 +88,7 @@ void Connection::resolve() {
   }
   const std::shared_ptr<Resolution> answer = std::exchange(resolution_, nullptr);
   if (answer->hosts().empty()) return attempt_failed(answer->error());
+  hosts_ = static_cast<uint32_t>(answer->hosts().size());
   net::Address address = address_;
   address.host = answer->hosts()[attempts_ % answer->hosts().size()];
   connect_to(address);
@@ -147,6 +142,7 @@ void Connection::share() {
 void Connection::greet(std::unique_ptr<net::Transport> transport) {
   state_ = State::Greeting;
   counted_received_ = counted_sent_ = 0;
+  silence_.overdue = 0;
   stream_ = std::make_unique<net::FrameStream>(client_.loop(), std::move(transport), *this);
   if (const Status s = stream_->start(); !s.ok()) {
     stream_.reset();
@@ -162,7 +158,8 @@ void Connection::greet(std::unique_ptr<net::Transport> transport) {
 }
 
 void Connection::attempt_failed(const std::string& what) {
-  client_.on_attempt_failed(what);
+  silence_.broken = false;  // refused, or not to be reached: that is another reason
+  client_.on_attempt_failed(*this, what);
   wait_and_retry();
 }
 
@@ -179,20 +176,35 @@ void Connection::wait_and_retry() {
   // Half of it is random, so that many clients of a daemon that restarts do not come at once.
   const uint64_t delay = longest / 2 + client_.prng().below(longest / 2 + 1);
   client_.loop().arm(timer_, client_.loop().now_us() + delay);
+  client_.on_attempt_over(*this);
 }
 
 void Connection::on_timer(void* self) {
   auto& of = *static_cast<Connection*>(self);
   if (of.state_ == State::Waiting) return of.connect();
   if (of.state_ == State::Resolving) return of.resolve();
-  const bool met = of.state_ == State::Registering;  // it was halfstepd, then
-  const std::string what = (met ? "layouts not registered within " : "no handshake within ") +
-                           std::to_string(of.client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)" +
-                           (met ? "; its device may be slow" : "; is it halfstepd that listens there?");
-  if (of.stream_) return of.abort(Code::Late, what);
-  of.client_.loop().remove(of.connecting_, &of);
-  ::close(std::exchange(of.connecting_, -1));
-  of.attempt_failed(of.address_.text() + ": " + what);
+  if (of.state_ == State::Up) return of.on_still_silent();
+  const std::string what = of.timed_out();
+  const bool accepted = of.state_ != State::Connecting;
+  if (of.stream_) {
+    of.abort(Code::Late, what);
+  } else {
+    of.drop_socket(what);
+  }
+  of.silence_.broken = accepted && of.client_.met();
+}
+
+std::string Connection::timed_out() const {
+  const std::string within =
+      " within " + std::to_string(client_.options().connect_timeout_us / 1000) + " ms (connect_timeout_ms)";
+  switch (state_) {
+    case State::Connecting:
+      return "no connection" + within + "; the host is down, or a firewall drops what is sent to the port";
+    case State::Registering: return "layouts not registered" + within + "; its device may be slow";
+    default:
+      return "no handshake" + within +
+             (client_.met() ? "; the daemon hangs, or is stopped" : "; is it halfstepd that listens there?");
+  }
 }
 
 void Connection::on_closed(Status why) {
@@ -245,61 +257,25 @@ Status Connection::on_hello(ConstBytes body) {
   if (!notes.shard_map.empty()) {
     if (Status s = wire::parse_shard_map(notes.shard_map, &map); !s.ok()) return s;
   }
+  wire::ShardHostsView hosts;
+  if (!notes.shard_hosts.empty()) {
+    if (Status s = wire::parse_shard_hosts(notes.shard_hosts, &hosts); !s.ok()) return s;
+  }
   if (hello_.shards > 1 && map.size() != hello_.shards) return Code::Invalid;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    if (map[s].host > hosts.host_count || (map[s].host != 0 && map[s].port == 0)) return Code::Invalid;
+  }
   free_slots_.clear();
   const uint32_t most = std::min(hello_.requests_in_flight_max, wire::kRequestsInFlightMax);
   const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
   for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
   sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
-  if (!client_.on_greeted(*this, map)) {
-    what_ = "the shard map has changed";
+  if (const std::string why = client_.on_greeted(*this, map, hosts); !why.empty()) {
+    what_ = why;
     return Code::Closed;
   }
   state_ = State::Registering;
   register_layouts();
-  return {};
-}
-
-void Connection::register_layouts() {
-  if (state_ != State::Registering && state_ != State::Up) return;
-  const auto& known = client_.layouts();
-  layouts_.resize(known.size());
-  handles_.resize(known.size());
-  for (uint32_t i = 0; i < known.size() && layouts_open_ < kLayoutsAskedMax; ++i) {
-    if (layouts_[i].state != LayoutState::Unknown) continue;
-    frame_.clear();
-    wire::FrameWriter frame(frame_);
-    frame.begin(Opcode::RegisterLayout, kLayout | i);
-    frame.tlv_bytes(wire::Tlv::LayoutCanonical, known[i]->canonical());
-    frame.finish();
-    stream_->send(frame_);
-    layouts_[i].state = LayoutState::Asked;
-    ++layouts_open_;
-  }
-  become_up_if_ready();
-}
-
-bool Connection::layouts_settled() const noexcept { return layouts_open_ == 0 && layouts_.size() == client_.layouts().size(); }
-
-Status Connection::on_layout(uint32_t index, ConstBytes body) {
-  if (index >= layouts_.size() || layouts_[index].state != LayoutState::Asked) return Code::Invalid;
-  FinalNotes notes;
-  if (Status s = take_notes(body, &notes); !s.ok()) return s;
-  LayoutEntry& entry = layouts_[index];
-  --layouts_open_;
-  const bool accepted = notes.has_layout && (notes.whole.answer == Answer::Ok || notes.whole.answer == Answer::Pending);
-  if (accepted) {
-    if (notes.layout.id != client_.layouts()[index]->id()) return Code::Invalid;
-    entry.state = LayoutState::Ready;
-    handles_[index] = notes.layout.handle;
-  } else {
-    entry.state = LayoutState::Refused;
-    entry.refusal = {Answer::Rejected, Reason::Policy};
-    if (notes.whole.answer == Answer::Rejected && notes.whole.reason != Reason::None) entry.refusal = notes.whole;
-    client_.on_layout_refused(address_.text() + ": layout refused: " + notes.reason);
-  }
-  register_layouts();
-  pump();
   return {};
 }
 
@@ -337,32 +313,6 @@ void Connection::pump() {
   }
 }
 
-bool Connection::layouts_known(Request& request) {
-  for (uint16_t s = 0; s < request.slices.size(); ++s) {
-    const uint32_t index = request.section(s).layout_index;
-    if (index >= layouts_.size() || layouts_[index].state == LayoutState::Unknown ||
-        layouts_[index].state == LayoutState::Asked) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Answers the items whose layout the daemon does not take, and leaves the rest.
-void Connection::refuse_layouts(Request& request) {
-  for (uint16_t s = 0; s < request.slices.size();) {
-    Section& section = request.section(s);
-    const LayoutEntry& entry = layouts_[section.layout_index];
-    if (entry.state != LayoutState::Refused) {
-      ++s;
-      continue;
-    }
-    const uint32_t count = request.items_of(s);
-    for (uint32_t i = 0; i < count; ++i) request.ticket->fail_item(section, request.item_of(s, i), entry.refusal);
-    request.slices.erase(request.slices.begin() + s);
-  }
-}
-
 // False when nothing of it is left to ask.
 bool Connection::transmit(Request& request) {
   const bool had_slices = !request.slices.empty();
@@ -377,6 +327,8 @@ bool Connection::transmit(Request& request) {
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
+  request.sent_us = now;
+  request.received_before = stream_->received_bytes();
   stream_->send(frame_);
   if (request.opcode == Opcode::Put) {
     sender_.add(request);
@@ -439,6 +391,7 @@ void Connection::fail(Request& request) {
 Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) {
   const uint64_t kind = header.request_id & kKind;
   const bool is_final = header.opcode == static_cast<uint8_t>(Opcode::Final);
+  if (silence_.broken) heard();
   Status status;
   if (header.opcode == static_cast<uint8_t>(Opcode::Abort)) {
     on_abort(body);
@@ -497,6 +450,8 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   FinalNotes notes;
   if (Status s = take_notes(body, &notes); !s.ok()) return s;
   if (notes.has_load) client_.on_load(notes.load);
+  constexpr wire::AnswerReason kForgotten{Answer::Rejected, Reason::UnknownLayout};
+  if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
   if (request.ticket != nullptr) {
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
@@ -505,6 +460,13 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   sender_.return_early(request);
   account();
   release_slot(request);
+  if (request.ticket != nullptr && request.position != 0) {  // the next page
+    request.sent = false;
+    load_bytes_ += request.weight_bytes;
+    pending_.push_front(&request);
+    pump();
+    return {};
+  }
   if (request.ticket != nullptr) {
     client_.on_request_over(request);
   } else {
@@ -518,6 +480,7 @@ void Connection::on_abort(ConstBytes body) {
   FinalNotes notes;
   const Status status = take_notes(body, &notes);
   if (what_.empty()) what_ = "the daemon ends the connection: " + (status.ok() ? notes.reason : std::string("(unreadable)"));
+  stream_->close(Code::Closed);  // a daemon that hangs after its Abort would keep every request until its deadline
 }
 
 Status Connection::on_chunk_end() {

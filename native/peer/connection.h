@@ -34,6 +34,7 @@ class Connection final : public net::FrameSink, public net::Watch {
  public:
   // `shard` is kAnyShard until the shard map is known.
   static constexpr uint32_t kAnyShard = UINT32_MAX;
+  static constexpr uint32_t kLayoutsAskedMax = 8;
   Connection(Client& client, net::Address address, uint32_t shard);
   ~Connection() override;
 
@@ -43,10 +44,19 @@ class Connection final : public net::FrameSink, public net::Watch {
   // Ends it now; it comes back by itself.
   void abort(Status why, const std::string& what);
 
-  bool up() const noexcept { return state_ == State::Up; }
+  // Requests may be given to it.
+  bool up() const noexcept { return state_ == State::Up && !silence_.broken; }
+  // Answers are overdue and nothing is heard, or nobody answers its handshakes: what lies behind it hangs, or is gone.
+  bool unresponsive() const noexcept { return silence_.broken; }
   // Every layout of the client's is registered or refused.
   bool layouts_settled() const noexcept;
   bool stopped() const noexcept { return state_ == State::Stopped; }
+  // The daemon's Hello was taken: hello() is that of the store that answers here.
+  bool greeted() const noexcept { return state_ == State::Registering || state_ == State::Up; }
+  // Attempts that failed since it was up last.
+  uint32_t attempts() const noexcept { return attempts_; }
+  // How many addresses its name had at the last attempt.
+  uint32_t hosts() const noexcept { return hosts_; }
   uint32_t shard() const noexcept { return shard_; }
   void set_shard(uint32_t shard) noexcept { shard_ = shard; }
   const net::Address& address() const noexcept { return address_; }
@@ -58,12 +68,17 @@ class Connection final : public net::FrameSink, public net::Watch {
   void give(Request& request);
   // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
   void abandon(Request& request);
+  // The deadline of a request has passed without its answer.
+  void on_overdue(const Request& request);
   // The client has more layouts than before.
   void register_layouts();
 
   // net::FrameSink
   Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
-  void on_landed(ConstBytes piece, size_t skipped) override { lander_.landed(piece, skipped); }
+  void on_landed(ConstBytes piece, size_t skipped) override {
+    if (silence_.broken) heard();
+    lander_.landed(piece, skipped);
+  }
   Status on_chunk_end() override;
   void on_sendable() override;
   void on_closed(Status why) override;
@@ -71,11 +86,19 @@ class Connection final : public net::FrameSink, public net::Watch {
   void on_ready(uint32_t epoll_events) override;
 
  private:
+  // Request ids say in their top byte what they belong to; a request's low byte is its slot.
+  static constexpr uint64_t kHello = uint64_t{1} << 56;
+  static constexpr uint64_t kLayout = uint64_t{2} << 56;
+  static constexpr uint64_t kCancel = uint64_t{3} << 56;
+  static constexpr uint64_t kKind = uint64_t{0xFF} << 56;
+
   enum class State : uint8_t { Waiting, Resolving, Connecting, Sharing, Greeting, Registering, Up, Stopped };
   enum class LayoutState : uint8_t { Unknown, Asked, Ready, Refused };
   struct LayoutEntry {
     LayoutState state = LayoutState::Unknown;
     wire::AnswerReason refusal;
+    uint64_t asked_at = 0;          // of serial_: what was sent by then has an older handle
+    uint64_t refused_until_us = 0;  // then it may be asked for again
   };
 
   void connect();
@@ -87,25 +110,43 @@ class Connection final : public net::FrameSink, public net::Watch {
   void greet(std::unique_ptr<net::Transport> transport);
   void attempt_failed(const std::string& what);
   void wait_and_retry();
+  std::string timed_out() const;
   static void on_timer(void* self);
   static void on_released(void* ticket, uint64_t tag);
 
   Status on_hello(ConstBytes body);
-  Status on_layout(uint32_t index, ConstBytes body);
   Status on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing);
   Status on_final(Request& request, ConstBytes body);
   void on_abort(ConstBytes body);
   void become_up_if_ready();
   // Sends what may go: a slot is free, its layouts are known.
   void pump();
-  bool layouts_known(Request& request);
-  void refuse_layouts(Request& request);
   bool transmit(Request& request);
   void send_cancel(const Request& request);
   void fail(Request& request);
   void release_slot(Request& request);
   Request* find(uint64_t id) noexcept;
   void account() noexcept;
+
+  // connection_silence.cc
+  struct Silence {
+    uint32_t overdue = 0;         // answers, since anything was heard
+    uint64_t received_bytes = 0;  // by the stream, when the first of them was counted
+    uint64_t since_us = 0;        // when the first of them was asked for
+    bool broken = false;
+  };
+  void break_off();
+  void heard();
+  void on_still_silent();
+  std::string silence_text() const;
+
+  // connection_layouts.cc
+  Status on_layout(uint32_t index, ConstBytes body);
+  Status on_layout_refused(uint32_t index, const FinalNotes& notes);
+  bool layouts_known(Request& request);
+  void refuse_layouts(Request& request);
+  // The daemon has forgotten a layout of it, with its namespace perhaps. True: it is pending again, behind its layouts.
+  bool repeat(Request& request);
 
   Client& client_;
   const net::Address address_;
@@ -117,8 +158,11 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
   uint32_t attempts_ = 0;
+  uint32_t hosts_ = 1;
   std::string what_;  // why it ends
   bool protocol_error_ = false;
+
+  Silence silence_;
 
   std::unique_ptr<net::FrameStream> stream_;
   wire::HelloServer hello_;

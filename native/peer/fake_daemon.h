@@ -132,6 +132,8 @@ class FakeDaemon {
   uint32_t fragment_bytes_max = 0;
   uint32_t chunk_bytes = wire::kChunkBytesMax;
   wire::HelloServer hello{.block_bytes_max = 64U << 20};
+  std::function<void(const Connection&, wire::HelloServer&)> greets;  // may change what this connection hears
+  std::map<uint32_t, uint16_t> told_ports;                            // by shard, where the map shall not tell the truth
   std::array<uint8_t, 16> boot_id{};
   std::atomic<uint32_t> accepted{0};
 
@@ -380,10 +382,15 @@ class FakeDaemon {
     say.shards = static_cast<uint16_t>(shards_);
     say.shard = connection.shard;
     std::memcpy(say.boot_id.data(), boot_id.data(), boot_id.size());
+    if (greets) greets(connection, say);
     frame.tlv(wire::Tlv::HelloServer, say);
     frame.open_tlv(wire::Tlv::ShardMap);
-    for (const uint16_t port : ports_) frame.value().put(wire::ShardAddress{.port = port});
+    for (uint32_t s = 0; s < shards_; ++s) {
+      const auto told = told_ports.find(s);
+      frame.value().put(wire::ShardAddress{.port = told == told_ports.end() ? ports_[s] : told->second});
+    }
     frame.close_tlv();
+    frame.tlv(wire::Tlv::ShardHosts, wire::ShardHostsHead{.epoch = 1});
     frame.tlv(wire::Tlv::Load, wire::LoadRecord{});
     frame.finish();
     connection.send(out);

@@ -72,8 +72,9 @@ int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size
 int hs_client_forked(const hs_client* client);
 
 typedef struct hs_client_facts {
-  uint32_t connected;  /* connections that are up now */
-  uint32_t handshakes; /* since open */
+  uint32_t connected;   /* connections that are up now */
+  uint32_t connections; /* that there should be, over all shards that are known */
+  uint32_t handshakes;  /* since open */
   uint8_t store_uuid[16];
   uint8_t boot_id[16];
   uint32_t block_bytes_max;

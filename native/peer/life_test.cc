@@ -268,6 +268,39 @@ TEST(Life, TheFenceOfAPutLeavesAConnectionAloneThatHasComeBack) {
   EXPECT_EQ(daemon.accepted.load(), 4U);
 }
 
+// Which says so and then hangs: its socket stays open.
+TEST(Life, AnAbortEndsTheConnectionAtOnceThoughItsSocketStaysOpen) {
+  FakeDaemon daemon;
+  Point over;
+  std::atomic<bool> aborts{true};
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Match || !aborts.exchange(false)) return false;
+    Octets out;
+    wire::FrameWriter writer(out);
+    writer.begin(Opcode::Abort, 0);
+    writer.tlv_bytes(wire::Tlv::Reason, as_bytes("its device is gone"));
+    writer.finish();
+    connection.send(out);
+    over.wait();
+    return true;
+  };
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  TrySection match(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 3'600'000'000U);
+  client.call(batch, match);  // would wait for an hour otherwise
+  EXPECT_TRUE(match.all("unavailable(no_connection)")) << text_of(match.answers[0]);
+  EXPECT_NE(std::string(client.facts().last_error).find("the daemon ends the connection: its device is gone"),
+            std::string::npos)
+      << client.facts().last_error;
+  ASSERT_TRUE(comes_true([&] { return client.facts().connected == 1; }));
+  client.call(batch, match);
+  EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+  EXPECT_EQ(client.facts().handshakes, 2U);
+  over.reach();
+}
+
 struct Death {
   Opcode at;
   uint32_t operation;

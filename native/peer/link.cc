@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include "peer/client.h"
 
@@ -25,6 +27,19 @@ std::string socket_path(std::string path, uint32_t shard_of_path, uint32_t shard
   return net::unix_path_of_shard(path, shard);
 }
 
+// How often all addresses of a name are tried before another store than the client's is taken for it.
+constexpr uint32_t kStorePatience = 8;
+
+std::string hex(const std::array<std::byte, 16>& uuid) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte octet : uuid) {
+    text += kDigits[std::to_integer<size_t>(octet) >> 4];
+    text += kDigits[std::to_integer<size_t>(octet) & 15];
+  }
+  return text;
+}
+
 }  // namespace
 
 void Client::open_seed() {
@@ -41,10 +56,32 @@ void Client::open_link(Link& link, uint32_t shard) {
   }
 }
 
-bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map) {
+std::string Client::take_store(const Connection& connection) {
+  const auto& uuid = connection.hello().store_uuid;
+  if (store_known_ && uuid != store_uuid_) {
+    bool held = connection.hosts() > 1 && connection.attempts() < kStorePatience * connection.hosts();
+    for (const Link& link : links_) {
+      for (const auto& other : link.connections) held = held || (other.get() != &connection && other->greeted());
+    }
+    if (held) {
+      return "the store " + hex(uuid) + " answers there, the client's is " + hex(store_uuid_) +
+             ": name one daemon's address, not a name or balancer of several";
+    }
+  }
+  store_known_ = true;
+  store_uuid_ = uuid;
+  return "";
+}
+
+std::string Client::on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
+                               const wire::ShardHostsView& hosts) {
+  if (std::string why = take_store(connection); !why.empty()) return why;
   const wire::HelloServer& hello = connection.hello();
-  std::vector<uint16_t> ports;
-  for (uint32_t s = 0; s < map.size(); ++s) ports.push_back(map[s].port);
+  std::vector<ShardPort> ports;
+  for (uint32_t s = 0; s < map.size(); ++s) {
+    const uint16_t host = map[s].host;
+    ports.push_back({map[s].port, host == 0 ? std::string() : std::string(hosts.hosts[host - 1])});
+  }
   if (!map_known_) {
     ports_ = ports;
     std::vector<Link> links(hello.shards);
@@ -56,7 +93,10 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
       if (s == hello.shard) continue;
       Link& link = links_[s];
       link.address = options_.address;
-      if (const uint16_t port = ports[s]; port != 0) {
+      const auto& [port, host] = ports[s];
+      if (!host.empty()) {
+        link.address = {.is_unix = false, .host = host, .port = port};
+      } else if (port != 0) {
         // A unix socket that knows of ports: they are reached over loopback.
         if (link.address.is_unix) link.address = {.is_unix = false, .host = "127.0.0.1", .port = port};
         link.address.port = port;
@@ -69,7 +109,7 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
   }
   if (hello.shards != links_.size() || hello.shard != connection.shard() || ports != ports_) {
     forget_map();
-    return false;
+    return "the shard map has changed";
   }
   {
     const std::lock_guard lock(state_mutex_);
@@ -77,10 +117,9 @@ bool Client::on_greeted(Connection& connection, const wire::PackedArray<wire::Sh
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.transport, connection.shared_memory() ? "shm" : "tcp");
     copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
-  return true;
+  return "";
 }
 
 // Another daemon stands where the old one did. What is under way there ends with its connections.
@@ -114,7 +153,7 @@ void Client::stop_connections() {
 }
 
 bool Client::reached() const noexcept {
-  return map_known_ && std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached; });
+  return map_known_ && std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached || link.tried; });
 }
 
 void Client::on_connection_up(Connection& connection, bool newly) {
@@ -125,6 +164,10 @@ void Client::on_connection_up(Connection& connection, bool newly) {
   }
   if (connection.shard() < links_.size()) links_[connection.shard()].reached = true;
   tell_state();
+  dispatch_waiting();
+}
+
+void Client::dispatch_waiting() {
   if (!reached()) return;
   for (Ticket* ticket = running_; ticket != nullptr;) {
     Ticket* next = ticket->next;
@@ -133,17 +176,54 @@ void Client::on_connection_up(Connection& connection, bool newly) {
   }
 }
 
-void Client::on_attempt_failed(const std::string& what) {
+void Client::on_attempt_failed(const Connection& connection, const std::string& what) {
+  tell_error(what + remedy_of(connection));
+}
+
+void Client::on_attempt_over(const Connection& connection) {
+  if (!map_known_ || connection.shard() >= links_.size()) return;
+  Link& link = links_[connection.shard()];
+  if (link.reached || link.tried) return;
+  link.tried =
+      std::all_of(link.connections.begin(), link.connections.end(), [](const auto& other) { return other->attempts() > 0; });
+  if (link.tried) dispatch_waiting();
+}
+
+// Of several shards one that was never reached, while others are.
+std::string Client::remedy_of(const Connection& connection) const {
+  if (!map_known_ || connection.shard() >= links_.size() || links_[connection.shard()].reached) return "";
+  if (std::none_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached; })) return "";
+  const std::string which = "; shard " + std::to_string(connection.shard()) + " of " + std::to_string(links_.size()) +
+                            " is not reached while others are: ";
+  if (connection.address().is_unix) return which + "share the sockets of all shards, PATH, PATH.1 and so on";
+  // Those of its own host: a map may name several.
+  const std::string& host = ports_[connection.shard()].host;
+  std::vector<uint16_t> ports;
+  for (const ShardPort& other : ports_) {
+    if (other.host == host) ports.push_back(other.port);
+  }
+  std::sort(ports.begin(), ports.end());
+  const std::string open =
+      which + (host.empty() ? "" : "on " + host + " ") + (ports.size() == 1 ? "open port " : "open ports ");
+  if (ports.size() > 1 && size_t{ports.back()} - ports.front() + 1 == ports.size()) {
+    return open + std::to_string(ports.front()) + " to " + std::to_string(ports.back());
+  }
+  std::string list;
+  for (const uint16_t port : ports) list += (list.empty() ? "" : ", ") + std::to_string(port);
+  return open + list;
+}
+
+void Client::tell_error(const std::string& what) {
   const std::lock_guard lock(state_mutex_);
   copy_text(facts_.last_error, what);
 }
 
-void Client::on_layout_refused(const std::string& what) { on_attempt_failed(what); }
+void Client::on_layout_refused(const std::string& what) { tell_error(what); }
 
 void Client::on_refused(Reason reason, const std::string& what) {
   refused_ = true;
   refusal_ = reason;
-  on_attempt_failed(what);
+  tell_error(what);
   tell_state();
   for (Ticket* ticket = running_; ticket != nullptr;) {
     Ticket* next = ticket->next;
@@ -155,25 +235,30 @@ void Client::on_refused(Reason reason, const std::string& what) {
 void Client::on_connection_lost(Connection& connection, const std::string& what) {
   // The next socket of the connection has nothing to do with what this one held.
   for (Ticket* ticket = running_; ticket != nullptr; ticket = ticket->next) std::erase(ticket->fence, &connection);
-  on_attempt_failed(what);
+  on_attempt_failed(connection, what);
   tell_state();
 }
 
 void Client::tell_state() {
   uint32_t connected = 0;
+  uint32_t connections = 0;
+  const char* transport = "";
   bool ready = map_known_;
   for (const Link& link : links_) {
     bool link_ready = false;
+    connections += static_cast<uint32_t>(link.connections.size());
     for (const auto& connection : link.connections) {
       if (connection == nullptr || !connection->up()) continue;
       ++connected;
+      transport = connection->shared_memory() ? "shm" : "tcp";
       link_ready = link_ready || connection->layouts_settled();
     }
     ready = ready && link_ready;
   }
   const std::lock_guard lock(state_mutex_);
   facts_.connected = connected;
-  if (connected == 0) copy_text(facts_.transport, "");
+  facts_.connections = connections;
+  copy_text(facts_.transport, transport);
   ready_ = ready;
   layouts_ready_ = layouts_.size();
   told_refused_ = refused_;
@@ -187,6 +272,17 @@ Connection* Client::choose(Link& link) noexcept {
     if (best == nullptr || connection->load_bytes() < best->load_bytes()) best = connection.get();
   }
   return best;
+}
+
+Reason Client::why_none(const Link& link) noexcept {
+  const bool silent = std::any_of(link.connections.begin(), link.connections.end(),
+                                  [](const auto& connection) { return connection->unresponsive(); });
+  return silent ? Reason::Unresponsive : Reason::NoConnection;
+}
+
+void Client::on_silence(const std::string& what) {
+  if (!what.empty()) tell_error(what);
+  tell_state();
 }
 
 void Client::on_load(const wire::LoadRecord& load) {

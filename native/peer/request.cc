@@ -36,11 +36,13 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   connection = nullptr;
   opcode = code;
   id = 0;
-  sent = false;
+  sent = repeated = false;
+  sent_us = received_before = 0;
   weight_bytes = 0;
   slices.clear();
   shard = 0;
   shards = 1;
+  position = 0;
   granted = false;
   early_bytes = 0;
   next_sendable = 0;
@@ -63,9 +65,10 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       break;
     case wire::Opcode::Stat:
       if (!ticket->question.empty()) frame.tlv_bytes(wire::Tlv::KeyQuestion, ticket->question);
+      if (position != 0) frame.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = position});
       break;
     case wire::Opcode::Namespace: encode_namespace(frame); break;
-    case wire::Opcode::Clear: frame.tlv(wire::Tlv::ClearedLayout, ticket->layout_id); break;
+    case wire::Opcode::Clear: frame.tlv(wire::Tlv::LayoutId, ticket->layout_id); break;
     default: {
       wire::Batch batch = ticket->batch;
       batch.deadline_us = deadline_us;

@@ -30,10 +30,14 @@ class Request {
   wire::Opcode opcode = wire::Opcode::Get;
   uint64_t id = 0;
   bool sent = false;
+  uint64_t sent_us = 0;  // of the client's clock; and what its connection had received by then
+  uint64_t received_before = 0;
+  bool repeated = false;      // it named a layout that the daemon had forgotten, and is asked again
   uint64_t weight_bytes = 0;  // what it will move, roughly
   std::vector<Slice> slices;
   uint32_t shard = 0;
   uint32_t shards = 1;
+  uint64_t position = 0;  // stat: of the page that it asks for; 0: the first, or there is none left
 
   // put
   struct Sendable {

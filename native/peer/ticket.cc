@@ -161,6 +161,15 @@ void Ticket::part_arrived(Section& section, uint32_t number, uint32_t part, bool
   }
 }
 
+bool Ticket::untouched(const Section& section, uint32_t number) const noexcept {
+  if (is_get() && items[section.first_item + number].block_bytes != 0) return false;
+  for (uint32_t o = 0; o < section.units_per_item; ++o) {
+    const Unit& of = units[section.first_unit + number * section.units_per_item + o];
+    if (of.said != wire::Answer::Pending || of.settled) return false;
+  }
+  return true;
+}
+
 bool Ticket::item_open(const Section& section, uint32_t number) const noexcept {
   for (uint32_t o = 0; o < section.units_per_item; ++o) {
     const Unit& of = units[section.first_unit + number * section.units_per_item + o];

@@ -169,6 +169,14 @@ class Ticket {
   bool mark_seen(Section& section, uint32_t item, uint32_t part);
   // get: all bytes of a part are there.
   void part_arrived(Section& section, uint32_t item, uint32_t part, bool verified);
+  // No unit of it has an answer, and no byte of it has come.
+  bool untouched(const Section& section, uint32_t item) const noexcept;
+  // put: as if nothing of it had been queued yet.
+  void unsend(Section& section, uint32_t number) noexcept {
+    Item& of = item(section, number);
+    of.flags &= static_cast<uint8_t>(~(Item::kWanted | Item::kSent));
+    of.open_part = of.open_bytes = of.open_crc = 0;
+  }
   // Some unit of the item was never answered by the daemon, or was called ok before its bytes were there.
   bool item_open(const Section& section, uint32_t item) const noexcept;
 

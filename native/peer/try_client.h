@@ -115,13 +115,15 @@ struct TrySection {
 
 class TryClient {
  public:
-  explicit TryClient(const std::string& address, uint32_t connections = 1, uint32_t tickets_max = 0) {
+  explicit TryClient(const std::string& address, uint32_t connections = 1, uint32_t tickets_max = 0,
+                     uint32_t connect_timeout_ms = 0) {
     hs_options options{};
     options.struct_bytes = sizeof(options);
     options.address = address.c_str();
     options.name_space = "default";
     options.connections = connections;
     options.tickets_max = tickets_max;
+    options.connect_timeout_ms = connect_timeout_ms;
     options.backoff_ms_min = 5;
     options.backoff_ms_max = 50;
     char text[256] = "";

@@ -21,11 +21,18 @@ namespace {
 constexpr uint64_t kHelloWaitUs = 5'000'000;
 // How long a refused client may take to read why.
 constexpr uint64_t kRefusedWaitUs = 1'000'000;
-// How long nothing that is queued may leave, nor anything that was sent without a copy be acknowledged: at least once, at most
-// twice this.
+// Of what is queued, or was sent without a copy, so much must leave or be acknowledged, or all of it, in this time: at least
+// once, at most twice that. 16 KiB/s.
 constexpr uint64_t kSendStallUs = 10'000'000;
+constexpr uint64_t kSendBytesMin = 160 * KiB;
+// What a connection may be granted after some was taken back, until it has filled more.
+constexpr uint64_t kPutLimitBytesSlow = 1 * MiB;
+// While others wait for memory, what was granted must come as fast as if all of it came in this time.
+constexpr uint64_t kFillUs = 10'000'000;
 
-bool sent_by_clients(Opcode opcode) noexcept { return opcode <= Opcode::Namespace || opcode == Opcode::Chunk; }
+bool sent_by_clients(const wire::Header& header) noexcept {
+  return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk);
+}
 
 }  // namespace
 
@@ -35,11 +42,12 @@ Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, 
       map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),
+      put_limit_bytes_(shard.config().connection_credit_bytes),
       admin_(admin) {
   const uint64_t credit = shard.config().connection_credit_bytes;
   const uint64_t most = std::max(credit, shard.config().get_credit_bytes_max);
   get_credit_.open(credit, most, &shard.get_credits(), &shard.counts().credit_held_bytes);
-  put_credit_.open(credit, &shard.counts().credit_held_bytes);
+  put_credit_.open(0, credit, &shard.put_credits(), &shard.counts().credit_held_bytes);
 }
 
 Connection::~Connection() = default;
@@ -73,13 +81,15 @@ void Connection::send(ConstBytes frames) {
 void Connection::watch_sending() {
   if (send_timer_.armed() || stream_.queued_bytes() + stream_.held_bytes() == 0) return;
   let_go_mark_ = stream_.let_go_bytes();
+  to_go_mark_ = stream_.queued_bytes() + stream_.held_bytes();
   shard_.loop().arm(send_timer_, shard_.loop().now_us() + kSendStallUs);
 }
 
 void Connection::on_send_watched(void* self) {
   auto* connection = static_cast<Connection*>(self);
   net::FrameStream& stream = connection->stream_;
-  if (stream.queued_bytes() + stream.held_bytes() != 0 && stream.let_go_bytes() == connection->let_go_mark_) {
+  const uint64_t gone = stream.let_go_bytes() - connection->let_go_mark_;
+  if (stream.queued_bytes() + stream.held_bytes() != 0 && gone < std::min(connection->to_go_mark_, kSendBytesMin)) {
     ++connection->shard_.counts().connections_stalled;
     stream.close(Code::Closed);
     return;
@@ -96,6 +106,8 @@ void Connection::on_hello_late(void* self) {
   (void)connection->violation(ProtocolError::NoHello, Code::Late, "no Hello within 5 s");
 }
 
+uint64_t Connection::owner_of(uint64_t owner) const noexcept { return shard_.store().owner_of(namespace_, owner); }
+
 // ---- Requests of this connection -----------------------------------------------------------------------------------------
 
 void Connection::enrol(Request& request) {
@@ -108,6 +120,12 @@ void Connection::request_finished(Request& request) noexcept {
   assert(in_flight_ > 0);
   --in_flight_;
   std::erase(senders_, &request);
+  if (working_ == &request) working_ = nullptr;
+}
+
+void Connection::leave_work(Request& request) noexcept {
+  working_ = &request;
+  stream_.leave_work();
 }
 
 void Connection::strike(Request& request) noexcept {
@@ -139,6 +157,38 @@ void Connection::resume_waiters() {
   dirty_ = false;
   get_credit_.resume_waiters();
   put_credit_.resume_waiters();
+}
+
+// ---- The pace of puts ----------------------------------------------------------------------------------------------------
+
+void Connection::note_landed(uint64_t bytes) noexcept {
+  landed_bytes_ += bytes;
+  const uint64_t credit = shard_.config().connection_credit_bytes;
+  if (put_limit_bytes_ >= credit) return;
+  put_limit_bytes_ = std::min(credit, put_limit_bytes_ + bytes);
+  put_credit_.set_limit(put_limit_bytes_);
+}
+
+void Connection::mark_pace() noexcept {
+  landed_mark_ = landed_bytes_;
+  granted_mark_ = put_credit_.used_bytes();
+}
+
+double Connection::put_pace(uint64_t us) const noexcept {
+  const auto granted = static_cast<double>(std::min(granted_mark_, put_credit_.used_bytes()));
+  if (granted == 0) return 1;
+  return static_cast<double>(landed_bytes_ - landed_mark_) * static_cast<double>(kFillUs) / (granted * static_cast<double>(us));
+}
+
+uint64_t Connection::take_back_puts() {
+  const uint64_t before = put_credit_.used_bytes();
+  for (Request* request : requests_) {
+    if (request->opcode() == Opcode::Put && !request->finished()) static_cast<PutRequest*>(request)->expire();
+  }
+  put_limit_bytes_ = std::min(put_limit_bytes_, kPutLimitBytesSlow);
+  put_credit_.set_limit(put_limit_bytes_);
+  ++shard_.counts().grants_taken_back;
+  return before - put_credit_.used_bytes();
 }
 
 // Of the most urgent requests the one that has least to send: what is whole goes to work at the other end, and its memory comes
@@ -185,11 +235,11 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
     stream_.close(Code::Closed);
     return {};
   }
-  if (!sent_by_clients(opcode)) {
+  if (!sent_by_clients(header)) {
     return violation(ProtocolError::Opcode, Code::Invalid, "this opcode is sent by servers only");
   }
-  if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
   if (header.request_id == 0) return violation(ProtocolError::RequestId, Code::Invalid, "request_id=0 is reserved");
+  if (opcode == Opcode::Chunk) return on_chunk(header, body, landing);
   if (opcode == Opcode::Hello) return violation(ProtocolError::Hello, Code::Invalid, "a second Hello");
   if (find(header.request_id) != nullptr) {
     return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
@@ -230,6 +280,7 @@ Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
     case Opcode::Cancel: answer_cancel(*this, id, body); break;
     case Opcode::List: answer_list(*this, id, body); break;
     case Opcode::Stat: answer_stat(*this, id, body); break;
+    case Opcode::LayoutOf: answer_layout_of(*this, id, body); break;
     default:
       answer_whole(*this, opcode, id, {Answer::Rejected, Reason::Unsupported}, "this server does not have this command");
       break;
@@ -270,6 +321,7 @@ void Connection::on_closed(Status why) {
   counts.bytes_sent += stream_.sent_bytes();
   landing_.forget();
   senders_.clear();
+  working_ = nullptr;
   std::vector<Request*> requests;
   requests.swap(requests_);
   for (Request* request : requests) request->drop();
@@ -288,29 +340,55 @@ void Connection::refuse_hello(uint64_t id, wire::AnswerReason status, std::strin
   shard_.loop().arm(hello_timer_, shard_.loop().now_us() + kRefusedWaitUs);
 }
 
-Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
-  shard_.counts().request(Opcode::Hello);
-  wire::HelloClient hello;
-  std::string_view name = kNamespaceDefault;
-  bool has_hello = false;
+// A known TLV that does not belong, or one that must be understood and is not: as in any request.
+Connection::Greeting Connection::parse_greeting(ConstBytes body) {
+  Greeting out;
+  const auto refuse = [&](Reason reason, const char* sentence) {
+    if (out.refused.answer != Answer::Pending) return;
+    out.refused = {Answer::Rejected, reason};
+    out.sentence = sentence;
+  };
   wire::TlvReader reader(body);
   wire::TlvView tlv;
-  Status status;
-  while (status.ok() && reader.next(&tlv)) {
-    if (tlv.kind == static_cast<uint16_t>(Tlv::HelloClient)) {
-      status = wire::parse_hello_client(tlv.value, &hello);
-      has_hello = true;
-    } else if (tlv.kind == static_cast<uint16_t>(Tlv::NamespaceName)) {
-      status = wire::parse_namespace_name(tlv.value, &name);
-    } else if ((tlv.kind & wire::kMustUnderstandTlv) != 0) {
-      status = Code::Unsupported;
+  while (reader.next(&tlv)) {
+    switch (static_cast<Tlv>(tlv.kind)) {
+      case Tlv::HelloClient:
+        if (out.has_client || !wire::parse_hello_client(tlv.value, &out.client).ok()) {
+          refuse(Reason::Malformed, "hello: HelloClient: one of 24 bytes, version_min not above version_max");
+        }
+        out.has_client = true;
+        break;
+      case Tlv::NamespaceName:
+        if (out.has_namespace || !wire::parse_namespace_name(tlv.value, &out.name_space).ok()) {
+          refuse(Reason::Malformed, "hello: NamespaceName: one of 1 to 255 bytes of UTF-8 without control characters");
+        }
+        out.has_namespace = true;
+        break;
+      case Tlv::Authentication: out.authenticates = true; break;
+      default:
+        if (wire::is_known(tlv.kind)) {
+          refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");
+        } else if ((tlv.kind & wire::kMustUnderstandTlv) != 0) {
+          refuse(Reason::Unsupported, "hello: a TLV that must be understood is not known here");
+        }
     }
   }
-  if (status.ok()) status = reader.status();
-  if (!status.ok() || !has_hello || header.request_id == 0) {
-    return violation(ProtocolError::Hello, Code::Invalid, "Hello: its body does not parse");
+  if (!reader.status().ok()) refuse(Reason::Malformed, "hello: its TLVs do not parse");
+  if (!out.has_client) refuse(Reason::Malformed, "hello: HelloClient is missing");
+  return out;
+}
+
+Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
+  shard_.counts().request(Opcode::Hello);
+  if (header.request_id == 0) return violation(ProtocolError::Hello, Code::Invalid, "Hello: request_id=0 is reserved");
+  const Greeting greeting = parse_greeting(body);
+  if (greeting.refused.answer != Answer::Pending) {
+    shard_.counts().protocol_error(ProtocolError::Hello);
+    counted_ = true;
+    refuse_hello(header.request_id, greeting.refused, greeting.sentence);
+    return {};
   }
-  if (hello.version_min > wire::kVersion || hello.version_max < wire::kVersion) {
+  if (greeting.client.version_min > wire::kVersion || greeting.client.version_max < wire::kVersion) {
     refuse_hello(header.request_id, {Answer::Rejected, Reason::Version}, "this server speaks version 1 only");
     return {};
   }
@@ -318,24 +396,31 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
     refuse_hello(header.request_id, {Answer::Unavailable, Reason::Stopping}, "the daemon is stopping");
     return {};
   }
-  if (!shard_.store().has_namespace(name)) {
-    const std::string sentence = "namespace \"" + std::string(name) + "\" does not exist; its operator makes it";
+  if (!shard_.store().has_namespace(greeting.name_space)) {
+    const std::string sentence = "namespace \"" + std::string(greeting.name_space) + "\" does not exist; its operator makes it";
     refuse_hello(header.request_id, {Answer::Rejected, Reason::UnknownNamespace}, sentence);
     return {};
   }
-  namespace_ = name;
-  codecs_ = hello.codecs;
+  namespace_ = greeting.name_space;
+  codecs_ = greeting.client.codecs;
   state_ = State::Open;
   shard_.loop().disarm(hello_timer_);
   shard_.counts().answer(Opcode::Hello, {Answer::Ok, Reason::None});
   Reply reply(*this, header.request_id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv(Tlv::HelloServer, shard_.hello());
-  reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : shard_map()) reply.frame().value().put(address);
-  reply.frame().close_tlv();
+  write_shard_map(reply.frame());
+  // Whoever says who they are is told that nobody looked.
+  if (greeting.authenticates) reply.frame().tlv(Tlv::Authentication, wire::AuthenticationHead{});
   reply.send();
   return {};
+}
+
+void Connection::write_shard_map(wire::FrameWriter& frame) const {
+  frame.open_tlv(Tlv::ShardMap);
+  for (const wire::ShardAddress& address : *map_) frame.value().put(address);
+  frame.close_tlv();
+  frame.tlv(Tlv::ShardHosts, wire::ShardHostsHead{.epoch = shard_.store().start_number()});
 }
 
 }  // namespace halfstep::shard

@@ -57,7 +57,7 @@ std::string diagnose_batch(ConstBytes value) {
   if (batch.order > wire::Order::LayerMajor) return number("order", static_cast<uint64_t>(batch.order)) + ": 0 or 1";
   if (batch.durability > wire::Durability::Persist)
     return number("durability", static_cast<uint64_t>(batch.durability)) + ": 0 or 1";
-  if ((batch.flags & ~wire::kBatchLengths) != 0) return number("flags", batch.flags) + ": undefined bits are set";
+  if ((batch.flags & ~wire::kBatchFlags) != 0) return number("flags", batch.flags) + ": undefined bits are set";
   if ((batch.hold_owner != 0) != (batch.hold_ms != 0))
     return number("hold_ms", batch.hold_ms) + ": above 0 exactly when there is an owner";
   return batch.reserved != 0 ? "reserved: must be zero" : "";

@@ -42,6 +42,9 @@ class FakeStore final : public store::Store {
   uint64_t reads_begun = 0;
   uint64_t parts_read = 0;  // alone
   std::vector<store::IndexKey> touched;
+  uint64_t removes_begun = 0;
+  std::function<void()> at_remove;  // as each begins
+  std::function<void()> at_find;    // of many keys
 
   void finish_reads() {
     std::deque<store::Read*> held;
@@ -63,6 +66,12 @@ class FakeStore final : public store::Store {
   void replace(std::string_view name) {
     for (auto& [key, block] : blocks_) {
       if (block->name == name) block->be_another();
+    }
+  }
+  // Its last part is said to be coded, in the table that readers see.
+  void mark_coded(std::string_view name) {
+    for (auto& [key, block] : blocks_) {
+      if (block->name == name) block->writable_parts().back().codec = 3;
     }
   }
   void finish_last_reads(size_t count) {
@@ -91,6 +100,7 @@ class FakeStore final : public store::Store {
     throttle_reads = false;
     if (on_memory_) on_memory_();
   }
+  uint64_t free_bytes() const noexcept { return slots_.free_bytes(); }
   uint64_t open_writes() const noexcept { return writing_.size(); }
   uint64_t pinned() const noexcept {
     uint64_t pins = 0;
@@ -115,11 +125,15 @@ class FakeStore final : public store::Store {
   bool recovering() const noexcept override { return false; }
   bool lost() const noexcept override { return is_lost; }
   std::array<std::byte, 16> uuid() const noexcept override { return {std::byte{7}}; }
+  uint64_t start_number() const noexcept override { return 1; }
 
   bool has_namespace(std::string_view name) const noexcept override { return names_.count(std::string(name)) != 0; }
   std::vector<store::NamespaceInfo> namespaces() const override {
     std::vector<store::NamespaceInfo> out;
-    for (const auto& [name, info] : limits) out.push_back(info);
+    for (const auto& [name, info] : limits) {
+      out.push_back(info);
+      out.back().number = static_cast<uint32_t>(out.size());
+    }
     return out;
   }
   void limit_namespace(const store::NamespaceInfo& info, std::function<void(Status)> done) override {
@@ -179,6 +193,7 @@ class FakeStore final : public store::Store {
     return {true, bytes, SlotPool::held_bytes(std::max<uint64_t>(read, 1))};
   }
   void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
+    if (at_find) at_find();
     for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);
   }
   Status begin_reads(std::span<store::Read* const> window) override {
@@ -245,6 +260,8 @@ class FakeStore final : public store::Store {
     if (on_memory_) on_memory_();
   }
   void remove(store::Change& remove) override {
+    ++removes_begun;
+    if (at_remove) at_remove();
     auto removed = blocks_.extract(pair_of(remove.key));
     remove.status = removed.empty() ? Status(Code::NotFound) : Status();
     // A read that was answered goes on sending it.
@@ -275,6 +292,9 @@ class FakeStore final : public store::Store {
     const auto at = blocks_.find(pair_of(change.key));
     if (at != blocks_.end() && change_status.ok()) expires_in_s[at->second->name] = change.for_s;
     answer(change, at == blocks_.end() ? Status(Code::NotFound) : change_status);
+  }
+  uint64_t owner_of(std::string_view name_space, uint64_t owner) const noexcept override {
+    return keyed_hash({1, owner}, as_bytes(name_space)).low;
   }
   Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
     if (refuse_holds) return {Code::Throttled, store::kThrottledPins};

@@ -24,7 +24,7 @@ enum class ProtocolError : uint8_t {
   NoHello,    // something else came first, or nothing in time
   Hello,      // a Hello that does not parse, or a second one
   RequestId,  // zero, or in flight already
-  Opcode,     // one that only a server sends, or one that must be understood
+  Opcode,     // one that only a server sends
   Chunk,      // runs that do not parse, or for a request that takes none
   Credit,     // more put bytes than were granted
 };
@@ -32,7 +32,8 @@ inline constexpr size_t kProtocolErrors = 7;
 
 class Counts {
  public:
-  static constexpr size_t kCommands = static_cast<size_t>(wire::Opcode::Namespace) + 1;
+  // Requests in the order of their opcodes; the first place is of those that nobody knows.
+  static constexpr size_t kCommands = static_cast<size_t>(wire::Opcode::Namespace) + 2;
 
   void request(wire::Opcode opcode) noexcept { ++requests_[command(opcode)]; }
   void answer(wire::Opcode opcode, wire::AnswerReason status, uint64_t count = 1) noexcept {
@@ -44,7 +45,8 @@ class Counts {
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;
   uint64_t connections_unread = 0;     // times that reading paused because a client did not read
-  uint64_t connections_stalled = 0;    // ended because a client took nothing of what was queued for it
+  uint64_t connections_stalled = 0;    // ended because a client took next to nothing of what was queued for it
+  uint64_t grants_taken_back = 0;      // times that a connection lost what it was granted and did not fill
   uint64_t connections_open = 0;       // gauge
   uint64_t connections_shm = 0;        // gauge: of the open ones, those over shared memory
   uint64_t connections_zero_copy = 0;  // gauge: of the open ones, those that send without a copy as things are
@@ -66,14 +68,17 @@ class Counts {
 
  private:
   // Every reason belongs to one answer; an answer without a reason gets a place behind them.
-  static constexpr size_t kReasons = 88;
+  static constexpr size_t kReasons = 96;
   static constexpr size_t kOutcomes = kReasons + static_cast<size_t>(wire::Answer::Unavailable) + 1;
-  static_assert(static_cast<size_t>(wire::Reason::ProtocolError) < kReasons);
-  static_assert(static_cast<size_t>(wire::Opcode::Chunk) > static_cast<size_t>(wire::Opcode::Namespace));
+  static_assert(static_cast<size_t>(wire::Reason::NoDescriptors) < kReasons);
 
   static size_t command(wire::Opcode opcode) noexcept {
     const auto at = static_cast<size_t>(opcode);
-    return at < kCommands ? at : 0;
+    if (opcode == wire::Opcode::LayoutOf) return kCommands - 1;
+    return at < kCommands - 1 ? at : 0;
+  }
+  static wire::Opcode opcode_at(size_t command) noexcept {
+    return command == kCommands - 1 ? wire::Opcode::LayoutOf : static_cast<wire::Opcode>(command);
   }
   static size_t outcome(wire::AnswerReason status) noexcept {
     const auto reason = static_cast<size_t>(status.reason);

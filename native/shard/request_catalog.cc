@@ -26,6 +26,31 @@ namespace {
 constexpr uint32_t kListPageBytes = 64 * KiB;
 constexpr uint32_t kListEntriesMax = kListPageBytes / (sizeof(wire::EntryRecord) + 256);
 
+// Of a Stat: so large a page, or one namespace more. One of the longest names takes 5 KiB.
+constexpr size_t kStatPageBytes = 256 * KiB;
+
+class CounterPage {
+ public:
+  explicit CounterPage(Writer& out) noexcept : out_(out), began_at_(out.size()) {}
+  void add(const Sample& sample) {
+    const std::string name = sample_name(sample);
+    out_.put(static_cast<uint16_t>(name.size()));
+    out_.put(uint16_t{0});
+    out_.put(uint32_t{0});
+    out_.put(static_cast<uint64_t>(sample.value));
+    out_.put_bytes(as_bytes(name));
+    for (size_t at = name.size(); at % 8 != 0; ++at) out_.put(uint8_t{0});
+  }
+  void add_all(const std::vector<Sample>& samples) {
+    for (const Sample& sample : samples) add(sample);
+  }
+  bool full() const noexcept { return out_.size() - began_at_ >= kStatPageBytes; }
+
+ private:
+  Writer& out_;
+  const size_t began_at_;
+};
+
 AnswerReason answer_of_command(Status status) noexcept {
   switch (status.code()) {
     case Code::Ok: return {Answer::Ok, Reason::None};
@@ -182,12 +207,12 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
 }
 
 void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
-  TlvSlot slots[] = {{Tlv::ClearedLayout}};
+  TlvSlot slots[] = {{Tlv::LayoutId}};
   if (!take_tlvs(connection, Opcode::Clear, id, body, slots)) return;
   wire::LayoutId layout;
   if (!wire::parse_layout_id(slots[0].value, &layout).ok()) {
     answer_whole(connection, Opcode::Clear, id, {Answer::Rejected, Reason::Malformed},
-                 "clear: ClearedLayout is missing or malformed");
+                 "clear: LayoutId is missing or malformed");
     return;
   }
   Shard& shard = connection.shard();
@@ -196,13 +221,38 @@ void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
   shard.store().clear(connection.name_space(), layout, [call](Status status) { call->done(status); });
 }
 
+// The namespace's own layouts alone: what others store is not its affair.
+void answer_layout_of(Connection& connection, uint64_t id, ConstBytes body) {
+  TlvSlot slots[] = {{Tlv::LayoutId}};
+  if (!take_tlvs(connection, Opcode::LayoutOf, id, body, slots)) return;
+  wire::LayoutId wanted;
+  if (!wire::parse_layout_id(slots[0].value, &wanted).ok()) {
+    answer_whole(connection, Opcode::LayoutOf, id, {Answer::Rejected, Reason::Malformed},
+                 "layout_of: LayoutId is missing or malformed");
+    return;
+  }
+  const store::Store& store = connection.shard().store();
+  const wire::Layout* layout = store.layout_of(store.find_scope(connection.name_space(), wanted));
+  if (layout == nullptr) {
+    answer_whole(connection, Opcode::LayoutOf, id, {Answer::Miss, Reason::Absent},
+                 "layout_of: the namespace has no such layout");
+    return;
+  }
+  connection.shard().counts().answer(Opcode::LayoutOf, {Answer::Ok, Reason::None});
+  Reply reply(connection, id);
+  reply.whole({Answer::Ok, Reason::None});
+  reply.frame().tlv_bytes(Tlv::LayoutCanonical, layout->canonical());
+  reply.send();
+}
+
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   const auto refuse = [&](Reason reason, const char* sentence) {
     answer_whole(connection, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
   };
   // Until connections are authenticated, whoever is on this machine is its operator.
   if (!connection.admin())
-    return refuse(Reason::Policy, "namespace: this connection has no admin right; use the loopback address or the unix socket");
+    return refuse(Reason::Forbidden,
+                  "namespace: this connection has no admin right; use the loopback address or the unix socket");
   TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}, {Tlv::PinBudget}};
   if (!take_tlvs(connection, Opcode::Namespace, id, body, slots)) return;
   std::string_view name;
@@ -252,41 +302,47 @@ void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
   call->list(cursor.position, limit);
 }
 
+// The first page has what is the shard's own, the others go on with the namespaces, by their numbers: those stay, whatever is
+// made or deleted between two pages.
 void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
-  TlvSlot slots[] = {{Tlv::KeyQuestion}};
+  TlvSlot slots[] = {{Tlv::KeyQuestion}, {Tlv::Cursor}};
   if (!take_tlvs(connection, Opcode::Stat, id, body, slots)) return;
+  wire::CursorRecord cursor;
+  const bool paged = slots[1].there;
+  if (paged && (slots[0].there || !wire::parse_cursor(slots[1].value, &cursor).ok() || cursor.limit != 0)) {
+    answer_whole(connection, Opcode::Stat, id, {Answer::Rejected, Reason::Malformed},
+                 "stat: Cursor: of 16 bytes, limit 0, and not beside a KeyQuestion");
+    return;
+  }
   if (slots[0].there) return answer_explain(connection, id, slots[0].value);
   Shard& shard = connection.shard();
-  Metrics metrics;
-  shard.collect(&metrics);
-  // Whose numbers these are, before them: a client has those of all shards.
-  if (const wire::HelloServer& hello = shard.hello(); hello.shards > 1) {
-    metrics.counters.insert(metrics.counters.begin(), {"halfstep_shard", {}, static_cast<double>(hello.shard)});
-  }
-  // A tenant sees its own account and nobody else's.
-  if (!connection.admin()) {
-    std::erase_if(metrics.gauges, [&](const Sample& sample) {
-      const auto& labels = sample.labels;
-      return !labels.empty() && std::string_view(labels[0].first) == "namespace" && labels[0].second != connection.name_space();
-    });
-  }
   shard.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
   Reply reply(connection, id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().open_tlv(Tlv::Counters);
-  Writer& out = reply.frame().value();
-  for (const auto* samples : {&metrics.counters, &metrics.gauges}) {
-    for (const Sample& sample : *samples) {
-      const std::string name = sample_name(sample);
-      out.put(static_cast<uint16_t>(name.size()));
-      out.put(uint16_t{0});
-      out.put(uint32_t{0});
-      out.put(static_cast<uint64_t>(sample.value));
-      out.put_bytes(as_bytes(name));
-      for (size_t at = name.size(); at % 8 != 0; ++at) out.put(uint8_t{0});
+  CounterPage page(reply.frame().value());
+  // Whose numbers these are, before them: a client has those of all shards.
+  if (const wire::HelloServer& hello = shard.hello(); hello.shards > 1) page.add({"halfstep_shard", {}, double(hello.shard)});
+  if (cursor.position == 0) {
+    Metrics own;
+    shard.collect_own(&own);
+    for (const auto* samples : {&own.counters, &own.gauges}) page.add_all(*samples);
+  }
+  uint64_t next = 0;
+  for (const store::NamespaceInfo& info : shard.namespaces()) {
+    if (info.number < cursor.position) continue;
+    // A tenant sees its own account and nobody else's.
+    if (!connection.admin() && info.name != connection.name_space()) continue;
+    if (page.full()) {
+      next = info.number;
+      break;
     }
+    Metrics of;
+    collect_namespaces({info}, &of);
+    page.add_all(of.gauges);
   }
   reply.frame().close_tlv();
+  reply.frame().tlv(Tlv::Cursor, wire::CursorRecord{.position = next});
   reply.send();
 }
 

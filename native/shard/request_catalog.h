@@ -34,6 +34,7 @@ class StoreCall final : public Request {
 void register_layout(Connection& connection, uint64_t id, ConstBytes body);
 void clear_layout(Connection& connection, uint64_t id, ConstBytes body);
 void change_namespace(Connection& connection, uint64_t id, ConstBytes body);
+void answer_layout_of(Connection& connection, uint64_t id, ConstBytes body);
 void answer_list(Connection& connection, uint64_t id, ConstBytes body);
 void answer_stat(Connection& connection, uint64_t id, ConstBytes body);
 

@@ -352,9 +352,11 @@ void GetRequest::be_ready(GetItem& item) {
   }
   const Status status = count_parts(item);
   if (status.ok()) return;
-  const bool length = status == Code::Invalid;
   item.state = GetItem::State::Dead;
-  miss(item.section, item.index, {length ? Answer::Miss : Answer::Rejected, length ? Reason::Length : Reason::Unsupported});
+  if (status == Code::Invalid) return miss(item.section, item.index, {Answer::Miss, Reason::Length});
+  const bool absent = (view_.batch.flags & wire::kBatchDecodable) != 0;
+  miss(item.section, item.index,
+       absent ? AnswerReason{Answer::Miss, Reason::Absent} : AnswerReason{Answer::Rejected, Reason::Unsupported});
 }
 
 // Invalid: a range reaches beyond the block; Unsupported: the client cannot decode it.
@@ -366,13 +368,12 @@ Status GetRequest::count_parts(GetItem& item) const {
     const wire::PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
   }
-  bool coded = false;
   for (const store::PartInfo& part : item.resident().parts()) {
     if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
-    coded = coded || part.codec != 0;
+    item.coded = item.coded || part.codec != 0;
   }
   item.end = std::min(item.selected, item.end);
-  item.table_sent = coded && item.ordinal != 0;  // in the first round
+  item.table_sent = item.ordinal != 0;  // in the first round
   return {};
 }
 

@@ -39,12 +39,29 @@ uint64_t lease_until_us(Shard& shard, uint64_t hold_ms) {
   return shard.loop().now_us() + std::min<uint64_t>(hold_ms, shard.hello().lease_ms_max) * 1000;
 }
 
+bool is_budget(int32_t detail) noexcept {
+  return detail == store::kThrottledPins || detail == store::kThrottledLeases || detail == store::kThrottledHolds;
+}
+
+// For people.
+const char* budget_sentence(int32_t detail) noexcept {
+  switch (detail) {
+    case store::kThrottledLeases:
+      return "this namespace leases as many bytes as it may: half of its quota, and what others leave of three quarters of the "
+             "store; release leases, or let them end";
+    case store::kThrottledHolds:
+      return "this namespace has as many holds as others leave of the table (holds_max): release some, or let them end";
+    case store::kThrottledPins: return "the pin budget of this namespace is used up: release pins, or have it raised";
+    default: return "";
+  }
+}
+
 AnswerReason answer_of(Status status) noexcept {
   switch (status.code()) {
     case Code::Ok: return {Answer::Ok, Reason::None};
     case Code::NotFound: return {Answer::Miss, Reason::Absent};
     case Code::Throttled:
-      if (status.detail() == store::kThrottledPins) return {Answer::Throttled, Reason::Budget};
+      if (is_budget(status.detail())) return {Answer::Throttled, Reason::Budget};
       if (status.detail() == store::kThrottledLog || status.detail() == store::kThrottledRecovery)
         return {Answer::Throttled, Reason::Load};
       return {Answer::Throttled, Reason::Full};
@@ -59,6 +76,7 @@ struct Matched {
   std::vector<uint32_t> lengths;
   std::vector<std::pair<uint32_t, AnswerReason>> unheld;  // there, but the hold that was asked for was refused
   uint32_t keys = 0;
+  int32_t why_unheld = 0;  // of the last one
 };
 
 Matched match_section(Connection& connection, const wire::Batch& batch, const wire::SectionView& section, uint64_t until_us) {
@@ -71,13 +89,18 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   const bool stops = (section.head.flags & wire::kSectionStopAtMiss) != 0;
   const uint32_t cells = section.head.component_count;
   uint32_t present = 0;
+  const uint64_t owner = batch.hold_owner != 0 ? connection.owner_of(batch.hold_owner) : 0;
+  const bool decodable = (batch.flags & wire::kBatchDecodable) != 0;
+  const uint64_t codecs = decodable ? connection.codecs() : store::kAllCodecs;
   const auto take = [&](uint32_t item, const store::Sought& sought, const store::Found& found) {
     if (item % cells == 0) present = 0;
     if (found.present) {
       ++present;
       out.lengths[item] = found.block_bytes;
-      if (batch.hold_owner != 0 && !store.hold(sought.key, connection.owner_of(batch.hold_owner), until_us).ok()) {
+      const Status held = batch.hold_owner != 0 ? store.hold(sought.key, owner, until_us) : Status();
+      if (!held.ok()) {
         out.unheld.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
+        out.why_unheld = held.detail();
       }
     }
     if (item % cells != cells - 1) return true;
@@ -93,7 +116,10 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   std::array<store::Found, kItemsAtOnce> found;
   uint32_t taken = 0;
   for_items(store, scope, section, [&](auto names, auto index_keys) {
-    for (size_t i = 0; i < names.size(); ++i) sought[i] = {index_keys[i], names[i].component};
+    for (size_t i = 0; i < names.size(); ++i) {
+      sought[i] = {index_keys[i], names[i].component};
+      sought[i].codecs = codecs;
+    }
     store.find_many(std::span(sought).first(names.size()), std::span(found).first(names.size()));
     for (size_t i = 0; i < names.size(); ++i) {
       if (!take(taken++, sought[i], found[i])) return false;
@@ -136,9 +162,7 @@ void answer_wrong_shard(Connection& connection, Opcode command, uint64_t id) {
   shard.counts().answer(command, kStatus);
   Reply reply(connection, id);
   reply.whole(kStatus, "a key of this request belongs to another shard; the map says where each is");
-  reply.frame().open_tlv(Tlv::ShardMap);
-  for (const wire::ShardAddress& address : connection.shard_map()) reply.frame().value().put(address);
-  reply.frame().close_tlv();
+  connection.write_shard_map(reply.frame());
   reply.send();
 }
 
@@ -160,7 +184,8 @@ bool check_names(Connection& connection, Opcode command, uint64_t request_id, co
     }
     if (layout == nullptr) {
       answer_whole(connection, command, request_id, {Answer::Rejected, Reason::UnknownLayout},
-                   "section " + std::to_string(s) + ": its namespace was deleted; register the layout again");
+                   "section " + std::to_string(s) +
+                       ": its layout was given up for another, or its namespace deleted; register it again");
       return false;
     }
     const uint32_t group = wire::Component{view.sections[s].head.first_component}.group();
@@ -188,13 +213,16 @@ void answer_match(Connection& connection, uint64_t id, ConstBytes body) {
   if (!check_names(connection, Opcode::Match, id, view)) return;
   const uint64_t until_us = lease_until_us(shard, view.batch.hold_ms);
   Reply reply(connection, id);
+  int32_t why_unheld = 0;
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
     const Matched matched = match_section(connection, view.batch, section, until_us);
     shard.counts().answer(Opcode::Match, {Answer::Ok, Reason::Present}, matched.keys);
     shard.counts().answer(Opcode::Match, {Answer::Miss, Reason::Absent}, section.head.key_count - matched.keys);
     write_matched(reply, static_cast<uint16_t>(s), section, view.batch, matched);
+    if (!matched.unheld.empty()) why_unheld = matched.why_unheld;
   }
+  if (why_unheld != 0) reply.frame().tlv_bytes(Tlv::Reason, as_bytes(budget_sentence(why_unheld)));
   reply.send();
 }
 
@@ -266,49 +294,65 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
 // ---- delete, hold, release, expire -----------------------------------------------------------------------------------------
 
 void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
-  wire::RequestView& view = connection.shard().request_view();
-  if (!admit_parsed(connection, opcode, id, body, &view, 0)) return;
-  const uint32_t items = answers_.open(view);
-  lease_until_us_ = lease_until_us(shard(), view.until.hold_ms);
+  keep_body(body_, body);
+  if (!admit_parsed(connection, opcode, id, body_, &view_, 0)) return;
+  const uint32_t items = answers_.open(view_);
+  lease_until_us_ = lease_until_us(shard(), view_.until.hold_ms);
+  refused_ = 0;
   changes_.assign(items, {});  // they stay where they are until the last is done
+  const uint64_t holder = connection.owner_of(view_.owner.owner);
   for (uint32_t number = 0; number < items; ++number) {
     store::Change& change = changes_[number];
     change.done = &ChangeRequest::on_changed;
     change.owner = this;
     change.tag = number;
-    change.holder = connection.owner_of(view.owner.owner);
+    change.holder = holder;
   }
   open_ = items;
-  retain(items + 1);
-  if (view.section_count == 0) shard().store().release_all(changes_[0]);
-  uint32_t number = 0;
-  for (uint32_t s = 0; s < view.section_count; ++s) {
-    const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
-    for_items(shard().store(), scope, view.sections[s], [&](auto names, auto index_keys) {
-      for (size_t i = 0; i < names.size(); ++i) {
-        store::Change& change = changes_[number++];
-        change.key = index_keys[i];
-        change.engine_key = names[i].engine_key;
-        change.component = names[i].component;
-        begin(change, view);
-        change.engine_key = {};  // the request's body does not live on
-      }
-      return true;
-    });
+  begun_ = 0;
+  retain(items);
+  if (view_.section_count == 0) {
+    begun_ = 1;
+    return shard().store().release_all(changes_[0]);
   }
-  let_go();
+  walk_.begin(view_);
+  if (go_on()) connection.leave_work(*this);
 }
 
-void ChangeRequest::begin(store::Change& change, const wire::RequestView& view) {
+// May recycle the request: then nothing of it was left.
+bool ChangeRequest::go_on() {
+  const auto scope_of = [this](uint32_t s) { return connection()->handles()[view_.sections[s].head.layout].scope; };
+  if (!walk_.next(shard().store(), view_, scope_of)) return false;
+  const auto items = static_cast<uint32_t>(walk_.names().size());
+  const bool more = begun_ + items < changes_.size();
+  retain();
+  for (uint32_t i = 0; i < items; ++i) {
+    store::Change& change = changes_[begun_++];
+    change.key = walk_.index_keys()[i];
+    change.engine_key = walk_.names()[i].engine_key;
+    change.component = walk_.names()[i].component;
+    begin(change);
+    change.engine_key = {};  // the request's body does not live as long
+  }
+  let_go();
+  return more;
+}
+
+// What was not begun will not be.
+void ChangeRequest::give_up_rest() {
+  for (; begun_ < changes_.size(); ++begun_) let_go();
+}
+
+void ChangeRequest::begin(store::Change& change) {
   store::Store& store = shard().store();
   switch (opcode()) {
     case Opcode::Delete: return store.remove(change);
     case Opcode::Release: return store.release(change);
-    case Opcode::Expire: change.for_s = view.expiry.ttl_s; return store.expire(change);
+    case Opcode::Expire: change.for_s = view_.expiry.ttl_s; return store.expire(change);
     default: break;
   }
-  if ((view.until.flags & wire::kHoldPersistent) != 0) {
-    change.for_s = view.until.hold_ms / 1000 + (view.until.hold_ms % 1000 != 0 ? 1 : 0);
+  if ((view_.until.flags & wire::kHoldPersistent) != 0) {
+    change.for_s = view_.until.hold_ms / 1000 + (view_.until.hold_ms % 1000 != 0 ? 1 : 0);
     return store.hold(change);
   }
   change.status = store.hold(change.key, change.holder, lease_until_us_);
@@ -319,11 +363,14 @@ void ChangeRequest::on_changed(store::Change& change) {
   auto& request = *static_cast<ChangeRequest*>(change.owner);
   const AnswerReason status = answer_of(change.status);
   request.answers_[change.tag] = status;
+  if (change.status == Code::Throttled && is_budget(change.status.detail())) request.refused_ = change.status.detail();
   if (--request.open_ == 0 && !request.finished()) request.end(status);
   request.let_go();
 }
 
 void ChangeRequest::end(AnswerReason with) {
+  retain();
+  give_up_rest();
   answers_.fill(with);
   Reply reply(*connection(), id());
   if (opcode() == Opcode::Release) {  // holds that were not there are no failure: what is told is the first real one
@@ -333,12 +380,15 @@ void ChangeRequest::end(AnswerReason with) {
     reply.whole(status);
   } else {
     answers_.write(reply, shard().counts(), opcode());
+    if (refused_ != 0) reply.frame().tlv_bytes(Tlv::Reason, as_bytes(budget_sentence(refused_)));
   }
   reply.send();
   finish();
+  let_go();
 }
 
 void ChangeRequest::recycle() {
+  forget_body(body_);
   answers_.clear();
   changes_.clear();
   if (changes_.capacity() > kChangesKept) std::vector<store::Change>().swap(changes_);

@@ -23,6 +23,7 @@ class LeavingEngine final : public io::Engine {
   bool ready() const noexcept override { return left != 0; }
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return 0; }
+  uint64_t device_bytes(uint8_t) const noexcept override { return 0; }
   io::DiscardLimits discard_limits(uint8_t) const noexcept override { return {}; }
   const io::EngineFacts& facts() const noexcept override { return facts_; }
   const io::EngineCounters& counters() const noexcept override { return counters_; }

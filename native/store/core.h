@@ -20,6 +20,7 @@
 #include "store/names.h"
 #include "store/record_log.h"
 #include "store/staged_blocks.h"
+#include "store/store_time.h"
 #include "store/transfer.h"
 
 namespace halfstep::store {
@@ -69,7 +70,9 @@ struct Core {
         places(header.places().of_shard(place.number)),
         index_secret(header.index_secret()),
         page_secret(header.page_secret()),
+        owner_secret(derived(index_secret)),
         rewrite_bytes(rewrite_buffer_bytes(places.segments(), slots.capacity_bytes())),
+        names(places.segments() * places.geometry.segment_bytes),
         catalog({places.segments(), places.geometry.segment_bytes, std::move(index)}, names),
         events(options.events_max),
         flusher(engine, counters.flushes, &place.keeper->flushes(), place.wake),
@@ -78,8 +81,7 @@ struct Core {
         memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
         staged(memory, counters, places.geometry.block_bytes_max),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
-        store_time_base_s(header.fixed.store_time_s),
-        store_time_base_us(clock.now_us()) {
+        store_time(clock, header.fixed.store_time_s) {
     (void)names.refresh(header);
     for (uint32_t i = 0; i < kFrameHeaders; ++i) {
       frame_headers.push_back(slots.take(kFrameHeaderBytes));
@@ -97,6 +99,7 @@ struct Core {
   const Places places;
   const HashKey index_secret;
   const HashKey page_secret;
+  const HashKey owner_secret;       // of holds
   const uint64_t rewrite_bytes;     // of the rewriter's buffer
   std::vector<Slot> frame_headers;  // those that no frame uses
   Counters counters;
@@ -115,24 +118,11 @@ struct Core {
   // counts for what has not been found yet. Null: all that is on flash is known.
   std::unique_ptr<index::Table> buried;
   uint64_t sequence = 0;
-  uint64_t store_time_base_s = 0;
-  uint64_t store_time_base_us = 0;  // by the monotonic clock, when the base was that
+  StoreTime store_time;
 
   bool recovering() const noexcept { return buried != nullptr; }
   uint64_t draw() noexcept { return ++sequence; }
-  uint64_t store_time_s() noexcept {
-    const uint64_t wall_s = clock.wall_s();
-    const uint64_t now_us = clock.now_us();
-    if (wall_s >= store_time_base_s) {
-      store_time_base_s = wall_s;
-      store_time_base_us = now_us;
-    } else {  // the wall clock went back: time goes on from where it was
-      const uint64_t passed_s = (now_us - store_time_base_us) / 1'000'000;
-      store_time_base_s += passed_s;
-      store_time_base_us += passed_s * 1'000'000;
-    }
-    return store_time_base_s;
-  }
+  uint64_t store_time_s() noexcept { return store_time.now_s(); }
   bool expired(uint32_t expiry_s) noexcept {
     if (HALFSTEP_MUTANT(ExpiryIgnored)) return false;
     return expiry_s != 0 && expiry_s <= store_time_s();
@@ -311,6 +301,10 @@ struct Core {
   }
 
  private:
+  static HashKey derived(const HashKey& secret) noexcept {
+    const Hash128 hash = keyed_hash(secret, as_bytes("halfstep: owners of holds"));
+    return {hash.low, hash.high};
+  }
   void count_evictions(Segment& segment, Eviction why, uint64_t blocks) noexcept {
     // A name of a dead scope is never used again; what was unreadable is buried by who found it so.
     const bool bad = why == Eviction::Unreadable || why == Eviction::Failed;

@@ -128,7 +128,9 @@ struct Entry {
   uint8_t flags = 0;
   uint8_t hint = 0;
   uint8_t key_epoch = 0;  // encryption; 0 = none
-  uint8_t reserved[18] = {};
+  uint8_t reserved[2] = {};
+  uint64_t codecs = 0;  // bit c: a part has codec c; 0 = all of it is raw
+  uint64_t reserved1 = 0;
 };
 static_assert(sizeof(Entry) == 128);
 static_assert(offsetof(Entry, key_low) == 0 && offsetof(Entry, engine_key) == 16 && offsetof(Entry, birth) == 48);
@@ -138,6 +140,7 @@ static_assert(offsetof(Entry, component) == 84 && offsetof(Entry, depth) == 88 &
 static_assert(offsetof(Entry, created_s) == 96 && offsetof(Entry, parts) == 100 && offsetof(Entry, table_offset) == 102);
 static_assert(offsetof(Entry, pages_back) == 104 && offsetof(Entry, engine_key_bytes) == 106 && offsetof(Entry, flags) == 107);
 static_assert(offsetof(Entry, hint) == 108 && offsetof(Entry, key_epoch) == 109 && offsetof(Entry, reserved) == 110);
+static_assert(offsetof(Entry, codecs) == 112);
 
 inline constexpr uint32_t kEntriesPerPage = kPageBodyBytes / sizeof(Entry);
 static_assert(kEntriesPerPage == 31 && kEntriesPerPage * sizeof(Entry) == kPageBodyBytes);

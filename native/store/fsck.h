@@ -18,6 +18,7 @@ struct FsckOptions {
   bool payloads = true;  // also read and verify every live block, and the frames of sealed segments
   // Steps done of all, now and then; false stops.
   std::function<bool(uint64_t done, uint64_t total)> progress;
+  std::function<void(uint32_t millis)> pause;  // HeaderPatience's
 };
 
 enum class FsckKind : uint8_t {
@@ -69,7 +70,7 @@ struct FsckReport {
   bool has(FsckKind kind) const noexcept;
 };
 
-// Fault: no store here, a newer format, or both headers damaged.
+// Fault: no store here, a newer format, both headers damaged, or stopped while one was looked for.
 Fault fsck(io::Engine& engine, const Clock& clock, const FsckOptions& options, FsckReport* report);
 
 }  // namespace halfstep::store

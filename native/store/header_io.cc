@@ -7,92 +7,23 @@
 namespace halfstep::store {
 namespace {
 
-constexpr uint32_t kReservePages = format::kHeaderReserveBytes / kPageBytes;
 constexpr uint64_t kRestateUs = 1'000'000;
-
-// Reads one copy: its first page, then as much as that says. NotFound / Corrupt / Unsupported / IoError / Ok.
-Status read_copy(BlockingIo& io, uint64_t offset, PageBuffer& buffer, HeaderState* out) {
-  if (const Status status = io.read(offset, buffer.page(0)); !status.ok()) return status;
-  const auto prefix = load_le<format::StoreHeader>(buffer.page(0).data());
-  if (prefix.magic != format::kHeaderMagic) return Code::NotFound;
-  if (prefix.header_bytes > format::kHeaderReserveBytes) return Code::Corrupt;
-  const uint64_t bytes = round_up(std::max<uint64_t>(prefix.header_bytes, kPageBytes), kPageBytes);
-  if (bytes > kPageBytes) {
-    const Bytes rest = buffer.bytes().subspan(kPageBytes, static_cast<size_t>(bytes - kPageBytes));
-    if (const Status status = io.read(offset + kPageBytes, rest); !status.ok()) return status;
-  }
-  return decode_header(buffer.bytes().first(static_cast<size_t>(bytes)), out);
-}
-
-// Copy B lies at the end, and when copy A is damaged nothing says where that is: a read past the end of a device fails, so
-// the last page that can be read is found by halving.
-uint64_t find_device_bytes(BlockingIo& io, PageBuffer& buffer) {
-  constexpr uint64_t kLimitPages = (uint64_t{1} << 50) / kPageBytes;
-  const auto readable = [&](uint64_t page) { return io.read(page * kPageBytes, buffer.page(0)).ok(); };
-  uint64_t above = 1;
-  while (above < kLimitPages && readable(above)) above *= 2;
-  uint64_t below = above / 2;
-  while (above - below > 1) {
-    const uint64_t middle = below + (above - below) / 2;
-    (readable(middle) ? below : above) = middle;
-  }
-  return (below + 1) * kPageBytes;
-}
 
 // The copy to overwrite first: the one that is damaged or older, so that a cut in between leaves the better one whole.
 uint32_t worse_copy(const Status (&status)[2], const HeaderState (&copies)[2]) noexcept {
   return status[0].ok() && (!status[1].ok() || copies[1].fixed.sequence < copies[0].fixed.sequence) ? 1 : 0;
 }
 
-bool same_snapshot(const HeaderState& a, const HeaderState& b) noexcept { return a.fixed.checksum == b.fixed.checksum; }
-
 }  // namespace
-
-Fault load_header(io::Engine& engine, LoadedHeader* out) {
-  BlockingIo io(engine);
-  PageBuffer buffer(kReservePages);
-  HeaderState copies[2];
-  Status status[2];
-  status[0] = read_copy(io, 0, buffer, &copies[0]);
-  uint64_t device_bytes = copies[0].fixed.device_bytes;
-  if (!status[0].ok() && !(status[0] == Code::Unsupported)) device_bytes = find_device_bytes(io, buffer);
-  status[1] = Code::NotFound;
-  if (device_bytes >= 2 * format::kHeaderReserveBytes) {
-    status[1] = read_copy(io, device_bytes - format::kHeaderReserveBytes, buffer, &copies[1]);
-  }
-
-  for (uint32_t copy = 0; copy < 2; ++copy) {
-    if (status[copy] == Code::Unsupported) {
-      return {Code::Unsupported, "store header: format version " + std::to_string(copies[copy].fixed.version) +
-                                     ", incompatible features " + std::to_string(copies[copy].fixed.incompatible) +
-                                     "; this build knows version 1 without any: start the version that wrote it"};
-    }
-  }
-  const bool ok[2] = {status[0].ok(), status[1].ok()};
-  if (!ok[0] && !ok[1]) {
-    if (status[0] == Code::NotFound && status[1] == Code::NotFound) {
-      return {Code::NotFound,
-              "no store header at either end: this is not a store, or not of this size; create one, or name the right file"};
-    }
-    return {Code::Corrupt, "store header: copy at the start " + std::string(code_name(status[0].code())) +
-                               ", copy at the end " + std::string(code_name(status[1].code())) +
-                               "; with both damaged the store's secret is gone and nothing can be read: create it anew"};
-  }
-  uint32_t best = !ok[0] || (ok[1] && copies[1].fixed.sequence > copies[0].fixed.sequence) ? 1 : 0;
-  if (HALFSTEP_MUTANT(OlderHeaderTaken) && ok[1 - best]) best = 1 - best;
-  out->copy_bad[best] = false;
-  out->copy_bad[1 - best] = !ok[1 - best] || !same_snapshot(copies[0], copies[1]);
-  out->state = std::move(copies[best]);
-  return {};
-}
 
 Status write_header_now(io::Engine& engine, HeaderState& state, uint32_t* bad_copies, bool* flush_failed,
                         uint64_t* bytes_written) {
   BlockingIo io(engine);
   HeaderState copies[2];
   Status seen[2];
-  PageBuffer buffer(kReservePages);
-  for (uint32_t copy = 0; copy < 2; ++copy) seen[copy] = read_copy(io, state.places().header(copy), buffer, &copies[copy]);
+  PageBuffer buffer(kHeaderReservePages);
+  for (uint32_t copy = 0; copy < 2; ++copy)
+    seen[copy] = read_header_copy(io, state.places().header(copy), buffer, &copies[copy]);
   const uint32_t first = worse_copy(seen, copies);
   ++state.fixed.sequence;
   std::vector<std::byte> encoded;
@@ -123,8 +54,8 @@ HeaderWriter::HeaderWriter(io::Engine& engine, Flusher& flusher, const Clock& cl
       current_(current),
       seat_(seat),
       adopt_(std::move(adopt)),
-      image_(kReservePages),
-      seen_(2 * kReservePages) {
+      image_(kHeaderReservePages),
+      seen_(2 * kHeaderReservePages) {
   flush_.owner = this;
   flush_.done = [](FlushWaiter& waiter, Status status) { static_cast<HeaderWriter*>(waiter.owner)->copy_written(status); };
 }
@@ -169,7 +100,7 @@ void HeaderWriter::begin() {
     io::Request& request = requests_[copy];
     request.op = io::Op::Read;
     request.offset = current_.places().header(copy);
-    request.data = seen_.page(copy * kReservePages).data();
+    request.data = seen_.page(copy * kHeaderReservePages).data();
     request.bytes = format::kHeaderReserveBytes;
     request.owner = this;
     request.complete = on_request;

@@ -1,4 +1,4 @@
-// header_io.h — the two copies of the store header on the device: found at open, rewritten in place while serving.
+// header_io.h — the two copies of the store header on the device: rewritten in place while serving (header_load.h reads them).
 // Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed, and
 // the first is the damaged or older one, if one is. Before every rewrite both are read: another start number means that
 // another daemon owns the store, and nothing is written again. Where shards share the header, the one that has the pen writes
@@ -14,16 +14,10 @@
 #include "store/flusher.h"
 #include "store/header.h"
 #include "store/header_keeper.h"
+#include "store/header_load.h"
 #include "store/page.h"
 
 namespace halfstep::store {
-
-struct LoadedHeader {
-  HeaderState state;
-  bool copy_bad[2] = {false, false};  // damaged or older than the other one: rewritten by the next store
-};
-// NotFound: no store here (the sentence says what was seen). Unsupported: a newer format.
-Fault load_header(io::Engine& engine, LoadedHeader* out);
 
 // Writes both copies, the damaged or older one first, each flushed. Ok when at least one is on media; `bad_copies` counts the
 // others, and `flush_failed` and `bytes_written`, which may be null, say what happened to the device.

@@ -10,9 +10,9 @@ namespace halfstep::store {
 
 // ---- Start -----------------------------------------------------------------------------------------------------------------
 
-Fault HeaderKeeper::load(io::Engine& engine, std::shared_ptr<HeaderKeeper>* out) {
+Fault HeaderKeeper::load(io::Engine& engine, std::shared_ptr<HeaderKeeper>* out, const HeaderPatience& patience) {
   LoadedHeader loaded;
-  if (Fault fault = load_header(engine, &loaded); !fault.ok()) return fault;
+  if (Fault fault = load_header(engine, &loaded, patience); !fault.ok()) return fault;
   std::shared_ptr<HeaderKeeper> keeper(new HeaderKeeper);
   std::copy(std::begin(loaded.copy_bad), std::end(loaded.copy_bad), keeper->copy_bad_);
   keeper->snapshot_ = std::make_shared<const HeaderState>(std::move(loaded.state));

@@ -20,6 +20,7 @@
 #include "io/engine.h"
 #include "store/flush_board.h"
 #include "store/header.h"
+#include "store/header_load.h"
 
 namespace halfstep::store {
 
@@ -28,7 +29,7 @@ class HeaderKeeper {
   using Snapshot = std::shared_ptr<const HeaderState>;
 
   // Reads the header; writes nothing. Blocking.
-  static Fault load(io::Engine& engine, std::shared_ptr<HeaderKeeper>* out);
+  static Fault load(io::Engine& engine, std::shared_ptr<HeaderKeeper>* out, const HeaderPatience& patience = {});
   // Takes ownership under a new start number. The first caller does it, the others hear what came of it. Blocking.
   Fault start(io::Engine& engine, const Clock& clock);
   // What an operator should know of the header; afterwards nobody else is told.

@@ -15,13 +15,13 @@ Holds::Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, N
 
 bool Holds::held(const IndexKey& key) const noexcept { return head(by_key_, {key.low, key.high}) != kNone; }
 
-uint32_t Holds::first_pin(const IndexKey& key) const noexcept {
+uint32_t Holds::first_of(const IndexKey& key, bool persistent) const noexcept {
   uint32_t node = head(by_key_, {key.low, key.high});
-  while (node != kNone && !nodes_[node].persistent) node = nodes_[node].same_key.next;
+  while (node != kNone && nodes_[node].persistent != persistent) node = nodes_[node].same_key.next;
   return node;
 }
 
-bool Holds::pinned(const IndexKey& key) const noexcept { return first_pin(key) != kNone; }
+bool Holds::pinned(const IndexKey& key) const noexcept { return first_of(key, true) != kNone; }
 
 bool Holds::pinned_by(const IndexKey& key, uint64_t owner) const noexcept {
   const uint32_t node = find(key, owner);
@@ -34,11 +34,14 @@ bool Holds::any_pinned_by(uint64_t owner) const noexcept {
   return node != kNone;
 }
 
-uint32_t Holds::find_or_add(const IndexKey& key, uint64_t owner) {
-  uint32_t node = find(key, owner);
-  if (node != kNone || size_ >= holds_max_) return node;
-  if (free_ != kNone) {
-    node = free_;
+bool Holds::place_for(const IndexKey& key, uint64_t owner, uint32_t scope) const noexcept {
+  return find(key, owner) != kNone || (size_ < holds_max_ && of_namespace(names_.namespace_of(scope)) < holds_max_ - size_);
+}
+
+uint32_t Holds::add(const IndexKey& key, uint64_t owner, const Held& on) {
+  if (size_ >= holds_max_) return kNone;
+  uint32_t node = free_;
+  if (node != kNone) {
     free_ = nodes_[node].due.next;
     nodes_[node] = {};
   } else {
@@ -46,36 +49,75 @@ uint32_t Holds::find_or_add(const IndexKey& key, uint64_t owner) {
     nodes_.emplace_back();
   }
   ++size_;
-  nodes_[node].key = key;
-  nodes_[node].owner = owner;
-  nodes_[node].until_us = kNoEnd;
+  Node& n = nodes_[node];
+  n.key = key;
+  n.owner = owner;
+  n.until_us = kNoEnd;
+  n.scope = on.scope;
+  n.bytes = on.bytes;
+  n.name_space = names_.namespace_of(on.scope);
+  if (by_namespace_.size() <= n.name_space) by_namespace_.resize(n.name_space + 1);
+  ++by_namespace_[n.name_space];
   by_pair_.put(pair_key(key, owner), node);
   link(by_key_, {key.low, key.high}, node, &Node::same_key);
   link(by_owner_, owner_key(owner), node, &Node::same_owner);
   return node;
 }
 
-bool Holds::take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us) {
-  if (due_ == 0) tick_ = now_us / tick_us_;
-  const uint32_t node = find_or_add(key, owner);
-  if (node == kNone) return false;
-  if (!nodes_[node].persistent) set_until(node, std::min(until_us, now_us + lease_us_max_));
-  return true;
+void Holds::enter_account(uint32_t node) noexcept {
+  Node& n = nodes_[node];
+  const auto same_kind = [&](uint32_t other) { return other != node && nodes_[other].persistent == n.persistent; };
+  uint32_t before = head(by_key_, {n.key.low, n.key.high});
+  while (before != kNone && !same_kind(before)) before = nodes_[before].same_key.next;
+  if (before != kNone) {
+    n.scope = nodes_[before].scope;
+    n.bytes = nodes_[before].bytes;
+  } else if (n.persistent) {
+    names_.add_pinned_bytes(n.scope, static_cast<int64_t>(n.bytes));
+  } else {
+    names_.add_leased_bytes(n.scope, static_cast<int64_t>(n.bytes));
+  }
 }
 
-bool Holds::pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Pinned& pinned_on) {
+void Holds::leave_account(const Node& gone) noexcept {
+  if (first_of(gone.key, gone.persistent) != kNone) return;
+  if (gone.persistent) {
+    names_.add_pinned_bytes(gone.scope, -static_cast<int64_t>(gone.bytes));
+  } else {
+    names_.add_leased_bytes(gone.scope, -static_cast<int64_t>(gone.bytes));
+  }
+}
+
+Status Holds::take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Held& on) {
   if (due_ == 0) tick_ = now_us / tick_us_;
-  const uint32_t before = first_pin(key);
-  const uint32_t node = find_or_add(key, owner);
-  if (node == kNone) return false;
-  Node& n = nodes_[node];
-  if (!n.persistent) {
-    n.persistent = true;
+  uint32_t node = find(key, owner);
+  if (node == kNone) {
+    if (!place_for(key, owner, on.scope)) return {Code::Throttled, kThrottledHolds};
+    if (first_of(key, false) == kNone && !names_.lease_fits(on.scope, on.bytes)) return {Code::Throttled, kThrottledLeases};
+    node = add(key, owner, on);
+    enter_account(node);
+  }
+  if (!nodes_[node].persistent) set_until(node, std::min(until_us, now_us + lease_us_max_));
+  return {};
+}
+
+bool Holds::pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Held& on) {
+  if (due_ == 0) tick_ = now_us / tick_us_;
+  uint32_t node = find(key, owner);
+  if (node == kNone || !nodes_[node].persistent) {
+    if (node == kNone) {
+      node = add(key, owner, on);
+      if (node == kNone) return false;
+      nodes_[node].persistent = true;
+    } else {
+      const Node lease = nodes_[node];
+      nodes_[node].persistent = true;
+      leave_account(lease);
+      nodes_[node].scope = on.scope;
+      nodes_[node].bytes = on.bytes;
+    }
     ++pins_;
-    // What is given back with the last pin of a key is what was counted with the first.
-    n.scope = before != kNone ? nodes_[before].scope : pinned_on.scope;
-    n.pinned_bytes = before != kNone ? nodes_[before].pinned_bytes : pinned_on.bytes;
-    if (before == kNone) names_.add_pinned_bytes(n.scope, static_cast<int64_t>(n.pinned_bytes));
+    enter_account(node);
   }
   set_until(node, until_us);
   return true;
@@ -152,10 +194,9 @@ bool Holds::remove(uint32_t node) {
   nodes_[node].due.next = free_;
   free_ = node;
   --size_;
-  if (gone.persistent) {
-    --pins_;
-    if (!pinned(gone.key)) names_.add_pinned_bytes(gone.scope, -static_cast<int64_t>(gone.pinned_bytes));
-  }
+  --by_namespace_[gone.name_space];
+  pins_ -= gone.persistent ? 1 : 0;
+  leave_account(gone);
   return last;
 }
 

@@ -2,11 +2,13 @@
 // A volatile hold (a lease) ends after `lease_us_max` at the latest and with the process. A persistent one (a pin) may last for
 // ever; the record log brings it back (life_records.h), and its block counts against its namespace's pin budget, once however
 // many owners pin it. A lease never weakens the pin of the same pair.
+// Leases are in a budget of bytes as well (names.h), and of the table a namespace has at most what it leaves to others: whoever
+// takes all it can is refused, and nobody else is.
 // A wheel of lists by due time, so that renewing is O(1) and nothing piles up; a table of pairs, because every session there is
 // may keep the key of one system prompt.
 // Invariants: a node is in the table of pairs, one key's list, one owner's list and, unless it has no end, one list of the
-// wheel; at most `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node.
-// Thread: the shard's. Allocates only while growing to its largest size.
+// wheel; at most `holds_max` nodes; the accounts of Names have the bytes of exactly those keys that have a persistent node, and
+// of those that have another one. Thread: the shard's. Allocates only while growing to its largest size.
 #pragma once
 
 #include <array>
@@ -21,8 +23,8 @@ namespace halfstep::store {
 class Holds {
  public:
   static constexpr uint64_t kNoEnd = UINT64_MAX;
-  // What a persistent hold is taken on.
-  struct Pinned {
+  // What a hold is taken on.
+  struct Held {
     uint32_t scope = 0;
     uint64_t bytes = 0;
   };
@@ -30,10 +32,15 @@ class Holds {
   // `secret` spreads the owners, which are the clients' numbers, so that nobody can pile them up in one place.
   Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, Names& names) noexcept;
 
-  // False when the table is full. `until_us` beyond the longest lease is cut to it.
-  bool take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us);
-  // The same for good, or until `until_us` however far that is. The budget was looked at by the caller.
-  bool pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Pinned& pinned);
+  // `until_us` beyond the longest lease is cut to it. Throttled (kThrottledHolds, kThrottledLeases): the namespace has as many
+  // holds, or leases as many bytes, as it may.
+  Status take(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Held& on);
+  // For good, or until `until_us` however far that is. The budgets were looked at by the caller. False: the table is full.
+  bool pin(const IndexKey& key, uint64_t owner, uint64_t now_us, uint64_t until_us, const Held& on);
+  // A hold of this pair takes no place of its namespace's that it does not have already.
+  bool place_for(const IndexKey& key, uint64_t owner, uint32_t scope) const noexcept;
+  // Holds of a namespace, those of its cleared layouts too.
+  uint64_t of_namespace(uint32_t number) const noexcept { return number < by_namespace_.size() ? by_namespace_[number] : 0; }
   // Moves the end of an owner's leases. Returns how many there are.
   uint64_t renew(uint64_t owner, uint64_t now_us, uint64_t until_us) noexcept;
 
@@ -116,10 +123,11 @@ class Holds {
     IndexKey key;
     uint64_t owner = 0;
     uint64_t until_us = 0;
-    uint64_t pinned_bytes = 0;
+    uint64_t bytes = 0;  // what is given back with the key's last hold of the kind is what was counted with the first
     Links same_key, same_owner, due;
     uint32_t slot = kNone;  // of the wheel; kNone: it has no end
-    uint32_t scope = 0;     // persistent
+    uint32_t scope = 0;
+    uint32_t name_space = 0;
     bool persistent = false;
   };
 
@@ -133,8 +141,12 @@ class Holds {
     return {key.low ^ hash.low, key.high ^ hash.high};
   }
   uint32_t find(const IndexKey& key, uint64_t owner) const noexcept { return head(by_pair_, pair_key(key, owner)); }
-  uint32_t first_pin(const IndexKey& key) const noexcept;
-  uint32_t find_or_add(const IndexKey& key, uint64_t owner);
+  uint32_t first_of(const IndexKey& key, bool persistent) const noexcept;
+  // Counts the key's bytes when the node is its first of the kind, and takes them back when it was its last.
+  void enter_account(uint32_t node) noexcept;
+  void leave_account(const Node& gone) noexcept;
+  // kNone: the table is full.
+  uint32_t add(const IndexKey& key, uint64_t owner, const Held& on);
   void set_until(uint32_t node, uint64_t until_us) noexcept;
   void link_due(uint32_t node) noexcept;
   void unlink_due(uint32_t node) noexcept;
@@ -156,8 +168,9 @@ class Holds {
   uint64_t tick_us_;
   uint64_t tick_ = 0;
   size_t size_ = 0;
-  size_t pins_ = 0;  // persistent nodes
-  size_t due_ = 0;   // nodes in the wheel
+  size_t pins_ = 0;                     // persistent nodes
+  size_t due_ = 0;                      // nodes in the wheel
+  std::vector<uint64_t> by_namespace_;  // how many, by number
   std::vector<Node> nodes_;
   uint32_t free_ = kNone;
   index::Table by_pair_;

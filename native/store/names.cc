@@ -38,12 +38,15 @@ bool Names::refresh(const HeaderState& header) {
       space.sweep_to_bytes = std::min(space.sweep_to_bytes, before[n.record.number].sweep_to_bytes);
     }
   }
+  leased_bytes_ = 0;
   for (const Scope& scope : scopes_) {
     if (scope.layout == nullptr) continue;
     Account& account = spaces_[scope.namespace_number].account;
     account.live += scope.account.live;
     account.unwritten += scope.account.unwritten;
     account.pinned += scope.account.pinned;
+    account.leased += scope.account.leased;
+    leased_bytes_ += scope.account.leased;
   }
   return retired > 0;
 }
@@ -109,12 +112,25 @@ bool Names::pin_fits(uint32_t scope, uint64_t bytes) const noexcept {
   return space != nullptr && space->account.pinned + bytes <= space->pin_budget_bytes;
 }
 
+uint64_t Names::leased_bytes(uint32_t namespace_number) const noexcept {
+  return namespace_number < spaces_.size() ? spaces_[namespace_number].account.leased : 0;
+}
+
+bool Names::lease_fits(uint32_t scope, uint64_t bytes) const noexcept {
+  const Space* space = space_of(scope);
+  if (space == nullptr || leased_bytes_ + bytes > leases_max_bytes_) return false;
+  const uint64_t after = space->account.leased + bytes;
+  if (space->quota_bytes != 0 && after > space->quota_bytes / 2) return false;
+  return after <= 2 * (leases_max_bytes_ - leased_bytes_ - bytes);
+}
+
 void Names::add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept {
   if (scope >= scopes_.size()) return;
   scopes_[scope].account.*what += static_cast<uint64_t>(bytes);
   if (!alive(scope)) return;
   Space& space = spaces_[scopes_[scope].namespace_number];
   space.account.*what += static_cast<uint64_t>(bytes);
+  if (what == &Account::leased) leased_bytes_ += static_cast<uint64_t>(bytes);
   if (bytes >= 0 || space.wants_sweep()) return;
   // What was asked for is there: the next sweep is asked for by whoever is refused then.
   space.sweep_to_bytes = UINT64_MAX;

@@ -3,7 +3,8 @@
 // or waiting), and of blocks with a persistent hold.
 // Invariants: a scope is alive if and only if the header on media lists it; layouts stay at their address while alive; a
 // namespace's account is the sum of its living scopes', so that a retired scope stops counting at once. Quotas and pin budgets
-// are the store's: of several shards each has an equal share, so that together they never have more.
+// are the store's: of several shards each has an equal share, so that together they never have more. A namespace leases at most
+// half of its quota, and so much that all together never lease three quarters of the shard, and none is left without.
 // Thread: the shard's.
 #pragma once
 
@@ -17,6 +18,9 @@ namespace halfstep::store {
 
 class Names {
  public:
+  // `capacity_bytes`: of the shard's segments.
+  explicit Names(uint64_t capacity_bytes = uint64_t{1} << 60) noexcept : leases_max_bytes_(capacity_bytes / 4 * 3) {}
+
   // Takes over what the header says now; call after every change of it. True when a scope is not alive any more.
   bool refresh(const HeaderState& header);
 
@@ -34,6 +38,12 @@ class Names {
   uint32_t default_ttl_s(uint32_t scope) const noexcept;
   // The default TTL counts from the last use. 0: it does not, or there is none.
   uint32_t sliding_ttl_s(uint32_t scope) const noexcept;
+
+  // ---- Codecs: bit c of the set is codec c. Those that blocks of a scope have had since the start, or that recovery found
+  uint64_t codecs(uint32_t scope) const noexcept { return scope < scopes_.size() ? scopes_[scope].codecs : 0; }
+  void note_codecs(uint32_t scope, uint64_t codecs) noexcept {
+    if (scope < scopes_.size()) scopes_[scope].codecs |= codecs;
+  }
 
   // ---- Quota: live and unwritten bytes together
   uint64_t quota_bytes(uint32_t scope) const noexcept;  // 0 = none
@@ -56,6 +66,11 @@ class Names {
   // ---- Pin budget
   uint64_t pinned_bytes(uint32_t namespace_number) const noexcept;
   bool pin_fits(uint32_t scope, uint64_t bytes) const noexcept;
+  // ---- Leases
+  uint64_t leased_bytes(uint32_t namespace_number) const noexcept;
+  // Alone, a namespace may lease half of the shard; each one more finds two thirds of the rest.
+  bool lease_fits(uint32_t scope, uint64_t bytes) const noexcept;
+  void add_leased_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::leased); }
   void add_pinned_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::pinned); }
 
  private:
@@ -63,11 +78,13 @@ class Names {
     uint64_t live = 0;
     uint64_t unwritten = 0;
     uint64_t pinned = 0;
+    uint64_t leased = 0;
     uint64_t used() const noexcept { return live + unwritten; }
   };
   struct Scope {
     std::shared_ptr<const wire::Layout> layout;
     uint32_t namespace_number = 0;
+    uint64_t codecs = 0;
     Account account;
   };
   struct Space {
@@ -88,6 +105,8 @@ class Names {
 
   std::vector<Scope> scopes_;  // by scope number
   std::vector<Space> spaces_;  // by namespace number
+  uint64_t leases_max_bytes_;
+  uint64_t leased_bytes_ = 0;  // by all namespaces
 };
 
 }  // namespace halfstep::store

@@ -10,6 +10,12 @@
 
 namespace halfstep::store {
 
+// In a set of codecs. Raw needs none; a number that no set can name needs all of them.
+constexpr uint64_t codec_bit(uint8_t codec) noexcept {
+  if (codec == 0) return 0;
+  return codec < 64 ? uint64_t{1} << codec : UINT64_MAX;
+}
+
 // One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
 struct PartInfo {
   uint32_t offset = 0;  // in the extent

@@ -25,6 +25,15 @@ bool StoreImpl::present(const Extent& extent) noexcept {
   return core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
 }
 
+bool StoreImpl::decodable(const Extent* extent, const Block& block, uint64_t codecs) const noexcept {
+  const uint32_t scope = extent != nullptr ? extent->entry.scope : block.scope;
+  if ((core_.names.codecs(scope) & ~codecs) == 0) return true;
+  if (extent == nullptr || extent->state == ExtentState::Filling || extent->state == ExtentState::Reading)
+    return !block.trailer;
+  return std::all_of(extent->parts().begin(), extent->parts().end(),
+                     [codecs](const PartInfo& part) { return (codec_bit(part.codec) & ~codecs) == 0; });
+}
+
 Found StoreImpl::find(const Sought& sought) noexcept {
   Found found;
   find_many({&sought, 1}, {&found, 1});
@@ -45,7 +54,8 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
       const bool dirty = extent != nullptr && extent->state == ExtentState::Dirty;
       if (dirty || (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean)) {
         core_.memory.prefetch_use(*extent);
-        out[first + at] = present(*extent) ? found(extent->block_bytes()) : Found();
+        const bool there = present(*extent) && decodable(extent, {}, part[at].codecs);
+        out[first + at] = there ? found(extent->block_bytes()) : Found();
       } else {
         indexed[count++] = static_cast<uint8_t>(at);
       }
@@ -55,7 +65,7 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
         [&](size_t i, const Block& block) {
           const size_t at = indexed[i];
           const Extent* extent = known[at];
-          if (!present(block)) {
+          if (!present(block) || !decodable(extent, block, part[at].codecs)) {
             out[first + at] = Found();
           } else {
             // What is in memory, or on its way, is pinned whole.
@@ -116,7 +126,7 @@ Status StoreImpl::begin_write(Write& write) {
   core_.note_moment();
 
   const Block stored = core_.catalog.find(write.key);
-  if (present(write.key)) {
+  if (present(write.key) && decodable(core_.memory.find(write.key), stored, write.codecs)) {
     const Segment* segment = stored ? &core_.catalog.segment(stored.location.segment) : nullptr;
     const bool landed = stored && core_.memory.find_dirty(write.key) == nullptr;
     const bool durable = landed && stored.location.page < segment->durable_page;
@@ -138,7 +148,7 @@ Status StoreImpl::begin_write(Write& write) {
   };
   if (Extent* there = core_.memory.find(write.key); there != nullptr) {
     if (there->dirty()) return throttled(kThrottledPending);
-    core_.memory.unlist(*there);  // expired, or uncertain
+    core_.memory.unlist(*there);  // expired, uncertain, or of no use to the writer
     core_.memory.settle(*there);
   }
   if (recovering()) return throttled(refuse_while_recovering());
@@ -204,13 +214,15 @@ void StoreImpl::commit_write(Write& write) {
   }
   entry.checksum = finish_extent(extent.slot(), extent.shape, extent.parts(), entry.raw_bytes);
   extent.set_checksum(entry.checksum);
+  for (const PartInfo& part : extent.parts()) entry.codecs |= codec_bit(part.codec);
+  core_.names.note_codecs(entry.scope, entry.codecs);
   entry.birth = core_.draw();
   const uint64_t now_s = core_.store_time_s();
   const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
   if (write.ttl_s == 0 && core_.names.sliding_ttl_s(entry.scope) != 0) entry.flags |= format::kEntrySliding;
-  // An expired or uncertain block may still be in the index under this key.
+  // A block that expired, is uncertain or is replaced may still be in the index under this key.
   if (const Block before = core_.catalog.find(extent.key); before) (void)core_.catalog.drop(extent.key, before.location);
   sweeper_.note_expiry(entry.expiry_s);
   core_.memory.set_state(extent, ExtentState::Dirty);
@@ -308,6 +320,7 @@ Gauges StoreImpl::gauges() const noexcept {
       case SegmentState::Bad: break;
     }
   }
+  g.clock_ahead_s = core_.store_time.clock_ahead_s();
   g.holds = core_.holds.size();
   g.pins = core_.holds.pins();
   g.memory_resident_bytes = core_.memory.resident_bytes();

@@ -135,6 +135,9 @@ enum class Parent : uint8_t { Unknown, Root, Known };
 // What the client knows of a block's future. A tool pause, thinking tokens and a final turn will not live long.
 enum class Hint : uint8_t { None, FinalTurn, Thinking, ToolPause, SystemPrompt };
 
+// Bit c: codec c can be decoded. Raw blocks need none.
+inline constexpr uint64_t kAllCodecs = UINT64_MAX;
+
 // A block on its way in. Pooled by its caller; belongs to the caller until commit_write(), then to the store until `done`.
 struct Write {
   // In
@@ -149,6 +152,7 @@ struct Write {
   uint16_t depth = 0;
   uint8_t hint = 0;
   bool persist = false;
+  uint64_t codecs = kAllCodecs;          // its writer's: a block there that needs others is replaced
   void (*done)(Write& write) = nullptr;  // after commit_write(): readable (cache) or on media (persist), or it failed
   void* owner = nullptr;
   uint64_t tag = 0;
@@ -166,8 +170,8 @@ struct Write {
 // Pooled by its caller; belongs to the store until `done`, which may come from inside the call.
 struct Change {
   IndexKey key;
-  // Ok; NotFound: no such block; Throttled(detail: kThrottledPins, kThrottledLog); IoError: it may or may not be on media;
-  // Closed: another owner has the store.
+  // Ok; NotFound: no such block; Throttled(detail: kThrottledPins, kThrottledHolds, kThrottledLog); IoError: it may or may not
+  // be on media; Closed: another owner has the store.
   void (*done)(Change& change) = nullptr;
   void* owner = nullptr;
   uint64_t tag = 0;
@@ -192,6 +196,7 @@ struct Sought {
   PartSpan parts;  // as in Read
   // begin_reads() follows, and says so if a block that is in memory has left the index: it is not looked up for that before.
   bool to_read = false;
+  uint64_t codecs = kAllCodecs;  // a block that needs others does not count as present
 };
 struct Found {
   bool present = false;
@@ -247,6 +252,9 @@ struct NamespaceInfo {
   // Told, never taken:
   uint64_t used_bytes = 0;  // what the quota counts
   uint64_t pinned_bytes = 0;
+  uint64_t leased_bytes = 0;  // of blocks with a lease
+  uint64_t holds = 0;         // leases and pins
+  uint32_t number = 0;        // grows with each that is made
 };
 
 // What a scope stands for, or stood for as far as that is remembered (events.h): else nothing.
@@ -300,6 +308,7 @@ struct Counters {
 };
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
+  int64_t clock_ahead_s = 0;  // of the store's time (store_time.h); below 0: behind it
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
   uint64_t staged_bytes = 0;                        // kept for their first read, or on their way
   uint64_t scrub_bytes_per_s = 0, scrub_age_s = 0;  // older than this is nothing that the scrub has still to look at
@@ -316,6 +325,7 @@ struct Options {
   // The index is sized once. 0: for blocks of 256 KiB on average, but never less than 16 MiB where smaller blocks would fill
   // that.
   uint64_t index_bytes = 0;
+  bool large_pages = true;  // for the index, where they are to be had
   // Of the slots, what writes may hold at once. The rest is for reads; of it what is staged takes half at most, and never the
   // room for one largest block.
   double write_share = 0.5;
@@ -375,6 +385,8 @@ class Store {
   // answered until the newer is found.
   virtual bool recovering() const noexcept = 0;
   virtual std::array<std::byte, 16> uuid() const noexcept = 0;
+  // Of this start; higher than that of every earlier one.
+  virtual uint64_t start_number() const noexcept = 0;
   // Another process has taken it: nothing is written any more, and puts that were committed are not answered.
   virtual bool lost() const noexcept = 0;
 
@@ -429,8 +441,10 @@ class Store {
   // that reclaim moves meanwhile may be in two or in none.
   virtual void list(Listing& listing) = 0;
 
+  // A client's owner as holds know it: keyed with the store's secret, so that nobody can name the owner of another namespace.
+  virtual uint64_t owner_of(std::string_view name_space, uint64_t owner) const noexcept = 0;
   // Holds: the newest (key, owner) wins. They keep a block from eviction and from its namespace's quota, not from its expiry --
-  // A volatile one, of lease_ms_max at most: Ok; NotFound; Throttled: the table of holds is full.
+  // A volatile one, of lease_ms_max at most: Ok; NotFound; Throttled (kThrottledLeases, kThrottledHolds).
   virtual Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) = 0;
   // A persistent one, in its namespace's pin budget, logged.
   virtual void hold(Change& change) = 0;
@@ -467,8 +481,10 @@ inline constexpr int32_t kThrottledPending = 1;   // another writer holds the ke
 inline constexpr int32_t kThrottledMemory = 2;    // no slot now
 inline constexpr int32_t kThrottledSpace = 3;     // no segment can be reclaimed now: everything is held or being read
 inline constexpr int32_t kThrottledQuota = 4;     // the sweep makes room
-inline constexpr int32_t kThrottledPins = 5;      // the pin budget or the table of holds is full
+inline constexpr int32_t kThrottledPins = 5;      // the pin budget is used up
 inline constexpr int32_t kThrottledLog = 6;       // the record log has no room for holds and expiry changes now
 inline constexpr int32_t kThrottledRecovery = 7;  // until all that is on flash is known
+inline constexpr int32_t kThrottledLeases = 8;    // the namespace leases as many bytes as it may
+inline constexpr int32_t kThrottledHolds = 9;     // it has as many holds as it may
 
 }  // namespace halfstep::store

@@ -89,6 +89,7 @@ class TapEngine final : public io::Engine {
   void wait() noexcept override { inner_.wait(); }
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return inner_.in_flight(); }
+  uint64_t device_bytes(uint8_t device) const noexcept override { return inner_.device_bytes(device); }
   io::DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_.discard_limits(device); }
   const io::EngineFacts& facts() const noexcept override { return inner_.facts(); }
   const io::EngineCounters& counters() const noexcept override { return inner_.counters(); }

@@ -63,6 +63,7 @@ class StoreImpl final : public Store {
   bool recovering() const noexcept override { return core_.recovering(); }
   bool lost() const noexcept override { return header_writer_.lost(); }
   std::array<std::byte, 16> uuid() const noexcept override { return core_.header.fixed.store_uuid; }
+  uint64_t start_number() const noexcept override { return core_.header.fixed.start_number; }
 
   bool has_namespace(std::string_view name) const noexcept override { return core_.header.find_namespace(name) != nullptr; }
   std::vector<NamespaceInfo> namespaces() const override;
@@ -92,6 +93,7 @@ class StoreImpl final : public Store {
   void expire(Change& change) override;
   void list(Listing& listing) override { lister_.list(listing); }
 
+  uint64_t owner_of(std::string_view name_space, uint64_t owner) const noexcept override;
   Status hold(const IndexKey& key, uint64_t owner, uint64_t until_us) override;
   void hold(Change& change) override;
   uint64_t renew(uint64_t owner, uint64_t until_us) noexcept override;
@@ -114,6 +116,9 @@ class StoreImpl final : public Store {
   bool present(const IndexKey& key) noexcept;
   bool present(const Block& block) noexcept;
   bool present(const Extent& extent) noexcept;
+  // Whether these codecs are enough. Of a coded block that only flash has nothing in memory says which it needs: where its
+  // scope has blocks that they are not enough for, and it is not plain, it counts as one of those.
+  bool decodable(const Extent* extent, const Block& block, uint64_t codecs) const noexcept;
   static Found found(uint32_t block_bytes) noexcept;
   uint64_t parts_bytes(const Block& block, const Sought& sought) const noexcept;
   std::vector<RetiredScope> living_scopes() const;
@@ -126,7 +131,9 @@ class StoreImpl final : public Store {
   void answer_absent_removes();
   void note_removed(const Change& change, bool there);
   bool log_takes_life();
-  bool find_dead_pins(const Holds::Pinned& wanted);
+  bool find_dead_pins(const Holds::Held& wanted);
+  // What a hold of a present block is taken on.
+  Holds::Held held_block(const IndexKey& key) noexcept;
   // Logs the record for the change's key; `change` is answered when it is on media.
   void log_life(format::Record record, Change& change);
 

@@ -1,8 +1,12 @@
 // store_life.cc — how a block's life goes on and ends: touch, expire, holds, remove.
 // What a restart has to know is in force at once in memory and answered when it is on media: who is not answered does not know
 // what a restart will say. When another owner has taken the store nothing is written any more, and so nothing is changed.
+#include <array>
+#include <cstring>
+
 #include "store/mutant.h"
 #include "store/store_impl.h"
+#include "wire/message.h"
 
 namespace halfstep::store {
 namespace {
@@ -114,11 +118,25 @@ void StoreImpl::expire(Change& change) {
 
 // ---- Holds -----------------------------------------------------------------------------------------------------------------
 
+uint64_t StoreImpl::owner_of(std::string_view name_space, uint64_t owner) const noexcept {
+  std::array<std::byte, sizeof(owner) + wire::kNamespaceBytesMax> message;
+  store_le(message.data(), owner);
+  const size_t bytes = std::min<size_t>(name_space.size(), wire::kNamespaceBytesMax);
+  std::memcpy(message.data() + sizeof(owner), name_space.data(), bytes);
+  return keyed_hash(core_.owner_secret, ConstBytes(message).first(sizeof(owner) + bytes)).low;
+}
+
+Holds::Held StoreImpl::held_block(const IndexKey& key) noexcept {
+  if (const Block block = core_.catalog.find(key)) return {block.scope, block.extent_bytes()};
+  const Extent* dirty = core_.memory.find_dirty(key);
+  return {dirty->entry.scope, dirty->shape.extent_bytes()};
+}
+
 Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
   if (!present(key)) return Code::NotFound;
-  if (!core_.holds.take(key, owner, core_.clock.now_us(), until_us)) {
+  if (const Status taken = core_.holds.take(key, owner, core_.clock.now_us(), until_us, held_block(key)); !taken.ok()) {
     ++core_.counters.holds_refused;
-    return {Code::Throttled, kThrottledPins};
+    return taken;
   }
   ++core_.counters.holds_taken;
   core_.catalog.set_held(key, true);
@@ -128,10 +146,7 @@ Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
 void StoreImpl::hold(Change& change) {
   if (header_writer_.lost()) return answer(change, Code::Closed);
   if (!present(change.key)) return answer(change, Code::NotFound);
-  const Extent* dirty = core_.memory.find_dirty(change.key);
-  const Block block = core_.catalog.find(change.key);
-  const Holds::Pinned pinned =
-      block ? Holds::Pinned{block.scope, block.extent_bytes()} : Holds::Pinned{dirty->entry.scope, dirty->shape.extent_bytes()};
+  const Holds::Held pinned = held_block(change.key);
   const auto refuse = [&](int32_t why) {
     ++core_.counters.holds_refused;
     answer(change, {Code::Throttled, why});
@@ -141,12 +156,13 @@ void StoreImpl::hold(Change& change) {
   if (!core_.holds.pinned(change.key) && !core_.names.pin_fits(pinned.scope, pinned.bytes) && !find_dead_pins(pinned)) {
     return refuse(kThrottledPins);
   }
+  if (!core_.holds.place_for(change.key, change.holder, pinned.scope)) return refuse(kThrottledHolds);
   const uint64_t now_us = core_.clock.now_us();
   const uint64_t now_s = core_.store_time_s();
   const uint64_t until_s = change.for_s == 0 ? format::kHoldNoEnd : now_s + std::min(change.for_s, kForLongestS);
   change.store_fresh_pin = !core_.holds.pinned_by(change.key, change.holder);
   if (!core_.holds.pin(change.key, change.holder, now_us, until_us_of(until_s, now_s, now_us), pinned)) {
-    return refuse(kThrottledPins);
+    return refuse(kThrottledHolds);
   }
   ++core_.counters.holds_taken;
   core_.catalog.set_held(change.key, true);
@@ -190,7 +206,7 @@ void StoreImpl::release_all(Change& change) {
 
 // A pin outlives its block when that is evicted despite it, cleared or lost to the media: the budget is theirs until somebody
 // needs it. Looked for at most once a second: it walks all holds.
-bool StoreImpl::find_dead_pins(const Holds::Pinned& wanted) {
+bool StoreImpl::find_dead_pins(const Holds::Held& wanted) {
   if (core_.clock.now_us() < dead_pins_at_us_) return false;
   dead_pins_at_us_ = core_.clock.now_us() + kTidyUs;
   core_.holds.unpin_dead([this](const IndexKey& key) { return present(key); },

@@ -49,7 +49,8 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
     const uint32_t number = n.record.number;
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
                    (n.record.flags & format::kNamespaceSliding) != 0, core_.names.used_bytes(number),
-                   core_.names.pinned_bytes(number)});
+                   core_.names.pinned_bytes(number), core_.names.leased_bytes(number), core_.holds.of_namespace(number),
+                   number});
   }
   return out;
 }
@@ -57,7 +58,7 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
 void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
   header_writer_.submit(
       [this, change = std::move(change)](HeaderState& state) {
-        state.fixed.store_time_s = std::max(state.fixed.store_time_s, core_.store_time_s());
+        state.fixed.store_time_s = std::max(believable_s(state.fixed.store_time_s), core_.store_time_s());
         return change(state);
       },
       std::move(done));

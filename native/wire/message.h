@@ -4,7 +4,8 @@
 //   TLV     = u16 kind, u16 zero, u32 bytes, value, zero padding to 8
 // A connection starts with Hello from the client and its Final from the server. Afterwards any number of requests is in
 // flight, told apart by request_id; each ends in exactly one Final. Chunks of different requests interleave.
-// Unknown opcodes and TLV kinds are skipped unless their top bit (kMustUnderstand…) is set.
+// Opcodes 1-31 and from kRequestOpcodes on are requests, known or not: each is answered. 32-127 travel within a request; those
+// that are not known are skipped. So are TLV kinds, unless their top bit (kMustUnderstandTlv) is set.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ inline constexpr uint32_t kEngineKeyBytesMax = 255;
 inline constexpr uint32_t kNamespaceBytesMax = 255;
 
 enum class Opcode : uint8_t {
-  // requests
+  // requests; new ones take numbers from 128 on
   Hello = 1,
   RegisterLayout = 2,
   Match = 3,
@@ -57,8 +58,18 @@ enum class Opcode : uint8_t {
   Answers = 34,  // server -> client: some statuses ahead of Final
   Final = 35,    // server -> client: the rest of the statuses; the request is over
   Abort = 36,    // server -> client, request_id 0: the connection is about to be closed, and why (Reason)
+  // requests again
+  LayoutOf = 128,
 };
-inline constexpr uint8_t kMustUnderstandOpcode = 0x80;
+inline constexpr uint8_t kRequestOpcodes = 0x80;
+// Known or not: it has a request_id of its own and ends in a Final.
+constexpr bool is_request(uint8_t opcode) noexcept {
+  return (opcode != 0 && opcode < static_cast<uint8_t>(Opcode::Chunk)) || opcode >= kRequestOpcodes;
+}
+// Belongs to no request that its receiver knows of, and nobody waits for an answer.
+constexpr bool is_skipped(uint8_t opcode) noexcept {
+  return !is_request(opcode) && (opcode < static_cast<uint8_t>(Opcode::Chunk) || opcode > static_cast<uint8_t>(Opcode::Abort));
+}
 
 struct Header {
   uint32_t magic = kMagic;
@@ -75,7 +86,8 @@ static_assert(sizeof(Header) == kHeaderBytes);
 
 // Fills in the CRCs. `body` is what follows the header.
 void seal_header(Header& header, ConstBytes body) noexcept;
-// Invalid: magic, reserved, flags, CRC; TooLarge: a length over what its opcode allows. `from` has kHeaderBytes.
+// Invalid: magic, reserved, flags, CRC; TooLarge: a length over what its opcode allows. Any opcode is let through. `from` has
+// kHeaderBytes.
 Status parse_header(ConstBytes from, Header* out) noexcept;
 Status check_body(const Header& header, ConstBytes body) noexcept;
 
@@ -106,15 +118,17 @@ enum class Tlv : uint16_t {
   NamespaceAction = 24,
   Until = 25,
   Expiry = 26,
-  ClearedLayout = 27,
+  LayoutId = 27,
   PinBudget = 28,
   Explanation = 30,
+  ShardHosts = 31,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
-         kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::KeyQuestion);
+         kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
+         kind == static_cast<uint16_t>(Tlv::KeyQuestion);
 }
 
 struct TlvView {

@@ -29,6 +29,10 @@ void parse_array(Tlv kind, ConstBytes value) {
   if (kind == Tlv::ShardMap) {
     PackedArray<ShardAddress> map;
     if (parse_shard_map(value, &map).ok()) touch_all(map);
+  } else if (kind == Tlv::ShardHosts) {
+    ShardHostsView hosts;
+    if (!parse_shard_hosts(value, &hosts).ok()) return;
+    for (uint32_t i = 0; i < hosts.host_count; ++i) touch(as_bytes(hosts.hosts[i]));
   } else if (kind == Tlv::Grant) {
     GrantView grant;
     if (!parse_grant(value, &grant).ok()) return;
@@ -84,7 +88,7 @@ void parse_tlv(const TlvView& tlv) {
       return touch_all(question.ranges);
     }
     case Tlv::Expiry: return record<ExpiryRecord>(tlv.value, parse_expiry);
-    case Tlv::ClearedLayout: return record<LayoutId>(tlv.value, parse_layout_id);
+    case Tlv::LayoutId: return record<LayoutId>(tlv.value, parse_layout_id);
     case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
     case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);

@@ -85,21 +85,22 @@ TEST(Header, BoundsLengthsByOpcode) {
   EXPECT_EQ(parsed(of(kChunk, 0, kChunkBytesMax + 1)), Code::TooLarge);
 }
 
-TEST(Header, LetsUnknownOpcodesBeSkippedUnlessTheyMustBeUnderstood) {
+TEST(Header, LetsEveryOpcodeThroughAndBoundsWhatItCarries) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     const auto code = static_cast<uint8_t>(opcode);
-    EXPECT_EQ(parsed(of(code, 64, 0)).code(), opcode >= kMustUnderstandOpcode ? Code::Unsupported : Code::Ok) << opcode;
+    EXPECT_TRUE(parsed(of(code, 64, 0)).ok()) << opcode;
     EXPECT_EQ(parsed(of(code, kBodyBytesMax + 1, 0)), Code::TooLarge) << opcode;
   }
 }
 
-TEST(Header, AnUnsupportedOneStillNamesItsRequest) {
-  Header header = of(kMustUnderstandOpcode | 3, 64, 0);
-  header.request_id = 77;
-  Header out;
-  EXPECT_EQ(parse_header(sealed(header), &out), Code::Unsupported);
-  EXPECT_EQ(out.request_id, 77U);
-  EXPECT_EQ(out.body_bytes, 64U);
+TEST(Header, EveryOpcodeIsARequestOrTravelsWithinOneOrIsSkipped) {
+  for (uint32_t opcode = 0; opcode < 256; ++opcode) {
+    const auto code = static_cast<uint8_t>(opcode);
+    const bool request = (opcode >= 1 && opcode <= 31) || opcode >= 128;
+    const bool within = opcode >= static_cast<uint32_t>(Opcode::Chunk) && opcode <= static_cast<uint32_t>(Opcode::Abort);
+    EXPECT_EQ(is_request(code), request) << opcode;
+    EXPECT_EQ(is_skipped(code), !request && !within) << opcode;
+  }
 }
 
 TEST(Body, RefusesEveryFlippedBitAndAnotherLength) {

@@ -41,6 +41,8 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::UnknownNamespace: return "unknown_namespace";
     case Reason::Version: return "version";
     case Reason::Limit: return "limit";
+    case Reason::NotAuthenticated: return "not_authenticated";
+    case Reason::Forbidden: return "forbidden";
     case Reason::Stopping: return "stopping";
     case Reason::Media: return "media";
     case Reason::NoConnection: return "no_connection";
@@ -50,6 +52,7 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::Closed: return "closed";
     case Reason::Deadline: return "deadline";
     case Reason::ProtocolError: return "protocol_error";
+    case Reason::Unresponsive: return "unresponsive";
     case Reason::NoDescriptors: return "emfile";
   }
   return "unknown";

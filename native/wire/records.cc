@@ -66,7 +66,7 @@ Status parse_hello_server(ConstBytes value, HelloServer* out) noexcept {
 Status parse_batch(ConstBytes value, Batch* out) noexcept {
   if (!load_exact(value, out) || out->reserved != 0) return Code::Invalid;
   if (out->order > Order::LayerMajor || out->durability > Durability::Persist) return Code::Invalid;
-  if ((out->flags & ~(kBatchLengths | kBatchFollow)) != 0) return Code::Invalid;
+  if ((out->flags & ~kBatchFlags) != 0) return Code::Invalid;
   return (out->hold_owner != 0) == (out->hold_ms != 0) ? Status() : Status(Code::Invalid);
 }
 
@@ -154,9 +154,29 @@ Status parse_shard_map(ConstBytes value, PackedArray<ShardAddress>* out) noexcep
   const PackedArray<ShardAddress> map(value);
   for (uint32_t i = 0; i < map.size(); ++i) {
     const ShardAddress address = map[i];
-    if (!all_zero(object_bytes(address.reserved))) return Code::Invalid;
+    if (address.reserved != 0 || address.host > kShardsMax) return Code::Invalid;
   }
   *out = map;
+  return {};
+}
+
+Status parse_shard_hosts(ConstBytes value, ShardHostsView* out) noexcept {
+  Reader reader(value);
+  const auto head = reader.take<ShardHostsHead>();
+  if (reader.failed() || head.reserved != 0) return Code::Invalid;
+  if (head.host_count > kShardsMax) return Code::TooLarge;
+  ShardHostsView view;
+  view.epoch = head.epoch;
+  view.host_count = head.host_count;
+  for (uint32_t i = 0; i < head.host_count; ++i) {
+    const auto bytes = reader.take<uint8_t>();
+    const ConstBytes host = reader.take_bytes(bytes);
+    const bool padded = take_padding(reader, size_t{1} + bytes);
+    if (reader.failed() || !padded || host.empty() || !valid_utf8(host)) return Code::Invalid;
+    view.hosts[i] = as_text(host);
+  }
+  if (!reader.finished()) return Code::Invalid;
+  *out = view;
   return {};
 }
 

@@ -57,6 +57,8 @@ enum class Reason : uint16_t {
   UnknownNamespace = 55,
   Version = 56,
   Limit = 57,
+  NotAuthenticated = 58,  // said by servers that know their clients; this one knows none
+  Forbidden = 59,
   // unavailable
   Stopping = 64,
   Media = 65,
@@ -68,6 +70,7 @@ enum class Reason : uint16_t {
   Closed = 84,
   Deadline = 85,
   ProtocolError = 86,
+  Unresponsive = 87,
   NoDescriptors = 88,  // the process, or the system, is out of file descriptors (EMFILE, ENFILE) or threads
 };
 
@@ -111,11 +114,28 @@ struct HelloServer {
 static_assert(sizeof(HelloServer) == 80);
 inline constexpr uint32_t kShardsMax = 16;
 
-struct ShardAddress {  // ShardMap = ShardAddress[shards], on the host that the client reached
+struct ShardAddress {  // ShardMap = ShardAddress[shards]
   uint16_t port = 0;   // 0: at the address this connection goes to
-  uint16_t reserved[3] = {0, 0, 0};
+  uint16_t flags = 0;  // none defined; unknown ones are ignored
+  uint16_t host = 0;   // 0: the one that the client reached; n: the n-th of ShardHosts
+  uint16_t reserved = 0;
 };
 static_assert(sizeof(ShardAddress) == 8);
+struct ShardHostsHead {  // ShardHosts = ShardHostsHead, then per host: u8 bytes (1-255), name or address (UTF-8), zeros to 8
+  uint64_t epoch = 0;    // of the map beside it: of two maps of one store the higher one holds
+  uint32_t host_count = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(ShardHostsHead) == 16);
+
+// In a Hello: method, then what the method says. In its Final, exactly where the Hello had one: the method by which this server
+// knows the client, alone.
+struct AuthenticationHead {
+  uint16_t method = 0;  // 0: none
+  uint16_t reserved = 0;
+  uint32_t reserved_word = 0;
+};
+static_assert(sizeof(AuthenticationHead) == 8);
 
 // ---- Requests ------------------------------------------------------------------------------------------------------------
 
@@ -127,7 +147,7 @@ struct Batch {
   uint8_t priority = 0;      // 0 = demand, larger = less urgent
   Order order = Order::KeyMajor;
   Durability durability = Durability::Cache;
-  uint8_t flags = 0;        // kBatchLengths
+  uint8_t flags = 0;        // kBatch…
   uint64_t hold_owner = 0;  // match: 0 = no hold
   uint32_t hold_ms = 0;     // > 0 exactly when there is an owner
   uint32_t reserved = 0;
@@ -135,6 +155,9 @@ struct Batch {
 static_assert(sizeof(Batch) == 24);
 inline constexpr uint8_t kBatchLengths = 1;  // match: lengths are asked for too
 inline constexpr uint8_t kBatchFollow = 2;   // prefetch: keys beyond the room for them wait until earlier ones were read
+// match, get, put: a block with a codec that HelloClient::codecs lacks is not there; a put replaces it
+inline constexpr uint8_t kBatchDecodable = 4;
+inline constexpr uint8_t kBatchFlags = kBatchLengths | kBatchFollow | kBatchDecodable;
 
 struct PartRange {  // parts start, start + stride, … (count of them)
   uint32_t start = 0;
@@ -308,9 +331,9 @@ struct LoadRecord {          // in every Final
 };
 static_assert(sizeof(LoadRecord) == 16);
 
-struct CursorRecord {  // list: request and answer; zero starts, an answer of zero ends
+struct CursorRecord {  // list and stat: request and answer; zero starts, an answer of zero ends
   uint64_t position = 0;
-  uint32_t limit = 0;  // entries wanted at most
+  uint32_t limit = 0;  // list: entries wanted at most; in the answer how many there are; stat: 0
   uint32_t reserved = 0;
 };
 static_assert(sizeof(CursorRecord) == 16);
@@ -371,6 +394,12 @@ struct KeyQuestionView {
 Status parse_key_question(ConstBytes value, KeyQuestionView* out) noexcept;
 
 Status parse_shard_map(ConstBytes value, PackedArray<ShardAddress>* out) noexcept;
+struct ShardHostsView {
+  uint64_t epoch = 0;
+  uint32_t host_count = 0;
+  std::array<std::string_view, kShardsMax> hosts;
+};
+Status parse_shard_hosts(ConstBytes value, ShardHostsView* out) noexcept;
 
 struct GrantView {
   GrantHead head;

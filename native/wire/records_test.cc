@@ -182,11 +182,31 @@ TEST(Hello, BoundsVersionsAndShards) {
   EXPECT_EQ(parse_hello_server(packed(no_chunks), &server), Code::Invalid);
 }
 
+TEST(ShardHosts, AreNamesBehindAnEpoch) {
+  ShardHostsView out;
+  const auto hosts = [](uint32_t count, const std::string& tail) {
+    return packed(ShardHostsHead{.epoch = 9, .host_count = count}) + text(tail);
+  };
+  const std::string two = std::string("\x06" "flash3" "\0", 8) + std::string("\x01" "a" "\0\0\0\0\0\0", 8);
+  ASSERT_TRUE(parse_shard_hosts(hosts(2, two), &out).ok());
+  EXPECT_EQ(out.epoch, 9U);
+  EXPECT_EQ(out.hosts[0], "flash3");
+  EXPECT_EQ(out.hosts[1], "a");
+  EXPECT_TRUE(parse_shard_hosts(hosts(0, ""), &out).ok());
+  EXPECT_EQ(parse_shard_hosts(hosts(1, two), &out), Code::Invalid);  // bytes are left
+  EXPECT_EQ(parse_shard_hosts(hosts(3, two), &out), Code::Invalid);
+  EXPECT_EQ(parse_shard_hosts(hosts(kShardsMax + 1, two), &out), Code::TooLarge);
+  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string(8, '\0')), &out), Code::Invalid);  // an empty name
+  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06" "flash3" "\1", 8)), &out), Code::Invalid);
+  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06" "flash\xFF" "\0", 8)), &out), Code::Invalid);
+}
+
 TEST(Batch, RefusesWhatVersion1DoesNotDefine) {
   Batch out;
   EXPECT_EQ(parse_batch(packed(Batch{.order = static_cast<Order>(2)}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.durability = static_cast<Durability>(2)}), &out), Code::Invalid);
-  EXPECT_EQ(parse_batch(packed(Batch{.flags = 4}), &out), Code::Invalid);
+  EXPECT_EQ(parse_batch(packed(Batch{.flags = 8}), &out), Code::Invalid);
+  EXPECT_TRUE(parse_batch(packed(Batch{.flags = kBatchDecodable}), &out).ok());
   EXPECT_EQ(parse_batch(packed(Batch{.hold_owner = 1}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.hold_ms = 1}), &out), Code::Invalid);
   EXPECT_TRUE(parse_batch(packed(Batch{.hold_owner = 1, .hold_ms = 1}), &out).ok());
@@ -224,7 +244,9 @@ TEST(ShardMap, HoldsOneToSixteenPorts) {
     EXPECT_EQ(parse_shard_map(map, &out).ok(), shards >= 1 && shards <= 16) << shards;
   }
   EXPECT_EQ(parse_shard_map(Blob(7), &out), Code::Invalid);
-  EXPECT_EQ(parse_shard_map(packed(ShardAddress{.reserved = {0, 0, 1}}), &out), Code::Invalid);
+  EXPECT_EQ(parse_shard_map(packed(ShardAddress{.reserved = 1}), &out), Code::Invalid);
+  EXPECT_EQ(parse_shard_map(packed(ShardAddress{.host = kShardsMax + 1}), &out), Code::Invalid);
+  EXPECT_TRUE(parse_shard_map(packed(ShardAddress{.flags = 0xFFFF, .host = kShardsMax}), &out).ok());
   const Blob two = packed(ShardAddress{.port = 1}, ShardAddress{.port = 2});
   ASSERT_TRUE(parse_shard_map(two, &out).ok());
   EXPECT_EQ(out.size(), 2U);

@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halfstep::wire;
   static RequestView view;  // reused, as a connection reuses its own
   if (size == 0) return 0;
-  const auto opcode = static_cast<Opcode>(data[0] % (static_cast<uint8_t>(Opcode::Namespace) + 1));
+  const auto opcode = static_cast<Opcode>(data[0] % static_cast<uint8_t>(Opcode::Chunk));
   const ConstBytes body(reinterpret_cast<const std::byte*>(data) + 1, size - 1);
   if (parse_request(opcode, body, &view).ok()) check(view, opcode);
   return 0;

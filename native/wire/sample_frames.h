@@ -96,6 +96,42 @@ inline Frame hello() {
   return out;
 }
 
+inline Frame hello_authenticated() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Hello, 1);
+  frame.tlv(Tlv::HelloClient, HelloClient{.codecs = 0b1001, .client_id = 0x0123456789ABCDEF});
+  frame.open_tlv(Tlv::Authentication);
+  frame.value().put(AuthenticationHead{.method = 1});
+  frame.value().put_bytes(as_bytes("token"));
+  frame.close_tlv();
+  frame.finish();
+  return out;
+}
+
+// Two shards on two hosts: the second one is the host named.
+inline Frame wrong_shard_final() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Final, 7);
+  StatusWriter status(frame, kWholeRequest, 0);
+  status.add(0, {Answer::Rejected, Reason::WrongShard});
+  status.close();
+  frame.open_tlv(Tlv::ShardMap);
+  frame.value().put(ShardAddress{.port = 7350});
+  frame.value().put(ShardAddress{.port = 7351, .host = 1});
+  frame.close_tlv();
+  frame.open_tlv(Tlv::ShardHosts);
+  frame.value().put(ShardHostsHead{.epoch = 4, .host_count = 1});
+  frame.value().put(uint8_t{6});
+  frame.value().put_bytes(as_bytes("flash3"));
+  frame.value().put(uint8_t{0});
+  frame.close_tlv();
+  frame.tlv(Tlv::Load, LoadRecord{});
+  frame.finish();
+  return out;
+}
+
 inline Frame hello_final() {
   Frame out;
   FrameWriter frame(out);
@@ -109,7 +145,9 @@ inline Frame hello_final() {
   status.add(0, {Answer::Ok, Reason::None});
   status.close();
   frame.tlv(Tlv::HelloServer, hello);
-  frame.tlv(Tlv::ShardMap, ShardAddress{.port = 7350});
+  frame.tlv(Tlv::ShardMap, ShardAddress{});
+  frame.tlv(Tlv::ShardHosts, ShardHostsHead{.epoch = 3});
+  frame.tlv(Tlv::Authentication, AuthenticationHead{});
   frame.tlv(Tlv::Load, LoadRecord{});
   frame.finish();
   return out;
@@ -120,8 +158,7 @@ inline Frame get() {
   FrameWriter frame(out);
   frame.begin(Opcode::Get, 2);
   frame.tlv(Tlv::Batch, Batch{.deadline_us = 2'000'000, .order = Order::LayerMajor});
-  put_section(frame,
-              {.layout = 1, .flags = kSectionStopAtMiss, .first_component = Component::of(1, 0, 0).value, .component_count = 2},
+  put_section(frame, {.flags = kSectionStopAtMiss, .first_component = Component::of(1, 0, 0).value, .component_count = 2},
               {{.start = 0, .count = 2, .stride = 2}}, {kKeys[0], kKeys[1]});
   frame.finish();
   return out;
@@ -132,7 +169,7 @@ inline Frame put() {
   FrameWriter frame(out);
   frame.begin(Opcode::Put, 3);
   frame.tlv(Tlv::Batch, Batch{.deadline_us = 5'000'000, .durability = Durability::Persist});
-  put_section(frame, {.layout = 1}, {}, {kKeys[0], kKeys[1]});
+  put_section(frame, {}, {}, {kKeys[0], kKeys[1]});
   put_offers(frame, 0,
              {{.block_bytes = kBlockBytes[0], .stored_bytes = kBlockBytes[0], .parent_kind = kParentRoot},
               {.block_bytes = kBlockBytes[1],
@@ -151,7 +188,7 @@ inline Frame put_coded() {
   FrameWriter frame(out);
   frame.begin(Opcode::Put, 4);
   frame.tlv(Tlv::Batch, Batch{});
-  put_section(frame, {.layout = 1, .first_component = Component::of(1, 0, 7).value}, {}, {"coded"});
+  put_section(frame, {.first_component = Component::of(1, 0, 7).value}, {}, {"coded"});
   put_offers(frame, 0, {{.block_bytes = 12288, .stored_bytes = 10240, .flags = kOfferCoded}});
   put_part_table(frame, 0, 0,
                  {{.codec = 3, .stored_bytes = 3072, .raw_bytes = 4096, .raw_crc = 1},
@@ -248,6 +285,160 @@ inline Frame list_final() {
   return out;
 }
 
+inline Frame register_layout() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::RegisterLayout, 8);
+  frame.tlv_bytes(Tlv::LayoutCanonical, layout().canonical());
+  frame.finish();
+  return out;
+}
+
+inline Frame register_layout_final() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Final, 8);
+  StatusWriter status(frame, kWholeRequest, 0);
+  status.add(0, {Answer::Ok, Reason::None});
+  status.close();
+  frame.tlv(Tlv::LayoutHandle, LayoutHandleRecord{.handle = 0, .id = layout().id()});
+  frame.tlv(Tlv::Load, LoadRecord{});
+  frame.finish();
+  return out;
+}
+
+inline Frame layout_of() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::LayoutOf, 9);
+  frame.tlv(Tlv::LayoutId, layout().id());
+  frame.finish();
+  return out;
+}
+
+// The first item of three is there already, the third is another writer's; the second comes with the Final.
+inline Frame answers() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Answers, 3);
+  StatusWriter status(frame, 0, 0);
+  status.add(0, {Answer::Ok, Reason::Present});
+  status.add(2, {Answer::Throttled, Reason::Pending});
+  status.close();
+  frame.finish();
+  return out;
+}
+
+inline Frame cancel() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Cancel, 10);
+  frame.tlv(Tlv::CancelTarget, CancelRecord{.request_id = 3});
+  frame.finish();
+  return out;
+}
+
+inline Frame hold() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Hold, 11);
+  frame.tlv(Tlv::Batch, Batch{});
+  frame.tlv(Tlv::Owner, OwnerRecord{.owner = 0x1122334455667788});
+  frame.tlv(Tlv::Until, UntilRecord{.hold_ms = 0, .flags = kHoldPersistent});
+  put_section(frame, {}, {}, {kKeys[0], kKeys[1]});
+  frame.finish();
+  return out;
+}
+
+inline Frame create_namespace() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Namespace, 12);
+  frame.tlv_bytes(Tlv::NamespaceName, as_bytes("tenant-a"));
+  frame.tlv(Tlv::NamespaceAction, NamespaceRecord{.verb = NamespaceVerb::Create,
+                                                  .flags = kNamespaceSlidingTtl,
+                                                  .default_ttl_s = 86'400,
+                                                  .quota_bytes = uint64_t{1} << 40});
+  frame.tlv(Tlv::PinBudget, PinBudgetRecord{.bytes = uint64_t{1} << 30});
+  frame.finish();
+  return out;
+}
+
+// Of key-0 in cells 0 to 3 of every group.
+inline Frame explain() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Stat, 13);
+  frame.open_tlv(Tlv::KeyQuestion);
+  frame.value().put(KeyQuestionHead{.flags = kQuestionEveryGroup, .range_count = 1, .key_bytes = 5});
+  frame.value().put(ComponentRange{.first = 0, .count = 4});
+  frame.value().put_bytes(as_bytes(kKeys[0]));
+  frame.close_tlv();
+  frame.finish();
+  return out;
+}
+
+inline Frame explain_final() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Final, 13);
+  StatusWriter status(frame, kWholeRequest, 0);
+  status.add(0, {Answer::Ok, Reason::None});
+  status.close();
+  frame.tlv_bytes(Tlv::Explanation, as_bytes("{\"now_s\":1800000000,\"blocks\":[]}"));
+  frame.tlv(Tlv::Load, LoadRecord{});
+  frame.finish();
+  return out;
+}
+
+inline Frame stat_page() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Stat, 14);
+  frame.tlv(Tlv::Cursor, CursorRecord{.position = 5});
+  frame.finish();
+  return out;
+}
+
+inline Frame get_decodable() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Get, 15);
+  frame.tlv(Tlv::Batch, Batch{.flags = kBatchDecodable});
+  put_section(frame, {.first_component = Component::of(1, 0, 7).value}, {}, {"coded"});
+  frame.finish();
+  return out;
+}
+
+// What that get brings: one run of all four parts, with the table that the put of the same block had, but for the raw parts'
+// checksums, which are those of their bytes.
+inline Frame chunk_coded() {
+  constexpr uint32_t kStored[] = {3072, 2048, 3072, 2048};
+  std::vector<std::byte> bytes(10240);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  const uint32_t number = name_number(layout().id(), Component::of(1, 0, 7), as_bytes("coded"));
+  std::vector<uint32_t> sums;
+  std::vector<uint32_t> checks;
+  size_t at = 0;
+  for (uint32_t part = 0; part < 4; ++part) {
+    sums.push_back(crc32c(ConstBytes(bytes).subspan(at, kStored[part])));
+    checks.push_back(wire_check(sums.back(), number, part));
+    at += kStored[part];
+  }
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Chunk, 15);
+  put_part_table(frame, 0, 0,
+                 {{.codec = 3, .stored_bytes = 3072, .raw_bytes = 4096, .raw_crc = 1},
+                  {.codec = 0, .stored_bytes = 2048, .raw_bytes = 2048, .raw_crc = sums[1]},
+                  {.codec = 3, .stored_bytes = 3072, .raw_bytes = 4096, .raw_crc = 3},
+                  {.codec = 0, .stored_bytes = 2048, .raw_bytes = 2048, .raw_crc = sums[3]}});
+  put_runs(frame, {{.flags = kRunCoded, .part_count = 4, .bytes = 10240, .block_bytes = 12288, .check_count = 4}}, checks);
+  frame.finish(static_cast<uint32_t>(bytes.size()));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+  return out;
+}
+
 inline std::vector<std::pair<std::string, Frame>> all() {
   return {{"hello", hello()},
           {"hello_final", hello_final()},
@@ -258,7 +449,21 @@ inline std::vector<std::pair<std::string, Frame>> all() {
           {"chunk", chunk()},
           {"final", final()},
           {"match_final", match_final()},
-          {"list_final", list_final()}};
+          {"list_final", list_final()},
+          {"hello_authenticated", hello_authenticated()},
+          {"wrong_shard_final", wrong_shard_final()},
+          {"register_layout", register_layout()},
+          {"register_layout_final", register_layout_final()},
+          {"layout_of", layout_of()},
+          {"answers", answers()},
+          {"cancel", cancel()},
+          {"hold", hold()},
+          {"create_namespace", create_namespace()},
+          {"explain", explain()},
+          {"explain_final", explain_final()},
+          {"stat_page", stat_page()},
+          {"get_decodable", get_decodable()},
+          {"chunk_coded", chunk_coded()}};
 }
 
 // What follows a frame's header, without its payload.

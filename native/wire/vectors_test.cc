@@ -61,6 +61,7 @@ TEST(Vectors, EveryFrameIsRead) {
     RunsView runs;
     switch (static_cast<Opcode>(header.opcode)) {
       case Opcode::Get:
+      case Opcode::Hold:
       case Opcode::Put: EXPECT_TRUE(parse_request(static_cast<Opcode>(header.opcode), body, &request).ok()) << name; break;
       case Opcode::Chunk: EXPECT_TRUE(parse_chunk(body, header.payload_bytes, &runs).ok()) << name; break;
       default: break;
@@ -71,6 +72,13 @@ TEST(Vectors, EveryFrameIsRead) {
 TEST(Vectors, LayoutHasItsCanonicalFormAndId) {
   EXPECT_EQ(samples::hex(samples::layout().canonical()), published().at("layout canonical"));
   EXPECT_EQ(samples::hex(samples::layout().id()), published().at("layout id"));
+}
+
+TEST(Vectors, TheDefaultLayoutHasItsId) {
+  Layout out;
+  const GroupShape opaque{.part_count = 0, .size_count = 1, .part_bytes = {kOpaquePartBytes}};
+  ASSERT_TRUE(Layout::make({{"name", "default"}}, {opaque}, &out).ok());
+  EXPECT_EQ(samples::hex(out.id()), published().at("layout default"));
 }
 
 TEST(Vectors, NamesHaveTheirNumbers) {

@@ -9,6 +9,9 @@ class Region:
 
     def __init__(self, buffer: object | None, writable: bool) -> None: ...
 
+    def refuse(self) -> None:
+        """Let no further batch use it."""
+
     def close(self) -> None:
         """Release the memory. Refused while a batch uses it."""
 

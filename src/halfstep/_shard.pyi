@@ -7,6 +7,12 @@ from typing import Any
 class StartError(RuntimeError):
     """A server that could not start: (name of the code, sentence)."""
 
+def look_at_place(path: bytes) -> None:
+    """
+    Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is
+    missing, a device that is not there. Makes nothing.
+    """
+
 class Config:
     """
     What a server is told. What is not set keeps its default; Server checks it.
@@ -18,7 +24,7 @@ class Config:
     def store_path(self) -> str: ...
 
     @store_path.setter
-    def store_path(self, arg: str, /) -> None: ...
+    def store_path(self, arg: str | bytes, /) -> None: ...
 
     @property
     def store_bytes(self) -> int:
@@ -80,7 +86,7 @@ class Config:
     def listen(self) -> list[str]: ...
 
     @listen.setter
-    def listen(self, arg: Sequence[str], /) -> None: ...
+    def listen(self, arg: Sequence[str | bytes], /) -> None: ...
 
     @property
     def insecure_listen(self) -> bool: ...
@@ -234,7 +240,7 @@ class Server:
     def why_stopped(self) -> str:
         """Empty while it runs."""
 
-def fsck(path: str, *, payloads: bool = True, progress: object | None = None) -> dict[str, Any]:
+def fsck(path: str | bytes, *, payloads: bool = True, progress: object | None = None) -> dict[str, Any]:
     """
     Look over a store that no daemon serves, writing nothing. Raises StartError: locked, not a store, a newer format.
 

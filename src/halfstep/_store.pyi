@@ -20,7 +20,7 @@ class Store:
     A new store over memory, or over a file that is gone when it is closed. One thread at a time.
     """
 
-    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str = '', manual_clock: bool = True, seed: int = 1, policy: str = 'seg-adapt10', rewrite_share: float = 0.1, dram_blocks: int = 0) -> None:
+    def __init__(self, *, capacity_blocks: int, segments: int, device_bytes: int, path: str | bytes = '', manual_clock: bool = True, seed: int = 1, policy: str = 'seg-adapt10', rewrite_share: float = 0.1, dram_blocks: int = 0) -> None:
         """
         Room for at most so many blocks in at least so many segments, on about so many bytes: blocks are as small as that needs. Memory for at most dram_blocks of them; 0: for what is under way. Raises StoreError.
         """

@@ -20,6 +20,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from halfstep.arguments import whole_number
 from halfstep.errors import ConfigError
 
 Algorithm = Literal["sha256", "xxh3_128"]
@@ -50,11 +51,14 @@ class PrefixChain:
     """
 
     def __init__(self, block_tokens: int, *, algorithm: Algorithm = "sha256", salt: bytes = b"") -> None:
-        if block_tokens < 1:
+        if whole_number("block_tokens", block_tokens) < 1:
             raise ConfigError(f"block_tokens={block_tokens}: must be at least 1")
+        # bytes(3) would be three zero bytes, and 0 no salt at all.
+        if not isinstance(salt, (bytes, bytearray, memoryview)):
+            raise ConfigError(f"salt={salt!r}: must be bytes, not {type(salt).__name__}; encode it, as in str(salt).encode()")
         self._block_tokens = int(block_tokens)
         self._hash = _hash_of(algorithm)
-        self._parent = self._hash(b"", bytes(salt)) if salt else b""
+        self._parent = self._hash(b"", bytes(salt)) if len(salt) else b""
         self._keys: list[bytes] = []
         self._pending = np.empty(0, dtype="<u4")
 

@@ -13,10 +13,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.wire.rings import SharedMemoryStream
+from tests.wire.session import Session
+from tests.wire.streams import SocketStream, Stream
 
 import halfstep
 from halfstep.tools.daemon_process import DaemonProcess
@@ -38,6 +42,12 @@ class Daemon(DaemonProcess):
     def unix_url(self) -> str:
         """For connect(), without a namespace."""
         return f"halfstep+unix://{self._socket}"
+
+    def stream(self, transport: str) -> Stream:
+        """For the client in plain Python. transport: tcp, unix or shm."""
+        if transport == "shm":
+            return SharedMemoryStream.connect(str(self._socket))
+        return SocketStream.connect(self.address if transport == "tcp" else str(self._socket))
 
     def pause(self) -> None:
         """It is there and says nothing, until resume()."""
@@ -115,6 +125,20 @@ def client(request: pytest.FixtureRequest, daemon: Daemon, layout: halfstep.Layo
     with halfstep.connect(url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000) as client:
         assert client.path.startswith(request.param)
         yield client
+
+
+@pytest.fixture(params=["tcp", "unix", "shm"])
+def wire(request: pytest.FixtureRequest, daemon: Daemon) -> Iterator[Callable[..., Session]]:
+    """wire(**options): a session in plain Python (tests/wire) with the shared daemon, over each transport."""
+    opened: list[Session] = []
+
+    def connect(**options: Any) -> Session:
+        opened.append(Session(daemon.stream(request.param), **options))
+        return opened[-1]
+
+    yield connect
+    for session in opened:
+        session.close()
 
 
 @pytest.fixture

@@ -110,6 +110,19 @@ def test_version_says_build_and_commit(run: Run) -> None:
     assert (f"({info['build']} build)" in text) == (info["build"] != "release")
 
 
+def test_the_package_runs_as_a_module(run: Run) -> None:
+    done = subprocess.run([sys.executable, "-m", "halfstep", "-V"], capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, run("--version").stdout, b"")
+
+
+@pytest.mark.parametrize("command", ["check", "stat"])
+def test_a_command_about_a_daemon_takes_its_url_both_ways(run: Run, daemon: Any, nobody: str, command: str) -> None:
+    for option in ("-u", "--url"):
+        assert run(command, option, daemon.url, url=nobody).returncode == 0
+    assert run(command, daemon.url, url=nobody).returncode == 0
+    assert run(command, "-u", daemon.url, daemon.url).returncode == 2
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_a_script_for_that_shell(run: Run, shell: str) -> None:
     done = run("completion", shell)
@@ -170,6 +183,15 @@ def test_the_name_of_a_file_is_its_key(run: Run, tmp_path: Path, key: str) -> No
     assert run("get", key).stdout == b"named"
 
 
+def test_an_empty_key_is_refused_and_is_not_the_name_of_the_file(run: Run, tmp_path: Path, key: str) -> None:
+    (tmp_path / key).write_bytes(b"named")
+    for file, value in ((tmp_path / key, None), ("-", b"value")):
+        refused = run("put", file, "--key", "", **({} if value is None else {"stdin": value}))
+        assert refused.returncode not in (0, 1)
+        assert b"has 0 bytes; an engine key has 1 to 255" in refused.stderr
+    assert run("get", key).returncode == 1, "it was stored under the file's name"
+
+
 def test_standard_input_and_output(run: Run, key: str) -> None:
     value = content(5 << 20, seed=2)
     assert run("put", "-", "--key", key, stdin=value).returncode == 0
@@ -204,6 +226,10 @@ def test_an_empty_file_is_refused(run: Run, tmp_path: Path, key: str) -> None:
     assert str(tmp_path / key) in message
     assert "empty" in message
     assert run("match", key).returncode == 1
+
+
+def test_an_error_is_one_line_whatever_was_typed(run: Run) -> None:
+    assert r"a\nb\x1b[31m" in error_of(run("put", "/none/a\nb\x1b[31m"))
 
 
 def test_a_missing_file_is_named(run: Run, tmp_path: Path) -> None:

@@ -205,3 +205,46 @@ def test_stopping_in_order_is_as_good_as_dying(own_daemon: Any, layout: Layout, 
         result, target = hits_within(client, PATIENCE_S, source)
         assert result.ok.all(), "a clean stop keeps what was readable"
         assert (target == source).all()
+
+
+def test_a_namespace_that_was_deleted_and_made_again_serves_its_old_client(daemon: Any, layout: Layout) -> None:
+    url = f"{daemon.url}/again"
+    with halfstep.connect(daemon.url, required=True) as admin:
+        admin.create_namespace("again")
+        with halfstep.connect(url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000) as client:
+            assert client.put(KEYS, b"xyz").ok.all()
+            admin.delete_namespace("again")
+            gone = client.put(KEYS, b"xyz")
+            assert not gone.ok.any()
+            assert "rejected" in gone.reason(0), gone
+            admin.create_namespace("again")
+            until = time.monotonic() + PATIENCE_S
+            while not client.put(KEYS, b"xyz").ok.all():
+                assert time.monotonic() < until, client.path
+            assert client.put(KEYS, b"xyz", layout=Layout.opaque("another")).ok.all()
+            admin.delete_namespace("again")
+            admin.create_namespace("again")
+            # Without a call in between: the layouts that the client knows are of the namespace that is gone.
+            assert client.put(KEYS, b"xyz").ok.all()
+            assert client.match(KEYS).present.all()
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_a_frozen_daemon_costs_a_few_deadlines_and_is_found_again(daemon: Any, layout: Layout, transport: str) -> None:
+    url = daemon.url if transport == "tcp" else daemon.unix_url
+    with halfstep.connect(url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=20) as client:
+        assert client.put(KEYS, b"xyz").ok.all()
+        daemon.pause()
+        until = time.monotonic() + PATIENCE_S
+        while (reason := client.match(KEYS).reason) != "unavailable (unresponsive)":
+            assert reason == "late (deadline)"
+            assert time.monotonic() < until, client.path
+        # These would take their whole deadlines.
+        assert client.get(KEYS, bytearray(3), deadline_ms=3_600_000).reason(0) == "unavailable (unresponsive)"
+        assert client.put(KEYS, b"xyz", deadline_ms=3_600_000).reason(0) == "unavailable (unresponsive)"
+        assert client.path.startswith("not connected"), client.path
+        assert "hangs, or is stopped" in client.path
+        daemon.resume()
+        while not client.match(KEYS, deadline_ms=5_000).present.all():
+            assert time.monotonic() < until, client.path
+        assert client.path.startswith(transport), client.path

@@ -136,6 +136,30 @@ def test_a_fork_in_a_handler_of_a_synchronous_call_ends_it_in_the_child() -> Non
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_session_is_closed_in_a_forked_child_and_goes_on_in_the_parent(client: halfstep.Client, stored: Any) -> None:
+    def leases() -> float:
+        return client.stat()['halfstep_store_holds{kind="lease"}']
+
+    before = leases()
+    with client.session(seconds=30) as session:
+        assert session.hold(KEYS).ok.all()
+
+        def child() -> None:
+            assert session.closed
+            with pytest.raises(halfstep.ConfigError, match="session is closed"):
+                session.hold(KEYS)
+            session.close()
+            with client.session(seconds=30) as own:
+                assert own.hold(KEYS[:1]).ok.all()
+
+        assert in_child(child) == 0
+        assert not session.closed
+        assert leases() == before + len(KEYS)
+        assert client.renew(session.owner, 30).ok.all()
+    assert leases() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_children_of_a_busy_client_work_at_once(client: halfstep.Client, stored: Any) -> None:
     stop = threading.Event()
 

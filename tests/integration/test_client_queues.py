@@ -195,6 +195,40 @@ def test_a_region_fences_before_it_lets_go(client: halfstep.Client, stored: Any,
             queue.get(KEYS, Rows(template, [0, 1, 2]))
 
 
+def test_a_region_closes_beside_threads_that_submit(client: halfstep.Client, stored: Any) -> None:
+    memory = bytearray(3 * 100_000)
+    region = client.register(memory)
+    rows = Rows(region.template([PartDescriptor(0, 100_000, 1, 100_000)]), [0, 1, 2])
+    under_way = threading.Barrier(7)
+    ends: list[str] = []
+
+    def work(get: Any) -> None:
+        get(KEYS, rows)
+        under_way.wait(60)
+        try:
+            while True:
+                get(KEYS, rows)
+        except ConfigError as error:
+            ends.append(str(error))
+
+    queues = [client.queue() for _ in range(3)]
+    gets = [client.get] * 3 + [lambda *what, queue=queue: queue.get(*what).result() for queue in queues]
+    threads = [threading.Thread(target=work, args=(get,)) for get in gets]
+    for thread in threads:
+        thread.start()
+    under_way.wait(60)
+    region.close()
+    assert region.closed
+    memory.extend(b"it is ours again")
+    for thread in threads:
+        thread.join(60)
+    assert len(ends) == 6
+    assert all("region is closed" in end for end in ends), ends
+    for queue in queues:
+        queue.close()
+    region.close()
+
+
 def test_a_region_does_not_wait_for_a_get_that_was_refused(client: halfstep.Client, stored: Any) -> None:
     region = client.register(bytearray(3 * 100_000))
     template = region.template([PartDescriptor(0, 100_000, 1, 100_000)])

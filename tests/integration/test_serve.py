@@ -319,6 +319,7 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
         (("--arena", "1MiB"), "arena"),
         (("--queue-depth", "0"), "queue_depth"),
         (("--eviction", "lru"), "policy=lru"),
+        (("--eviction", "\udcff"), "policy=\\udcff"),
         (("--rewrite-share", "2"), "rewrite_share"),
         (("--daily-writes", "much"), "daily_writes"),
         (("--arena", "64MiB", "--shards", "3"), "arena=64 MiB: must be 96 MiB to 24 GiB for 3 shards"),
@@ -431,6 +432,18 @@ def test_metrics_count_hits_misses_by_reason_bytes_and_latencies(serve: Callable
     assert one.finish(signal.SIGTERM)[0] == 0
     with pytest.raises(urllib.error.URLError):
         scrape(one)
+
+
+def test_a_metrics_address_of_version_6_is_printed_as_a_url(serve: Callable[..., Serve]) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError as error:
+        pytest.skip(f"no ::1 here: {error}")
+    one = serve("--metrics", "::1:0")
+    assert one.read_until("metrics").startswith("metrics    http://[::1]:")
+    assert "halfstep_connections_open" in scrape(one)
+    assert one.finish(signal.SIGTERM)[0] == 0
 
 
 def test_a_busy_metrics_address_is_named(serve: Callable[..., Serve]) -> None:

@@ -21,8 +21,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from tests.torture.content import bytes_of
-from tests.torture.frames import crc32c, seal
 from tests.torture.process import WatchedDaemon
+from tests.wire.checksums import crc32c
+from tests.wire.frames import frame as seal
+from tests.wire.frames import tlv
 
 import halfstep
 
@@ -90,11 +92,6 @@ def hello() -> tuple[int, bytes, bytes]:
     """A HELLO for the namespace `default`."""
     client = struct.pack("<HHIQQ", 1, 1, 0, 1, 42)
     return 1, tlv(1, client) + tlv(2, b"default"), b""
-
-
-def tlv(kind: int, value: bytes) -> bytes:
-    """One TLV, padded to 8 bytes."""
-    return struct.pack("<HHI", kind, 0, len(value)) + value + bytes(-len(value) % 8)
 
 
 def bodies() -> list[tuple[int, bytes, bytes]]:

@@ -106,5 +106,5 @@ def test_one_core_is_not_looked_at(module: Any, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_program_that_is_missing_is_named(module: Any, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="halfstep_distance_bench: not built; run `make build`"):
+    with pytest.raises(SystemExit, match="halfstep_distance_bench: not built; run `make native`"):
         module.Cores(tmp_path, 0, 1)

@@ -76,7 +76,7 @@ def test_rounds_are_told_by_their_median_and_what_they_lie_between(repository: P
 def test_a_program_that_is_missing_or_no_release_build_is_named(repository: Path, tmp_path: Path) -> None:
     missing = script(repository, "shared_memory.py", "--programs", str(tmp_path))
     assert missing.returncode == 1
-    assert f"{tmp_path}/halfstep_shm_bench: not built; run `make build`" in missing.stderr
+    assert f"{tmp_path}/halfstep_shm_bench: not built; run `make native`" in missing.stderr
     program = tmp_path / "program"
     ask = f"import sys; sys.path.insert(0, {str(repository / 'bench')!r}); import pathlib, script\n"
     ask += f"script.run(lambda: script.said_by(pathlib.Path({str(program)!r}), {{'bs': 1}})['bs'])"

@@ -168,3 +168,28 @@ def test_no_tokens_and_a_partial_block_have_no_keys() -> None:
     assert prefix_keys([], 16) == []
     assert prefix_keys(np.empty(0, dtype=np.int64), 16) == []
     assert prefix_keys(range(15), 16) == []
+
+
+@pytest.mark.parametrize("salt", [0, 3, None, False, "tenant", 1.5, [1, 2], np.arange(3)])
+def test_a_salt_that_is_no_bytes_is_refused(salt: Any) -> None:
+    with pytest.raises(ConfigError, match=r"salt=.*: must be bytes, not "):
+        prefix_keys(range(8), 4, salt=salt)
+    with pytest.raises(ConfigError, match="must be bytes"):
+        PrefixChain(4, salt=salt)
+
+
+def test_a_salt_may_be_any_bytes() -> None:
+    expected = prefix_keys(range(8), 4, salt=b"tenant")
+    assert prefix_keys(range(8), 4, salt=bytearray(b"tenant")) == expected
+    assert prefix_keys(range(8), 4, salt=memoryview(b"tenant")) == expected
+    assert prefix_keys(range(8), 4, salt=b"\0\0\0") != prefix_keys(range(8), 4)
+
+
+@pytest.mark.parametrize("block_tokens", [2.9, 2.0, "4", None, np.float32(4)])
+def test_block_tokens_is_a_whole_number(block_tokens: Any) -> None:
+    with pytest.raises(ConfigError, match=r"block_tokens=.*: must be a whole number"):
+        prefix_keys(range(8), block_tokens)
+
+
+def test_block_tokens_may_be_numpys() -> None:
+    assert prefix_keys(range(8), np.int64(4)) == prefix_keys(range(8), 4)  # type: ignore[arg-type]

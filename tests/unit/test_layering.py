@@ -192,6 +192,8 @@ def python_group(root: Path, module: str) -> str:
         return "face"
     if parts[1] in EXTENSION_MODULES:
         return "bind"
+    if parts[1] == "__main__":  # `python -m halfstep` is the command line
+        return "tools"
     return parts[1] if (root / "src" / "halfstep" / parts[1]).is_dir() else "base"
 
 

@@ -16,9 +16,13 @@ from halfstep.client.results import (
     REASON_STORED,
     Answer,
     Answers,
+    ChangeResult,
+    DeleteResult,
     GetResult,
     MatchResult,
+    PrefetchResult,
     PutResult,
+    ReleaseResult,
     new_answers,
 )
 
@@ -149,3 +153,16 @@ def test_a_result_goes_to_another_process_without_its_batch() -> None:
         assert there.lengths.tolist() == [4096, 0]
         assert (there.keys, there.components, there.shadow) == (2, 1, None)
         assert there.reason(1) == "miss"
+
+
+def test_a_result_has_no_truth_value_and_says_what_has() -> None:
+    for kind in (GetResult, PutResult, DeleteResult, ChangeResult, PrefetchResult, ReleaseResult):
+        for answer in (Answer.OK, Answer.MISS):
+            result = kind(answers_of((answer, 0)), 1, 1)
+            with pytest.raises(TypeError, match=rf"{kind.__name__} has no truth value: ask \.ok"):
+                bool(result)
+            with pytest.raises(TypeError, match="no truth value"):
+                _ = not result
+    matched = MatchResult(answers_of((Answer.MISS, ABSENT)), 1, None)
+    with pytest.raises(TypeError, match=r"no truth value: ask \.present.*\.ok"):
+        bool(matched)

@@ -164,6 +164,53 @@ def test_memory_of_a_device_is_refused_by_name_and_not_touched(client: halfstep.
         client.put(KEYS, [ForeignMemory(device)] * 2)
 
 
+class LazyTensor:
+    """A tensor whose values are made when somebody computes with it; its export does not say so."""
+
+    def __init__(self, **asked: bool) -> None:
+        self.memory = np.zeros(64, np.uint8)
+        self.is_conj = lambda: asked.get("is_conj", False)
+        self.is_neg = lambda: asked.get("is_neg", False)
+        self._is_zerotensor = lambda: asked.get("_is_zerotensor", False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.memory.__dlpack__(**options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("is_conj", r"a conjugated view, whose bytes are not its values; pass resolve_conj\(\) of it"),
+        ("is_neg", r"a negated view, whose bytes are not its values; pass resolve_neg\(\) of it"),
+        ("_is_zerotensor", r"zeros that have no memory, whose bytes are not its values; pass clone\(\) of it"),
+    ],
+)
+def test_a_view_whose_bytes_are_not_its_values_is_refused_by_name(client: halfstep.Client, asked: str, says: str) -> None:
+    lazy = LazyTensor(**{asked: True})
+    for attempt in (
+        lambda: client.put(KEYS, lazy),
+        lambda: client.put(KEYS, [lazy, LazyTensor()]),
+        lambda: client.get(KEYS, lazy),
+        lambda: client.register(lazy),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            attempt()
+    client.put(KEYS, LazyTensor())
+
+
+def test_torch_views_whose_bytes_are_not_their_values_are_refused(client: halfstep.Client) -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.ones(8, dtype=torch.complex64)
+    with pytest.raises(ConfigError, match="resolve_conj"):
+        client.put(KEYS, numbers.conj())
+    with pytest.raises(ConfigError, match="resolve_neg"):
+        client.put(KEYS, torch._neg_view(torch.ones(8)))
+    client.put(KEYS, numbers.conj().resolve_conj())
+
+
 def test_torch_tensors_of_every_kind_are_targets_and_sources(client: halfstep.Client) -> None:
     torch = pytest.importorskip("torch")
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.int64, torch.bool):
@@ -419,3 +466,18 @@ def test_a_client_that_is_off_answers_everything_with_a_miss_at_once(client: hal
         assert ticket.done
         assert [event.ticket for event in queue.poll()] == [ticket]
         assert queue.poll() == []
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, -0.001, float("-inf"), float("nan"), "5", None])
+def test_a_time_to_wait_that_is_none_is_refused(client: halfstep.Client, timeout_ms: Any) -> None:
+    with pytest.raises(ConfigError, match="timeout_ms="):
+        client.wait_ready(timeout_ms)
+
+
+def test_waiting_for_what_is_off_is_over_at_once(client: halfstep.Client) -> None:
+    client.wait_ready(3_600_000)
+
+
+def test_a_limit_below_zero_is_refused(client: halfstep.Client) -> None:
+    with pytest.raises(ConfigError, match="limit=-1: must be 0 to"):
+        list(client.list(limit=-1))

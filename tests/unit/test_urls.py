@@ -52,6 +52,41 @@ def test_a_wrong_url_is_named_with_what_is_wrong(url: str, says: str) -> None:
     assert url in str(raised.value) or repr(url) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "halfstep://me:s3cret@host",
+        "halfstep://:s3cret@host:7350/ns",
+        "halfstep://me:s3cret/x@host",
+        "halfstep://me:s3cret#x@host",
+        "halfstep://me:s3cret?x@host",
+        "halfstep://me:s3cret@s3cret@host",
+        "halfstep://me:s3cret://@host",
+        "halfstep+unix://me:s3cret@/run/h.sock",
+        "http://me:s3cret@host",
+        "me:s3cret@host:7350",
+    ],
+)
+def test_a_password_is_never_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="user, password") as raised:
+        Endpoint.parse(url)
+    assert "s3cret" not in str(raised.value)
+    assert ":***@" in str(raised.value)
+
+
+@pytest.mark.parametrize("namespace", ["team@home", "a:b@c"])
+def test_a_namespace_may_hold_what_stands_before_a_host(namespace: str) -> None:
+    assert Endpoint.parse(f"halfstep://host:7350/{namespace}") == Endpoint("host:7350", namespace)
+    assert Endpoint.parse(f"halfstep://host/{namespace}") == Endpoint("host:7350", namespace)
+    assert Endpoint.parse(f"halfstep+unix:///h.sock?namespace={namespace}") == Endpoint("unix:/h.sock", namespace)
+
+
+@pytest.mark.parametrize("path", ["/run/%ff.sock", "/run/\udcff.sock"])
+def test_a_socket_whose_path_is_no_text_is_refused_by_name(path: str) -> None:
+    with pytest.raises(ConfigError, match="the socket's path is not UTF-8"):
+        Endpoint.parse(f"halfstep+unix://{path}")
+
+
 def test_what_is_no_text_is_no_url() -> None:
     with pytest.raises(ConfigError, match=r"url \(int\): must be text; write halfstep://"):
         halfstep.connect(5)  # type: ignore[arg-type]

@@ -40,7 +40,8 @@ class Aio:
     def __init__(self, open_queue: Callable[[], Queue], requests: Requests) -> None:
         self._open_queue = open_queue
         self._requests = requests
-        self._homes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Home] = weakref.WeakKeyDictionary()
+        # By loop, held weakly. Loops of several threads add; who closes goes through a copy.
+        self._homes: dict[weakref.ref[asyncio.AbstractEventLoop], _Home] = {}
 
     async def match(self, keys: Keys, **options: Unpack[MatchOptions]) -> MatchResult:
         """See Client.match."""
@@ -106,24 +107,27 @@ class Aio:
         return request.result()
 
     def _queue(self, loop: asyncio.AbstractEventLoop) -> Queue:
-        home = self._homes.get(loop)
+        home = self._homes.get(weakref.ref(loop))
         if home is None:
             queue = self._open_queue()
             try:
-                home = self._homes[loop] = _Home(loop, queue)
+                home = _Home(loop, queue)
             except Unavailable:
                 queue.close()
                 raise
+            homes = self._homes
+            homes[weakref.ref(loop, lambda gone: homes.pop(gone, None))] = home
         return home.queue
 
     def forked(self) -> None:
         """In a child: the parent's loops are not ours."""
-        self._homes = weakref.WeakKeyDictionary()
+        self._homes = {}
 
     def close(self) -> None:
         """Stop reading. The queues are the client's to close."""
-        for loop, home in list(self._homes.items()):
-            home.close(loop)
+        for reference, home in self._homes.copy().items():
+            if (loop := reference()) is not None:
+                home.close(loop)
         self._homes.clear()
 
 

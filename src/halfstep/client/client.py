@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import atexit
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from halfstep import _peer
-from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.arguments import real_number, unsigned
 from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.facts import ClientFacts
 from halfstep.client.link import Links
+from halfstep.client.living import Living
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
@@ -94,7 +94,7 @@ class Client:
         self._links = Links(self._endpoint, options.mode, options.connections)
         self._terms = _Terms(options, self._links)
         self._requests = Requests(self._terms)
-        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._queues: Living[Queue] = Living()
         # Queues of synchronous calls that are not in one now; append and pop are atomic.
         self._idle: list[Queue] = []
         self._lock = threading.Lock()
@@ -257,7 +257,7 @@ class Client:
 
         Errors: Unavailable, ProtocolError.
         """
-        cursor, left = 0, None if limit is None else whole_number("limit", limit)
+        cursor, left = 0, None if limit is None else unsigned("limit", limit, 63)
         while left is None or left > 0:
             batch = _peer.Batch(OP_LIST)
             batch.set_list(cursor, _LIST_PAGE if left is None else min(left, _LIST_PAGE))
@@ -391,7 +391,7 @@ class Client:
 
     @property
     def path(self) -> str:
-        """How bytes travel, for people: "tcp cubic 127.0.0.1:7350", or why they do not."""
+        """How bytes travel, for people: "tcp cubic 127.0.0.1:7350", or why they do not, or not on all connections."""
         address = self._endpoint.address
         if self.mode == "off":
             return f"off {address}"
@@ -399,18 +399,30 @@ class Client:
         if not facts.connected:
             return f"not connected {address}" + (f": {facts.last_error}" if facts.last_error else "")
         place = address.removeprefix("unix:") if facts.transport == "shm" else address
-        return " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
+        path = " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
+        if facts.connected < facts.connections and facts.last_error:
+            path += f" ({facts.connected} of {facts.connections} connections: {facts.last_error})"
+        return path
 
     def wait_ready(self, timeout_ms: float) -> None:
-        """Wait for the first handshake. Errors: Unavailable (not within the time), ConfigError (refused for good; closed)."""
-        ready, why = self._links.core().wait_ready(real_number("timeout_ms", timeout_ms) / 1000)
+        """Wait until every shard is reached; 0 only asks. It may be needed again: after an outage, or with a new layout.
+
+        Errors: Unavailable (not within the time), ConfigError (refused for good; closed; a negative time).
+        """
+        within_ms = real_number("timeout_ms", timeout_ms)
+        if within_ms < 0:
+            raise ConfigError(f"timeout_ms={timeout_ms}: must be 0 or more")
+        if self.mode == "off":
+            return
+        ready, why = self._links.core().wait_ready(within_ms / 1000)
         if ready < 0:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
-            # Who asks what it is that listens there has somebody listening.
-            remedy = "" if reason.endswith(("?", "share one")) else "; start it with `halfstep serve`"
-            raise Unavailable(f"{self.url}: no daemon within {timeout_ms:g} ms ({reason}){remedy}")
+            # Who asks what it is that listens there has somebody listening, and of whom a part is reached is running.
+            running = reason.endswith(("?", "share one")) or "while others are" in reason or "hangs, or is stopped" in reason
+            remedy = "" if running else "; start it with `halfstep serve`"
+            raise Unavailable(f"{self.url}: no daemon within {within_ms:g} ms ({reason}){remedy}")
 
     @property
     def closed(self) -> bool:
@@ -423,7 +435,7 @@ class Client:
             self._aio.close()
         if self._futures is not None:
             self._futures.close()
-        for queue in list(self._queues):
+        for queue in self._queues:
             queue.close()
         self._idle.clear()
         self._links.close()
@@ -504,12 +516,12 @@ class _Terms:
         self.layout_handle = links.layout_handle
 
 
-_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_open_clients: Living[Client] = Living()
 
 
 @atexit.register
 def _close_clients() -> None:
     # Before the interpreter takes memory away that the core might still write to, and threads with it: one that waited in the
     # core would never get the interpreter's lock back.
-    for client in list(_open_clients):
+    for client in _open_clients:
         client.end()

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 class ClientFacts:
     """As of the last answer.
 
-    connected: connections that are up. transport: "tcp", "shm" (shared memory) or "" while there is none. congestion: the
-    congestion control of its sockets. queue_depth, queue_us, bytes_per_s: the daemon's load. checksum_failures: parts that came
-    and did not verify, each a miss. last_error: why it is not connected.
+    connected: connections that are up, of so many that there should be (connections). transport: "tcp", "shm" (shared memory)
+    or "" while there is none. congestion: the congestion control of its sockets. queue_depth, queue_us, bytes_per_s: the
+    daemon's load. checksum_failures: parts that came and did not verify, each a miss. last_error: why it is not connected, or
+    not by all connections.
     """
 
     connected: int = 0
+    connections: int = 0
     handshakes: int = 0
     transport: str = ""
     congestion: str = ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Protocol
 
 from halfstep import _peer
+from halfstep.client.living import Living
 from halfstep.client.options import Mode
 from halfstep.client.url import Endpoint
 from halfstep.errors import ConfigError, Unavailable
@@ -42,7 +42,7 @@ class Links:
         self._closed = False
         # The process ends: threads that still call are answered, and never wait without the interpreter's lock.
         self.ending = False
-        self._dependents: weakref.WeakSet[Forkable] = weakref.WeakSet()
+        self._dependents: Living[Forkable] = Living()
         _all_links.add(self)
 
     def core(self) -> _peer.Core:
@@ -107,7 +107,7 @@ class Links:
         core, self._core = self._core, None
         self._handles = {}
         self._newest = None, None, 0
-        for dependent in list(self._dependents):
+        for dependent in self._dependents:
             dependent.forked()
         if core is not None:
             core.abandon()
@@ -127,11 +127,11 @@ class Links:
         return self._closed
 
 
-_all_links: weakref.WeakSet[Links] = weakref.WeakSet()
+_all_links: Living[Links] = Living()
 
 
 def _forked_child() -> None:
-    for links in list(_all_links):
+    for links in _all_links:
         links.forked()
 
 

@@ -6,12 +6,12 @@ nothing is computed per block in Python.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from halfstep import _peer
+from halfstep.client.living import Living
 from halfstep.errors import ConfigError
 
 
@@ -89,7 +89,7 @@ class Region:
         except ConfigError:
             # Not writable, or not usable at all: then this says why.
             self.native, self.writable = _peer.Region(buffer, False), False
-        self._uses: weakref.WeakSet[Use] = weakref.WeakSet()
+        self._uses: Living[Use] = Living()
 
     @property
     def address(self) -> int:
@@ -115,10 +115,15 @@ class Region:
         self._uses.add(use)
 
     def close(self) -> None:
-        """Cancel what uses it, wait for the terminal events, release it. Idempotent."""
-        for use in list(self._uses):
-            use.cancel()
-            use.wait()
+        """Refuse further batches, cancel those that use it, wait for their terminal events, release it. Idempotent."""
+        self.native.refuse()
+        # Who submits meanwhile is refused: nothing is added to what is waited for here.
+        while self.native.uses:
+            uses = tuple(self._uses)
+            for use in uses:
+                use.cancel()
+            for use in uses:
+                use.wait()
         self.native.close()
 
     def __enter__(self) -> Self:

@@ -7,7 +7,7 @@ engine, and the target's bytes are then undefined.
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,10 @@ class Result:
             assert self._batch is not None, "one of the two is there"
             self._told = np.frombuffer(self._batch.answers, ANSWER_DTYPE)
         return self._told
+
+    def __bool__(self) -> NoReturn:
+        # One that missed everything would be true, like any object.
+        raise TypeError(f"{type(self).__name__} has no truth value: ask .ok.all(), .ok.any() or .hits")
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         # A batch belongs to its process: what is still to be asked of it is asked now.
@@ -246,6 +250,9 @@ class MatchResult:
         self._components = components
         self.lengths = lengths if lengths is None or components == 1 else lengths.reshape(-1, components)
         self.shadow: MatchResult | None = None
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("MatchResult has no truth value: ask .present.all() or .prefix, which are what .ok is of other results")
 
     @property
     def present(self) -> npt.NDArray[np.bool_]:

@@ -6,6 +6,7 @@ halfstep+unix:///path/to.sock[?namespace=name]
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
@@ -30,6 +31,8 @@ class Endpoint:
         """Errors: ConfigError that names the part that is wrong, and both forms."""
         if not isinstance(url, str):
             raise ConfigError(f"url ({type(url).__name__}): must be text; {_FORMS}")
+        if (shown := _without_password(url)) != url:
+            raise ConfigError(f"url {shown!r}: takes no user, password or query; {_FORMS}")
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -60,7 +63,11 @@ class Endpoint:
     def _unix(cls, url: str, parts: SplitResult) -> Endpoint:
         if parts.netloc:
             raise ConfigError(f"url {url!r}: the socket's path begins after three slashes; {_FORMS}")
-        path = unquote(parts.path)
+        try:
+            path = unquote(parts.path, errors="strict")
+            path.encode()
+        except UnicodeError:
+            raise ConfigError(f"url {url!r}: the socket's path is not UTF-8; give the socket another name") from None
         if not 1 < len(path.encode()) <= _UNIX_PATH_BYTES_MAX:
             raise ConfigError(
                 f"url {url!r}: the path has {len(path.encode())} bytes; "
@@ -73,6 +80,14 @@ class Endpoint:
         if len(namespaces) > 1:
             raise ConfigError(f"url {url!r}: names {len(namespaces)} namespaces; a client has one")
         return cls(f"unix:{path}", _checked_namespace(url, namespaces[0]))
+
+
+def _without_password(url: str) -> str:
+    """The URL as it may be shown: errors go to logs. A password may hold anything, so all up to the last @ is taken for one."""
+    secret = re.match(r"(?P<user>(?:[A-Za-z][A-Za-z0-9+.-]*://)?+[^:/@]*):(?P<password>.*)@", url, re.DOTALL)
+    if secret is None or re.match(r"[0-9]{1,5}/", secret["password"]):  # a port, and an @ in the namespace
+        return url
+    return f"{secret['user']}:***{url[secret.end() - 1 :]}"
 
 
 def _checked_namespace(url: str, name: str) -> str:

@@ -36,7 +36,7 @@ from transformers.cache_utils import DynamicLayer
 
 from halfstep.client import PARENT_ROOT, PARENT_UNKNOWN, Client, PartDescriptor, PutResult, Rows, Template, Ticket
 from halfstep.errors import ConfigError
-from halfstep.keys import prefix_keys
+from halfstep.keys import PrefixChain, prefix_keys
 from halfstep.layout import Group, Layout
 
 if TYPE_CHECKING:
@@ -151,13 +151,12 @@ class PromptCache:
         weights_revision: what tells these weights from others; `fingerprint(model)` when not given.
         salt: kept apart in the keys (a tenant, a LoRA adapter). ttl_s: of saved blocks; 0 = the namespace's default.
         """
-        if block_tokens < 1:
-            raise ConfigError(f"block_tokens={block_tokens}: must be at least 1")
+        PrefixChain(block_tokens, salt=salt)  # refuses what makes no keys, before the model is asked
         self.client, self.model = client, model
         self.block_tokens, self.ttl_s, self.durability = block_tokens, ttl_s, durability
         self._salt = salt
         self._layers, self._dtype = _probe(model)
-        self.layout = self._make_layout(weights_revision or fingerprint(model))
+        self.layout = self._make_layout(fingerprint(model) if weights_revision is None else weights_revision)
         self.block_bytes = self.layout.groups[0].block_bytes
 
     @property

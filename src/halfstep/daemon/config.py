@@ -6,6 +6,7 @@ One frozen struct, validated once. Sizes are bytes; texts such as "64GiB" are pa
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ ARENA_BYTES_MIN, ARENA_BYTES_MAX = 32 * MIB, 8 * GIB
 SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
 INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
 SHARDS_MAX = 16
+SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un has 108, with the NUL at the end
 CORES_MAX = 4096
 NODES_MAX = 1024  # of memory; a kernel can be built for as many
 
@@ -76,7 +78,7 @@ def parse_latency_goal(text: str) -> int:
     """Microseconds, of "2ms"; 0 for "off". Errors: ConfigError."""
     if text.strip().lower() == "off":
         return 0
-    goal_us = round(parse_micros(text, "latency_goal"))
+    goal_us = round(min(parse_micros(text, "latency_goal"), 2.0 * LATENCY_GOAL_US_MAX))
     if not 1 <= goal_us <= LATENCY_GOAL_US_MAX:
         raise ConfigError(f"latency_goal={text!r}: must be 1us to {LATENCY_GOAL_US_MAX // 1_000_000}s, or off")
     return goal_us
@@ -142,25 +144,61 @@ def parse_numa(text: str) -> tuple[int, ...] | None:
 
 
 def state_directory() -> Path:
-    """Where the store lives by default: systemd's StateDirectory=, else the XDG state directory."""
+    """Where the store lives by default: systemd's StateDirectory=, else the XDG state directory.
+
+    Errors: ConfigError where neither is named and this user has no home.
+    """
     if given := os.environ.get("STATE_DIRECTORY"):
         return Path(given.split(":")[0])
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "halfstep"
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else _home() / ".local" / "state") / "halfstep"
+
+
+def _home() -> Path:
+    if home := os.environ.get("HOME"):
+        return Path(home)
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        raise ConfigError(
+            f"store: HOME is not set and uid {os.getuid()} has no home directory; name the store's path with --store, or set "
+            "XDG_STATE_HOME"
+        ) from None
 
 
 def temporary_directory() -> Path:
-    """Where the unix socket lives if nothing says better. Anybody may have made it before us: see `daemon.serve`."""
-    return Path(tempfile.gettempdir()) / f"halfstep-{os.getuid()}"
+    """Where the unix socket lives if nothing says better. Anybody may have made it before us: see `daemon.serve`.
+
+    Errors: ConfigError where no temporary directory can be written to.
+    """
+    try:
+        return Path(tempfile.gettempdir()) / f"halfstep-{os.getuid()}"
+    except OSError as error:
+        raise ConfigError(f"unix: {error.strerror}; name the socket's path with --unix, or none") from None
 
 
 def runtime_directory() -> Path:
-    """Where the unix socket lives by default: systemd's RuntimeDirectory=, the XDG runtime directory, else a temporary one."""
+    """Where the unix socket lives by default: systemd's RuntimeDirectory=, the XDG runtime directory, else a temporary one.
+
+    Errors: ConfigError where there is none of them.
+    """
     if given := os.environ.get("RUNTIME_DIRECTORY"):
         return Path(given.split(":")[0])
     if base := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(base) / "halfstep"
     return temporary_directory()
+
+
+def _default_socket() -> str:
+    """Errors: ConfigError where its path is longer than a socket's may be."""
+    path = str(runtime_directory() / "halfstep.sock")
+    if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
+        said_by = next(filter(os.environ.get, ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")), "the temporary directory")
+        raise ConfigError(
+            f"unix={path}: has {len(os.fsencode(path))} bytes, a socket's path at most {SOCKET_PATH_BYTES_MAX}; it comes from "
+            f"{said_by}: name another with --unix, or none"
+        )
+    return path
 
 
 def default_store_bytes(directory: Path) -> int:
@@ -172,14 +210,17 @@ def default_store_bytes(directory: Path) -> int:
     return min(share, DEFAULT_STORE_BYTES_MAX) // MIB * MIB
 
 
-def store_path(given: Path | None) -> Path:
+def store_path(given: str | Path | None) -> Path:
     """The store's file: that of the state directory where none is given, the one within for a directory.
 
-    Errors: ConfigError when nobody may look there.
+    A path that ends in a slash is a directory, also one that has to be made. Errors: ConfigError when nobody may look there, or
+    when it is empty.
     """
-    store = state_directory() / "store.hs" if given is None else given
+    if given == "":
+        raise ConfigError("store='': is empty; name a path, or leave it out for the default")
+    store = state_directory() / "store.hs" if given is None else Path(given)
     try:
-        return store / "store.hs" if store.is_dir() else store
+        return store / "store.hs" if str(given).endswith("/") or store.is_dir() else store
     except OSError as error:
         raise ConfigError(f"store={store}: {error.strerror}; run as the user that made it, or name another path") from None
 
@@ -275,8 +316,7 @@ class ServeConfig:
             raise ConfigError(
                 f"rewrite_share={self.rewrite_share}: must be 0 (write nothing again) to 1 (as much as users write)"
             )
-        unix = self.unix or str(runtime_directory() / "halfstep.sock")
-        return replace(self, size_bytes=size, unix=unix)
+        return replace(self, size_bytes=size, unix=self.unix or _default_socket())
 
     @property
     def addresses(self) -> list[str]:

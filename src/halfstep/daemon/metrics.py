@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from halfstep.daemon.metrics_server import MetricsServer
 from halfstep.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,15 +58,20 @@ class ServerCollector:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of "host:port"; ":port" is every interface. Errors: ConfigError."""
+    """Host and port of "host:port" or "[v6]:port"; ":port" is every interface. Errors: ConfigError."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+    if not colon or re.fullmatch("[0-9]{1,5}", port) is None or int(port) > 65535:
         raise ConfigError(f"metrics={text!r}: write host:port, for example 127.0.0.1:9350")
     try:
         host.encode("idna")  # as whoever looks it up will
     except UnicodeError:
         raise ConfigError(f"metrics={text!r}: {host} is no host's name; write host:port, for example 127.0.0.1:9350") from None
     return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 -- an empty host asks for it
+
+
+def address_text(host: str, port: int) -> str:
+    """As it stands in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_address(address: str) -> None:
@@ -82,23 +89,28 @@ def check_address(address: str) -> None:
 def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None], str]:
     """Serves /metrics on a thread of its own. Returns a function that ends it, and the address with its real port.
 
-    Errors: ConfigError when the address is taken or the `daemon` extra is not installed.
+    Errors: ConfigError when the address is taken, no thread is to be had or the `daemon` extra is not installed.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.exposition import choose_encoder
     except ModuleNotFoundError as error:
         raise ConfigError("metrics: prometheus-client is not installed; pip install 'halfstep[daemon]'") from error
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServerCollector(snapshot))
+
+    def render(accept: str) -> tuple[str, bytes]:
+        encode, kind = choose_encoder(accept)
+        return kind, encode(registry)
+
     host, port = parse_address(address)
     try:
-        server, thread = start_http_server(port, addr=host, registry=registry)
+        server = MetricsServer(host, port, render)
     except OSError as error:
         raise ConfigError(f"metrics={address}: {error.strerror}; choose another address with --metrics") from error
-
-    def end() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    return end, f"{host}:{server.server_port}"
+    try:
+        server.begin()
+    except RuntimeError as error:
+        server.end()
+        raise ConfigError(f"metrics={address}: {error}; raise the limit of processes (ulimit -u, TasksMax=)") from error
+    return server.end, address_text(host, server.port)

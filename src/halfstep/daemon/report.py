@@ -31,9 +31,6 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     rate = facts["scrub_bytes_per_s"]
     yield "scrub      " + (f"{format_bytes(rate)}/s" if rate else "off: what rots is found when it is read")
     yield _recovery(recovery, created=facts["created"])
-    if backing["bytes"] < geometry["device_bytes"]:
-        there, whole = format_bytes(backing["bytes"]), format_bytes(geometry["device_bytes"])
-        yield f"note       {backing['path']} was cut: {there} of the store's {whole} are there, and what lay behind is gone"
     for note in recovery["notes"]:
         yield f"note       {note}"
     if facts["congestion_control"]:
@@ -93,7 +90,7 @@ def _engine(engine: Mapping[str, Any]) -> str:
     buffers = "registered" if engine["registered_buffers"] else "unregistered"
     features = f", {engine['ring_features']}" if engine["ring_features"] else ""
     text = f"engine     {engine['name']}, {buffers} buffers, queue depth {engine['queue_depth']}{features}"
-    return f"{text}; {engine['why_fallback']}" if engine["why_fallback"] else text
+    return "; ".join([text, *filter(None, (engine["why_fallback"], engine["why_unregistered"]))])
 
 
 def _eviction(eviction: Mapping[str, Any]) -> str:

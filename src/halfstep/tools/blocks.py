@@ -10,12 +10,11 @@ never a short file; pieces of an interrupted value are removed before another on
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import click
 
@@ -32,6 +31,7 @@ from halfstep.tools.options import (
     time_text,
     url_option,
 )
+from halfstep.tools.streams import read_blocking, say, write_bytes
 
 if TYPE_CHECKING:
     from halfstep import Client, Layout, PutResult, Ticket
@@ -57,16 +57,16 @@ def _last(piece: int) -> int:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("-k", "--key", default="", help="Its name; the file's name by default. hex:… for bytes.")
+@click.option("-k", "--key", default=None, help="Its name; the file's name by default. hex:… for bytes.")
 @click.option("--ttl", "ttl_s", type=click.IntRange(min=0), default=0, help="Seconds until it is dropped; 0 = the default.")
 @click.option("--cache", is_flag=True, help="Acknowledge when readable, not when on media.")
 @url_option
 @json_option
-def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) -> None:
+def put(file: Path, key: str | None, ttl_s: int, cache: bool, url: str, as_json: bool) -> None:
     """Store FILE ("-" for standard input) under a key. A key that is there keeps its bytes: blocks are immutable."""
-    if str(file) == "-" and not key:
+    if str(file) == "-" and key is None:
         raise ConfigError("key: standard input has no name; give one with --key")
-    name = key_of(key or file.name)
+    name = key_of(file.name if key is None else key)
     try:
         with _opened(file) as stream, connected(url, file_layout()) as client:
             there = _pieces(client, name)
@@ -88,11 +88,11 @@ def put(file: Path, key: str, ttl_s: int, cache: bool, url: str, as_json: bool) 
         print_json({"key": key_text(name), "bytes": sum(sizes), "pieces": len(sizes), "present": present})
     else:
         was = "; was there already and keeps its bytes" if present else ""
-        click.echo(f"{key_text(name)}: {sum(sizes)} bytes in {len(sizes)} piece(s){was}")
+        say(f"{key_text(name)}: {sum(sizes)} bytes in {len(sizes)} piece(s){was}")
 
 
 def _opened(file: Path) -> BinaryIO:
-    return sys.stdin.buffer if str(file) == "-" else file.open("rb")
+    return read_blocking() if str(file) == "-" else file.open("rb")
 
 
 def _put(client: Client, name: bytes, stream: BinaryIO, total_bytes: int | None, ttl_s: int, *, cache: bool) -> list[int]:
@@ -201,7 +201,7 @@ def get(key: str, output: Path, url: str) -> None:
     with connected(url, file_layout()) as client:
         pieces = _pieces(client, name)
         if pieces is None:
-            click.echo(f"{key_text(name)}: miss (absent)", err=True)
+            say(f"{key_text(name)}: miss (absent)", err=True)
             raise SystemExit(1)
         value = np.empty(sum(size for _, size in pieces), dtype=np.uint8)
         whole, last = pieces[:-1], pieces[-1:]
@@ -214,18 +214,24 @@ def get(key: str, output: Path, url: str) -> None:
                 targets = [value[start:end] for start, end in pairwise(borders)]
                 result = client.get([name], targets, first_component=call[0][0], components=len(call))
                 if not result.ok.all():
-                    click.echo(f"{key_text(name)}: {result.reason(int(result.ok.argmin()))}", err=True)
-                    raise SystemExit(1)
+                    _end_without(name, result.reason(int(result.ok.argmin())))
                 advance(borders[-1] - done)
                 done = borders[-1]
+    if str(output) == "-":
+        write_bytes(value.data)
+        return
     try:
-        if str(output) == "-":
-            sys.stdout.buffer.write(value.data)
-            sys.stdout.buffer.flush()
-        else:
-            output.write_bytes(value.data)
+        output.write_bytes(value.data)
     except OSError as error:
         raise ConfigError(f"{output}: {error.strerror}") from None
+
+
+def _end_without(name: bytes, reason: str) -> NoReturn:
+    """A miss is status 1; that the daemon did not say is none. Errors: Unavailable."""
+    if not reason.startswith("miss"):
+        raise Unavailable(f"get {key_text(name)}: {reason}")
+    say(f"{key_text(name)}: {reason}", err=True)
+    raise SystemExit(1)
 
 
 @click.command()
@@ -247,7 +253,7 @@ def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
         print_json(told)
     else:
         for one in told:
-            click.echo(f"{one['key']}: {'deleted' if one['deleted'] else 'miss (absent)'}")
+            say(f"{one['key']}: {'deleted' if one['deleted'] else 'miss (absent)'}")
     if not all(one["deleted"] for one in told):
         raise SystemExit(1)
 
@@ -298,7 +304,7 @@ def ls(limit: int, url: str, as_json: bool) -> None:
         ],
     )
     for line in _more(len(entries), limit):
-        click.echo(line)
+        say(line)
 
 
 def _more(shown: int, limit: int) -> Iterator[str]:

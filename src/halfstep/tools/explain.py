@@ -10,6 +10,7 @@ import click
 from halfstep.errors import ConfigError
 from halfstep.tools.blocks import LAST_CELL
 from halfstep.tools.options import connected, json_option, key_of, key_text, print_json, print_table, time_text, url_option
+from halfstep.tools.streams import say
 
 # What is looked up of every layout and group when nobody says better: the first cells of a grid, or pieces of a value that
 # `halfstep put` stored. Others are found by their events, while these are remembered.
@@ -59,7 +60,7 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
         print_json({"key": key_text(name), "verdict": verdict, **told})
     else:
         for line in _lines(key_text(name), verdict, told):
-            click.echo(line)
+            say(line)
         _print_blocks(told)
     if verdict != "there":
         raise SystemExit(1)

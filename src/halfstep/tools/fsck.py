@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
 from halfstep.tools.options import json_option, print_json, print_table
+from halfstep.tools.streams import say
 
 # A finding's kind, and what it says about the blocks.
 KINDS = {
@@ -23,13 +24,13 @@ EXIT_FOUND = 1
 
 
 @click.command()
-@click.argument("store", type=click.Path(path_type=Path), required=False, metavar="[STORE]")
+@click.argument("store", type=click.Path(), required=False, metavar="[STORE]")
 @click.option(
     "--payloads/--no-payloads", default=True, show_default=True, help="Read and verify the bytes of every live block."
 )
 @click.option("--segments", "show_segments", is_flag=True, help="A line for each segment in use.")
 @json_option
-def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool) -> None:
+def fsck(store: str | None, payloads: bool, show_segments: bool, as_json: bool) -> None:
     """Look over a STORE that no daemon serves: headers, logs, footers, frames and payloads. Writes nothing.
 
     STORE is the file or its directory; without one, that of `halfstep serve`. What it finds is of three kinds: crash (left
@@ -45,7 +46,7 @@ def fsck(store: Path | None, payloads: bool, show_segments: bool, as_json: bool)
     path = store_path(store)
     with _bar() as progress:
         try:
-            report = _shard.fsck(str(path), payloads=payloads, progress=progress)
+            report = _shard.fsck(os.fsencode(path), payloads=payloads, progress=progress)
         except _shard.StartError as error:
             raise error_of(error, path) from None
     if as_json:
@@ -61,18 +62,18 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
 
     header, blocks = report["header"], report["blocks"]
     states = Counter(segment["state"] for segment in report["segments"])
-    click.echo(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
+    say(f"store     {report['path']}, {header['uuid'].hex()}, format {header['version']}")
     shards = f", {header['shards']} shards" if header["shards"] > 1 else ""
-    click.echo(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
+    say(f"size      {format_bytes(header['device_bytes'])}, segments of {format_bytes(header['segment_bytes'])}{shards}")
     if report["bytes"] < header["device_bytes"]:
-        click.echo(f"cut       the file has {format_bytes(report['bytes'])}; what lay behind is gone, and told of below")
-    click.echo(f"started   last by {header['owner']}, start number {header['start_number']}")
-    click.echo(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
-    click.echo(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
-    click.echo(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
-    click.echo(f"blocks    {blocks['live']:,} live with {format_bytes(blocks['bytes_live'])}; {_others(blocks)}")
+        say(f"cut       the file has {format_bytes(report['bytes'])}; what lay behind is gone, and told of below")
+    say(f"started   last by {header['owner']}, start number {header['start_number']}")
+    say(f"stopped   {'cleanly' if header['clean_stop'] else 'by a kill or a power cut'}")
+    say(f"names     {', '.join(header['namespaces'])}; {header['layouts']} layouts")
+    say(f"segments  {', '.join(f'{count} {state}' for state, count in sorted(states.items()))}")
+    say(f"blocks    {blocks['live']:,} live with {format_bytes(blocks['bytes_live'])}; {_others(blocks)}")
     if blocks["payloads_checked"]:
-        click.echo(f"payloads  {blocks['payloads_checked']:,} read, {blocks['payloads_bad']} bad")
+        say(f"payloads  {blocks['payloads_checked']:,} read, {blocks['payloads_bad']} bad")
     if show_segments:
         _print_segments(report["segments"])
     if report["findings"]:
@@ -80,8 +81,8 @@ def _print(report: dict[str, Any], *, show_segments: bool) -> None:
     kinds = {finding["kind"] for finding in report["findings"]}
     for kind, meaning in KINDS.items():
         if kind in kinds:
-            click.echo(f"{kind}: {meaning}")
-    click.echo("verdict   " + ("lost blocks" if "loss" in kinds else "damaged, nothing lost" if "damage" in kinds else "sound"))
+            say(f"{kind}: {meaning}")
+    say("verdict   " + ("lost blocks" if "loss" in kinds else "damaged, nothing lost" if "damage" in kinds else "sound"))
 
 
 def _others(blocks: dict[str, int]) -> str:

@@ -11,6 +11,7 @@ import click
 from halfstep.daemon.config import parse_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_option
+from halfstep.tools.streams import say
 
 if TYPE_CHECKING:
     from halfstep import Client, Namespace
@@ -128,7 +129,7 @@ def delete(name: str, yes: bool, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"namespace": name, "deleted": True})
     else:
-        click.echo(f"{name}: deleted")
+        say(f"{name}: deleted")
 
 
 def _refuse_other_limits(
@@ -175,7 +176,7 @@ def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:
             print_json(space._asdict())
         else:
             quota = f"{space.quota_bytes:,} bytes" if space.quota_bytes else "none"
-            click.echo(f"{name}: quota {quota}, pin budget {space.pin_budget_bytes:,} bytes, default ttl {_ttl_text(space)}")
+            say(f"{name}: quota {quota}, pin budget {space.pin_budget_bytes:,} bytes, default ttl {_ttl_text(space)}")
 
 
 @click.command()
@@ -194,7 +195,7 @@ def clear(layout_id: str, yes: bool, url: str, as_json: bool) -> None:
     with connected(url) as client:
         found = _layouts(client, layout_id.lower())
         if not found:
-            click.echo(f"{layout_id}: miss (absent)", err=True)
+            say(f"{layout_id}: miss (absent)", err=True)
             raise SystemExit(1)
         if len(found) > 1:
             raise ConfigError(f"layout id {layout_id!r}: {len(found)} layouts begin so: {', '.join(sorted(found))}; give more")
@@ -205,7 +206,7 @@ def clear(layout_id: str, yes: bool, url: str, as_json: bool) -> None:
     if as_json:
         print_json({"layout_id": whole, "cleared": True})
     else:
-        click.echo(f"{whole}: cleared")
+        say(f"{whole}: cleared")
 
 
 def _layouts(client: Client, prefix: str) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfstep.errors import ConfigError
+from halfstep.tools.streams import say
 
 if TYPE_CHECKING:
     from halfstep import Client, Layout
@@ -41,9 +43,17 @@ def url_option(function: F) -> F:
     return option(function)
 
 
-def url_argument(function: F) -> F:
-    """`[URL]` for commands about a daemon as a whole."""
-    return click.argument("url", default=default_url)(function)
+def url_argument(function: Callable[..., None]) -> Callable[..., None]:
+    """`[URL]` for commands about a daemon as a whole; `--url URL` as everywhere else is the same."""
+
+    @functools.wraps(function)
+    def with_url(*arguments: Any, url: str | None, url_named: str | None, **options: Any) -> None:
+        if url is not None and url_named is not None:
+            raise click.UsageError("the URL is given twice: as an argument and with --url")
+        function(*arguments, url=url or url_named or default_url(), **options)
+
+    named = click.option("-u", "--url", "url_named", metavar="URL", help=f"The same as URL.  [default: {DEFAULT_URL}]")
+    return click.argument("url", default=None, required=False)(named(with_url))
 
 
 def json_option(function: F) -> F:
@@ -51,13 +61,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
 
 
-def connected(url: str, layout: Layout | None = None) -> Client:
+def connected(url: str, layout: Layout | None = None, call_ms: float = CALL_MS) -> Client:
     """A client whose daemon is there. It sees what is there whatever $HALFSTEP_MODE says. Errors: Unavailable, ConfigError."""
     import halfstep
 
-    client = halfstep.connect(url, layout=layout, deadline_ms=CALL_MS, match_deadline_ms=CALL_MS, mode="on")
+    client = halfstep.connect(url, layout=layout, deadline_ms=call_ms, match_deadline_ms=call_ms, mode="on")
     try:
-        client.wait_ready(CONNECT_MS)
+        client.wait_ready(min(CONNECT_MS, call_ms))
     except BaseException:
         client.close()
         raise
@@ -104,7 +114,7 @@ def refusal(client: Client, reason: str, block_bytes: int) -> str:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout."""
-    click.echo(json.dumps(value, indent=2, default=_plain))
+    say(json.dumps(value, indent=2, default=_plain))
 
 
 def _plain(value: object) -> object:
@@ -127,9 +137,14 @@ def print_table(columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequenc
         table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    console = Console()
-    # Piped into a file or grep, a line must not be folded at 80 columns.
-    (console if console.is_terminal else Console(width=200)).print(table)
+    # Piped into a file or grep, a line must not be folded at 80 columns. The stream is named for its encoding: lines of ASCII
+    # are drawn where it has no others.
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, width=200)
+    with console.capture() as drawn:  # rich itself would end the process with 1 when the reader is gone
+        console.print(table)
+    say(drawn.get(), end="")
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from halfstep.tools.options import json_option
@@ -12,7 +10,7 @@ from halfstep.tools.options import json_option
 @click.command()
 @click.option(
     "--store",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="The store's file or its directory, or a block device, blank or a store.  [default: the XDG state directory]",
 )
 @click.option(
@@ -82,7 +80,7 @@ from halfstep.tools.options import json_option
     metavar="TIME",
     help='Of reads that gets wait for at the device: what comes later makes writes and background work give way; "off".',
 )
-@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
+@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena and the index.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
 @click.option(
     "--eviction",
@@ -120,7 +118,7 @@ from halfstep.tools.options import json_option
 @click.option("--metrics", default="", metavar="HOST:PORT", help="Serve Prometheus text there, e.g. 127.0.0.1:9350.")
 @json_option
 def serve(
-    store: Path | None,
+    store: str | None,
     size: str,
     segment: str,
     shards: int | None,

@@ -8,6 +8,7 @@ import click
 
 from halfstep.client.entries import totals_of
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
+from halfstep.tools.streams import say
 
 
 @click.command()
@@ -26,11 +27,11 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
         told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
         print_json(told | ({"shards": list(each.values())} if each else {}))
         return
-    click.echo(f"path   {path}")
-    click.echo(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
-    click.echo(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
-    click.echo(f"scrub  {scrubbed(counters)}")
-    click.echo(f"sends  {sent(counters)}")
+    say(f"path   {path}")
+    say(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
+    say(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
+    say(f"scrub  {scrubbed(counters)}")
+    say(f"sends  {sent(counters)}")
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
     columns += [(f"shard {number}", "right") for number in each]
     print_table(

@@ -113,15 +113,16 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     own and removes that, but what it writes takes room: a daemon that serves others may evict their oldest blocks.
 
     \b
-    get    blocks that are in the daemon's memory           limit: plain sockets, one process to another;
-                                                            over shared memory: memcpy
-    cold   blocks that are on flash alone                   limit: plain O_DIRECT reads of the same file
-    put    blocks that were never there                     limit: that of get
-    mixed  gets of the hot set among puts (--rwmixread)     limit: that of get
-    coldmixed  gets from flash among puts that go round     limit: none
-           the store, so that it is reclaimed meanwhile
-    match  presence, half of it absent                      no bytes move, so no limit
-    layerwise  gets of blocks of --parts, layer by layer    limit: that of get
+    get        blocks that are in the daemon's memory; limit: plain sockets, one
+               process to another; over shared memory: memcpy
+    cold       blocks that are on flash alone; limit: plain O_DIRECT reads of
+               the same file
+    put        blocks that were never there; limit: that of get
+    mixed      gets of the hot set among puts (--rwmixread); limit: that of get
+    coldmixed  gets from flash among puts that go round the store, so that it is
+               reclaimed meanwhile; limit: none
+    match      presence, half of it absent; no bytes move, so no limit
+    layerwise  gets of blocks of --parts, layer by layer; limit: that of get
 
     Every limit is measured right before and after each timed run, as long as it, with the same block size, bytes in use,
     connections and congestion control; their mean counts. Read the ratio first: it holds on other machines, the speed does not.
@@ -135,14 +136,22 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
     checksums that the client always verifies; afterwards whole blocks are compared. That cannot be switched off.
 
     \b
-    How near to the wire?           halfstep bench
-    How fast is this drive?         halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
-    One picture of it all           halfstep bench --rw get,put --bs 4k,64k,1m --iodepth 1,4,16 --plot sweep.svg
-    How deep can I go?              halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
-    How late at a given load?       halfstep bench --rw get --bs 64k --batch 1 --iodepth 16 --rate 5000
-    Do clients share fairly?        halfstep bench --rw get --bs 64k --numjobs 4
-    A daemon in service             halfstep bench halfstep://node7:7350 --rw get --runtime 1
-    For a program                   halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'
+    How near to the wire?
+      halfstep bench
+    How fast is this drive?
+      halfstep bench --rw cold --directory /mnt/nvme --iodepth 4
+    One picture of it all
+      halfstep bench --rw get,put --bs 4k,1m --iodepth 1,4,16 --plot sweep.svg
+    How deep can I go?
+      halfstep bench --rw get --bs 64k --iodepth 1,2,4,8 --latency-goal 2ms
+    How late at a given load?
+      halfstep bench --rw get --bs 64k --batch 1 --iodepth 16 --rate 5000
+    Do clients share fairly?
+      halfstep bench --rw get --bs 64k --numjobs 4
+    A daemon in service
+      halfstep bench halfstep://node7:7350 --rw get --runtime 1
+    For a program
+      halfstep bench --json | jq '.results[] | {name, ratio_to_limit}'
 
     The limits alone, by code that is not ours: halfstep bench device --help, halfstep bench wire --help.
 

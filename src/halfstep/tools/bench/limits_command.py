@@ -45,16 +45,19 @@ def device(
     tool: str,
     as_json: bool,
 ) -> None:
-    r"""Measure what a drive can do: fio with io_uring and O_DIRECT, or plain preadv where there is no fio.
+    """Measure what a drive can do: fio with io_uring and O_DIRECT, or plain preadv where there is no fio.
 
     Without PATH it writes a file of its own, measures that and removes it. PATH, a file or a block device, is read and never
     written to. What the kernel says the device read is set beside what came, so that no cache passes for a drive.
 
     \b
-    How fast can cold gets be?    halfstep bench device --directory /mnt/nvme --bs 64k,1m --iodepth 4,16,64
-    What does it stand at 70/30?  halfstep bench device --directory /mnt/nvme --rw mixed --bs 128k
-    A store as it lies            halfstep bench device /var/lib/halfstep/store.hs
-    """
+    How fast can cold gets be?
+      halfstep bench device --directory /mnt/nvme --bs 64k,1m --iodepth 4,16
+    What does it stand at 70/30?
+      halfstep bench device --directory /mnt/nvme --rw mixed --bs 128k
+    A store as it lies
+      halfstep bench device /var/lib/halfstep/store.hs
+    """  # noqa: D301
     with signals_wait():
         from halfstep.tools.bench.device_limit import COLUMNS, DevicePlan, measure_device, remarks
 
@@ -106,12 +109,14 @@ def wire(
     pin: bool,
     as_json: bool,
 ) -> None:
-    r"""Measure what plain sockets between two processes on this machine do: a stream, and small messages there and back.
+    """Measure what plain sockets between two processes on this machine do: a stream, and small messages there and back.
 
     \b
-    What can a hot get reach?   halfstep bench wire --bs 64k,256k,1m --connections 1,4
-    What does a question cost?  halfstep bench wire --ping 64,4k
-    """
+    What can a hot get reach?
+      halfstep bench wire --bs 64k,256k,1m --connections 1,4
+    What does a question cost?
+      halfstep bench wire --ping 64,4k
+    """  # noqa: D301
     with signals_wait():
         from halfstep.tools.bench import wire_limit
 

@@ -75,20 +75,30 @@ def replay(
     empty store at each capacity. Blocks are stored small, but as many as the true ones would be; what is read is verified.
 
     \b
-    The store's own       seg-adapt10  keeps what was touched of late, as far as --rewrite-share goes: what `serve` does
-                          seg-low      keeps what was touched, whatever it costs
-                          seg-fifo     the oldest segment goes, with all that is in it
-    Its memory alone      dram         the policy of the memory before flash, as if there were nothing behind it
-    Yardsticks, which evict single blocks in place
-                          leaf-lru     a radix tree's: only leaves go, the one whose request is longest ago first
-                          lru, fifo    blocks on their own, root first
-                          hazard       the three-class model of reuse
-                          min          knows the future: the bound
+    The store's own:
+      seg-adapt10  keeps what was touched of late, as far as --rewrite-share
+                   goes: what `serve` does
+      seg-low      keeps what was touched, whatever it costs
+      seg-fifo     the oldest segment goes, with all that is in it
+    Its memory alone:
+      dram         the policy of the memory before flash, as if there were
+                   nothing behind it
+    Yardsticks, which evict single blocks in place:
+      leaf-lru     a radix tree's: only leaves go, the one whose request is
+                   longest ago first
+      lru, fifo    blocks on their own, root first
+      hazard       the three-class model of reuse
+      min          knows the future: the bound
+
     \b
-    How good is it here?     halfstep replay conversation.jsonl.zst --plot hits.svg
-    What memory adds         halfstep replay trace.jsonl --dram 512GiB
-    Against the bound        halfstep replay trace.jsonl --policy seg-adapt10,leaf-lru,min --capacity 1%,5%,10%
-    For a program            halfstep replay trace.jsonl --json | jq '.results[] | {policy, capacity, hit_ratio}'
+    How good is it here?
+      halfstep replay conversation.jsonl.zst --plot hits.svg
+    What memory adds
+      halfstep replay trace.jsonl --dram 512GiB
+    Against the bound
+      halfstep replay trace.jsonl --policy seg-adapt10,min --capacity 1%,5%
+    For a program
+      halfstep replay trace.jsonl --json | jq '.results[] | {policy, hit_ratio}'
 
     Ctrl-C prints what is complete. Exit status 1 when a block came back wrong.
     """  # noqa: D301

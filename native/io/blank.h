@@ -1,0 +1,34 @@
+// blank.h — whether a block device holds nothing, asked before it is made a store, whole.
+// A device is blank if every byte that is looked at is zero. Up to kBlankReadBytes all of them are; of a larger one both ends,
+// and windows at equal distances in between, which find any file system, image or database that fills more than a few of the
+// gaps, and the places where file systems keep spare copies of their superblocks.
+// Invariants: reads only; bounded by about kBlankReadBytes, whatever the device's size.
+// Thread: one, blocking.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/units.h"
+
+namespace halfstep::io {
+
+inline constexpr uint64_t kBlankReadBytes = 2 * GiB;
+
+// The ranges of a device of so many bytes that are looked at, in order, as whole pages; they do not overlap.
+struct BlankRange {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+std::vector<BlankRange> blank_ranges(uint64_t device_bytes);
+
+// `data_at`: where the first byte is that is not zero; nullopt: the device is blank.
+// go_on: bytes looked at of all, at each mebibyte or more; false stops it (Cancelled).
+Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& path,
+                    const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at);
+
+}  // namespace halfstep::io

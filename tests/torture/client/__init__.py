@@ -1,0 +1,1 @@
+"""Processes of the client under load that something enters from the side: `python -m tests.torture.client`."""
