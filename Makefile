@@ -77,7 +77,11 @@ torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (100
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
 
-.PHONY: torture-client
+.PHONY: hostile torture-client
+hostile: MINUTES = 5
+hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones beside them
+	$(PYTHON) -m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED)
+
 torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
 	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
 

@@ -46,6 +46,18 @@ struct Template {
 
 class Batch {
  public:
+  // What a batch held until its end. Dropping it may run Python code.
+  struct Remains {
+    Remains() = default;
+    Remains(Remains&&) = default;
+    Remains& operator=(Remains&&) = delete;
+    ~Remains();
+    std::vector<Memory> held;
+    nb::object rows_template;
+    nb::object owner;
+    nb::object batch;  // the last reference to it, perhaps
+  };
+
   explicit Batch(uint32_t operation);
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
@@ -93,16 +105,22 @@ class Batch {
   bool cancel_wanted() const noexcept { return cancel_wanted_; }
   void progressed(uint32_t steps_done) noexcept { steps_done_ = steps_done; }
   const nb::object& owner() const noexcept { return owner_; }
-  // The terminal event came: releases all memory, and the owner.
-  void finish(uint32_t items_ok);
+  // The terminal event came. What it held is the caller's to release: that may run Python code.
+  [[nodiscard]] Remains finish(uint32_t items_ok);
+  // As finish(), for an event that another thread has taken.
+  [[nodiscard]] Remains finish_unseen();
   // As finish(), for a batch whose core stayed in the parent process: pending answers become cancelled(forked).
-  void finish_forked();
+  [[nodiscard]] Remains finish_forked();
   // Undoes started() for a batch that the core refused.
   void refused() noexcept;
+  // Its place among the events that nobody has seen; 0: none.
+  uint64_t listed = 0;
 
   // ---- state ----
   bool submitted() const noexcept { return submitted_; }
   bool done() const noexcept { return done_; }
+  // Nothing is under way: it is done, or was never begun (refused, or answered without the core).
+  bool over() const noexcept { return done_ || !submitted_; }
   hs_ticket ticket() const noexcept { return ticket_; }
   uint32_t steps_done() const noexcept { return steps_done_; }
   uint32_t items_ok() const noexcept { return items_ok_; }
@@ -126,7 +144,7 @@ class Batch {
   void place(nb::handle target, bool writable, const char* role);
   void set_block_bytes(nb::handle block_bytes);
   void trim_pieces();
-  void release();
+  Remains release();
   static void append_record(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
 
   hs_batch batch_{};

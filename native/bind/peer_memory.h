@@ -24,6 +24,12 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Out of what the system has (file descriptors, threads): halfstep.Unavailable for Python.
+class Lacking : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // "numpy.ndarray", for sentences.
 std::string name_of_type(nb::handle object);
 

@@ -9,12 +9,14 @@
 #include "bind/peer_batch.h"
 #include "bind/peer_core.h"
 #include "bind/peer_memory.h"
+#include "bind/peer_queue.h"
 #include "peer/halfstep.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 using halfstep::bind::Batch;
 using halfstep::bind::Core;
+using halfstep::bind::Lacking;
 using halfstep::bind::Memory;
 using halfstep::bind::Options;
 using halfstep::bind::Queue;
@@ -125,6 +127,7 @@ void bind_batch(nb::module_& m) {
       .def_prop_ro("item_count", &Batch::item_count)
       .def_prop_ro("submitted", &Batch::submitted)
       .def_prop_ro("done", &Batch::done)
+      .def_prop_ro("over", &Batch::over)
       .def_prop_ro("ticket", &Batch::ticket)
       .def_prop_ro("steps_done", &Batch::steps_done)
       .def_prop_ro("items_ok", &Batch::items_ok)
@@ -151,51 +154,74 @@ void bind_core(nb::module_& m) {
       .def("facts", &facts_of, nb::sig("def facts(self) -> dict[str, typing.Any]"))
       .def_prop_ro("forked", &Core::forked)
       .def_prop_ro("closed", &Core::closed);
-  nb::class_<Queue>(m, "Queue", nb::type_slots(queue_slots), "Where batches are submitted to and their events come from.")
-      .def(
-          "__init__",
-          [](Queue* self, nb::object core) {
-            if (!nb::isinstance<Core>(core)) throw Refused("queue: needs a Core");
-            new (self) Queue(std::move(core));
-          },
-          "core"_a)
-      .def(
-          "submit",
-          [](Queue& self, nb::object batch, nb::object owner) {
-            if (!nb::isinstance<Batch>(batch)) throw Refused("submit: needs a Batch");
-            self.submit(std::move(batch), std::move(owner));
-          },
-          "batch"_a, "owner"_a.none())
-      .def(
-          "run",
-          [](Queue& self, nb::object batch) {
-            if (!nb::isinstance<Batch>(batch)) throw Refused("run: needs a Batch");
-            self.run(std::move(batch));
-          },
-          "batch"_a)
-      .def("poll", &Queue::poll, "into"_a, nb::sig("def poll(self, into: list[tuple[typing.Any, bool, int]]) -> None"))
-      .def("wait", &Queue::wait, "into"_a, "timeout_s"_a,
-           nb::sig("def wait(self, into: list[tuple[typing.Any, bool, int]], timeout_s: float) -> None"))
-      .def("nudge", &Queue::nudge)
-      .def("cancel", &Queue::cancel, "batch"_a)
-      .def("end", &Queue::end)
-      .def_prop_ro("polled", &Queue::polled)
-      .def("descriptor", &Queue::descriptor)
-      .def_prop_ro("in_flight", &Queue::in_flight)
-      .def("close", &Queue::close)
-      .def("abandon", &Queue::abandon, nb::sig("def abandon(self) -> list[typing.Any]"));
 }
 
-// A wrong argument is the error that callers know, wherever it is found.
-void raise_refusals() {
+template <typename Expected>
+void check_is(nb::handle object, const char* sentence) {
+  if (!nb::isinstance<Expected>(object)) throw Refused(sentence);
+}
+
+void bind_queue(nb::module_& m) {
+  nb::class_<Queue>(m, "Queue", nb::type_slots(queue_slots), "Where batches are submitted to and their events come from.")
+      .def(nb::init<nb::object>(), "event"_a)
+      .def(
+          "submit",
+          [](Queue& self, nb::object batch, nb::object owner, nb::object core) {
+            check_is<Batch>(batch, "submit: needs a Batch");
+            check_is<Core>(core, "submit: needs a Core");
+            self.submit(std::move(batch), std::move(owner), std::move(core));
+          },
+          "batch"_a, "owner"_a.none(), "core"_a)
+      .def(
+          "run",
+          [](Queue& self, nb::object batch, nb::object core) {
+            check_is<Batch>(batch, "run: needs a Batch");
+            check_is<Core>(core, "run: needs a Core");
+            self.run(std::move(batch), std::move(core));
+          },
+          "batch"_a, "core"_a)
+      .def(
+          "post",
+          [](Queue& self, nb::object batch, nb::object owner) {
+            check_is<Batch>(batch, "post: needs a Batch");
+            self.post(std::move(batch), std::move(owner));
+          },
+          "batch"_a, "owner"_a)
+      .def("poll", &Queue::poll)
+      .def("wait", &Queue::wait, "until"_a.none(), nb::sig("def wait(self, until: float | None) -> bool"))
+      .def("wait_for", &Queue::wait_for, "batch"_a, "until"_a.none(),
+           nb::sig("def wait_for(self, batch: Batch, until: float | None) -> bool"))
+      .def("serve", &Queue::serve)
+      .def("take", &Queue::take, nb::sig("def take(self) -> list[typing.Any]"))
+      .def_prop_ro("next_over", &Queue::next_over, nb::for_getter(nb::sig("def next_over(self) -> typing.Any")))
+      .def("called", &Queue::called, "owner"_a)
+      .def("cancel", &Queue::cancel, "batch"_a)
+      .def(
+          "descriptor",
+          [](Queue& self, nb::object core) {
+            if (!core.is_none()) check_is<Core>(core, "descriptor: needs a Core");
+            return self.descriptor(std::move(core));
+          },
+          "core"_a.none(), nb::sig("def descriptor(self, core: Core | None) -> int"))
+      .def_prop_ro("closed", &Queue::closed)
+      .def_prop_ro("in_flight", &Queue::in_flight)
+      .def_prop_ro("inside", &Queue::inside)
+      .def_prop_ro("inherited", &Queue::inherited)
+      .def("close", &Queue::close)
+      .def("abandon", &Queue::abandon);
+}
+
+// An error of ours is the one that callers know, wherever it is found.
+template <typename Error>
+void raise_as(const char* name) {
   // Never released: the translator may run until the interpreter has ended.
-  PyObject* type = nb::object(nb::module_::import_("halfstep.errors").attr("ConfigError")).release().ptr();
+  PyObject* type = nb::object(nb::module_::import_("halfstep.errors").attr(name)).release().ptr();
   nb::register_exception_translator(
       [](const std::exception_ptr& raised, void* of) {
         try {
           std::rethrow_exception(raised);
-        } catch (const Refused& refused) {
-          PyErr_SetString(static_cast<PyObject*>(of), refused.what());
+        } catch (const Error& error) {
+          PyErr_SetString(static_cast<PyObject*>(of), error.what());
         }
       },
       type);
@@ -207,10 +233,12 @@ NB_MODULE(_peer, m) {
   m.doc() = "The client core of Halfstep. Use halfstep.connect().";
   // A process that ends without close() has not leaked anything that its end does not release.
   nb::set_leak_warnings(false);
-  raise_refusals();
+  raise_as<Refused>("ConfigError");
+  raise_as<Lacking>("Unavailable");
   bind_memory(m);
   bind_batch(m);
   bind_core(m);
+  bind_queue(m);
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"));
   m.def("component", &hs_component, "group"_a, "variant"_a, "cell"_a);
   m.def("answer_name", &hs_answer_name, "answer"_a);

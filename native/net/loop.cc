@@ -121,7 +121,8 @@ void Loop::turn(uint64_t wait_us_max, BusyPoll& busy_poll) {
   assert(!turning_ && epoll_ >= 0);
   turning_ = true;
   uint64_t wait_us = std::min(wait_us_max, kWaitUsMax);
-  if (!heap_.empty()) {
+  if (!turns_.empty()) wait_us = 0;
+  if (wait_us != 0 && !heap_.empty()) {
     const uint64_t due = heap_.front()->due_us_;
     // Often it was due when timers last fired, and the clock need not be asked.
     const uint64_t now = due <= fired_at_us_ ? due : now_us();
@@ -150,72 +151,33 @@ bool Loop::await_wake(uint64_t wait_us) noexcept {
 
 // arm() makes no timer due before `fired_at_us_`, so that all that is armed from here on stands behind what was armed before.
 void Loop::fire_due() {
-  if (heap_.empty()) return;
+  if (heap_.empty() && turns_.empty()) return;
   fired_at_us_ = now_us();
   const uint64_t armed_before = armed_count_;
   while (!heap_.empty()) {
     Timer* timer = heap_.front();
-    if (timer->due_us_ > fired_at_us_ || timer->order_ >= armed_before) return;
+    if (timer->due_us_ > fired_at_us_ || timer->order_ >= armed_before) break;
     disarm(*timer);
     ++ran_;
     timer->fire_(timer->owner_);  // may destroy the timer
   }
-}
-
-bool Loop::sooner(const Timer* a, const Timer* b) noexcept {
-  return a->due_us_ != b->due_us_ ? a->due_us_ < b->due_us_ : a->order_ < b->order_;
-}
-
-void Loop::place(Timer* timer, size_t at) noexcept {
-  heap_[at] = timer;
-  timer->heap_at_ = at;
-}
-
-void Loop::sift_up(size_t at) noexcept {
-  Timer* timer = heap_[at];
-  while (at != 0) {
-    const size_t parent = (at - 1) / 2;
-    if (!sooner(timer, heap_[parent])) break;
-    place(heap_[parent], at);
-    at = parent;
-  }
-  place(timer, at);
-}
-
-void Loop::sift_down(size_t at) noexcept {
-  Timer* timer = heap_[at];
-  for (;;) {
-    size_t child = 2 * at + 1;
-    if (child >= heap_.size()) break;
-    if (child + 1 < heap_.size() && sooner(heap_[child + 1], heap_[child])) ++child;
-    if (!sooner(heap_[child], timer)) break;
-    place(heap_[child], at);
-    at = child;
-  }
-  place(timer, at);
+  ran_ = std::max<uint64_t>(ran_, turns_.run(clock_, fired_at_us_, kTurnsUs));
 }
 
 void Loop::arm(Timer& timer, uint64_t due_us) {
   assert(timer.loop_ == nullptr || timer.loop_ == this);
   disarm(timer);
-  heap_.push_back(&timer);
   timer.loop_ = this;
   timer.due_us_ = std::max(due_us, fired_at_us_);
   timer.order_ = armed_count_++;
-  sift_up(heap_.size() - 1);
+  heap_.push(timer);
 }
 
 void Loop::disarm(Timer& timer) noexcept {
   if (timer.loop_ == nullptr) return;
-  const size_t at = timer.heap_at_;
-  assert(timer.loop_ == this && at < heap_.size() && heap_[at] == &timer);
+  assert(timer.loop_ == this && heap_.has(timer));
   timer.loop_ = nullptr;
-  Timer* last = heap_.back();
-  heap_.pop_back();
-  if (last == &timer) return;
-  place(last, at);
-  sift_up(at);
-  sift_down(last->heap_at_);
+  heap_.remove(timer);
 }
 
 }  // namespace halfstep::net

@@ -1,8 +1,10 @@
-// loop.h — one thread's event loop: epoll, timers, and a wake-up from other threads.
+// loop.h — one thread's event loop: epoll, timers, turns by time used, and a wake-up from other threads.
 // Everything that can become ready is a descriptor here: sockets, an engine's eventfd, a peer's queue (DESIGN section 2).
 // Invariants: handlers run on the thread that calls turn() or fire_due(), one at a time; a Watch may remove itself or any other
 // watch while it runs, and a removed watch is never called again, even if it was ready in the same turn. A timer that is armed
-// while timers fire waits for the next turn, so that no handler can keep a turn from ending. turn() does not nest. Must never:
+// while timers fire waits for the next turn, so that no handler can keep a turn from ending. Work that others may have to wait
+// for is no handler's: a handler queues a Turn for it (turn_queue.h), and a turn of the loop takes those for kTurnsUs, so that
+// whoever comes is heard soon. turn() does not nest. Must never:
 // allocate per event, or call a handler after remove().
 #pragma once
 
@@ -15,8 +17,10 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/indexed_heap.h"
 #include "base/status.h"
 #include "net/busy_poll.h"
+#include "net/turn_queue.h"
 
 namespace halfstep::net {
 
@@ -47,12 +51,14 @@ class Timer {
   Loop* loop_ = nullptr;
   uint64_t due_us_ = 0;
   uint64_t order_ = 0;  // timers due at the same time fire as they were armed
-  size_t heap_at_ = 0;
+  size_t heap_at_ = SIZE_MAX;
 };
 
 class Loop {
  public:
   static constexpr uint64_t kAtOnce = 0;
+  // For how long turns are taken before the loop looks again who is ready. The one that is being taken ends first.
+  static constexpr uint64_t kTurnsUs = 1'000;
 
   explicit Loop(const Clock& clock) noexcept : clock_(clock) {}
   ~Loop();
@@ -68,8 +74,13 @@ class Loop {
   // only when more timers are armed than ever before.
   void arm(Timer& timer, uint64_t due_us);
   void disarm(Timer& timer) noexcept;
+  // It is taken in this turn of the loop or one of the next, by what it has used; once, if it is queued already.
+  void queue(Turn& turn) { turns_.push(turn); }
+  // When the Turn that is being taken began.
+  uint64_t turn_began_us() const noexcept { return turns_.began_us(); }
 
-  // Waits until something is ready, a timer is due or `wait_us_max` passed; runs what is ready, then what is due.
+  // Waits until something is ready or queued, a timer is due or `wait_us_max` passed; runs what is ready, then what is due and
+  // queued.
   void turn(uint64_t wait_us_max) { turn(wait_us_max, busy_poll_); }
   // By what those like who turns have learned about looking: threads that turn one loop find their cores in different company.
   void turn(uint64_t wait_us_max, BusyPoll& busy_poll);
@@ -77,12 +88,12 @@ class Loop {
   void wake() noexcept;
   // Waits for a wake() that no turn() has seen, while another thread may be in turn(). False after `wait_us`.
   bool await_wake(uint64_t wait_us) noexcept;
-  // The part of a turn() that comes after waiting: what is due, such as bytes that were queued since.
+  // The part of a turn() that comes after waiting: what is due or queued, such as bytes that are to be sent since.
   void fire_due();
 
   uint64_t now_us() const noexcept { return clock_.now_us(); }
   // More than one had something to do in this turn or the last: who has much gives way in between.
-  bool crowded() const noexcept { return std::max(ran_, ran_before_) > 1; }
+  bool crowded() const noexcept { return std::max({ran_, ran_before_, turns_.crowd()}) > 1; }
   const BusyPoll& busy_poll() const noexcept { return busy_poll_; }
   const Clock& clock() const noexcept { return clock_; }
   // kLoopScratchBytes, of the handler that runs, until it returns.
@@ -98,10 +109,9 @@ class Loop {
   void dispatch(const epoll_event& event);
   int wait(epoll_event* events, int events_max, uint64_t wait_us) noexcept;
   int look(epoll_event* events, int events_max, uint64_t* wait_us, BusyPoll& busy_poll) noexcept;
-  static bool sooner(const Timer* a, const Timer* b) noexcept;
-  void place(Timer* timer, size_t at) noexcept;
-  void sift_up(size_t at) noexcept;
-  void sift_down(size_t at) noexcept;
+  static bool sooner(const Timer* a, const Timer* b) noexcept {
+    return a->due_us_ != b->due_us_ ? a->due_us_ < b->due_us_ : a->order_ < b->order_;
+  }
 
   const Clock& clock_;
   int epoll_ = -1;
@@ -112,10 +122,11 @@ class Loop {
   uint32_t serial_ = 0;
   uint64_t armed_count_ = 0;
   uint64_t fired_at_us_ = 0;
-  uint64_t ran_ = 0;  // watches and timers of this turn
+  uint64_t ran_ = 0;  // watches and timers of this turn, or Turns where these are more
   uint64_t ran_before_ = 0;
   std::vector<Entry> entries_;  // by descriptor
-  std::vector<Timer*> heap_;
+  IndexedHeap<Timer, &Loop::sooner, &Timer::heap_at_> heap_;
+  TurnQueue turns_;
   std::unique_ptr<std::byte[]> scratch_;
 };
 

@@ -69,11 +69,11 @@ FrameStream::FrameStream(Loop& loop, std::unique_ptr<Transport> transport, Frame
       sink_(sink),
       transport_(std::move(transport)),
       ahead_bytes_(kAheadBytesMax),
-      soon_(&FrameStream::run_soon, this),
+      turn_(&FrameStream::run_turn, this),
       trim_(&FrameStream::run_trim, this) {}
 
 FrameStream::~FrameStream() {
-  assert(!in_ready_ && !pumping_);
+  assert(!in_turn_ && !pumping_);
   if (transport_) drop_transport();
   finished_ = true;
   queue_.drop();
@@ -90,51 +90,47 @@ Status FrameStream::start() {
 
 void FrameStream::on_ready(uint32_t epoll_events) {
   if (!transport_) return;
-  in_ready_ = true;
   epoll_events = transport_->heard(epoll_events);
-  release_free();
-  if (!transport_) {
-    in_ready_ = false;
-    return;
-  }
   if ((epoll_events & EPOLLOUT) != 0 || !transport_->told_by_level()) full_ = false;
   constexpr uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-  if (!paused_) {
-    if ((epoll_events & (EPOLLIN | kGone)) != 0) receive();
-  } else if ((epoll_events & kGone) != 0) {
-    close({Code::Closed, -ECONNRESET});
+  if (paused_ && (epoll_events & kGone) != 0) return close({Code::Closed, -ECONNRESET});
+  if ((epoll_events & (EPOLLIN | kGone)) != 0) told_ = true;
+  later();
+}
+
+void FrameStream::run_turn(void* self) { static_cast<FrameStream*>(self)->take_turn(); }
+
+// May destroy the stream.
+void FrameStream::take_turn() {
+  if (!transport_) {
+    if (!finished_) finish();
+    return;
   }
-  in_ready_ = false;
-  if (transport_) pump();
+  over_ = false;
+  in_turn_ = true;
+  release_free();
+  if (transport_ && working_) work();
+  // After an error in sending, too: the peer's last words, an Abort perhaps, may still be unread.
+  if (transport_ && !paused_ && (told_ || unasked_ || !rest_.empty() || send_error_ != 0)) receive();
+  in_turn_ = false;
+  if (transport_ && send_error_ != 0) close({Code::Closed, -send_error_});
+  if (!transport_) return finish();
+  pump();
   trim_when_idle();
 }
 
-void FrameStream::later() {
-  if (!soon_.armed()) loop_.arm(soon_, Loop::kAtOnce);
+bool FrameStream::turn_is_over() noexcept {
+  const uint64_t limit_us = loop_.crowded() ? kTurnUs : kTurnUsAlone;
+  if (loop_.now_us() - loop_.turn_began_us() >= limit_us) over_ = true;
+  return over_;
 }
 
-void FrameStream::run_soon(void* self) {
-  auto* stream = static_cast<FrameStream*>(self);
-  if (!stream->transport_) {
-    stream->finish();  // may destroy the stream
-    return;
-  }
-  if ((!stream->rest_.empty() || stream->unasked_) && !stream->paused_) {
-    stream->in_ready_ = true;
-    stream->receive();
-    stream->in_ready_ = false;
-    if (!stream->transport_) return;
-  }
-  if (stream->send_error_ != 0) {
-    // The peer's last words, an Abort perhaps, may still be unread.
-    stream->in_ready_ = true;
-    if (!stream->paused_) stream->receive();
-    stream->in_ready_ = false;
-    stream->close({Code::Closed, -stream->send_error_});
-    return;
-  }
-  stream->pump();
-  stream->trim_when_idle();
+// What the sink has left goes on whether or not we read.
+void FrameStream::work() {
+  do {
+    working_ = sink_.go_on();
+  } while (working_ && transport_ && !turn_is_over());
+  if (working_) later();
 }
 
 size_t FrameStream::turn_bytes() const noexcept { return loop_.crowded() ? kTurnBytes : kTurnBytesAlone; }
@@ -142,9 +138,8 @@ size_t FrameStream::turn_bytes() const noexcept { return loop_.crowded() ? kTurn
 // ---- Receiving -----------------------------------------------------------------------------------------------------------
 
 void FrameStream::receive() {
-  frames_left_ = kTurnFrames;
-  unasked_ = false;
-  if (!parse_rest()) return;
+  if (working_ || !parse_rest()) return;  // and comes back
+  unasked_ = told_ = false;
   size_t budget = turn_bytes();
   while (transport_ && !paused_ && !must_wait() && budget != 0) {
     std::array<iovec, kVectorsMax> vectors;
@@ -318,13 +313,14 @@ void FrameStream::on_whole_frame(ConstBytes body) {
   landing_.pieces_.clear();
   landing_at_ = 0;
   landing_offset_ = 0;
-  if (!is_chunk(header_) && frames_left_ != 0) --frames_left_;
   const Status status = sink_.on_frame(header_, body, &landing_);
+  if (transport_ && working_) work();
   if (!transport_) return;
   if (!status.ok()) {
     abort(status, code_name(status.code()));
     return;
   }
+  (void)turn_is_over();
   if (!is_chunk(header_)) return;
   if (landing_.bytes() != header_.payload_bytes) {
     abort(Code::Internal, "the landing does not fit the payload");
@@ -354,7 +350,7 @@ void FrameStream::pause_reading() {
 void FrameStream::resume_reading() {
   paused_ = false;
   watch_for();
-  if ((!rest_.empty() || unasked_) && transport_) later();
+  if ((!rest_.empty() || unasked_ || told_) && transport_) later();
 }
 
 void FrameStream::end_of_input(Status why) {
@@ -367,7 +363,7 @@ void FrameStream::end_of_input(Status why) {
 void FrameStream::send(ConstBytes frames) {
   if (!transport_) return;
   queue_.push(frames);
-  if (!in_ready_ && !pumping_) later();
+  if (!in_turn_ && !pumping_) later();
 }
 
 void FrameStream::send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner,
@@ -379,12 +375,12 @@ void FrameStream::send_chunk(ConstBytes head, std::span<const ConstBytes> payloa
   // A stream that is closing keeps the payload until finish(), so that nothing is called back from here.
   queue_.push(head);
   queue_.push_payload(payload, released, owner, tag);
-  if (!in_ready_ && !pumping_) later();
+  if (!in_turn_ && !pumping_) later();
 }
 
 void FrameStream::ask_for_more() {
   asked_ = true;
-  if (!in_ready_ && !pumping_ && transport_) later();
+  if (!in_turn_ && !pumping_ && transport_) later();
 }
 
 void FrameStream::pump() {

@@ -7,6 +7,8 @@
 // at a border.
 // Invariants: body memory grows only as bytes really arrive, never by the sender's number; a frame that fails its checks closes
 // the connection (after an Abort frame where possible); after divert_landing(), abort() or close() no byte lands any more.
+// Turns: whatever it does of its own accord it does when the loop gives it a Turn (turn_queue.h), for kTurnUs or so: reading
+// ends after a frame, and work that the sink has left (go_on()) between two steps.
 // Re-entrancy: a sink may call every method of the stream from within its callbacks, but destroy the stream only in
 // on_closed(). abort() and close() act at once and call nothing back; on_closed() follows from the loop. send…() and
 // ask_for_more() call nothing back either: what is queued leaves when the callback has returned.
@@ -34,8 +36,10 @@ namespace halfstep::net {
 // So little is queued that the sink is asked for more: while others have something to do on this loop, and while nobody has.
 inline constexpr uint64_t kSendLowBytes = 768 * 1024;
 inline constexpr uint64_t kSendLowBytesAlone = 2 * kSendLowBytes;
-// Frames other than Chunks that one connection is shown before the others have their turn: a few bytes may ask for much work.
-inline constexpr uint32_t kTurnFrames = 64;
+// For how long one connection is shown frames before the others have their turn, since a few bytes may ask for much work; and
+// while nobody else has anything to do.
+inline constexpr uint64_t kTurnUs = 500;
+inline constexpr uint64_t kTurnUsAlone = 2'000;
 
 class FrameStream;
 
@@ -67,6 +71,8 @@ class FrameSink {
   virtual void on_landed(ConstBytes piece, size_t skipped) = 0;
   // The current Chunk is complete.
   virtual Status on_chunk_end() = 0;
+  // After FrameStream::leave_work(): does the next step of what on_frame() left, a fraction of kTurnUs. False: that was all.
+  virtual bool go_on() { return false; }
   // Less than send_low_bytes() are queued: queue more with send_…(), or nothing. Called again only after something was sent or
   // ask_for_more() was called.
   virtual void on_sendable() = 0;
@@ -100,6 +106,10 @@ class FrameStream final : public Watch, private PayloadKeeper {
   // Sent and given back: grows as long as the peer takes what it is sent.
   uint64_t let_go_bytes() const noexcept { return sent_bytes_ - held_bytes(); }
 
+  // From on_frame(), of a request that would take longer than a turn: the sink is asked to go_on(), in this turn and others,
+  // and no frame is shown before it has no more to do.
+  void leave_work() noexcept { working_ = true; }
+
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
   // Stops and resumes reading (back-pressure): the peer sees a full socket or ring. The Chunk that is landing may still be
@@ -126,17 +136,20 @@ class FrameStream final : public Watch, private PayloadKeeper {
   void on_ready(uint32_t epoll_events) override;
 
  private:
-  static void run_soon(void* self);
+  static void run_turn(void* self);
   static void run_trim(void* self);
-  void later();
+  void later() { loop_.queue(turn_); }
+  void take_turn();
+  bool turn_is_over() noexcept;
 
   // Receiving.
+  void work();
   void receive();
   size_t gather_landing(std::span<iovec> out, size_t bytes_max, size_t* used) noexcept;
   void land(size_t count, const std::byte* copied_from);
   void parse(ConstBytes bytes);
   bool parse_rest();
-  bool must_wait() const noexcept { return payload_left_ == 0 && (paused_ || frames_left_ == 0); }
+  bool must_wait() const noexcept { return payload_left_ == 0 && (paused_ || over_ || working_); }
   bool parse_head(ConstBytes from);
   void on_whole_frame(ConstBytes body);
   void end_chunk();
@@ -167,8 +180,11 @@ class FrameStream final : public Watch, private PayloadKeeper {
   uint64_t trim_mark_ = 0;  // received and sent bytes when trim_ was armed
   bool finished_ = false;   // on_closed() was called
   bool paused_ = false;
-  bool in_ready_ = false;  // on_ready() runs and will pump
-  bool unasked_ = false;   // there may be more to receive, and nobody will tell
+  bool in_turn_ = false;  // take_turn() receives, and will pump
+  bool told_ = false;     // there is something to receive
+  bool unasked_ = false;  // there may be more to receive, and nobody will tell
+  bool working_ = false;  // the sink has left work
+  bool over_ = false;     // the turn has lasted long enough
   bool pumping_ = false;
   bool full_ = false;   // room to send is awaited
   bool asked_ = false;  // on_sendable() is due when little is queued
@@ -178,7 +194,6 @@ class FrameStream final : public Watch, private PayloadKeeper {
   bool in_body_ = false;         // header_ holds, its body is incomplete in held_
   std::vector<std::byte> held_;  // header and body of a frame that has arrived in part
   std::vector<std::byte> rest_;  // read, and not shown before the next turn or resume_reading()
-  uint32_t frames_left_ = 0;     // of kTurnFrames
   uint64_t skip_left_ = 0;       // of a frame that is skipped
   uint64_t payload_left_ = 0;    // of the Chunk that is landing
   Landing landing_;
@@ -187,7 +202,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   size_t ahead_bytes_;  // how much to read beyond the payload that is landing
 
   SendQueue queue_;
-  Timer soon_;
+  Turn turn_;
   Timer trim_;
 };
 

@@ -121,6 +121,7 @@ class Recorder : public FrameSink {
     ++chunks;
     return at_chunk_end ? at_chunk_end() : Status();
   }
+  bool go_on() override { return at_work(); }
   void on_sendable() override {
     ++asked;
     if (at_sendable) at_sendable();
@@ -132,6 +133,7 @@ class Recorder : public FrameSink {
   }
 
   std::function<Status()> at_frame;
+  std::function<bool()> at_work;
   std::function<void()> at_landed;
   std::function<Status()> at_chunk_end;
   std::function<void()> at_sendable;

@@ -315,20 +315,64 @@ TEST_P(Stream, KeepsFramesOfTheSameReadWhilePaused) {
   EXPECT_EQ(sink_.log, "3:1:0 3:2:0 32:3:16 end:3 3:4:0 ");
 }
 
-TEST_P(Stream, ManySmallFramesTakeTurns) {
+TEST_P(Stream, FramesThatAskForMuchTakeTurns) {
   connect();
+  constexpr uint64_t kFrames = 40;
   Octets bytes;
-  for (uint64_t id = 1; id <= 3 * kTurnFrames; ++id) append(bytes, frame(Opcode::Match, id, {}));
+  for (uint64_t id = 1; id <= kFrames; ++id) append(bytes, frame(Opcode::Match, id, {}));
+  sink_.at_frame = [this] {
+    clock_.us += kTurnUsAlone / 4;
+    return Status();
+  };
   write_far(bytes);
   const auto shown = [this] { return static_cast<uint64_t>(std::count(sink_.log.begin(), sink_.log.end(), ' ')); };
-  uint64_t before = 0;
-  while (before < 3 * kTurnFrames) {
+  while (shown() < kFrames) {
+    const uint64_t before = shown();
     loop_.turn(0);
     ASSERT_GT(shown(), before);
-    ASSERT_LE(shown() - before, 2 * kTurnFrames) << "what is ready, then what is due";
-    before = shown();
+    ASSERT_LE(shown() - before, 4U);
   }
-  EXPECT_EQ(before, 3 * kTurnFrames);
+}
+
+TEST_P(Stream, WorkThatWasLeftIsDoneInTurnsAndBeforeTheNextFrame) {
+  connect();
+  Octets bytes = frame(Opcode::Delete, 1, {});
+  append(bytes, frame(Opcode::Match, 2, {}));
+  int left = 10;
+  int other_turns = 0;
+  sink_.at_frame = [this] {
+    if (sink_.log == "7:1:0 ") stream_->leave_work();
+    return Status();
+  };
+  sink_.at_work = [&] {
+    clock_.us += kTurnUsAlone / 2;
+    return --left > 0;
+  };
+  write_far(bytes);
+  for (; left > 0 && other_turns < 100; ++other_turns) {
+    EXPECT_EQ(sink_.log, other_turns == 0 ? "" : "7:1:0 ");
+    loop_.turn(0);
+  }
+  EXPECT_EQ(other_turns, 5) << "two steps each";
+  turns();
+  EXPECT_EQ(sink_.log, "7:1:0 3:2:0 ");
+}
+
+TEST_P(Stream, WorkThatWasLeftGoesOnWhileNothingIsRead) {
+  connect();
+  int left = 10;
+  sink_.at_frame = [this] {
+    stream_->leave_work();
+    stream_->pause_reading();
+    return Status();
+  };
+  sink_.at_work = [&] {
+    clock_.us += kTurnUsAlone;
+    return --left > 0;
+  };
+  write_far(frame(Opcode::Delete, 1, {}));
+  turns(12);
+  EXPECT_EQ(left, 0);
 }
 
 TEST_F(StreamOverTcp, ConnectionsTakeTurns) {

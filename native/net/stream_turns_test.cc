@@ -89,7 +89,7 @@ struct Sender {
 class StreamTurns : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(loop_.open().ok()); }
-  SystemClock clock_;
+  ManualClock clock_;
   Loop loop_{clock_};
 };
 
@@ -157,6 +157,56 @@ TEST_F(StreamTurns, TwoTakeTurns) {
   const uint64_t before = one.bytes();
   loop_.turn(0);
   EXPECT_EQ(one.bytes() - before, 4 * MiB);
+}
+
+// A client whose every frame takes `us`, and who always has more.
+struct Asker {
+  Asker(Loop& loop, ManualClock& clock, uint64_t us) : stream(loop, pair[1], sink) {
+    EXPECT_TRUE(stream.start().ok());
+    sink.at_frame = [this, &clock, us] {
+      ++served;
+      clock.us += us;
+      return Status();
+    };
+  }
+  ~Asker() { ::close(pair[0]); }
+  void ask(int count) {
+    Octets bytes;
+    for (int i = 0; i < count; ++i) append(bytes, frame(Opcode::Match, 1, {}));
+    ASSERT_EQ(::send(pair[0], bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  std::array<int, 2> pair = unix_pair();
+  Recorder sink;
+  uint64_t served = 0;
+  FrameStream stream;
+};
+
+TEST_F(StreamTurns, OneThatAsksForLittleIsServedInTheNextTurnBesideManyThatAskForMuch) {
+  std::vector<std::unique_ptr<Asker>> many;
+  for (int i = 0; i < 64; ++i) many.push_back(std::make_unique<Asker>(loop_, clock_, 2'500));
+  for (const auto& asker : many) asker->ask(128);
+  Asker little(loop_, clock_, 20);
+  little.ask(1);
+  for (int i = 0; i < 200; ++i) loop_.turn(0);
+  ASSERT_EQ(little.served, 1U);
+  for (uint64_t asked = 2; asked <= 100; ++asked) {
+    little.ask(1);
+    const uint64_t before_us = clock_.us;
+    loop_.turn(0);
+    ASSERT_EQ(little.served, asked);
+    ASSERT_LE(clock_.us - before_us, 2 * 2'500U);
+    clock_.us += 5'000;
+    loop_.turn(0);
+  }
+}
+
+TEST_F(StreamTurns, ConnectionsHaveTheSameTimeWhateverTheyAskFor) {
+  Asker long_ones(loop_, clock_, 4'000);
+  Asker short_ones(loop_, clock_, 50);
+  long_ones.ask(100);
+  short_ones.ask(4'000);
+  while (long_ones.served < 40) loop_.turn(0);
+  EXPECT_NEAR(static_cast<double>(short_ones.served) * 50, 40 * 4'000.0, 8'000.0);
 }
 
 }  // namespace

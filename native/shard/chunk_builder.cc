@@ -19,11 +19,6 @@ size_t table_bytes(const GetItem& item) noexcept {
   return kTlvHeadBytes + kTableHeadBytes + item.resident().parts().size() * sizeof(wire::PartRecord);
 }
 
-bool is_coded(const GetItem& item) noexcept {
-  const auto parts = item.resident().parts();
-  return std::any_of(parts.begin(), parts.end(), [](const store::PartInfo& part) { return part.codec != 0; });
-}
-
 void write_table(wire::FrameWriter& frame, const GetItem& item) {
   frame.open_tlv(wire::Tlv::PartTable);
   Writer& out = frame.value();
@@ -59,7 +54,7 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
   const bool ends = step == left;
   const bool extends = item.part_offset == 0 && ends && extends_last(item, part);
   const bool first_of_item = !item.in_chunk;
-  const bool table = first_of_item && !item.table_sent && is_coded(item);
+  const bool table = first_of_item && item.coded && !item.table_sent;
 
   if (runs_.empty()) body_bytes_ = kTlvHeadBytes + kRunsHeadBytes + kBodyBytesSpare;
   const size_t grows = (extends ? 0 : sizeof(wire::Run)) + (ends ? sizeof(uint32_t) : 0) + (table ? table_bytes(item) : 0);
@@ -80,7 +75,7 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
     runs_.back().bytes += step;
   } else {
     runs_.push_back({.section = static_cast<uint16_t>(item.section),
-                     .flags = item.table_sent ? wire::kRunCoded : uint16_t{0},
+                     .flags = item.coded ? wire::kRunCoded : uint16_t{0},
                      .item = item.index,
                      .part = part,
                      .part_count = 1,

@@ -79,6 +79,7 @@ void ChunkLanding::absorb(Run& run, ConstBytes piece) {
   PutItem& item = *run.item;
   shard_->counts().put_payload_bytes += piece.size();
   shard_->moved(piece.size());
+  put_->note_landed(item, static_cast<uint32_t>(piece.size()));
   while (!piece.empty()) {
     const size_t step = std::min<size_t>(piece.size(), run.part_left);
     store::PartInfo& part = item.write.parts[run.part];

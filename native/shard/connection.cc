@@ -21,9 +21,14 @@ namespace {
 constexpr uint64_t kHelloWaitUs = 5'000'000;
 // How long a refused client may take to read why.
 constexpr uint64_t kRefusedWaitUs = 1'000'000;
-// How long nothing that is queued may leave, nor anything that was sent without a copy be acknowledged: at least once, at most
-// twice this.
+// Of what is queued, or was sent without a copy, so much must leave or be acknowledged, or all of it, in this time: at least
+// once, at most twice that. 16 KiB/s.
 constexpr uint64_t kSendStallUs = 10'000'000;
+constexpr uint64_t kSendBytesMin = 160 * KiB;
+// What a connection may be granted after some was taken back, until it has filled more.
+constexpr uint64_t kPutLimitBytesSlow = 1 * MiB;
+// While others wait for memory, what was granted must come as fast as if all of it came in this time.
+constexpr uint64_t kFillUs = 10'000'000;
 
 bool sent_by_clients(const wire::Header& header) noexcept {
   return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk);
@@ -37,11 +42,12 @@ Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, 
       map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),
+      put_limit_bytes_(shard.config().connection_credit_bytes),
       admin_(admin) {
   const uint64_t credit = shard.config().connection_credit_bytes;
   const uint64_t most = std::max(credit, shard.config().get_credit_bytes_max);
   get_credit_.open(credit, most, &shard.get_credits(), &shard.counts().credit_held_bytes);
-  put_credit_.open(credit, &shard.counts().credit_held_bytes);
+  put_credit_.open(0, credit, &shard.put_credits(), &shard.counts().credit_held_bytes);
 }
 
 Connection::~Connection() = default;
@@ -75,13 +81,15 @@ void Connection::send(ConstBytes frames) {
 void Connection::watch_sending() {
   if (send_timer_.armed() || stream_.queued_bytes() + stream_.held_bytes() == 0) return;
   let_go_mark_ = stream_.let_go_bytes();
+  to_go_mark_ = stream_.queued_bytes() + stream_.held_bytes();
   shard_.loop().arm(send_timer_, shard_.loop().now_us() + kSendStallUs);
 }
 
 void Connection::on_send_watched(void* self) {
   auto* connection = static_cast<Connection*>(self);
   net::FrameStream& stream = connection->stream_;
-  if (stream.queued_bytes() + stream.held_bytes() != 0 && stream.let_go_bytes() == connection->let_go_mark_) {
+  const uint64_t gone = stream.let_go_bytes() - connection->let_go_mark_;
+  if (stream.queued_bytes() + stream.held_bytes() != 0 && gone < std::min(connection->to_go_mark_, kSendBytesMin)) {
     ++connection->shard_.counts().connections_stalled;
     stream.close(Code::Closed);
     return;
@@ -112,6 +120,12 @@ void Connection::request_finished(Request& request) noexcept {
   assert(in_flight_ > 0);
   --in_flight_;
   std::erase(senders_, &request);
+  if (working_ == &request) working_ = nullptr;
+}
+
+void Connection::leave_work(Request& request) noexcept {
+  working_ = &request;
+  stream_.leave_work();
 }
 
 void Connection::strike(Request& request) noexcept {
@@ -143,6 +157,38 @@ void Connection::resume_waiters() {
   dirty_ = false;
   get_credit_.resume_waiters();
   put_credit_.resume_waiters();
+}
+
+// ---- The pace of puts ----------------------------------------------------------------------------------------------------
+
+void Connection::note_landed(uint64_t bytes) noexcept {
+  landed_bytes_ += bytes;
+  const uint64_t credit = shard_.config().connection_credit_bytes;
+  if (put_limit_bytes_ >= credit) return;
+  put_limit_bytes_ = std::min(credit, put_limit_bytes_ + bytes);
+  put_credit_.set_limit(put_limit_bytes_);
+}
+
+void Connection::mark_pace() noexcept {
+  landed_mark_ = landed_bytes_;
+  granted_mark_ = put_credit_.used_bytes();
+}
+
+double Connection::put_pace(uint64_t us) const noexcept {
+  const auto granted = static_cast<double>(std::min(granted_mark_, put_credit_.used_bytes()));
+  if (granted == 0) return 1;
+  return static_cast<double>(landed_bytes_ - landed_mark_) * static_cast<double>(kFillUs) / (granted * static_cast<double>(us));
+}
+
+uint64_t Connection::take_back_puts() {
+  const uint64_t before = put_credit_.used_bytes();
+  for (Request* request : requests_) {
+    if (request->opcode() == Opcode::Put && !request->finished()) static_cast<PutRequest*>(request)->expire();
+  }
+  put_limit_bytes_ = std::min(put_limit_bytes_, kPutLimitBytesSlow);
+  put_credit_.set_limit(put_limit_bytes_);
+  ++shard_.counts().grants_taken_back;
+  return before - put_credit_.used_bytes();
 }
 
 // Of the most urgent requests the one that has least to send: what is whole goes to work at the other end, and its memory comes
@@ -275,6 +321,7 @@ void Connection::on_closed(Status why) {
   counts.bytes_sent += stream_.sent_bytes();
   landing_.forget();
   senders_.clear();
+  working_ = nullptr;
   std::vector<Request*> requests;
   requests.swap(requests_);
   for (Request* request : requests) request->drop();

@@ -49,6 +49,14 @@ class Connection final : public net::FrameSink {
   std::vector<Handle>& handles() noexcept { return handles_; }
   Credit& get_credit() noexcept { return get_credit_; }
   Credit& put_credit() noexcept { return put_credit_; }
+  // Payload of a put has landed where it was granted.
+  void note_landed(uint64_t bytes) noexcept;
+  // For the shard, while others wait for memory. How fast what was granted has been filled since mark_pace(), `us` ago: 1 and
+  // more is fast enough, and so is whoever had nothing then or has nothing now.
+  void mark_pace() noexcept;
+  double put_pace(uint64_t us) const noexcept;
+  // Ends what its puts were granted and have not filled, and how much it gives back with that.
+  uint64_t take_back_puts();
   // Bytes of puts that came before the first Want of each.
   uint64_t& early_bytes() noexcept { return early_bytes_; }
   ChunkLanding& landing() noexcept { return landing_; }
@@ -65,6 +73,9 @@ class Connection final : public net::FrameSink {
   void request_finished(Request& request) noexcept;
   void strike(Request& request) noexcept;
   Request* find(uint64_t id) const noexcept;
+  // Of the request whose frame is being shown: its go_on() is called at this connection's turns, and no frame is shown before
+  // it has no more to do, or has finished.
+  void leave_work(Request& request) noexcept;
   // It has, or may have, a chunk to send.
   void offer_chunks(Request& request);
   // Some was given back: those who wait go on at the end of the turn.
@@ -74,6 +85,7 @@ class Connection final : public net::FrameSink {
   Status on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) override;
   void on_landed(ConstBytes piece, size_t skipped) override { landing_.landed(piece, skipped); }
   Status on_chunk_end() override;
+  bool go_on() override { return working_ != nullptr && working_->go_on() && working_ != nullptr; }
   void on_sendable() override;
   void on_closed(Status why) override;
 
@@ -106,13 +118,19 @@ class Connection final : public net::FrameSink {
   net::Timer hello_timer_;
   net::Timer send_timer_;     // runs while something is queued, or sent without a copy and held
   uint64_t let_go_mark_ = 0;  // what had left, or was given back, when it was armed
+  uint64_t to_go_mark_ = 0;   // what had not
   std::string namespace_;
   uint64_t codecs_ = 0;
   std::vector<Handle> handles_;
   std::vector<Request*> requests_;  // admitted, and finished ones that something still refers to
   std::vector<Request*> senders_;
+  Request* working_ = nullptr;  // it has left work
   Credit get_credit_;
   Credit put_credit_;
+  uint64_t put_limit_bytes_;  // of the put credit: less after its memory was taken back, until it has shown better
+  uint64_t landed_bytes_ = 0;
+  uint64_t landed_mark_ = 0;
+  uint64_t granted_mark_ = 0;
   uint64_t early_bytes_ = 0;
   ChunkLanding landing_;
   size_t at_ = 0;  // in the shard's list

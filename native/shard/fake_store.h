@@ -42,6 +42,9 @@ class FakeStore final : public store::Store {
   uint64_t reads_begun = 0;
   uint64_t parts_read = 0;  // alone
   std::vector<store::IndexKey> touched;
+  uint64_t removes_begun = 0;
+  std::function<void()> at_remove;  // as each begins
+  std::function<void()> at_find;    // of many keys
 
   void finish_reads() {
     std::deque<store::Read*> held;
@@ -63,6 +66,12 @@ class FakeStore final : public store::Store {
   void replace(std::string_view name) {
     for (auto& [key, block] : blocks_) {
       if (block->name == name) block->be_another();
+    }
+  }
+  // Its last part is said to be coded, in the table that readers see.
+  void mark_coded(std::string_view name) {
+    for (auto& [key, block] : blocks_) {
+      if (block->name == name) block->writable_parts().back().codec = 3;
     }
   }
   void finish_last_reads(size_t count) {
@@ -91,6 +100,7 @@ class FakeStore final : public store::Store {
     throttle_reads = false;
     if (on_memory_) on_memory_();
   }
+  uint64_t free_bytes() const noexcept { return slots_.free_bytes(); }
   uint64_t open_writes() const noexcept { return writing_.size(); }
   uint64_t pinned() const noexcept {
     uint64_t pins = 0;
@@ -183,6 +193,7 @@ class FakeStore final : public store::Store {
     return {true, bytes, SlotPool::held_bytes(std::max<uint64_t>(read, 1))};
   }
   void find_many(std::span<const store::Sought> sought, std::span<store::Found> out) noexcept override {
+    if (at_find) at_find();
     for (size_t i = 0; i < sought.size(); ++i) out[i] = find(sought[i]);
   }
   Status begin_reads(std::span<store::Read* const> window) override {
@@ -249,6 +260,8 @@ class FakeStore final : public store::Store {
     if (on_memory_) on_memory_();
   }
   void remove(store::Change& remove) override {
+    ++removes_begun;
+    if (at_remove) at_remove();
     auto removed = blocks_.extract(pair_of(remove.key));
     remove.status = removed.empty() ? Status(Code::NotFound) : Status();
     // A read that was answered goes on sending it.

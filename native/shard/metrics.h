@@ -45,7 +45,8 @@ class Counts {
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;
   uint64_t connections_unread = 0;     // times that reading paused because a client did not read
-  uint64_t connections_stalled = 0;    // ended because a client took nothing of what was queued for it
+  uint64_t connections_stalled = 0;    // ended because a client took next to nothing of what was queued for it
+  uint64_t grants_taken_back = 0;      // times that a connection lost what it was granted and did not fill
   uint64_t connections_open = 0;       // gauge
   uint64_t connections_shm = 0;        // gauge: of the open ones, those over shared memory
   uint64_t connections_zero_copy = 0;  // gauge: of the open ones, those that send without a copy as things are
@@ -67,9 +68,9 @@ class Counts {
 
  private:
   // Every reason belongs to one answer; an answer without a reason gets a place behind them.
-  static constexpr size_t kReasons = 88;
+  static constexpr size_t kReasons = 96;
   static constexpr size_t kOutcomes = kReasons + static_cast<size_t>(wire::Answer::Unavailable) + 1;
-  static_assert(static_cast<size_t>(wire::Reason::ProtocolError) < kReasons);
+  static_assert(static_cast<size_t>(wire::Reason::NoDescriptors) < kReasons);
 
   static size_t command(wire::Opcode opcode) noexcept {
     const auto at = static_cast<size_t>(opcode);

@@ -6,6 +6,7 @@
 // Thread: the shard's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -45,6 +46,11 @@ class Credit {
     limit_bytes_ = limit_bytes;
     common_ = common;
     gauge_ = gauge;
+  }
+  // Another bound for this connection alone.
+  void set_limit(uint64_t limit_bytes) noexcept {
+    limit_bytes_ = limit_bytes;
+    floor_bytes_ = std::min(floor_bytes_, limit_bytes);
   }
   // The connection is gone. What is still out is given back to nobody.
   void close() noexcept { give(used_bytes_); }
@@ -98,6 +104,10 @@ class Request {
   virtual uint64_t bytes_to_send() const noexcept { return 0; }
   // Credit or memory may be there now.
   virtual void resume() {}
+  // How much memory it would take if there was some.
+  virtual uint64_t memory_wanted() const noexcept { return 0; }
+  // The next step of what would take longer than a turn (Connection::leave_work). False: that was all.
+  virtual bool go_on() { return false; }
   // At the end of the turn, after mark_dirty(): what has gathered goes out in one frame.
   virtual void flush() {}
   // The connection is gone: gives back what is its own, answers nobody.
@@ -105,6 +115,7 @@ class Request {
 
  protected:
   friend class Connection;
+  friend class MemoryWaiters;
   friend class Shard;
 
   // The connection starts to know it; the latency counts from here. 0: no deadline.
@@ -141,6 +152,8 @@ class Request {
   Shard* shard_ = nullptr;
   Connection* connection_ = nullptr;
   Credit* waits_for_ = nullptr;
+  Request* waits_before_ = nullptr;  // among MemoryWaiters
+  Request* waits_after_ = nullptr;
   net::Timer deadline_timer_;
   uint64_t id_ = 0;
   uint64_t started_us_ = 0;

@@ -42,8 +42,9 @@ struct GetItem {
   State state = State::Reading;
   bool reading = true;  // the read is the store's
   bool left_window = false;
-  bool table_sent = false;
-  bool in_chunk = false;  // of the Chunk being built
+  bool coded = false;       // known, as `selected` is, once it is ready
+  bool table_sent = false;  // of a coded one
+  bool in_chunk = false;    // of the Chunk being built
 
   // What there is to send from, once it is ready.
   store::Resident& resident() const noexcept { return read.resident != nullptr ? *read.resident : *read.early; }
@@ -57,6 +58,7 @@ class GetRequest final : public Request {
   bool send_chunk() override;
   uint64_t bytes_to_send() const noexcept override;
   void resume() override { advance(); }
+  uint64_t memory_wanted() const noexcept override { return step_bytes_; }
 
   static void chunk_left(void* sent_chunk, uint64_t shard);
 

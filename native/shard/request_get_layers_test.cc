@@ -329,5 +329,28 @@ TEST_F(LayersAsTheyLand, OfABlockThatIsShorterThanAskedForAreNone) {
   expect_nothing_held();
 }
 
+// Whoever looked through a block's parts for each Chunk that has one of them would do so as often as it has parts.
+TEST_F(GetTest, LooksOnceWhetherABlockIsCoded) {
+  auto client = open({parted(3, 100'000)});
+  const SectionSpec section = section_of({"k"}, 300'000);
+  fill(*client, {section});
+  begin_layers(*client, section, 1);
+  on_shard([&] { fake_->land_parts(1); });
+  ASSERT_TRUE(client->next_chunk(5));
+  on_shard([&] {
+    fake_->mark_coded("k");
+    fake_->land_parts(2);
+  });
+  Frame frame;
+  ASSERT_TRUE(client->next(5, &frame));
+  wire::RunsView runs;
+  ASSERT_TRUE(wire::parse_chunk(frame.body, frame.header.payload_bytes, &runs).ok());
+  ASSERT_EQ(runs.run_count, 1U);
+  EXPECT_EQ(runs.run(0).part, 1U);
+  EXPECT_EQ(runs.run(0).flags & wire::kRunCoded, 0);
+  on_shard([&] { fake_->finish_reads(); });
+  EXPECT_FALSE(client->finish(5).malformed);
+}
+
 }  // namespace
 }  // namespace halfstep::shard

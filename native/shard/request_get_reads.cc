@@ -368,13 +368,12 @@ Status GetRequest::count_parts(GetItem& item) const {
     const wire::PartRange range = section.range(r);
     if (uint64_t{range.start} + uint64_t{range.count - 1} * range.stride >= parts) return Code::Invalid;
   }
-  bool coded = false;
   for (const store::PartInfo& part : item.resident().parts()) {
     if (part.codec >= kCodecs || (connection()->codecs() >> part.codec & 1U) == 0) return Code::Unsupported;
-    coded = coded || part.codec != 0;
+    item.coded = item.coded || part.codec != 0;
   }
   item.end = std::min(item.selected, item.end);
-  item.table_sent = coded && item.ordinal != 0;  // in the first round
+  item.table_sent = item.ordinal != 0;  // in the first round
   return {};
 }
 

@@ -89,7 +89,7 @@ Matched match_section(Connection& connection, const wire::Batch& batch, const wi
   const bool stops = (section.head.flags & wire::kSectionStopAtMiss) != 0;
   const uint32_t cells = section.head.component_count;
   uint32_t present = 0;
-  const uint64_t owner = connection.owner_of(batch.hold_owner);
+  const uint64_t owner = batch.hold_owner != 0 ? connection.owner_of(batch.hold_owner) : 0;
   const bool decodable = (batch.flags & wire::kBatchDecodable) != 0;
   const uint64_t codecs = decodable ? connection.codecs() : store::kAllCodecs;
   const auto take = [&](uint32_t item, const store::Sought& sought, const store::Found& found) {
@@ -294,13 +294,13 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
 // ---- delete, hold, release, expire -----------------------------------------------------------------------------------------
 
 void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
-  wire::RequestView& view = connection.shard().request_view();
-  if (!admit_parsed(connection, opcode, id, body, &view, 0)) return;
-  const uint32_t items = answers_.open(view);
-  lease_until_us_ = lease_until_us(shard(), view.until.hold_ms);
+  keep_body(body_, body);
+  if (!admit_parsed(connection, opcode, id, body_, &view_, 0)) return;
+  const uint32_t items = answers_.open(view_);
+  lease_until_us_ = lease_until_us(shard(), view_.until.hold_ms);
   refused_ = 0;
-  const uint64_t holder = connection.owner_of(view.owner.owner);
   changes_.assign(items, {});  // they stay where they are until the last is done
+  const uint64_t holder = connection.owner_of(view_.owner.owner);
   for (uint32_t number = 0; number < items; ++number) {
     store::Change& change = changes_[number];
     change.done = &ChangeRequest::on_changed;
@@ -309,36 +309,50 @@ void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, Co
     change.holder = holder;
   }
   open_ = items;
-  retain(items + 1);
-  if (view.section_count == 0) shard().store().release_all(changes_[0]);
-  uint32_t number = 0;
-  for (uint32_t s = 0; s < view.section_count; ++s) {
-    const uint32_t scope = connection.handles()[view.sections[s].head.layout].scope;
-    for_items(shard().store(), scope, view.sections[s], [&](auto names, auto index_keys) {
-      for (size_t i = 0; i < names.size(); ++i) {
-        store::Change& change = changes_[number++];
-        change.key = index_keys[i];
-        change.engine_key = names[i].engine_key;
-        change.component = names[i].component;
-        begin(change, view);
-        change.engine_key = {};  // the request's body does not live on
-      }
-      return true;
-    });
+  begun_ = 0;
+  retain(items);
+  if (view_.section_count == 0) {
+    begun_ = 1;
+    return shard().store().release_all(changes_[0]);
   }
-  let_go();
+  walk_.begin(view_);
+  if (go_on()) connection.leave_work(*this);
 }
 
-void ChangeRequest::begin(store::Change& change, const wire::RequestView& view) {
+// May recycle the request: then nothing of it was left.
+bool ChangeRequest::go_on() {
+  const auto scope_of = [this](uint32_t s) { return connection()->handles()[view_.sections[s].head.layout].scope; };
+  if (!walk_.next(shard().store(), view_, scope_of)) return false;
+  const auto items = static_cast<uint32_t>(walk_.names().size());
+  const bool more = begun_ + items < changes_.size();
+  retain();
+  for (uint32_t i = 0; i < items; ++i) {
+    store::Change& change = changes_[begun_++];
+    change.key = walk_.index_keys()[i];
+    change.engine_key = walk_.names()[i].engine_key;
+    change.component = walk_.names()[i].component;
+    begin(change);
+    change.engine_key = {};  // the request's body does not live as long
+  }
+  let_go();
+  return more;
+}
+
+// What was not begun will not be.
+void ChangeRequest::give_up_rest() {
+  for (; begun_ < changes_.size(); ++begun_) let_go();
+}
+
+void ChangeRequest::begin(store::Change& change) {
   store::Store& store = shard().store();
   switch (opcode()) {
     case Opcode::Delete: return store.remove(change);
     case Opcode::Release: return store.release(change);
-    case Opcode::Expire: change.for_s = view.expiry.ttl_s; return store.expire(change);
+    case Opcode::Expire: change.for_s = view_.expiry.ttl_s; return store.expire(change);
     default: break;
   }
-  if ((view.until.flags & wire::kHoldPersistent) != 0) {
-    change.for_s = view.until.hold_ms / 1000 + (view.until.hold_ms % 1000 != 0 ? 1 : 0);
+  if ((view_.until.flags & wire::kHoldPersistent) != 0) {
+    change.for_s = view_.until.hold_ms / 1000 + (view_.until.hold_ms % 1000 != 0 ? 1 : 0);
     return store.hold(change);
   }
   change.status = store.hold(change.key, change.holder, lease_until_us_);
@@ -355,6 +369,8 @@ void ChangeRequest::on_changed(store::Change& change) {
 }
 
 void ChangeRequest::end(AnswerReason with) {
+  retain();
+  give_up_rest();
   answers_.fill(with);
   Reply reply(*connection(), id());
   if (opcode() == Opcode::Release) {  // holds that were not there are no failure: what is told is the first real one
@@ -368,9 +384,11 @@ void ChangeRequest::end(AnswerReason with) {
   }
   reply.send();
   finish();
+  let_go();
 }
 
 void ChangeRequest::recycle() {
+  forget_body(body_);
   answers_.clear();
   changes_.clear();
   if (changes_.capacity() > kChangesKept) std::vector<store::Change>().swap(changes_);

@@ -1,6 +1,6 @@
 // request_keys.h — commands about keys that move no payload: match, touch, renew and cancel, which are answered at once;
-// delete, hold, release and expire, whose keys are answered when what a restart has to know of them is on media. Thread: the
-// shard's.
+// delete, hold, release and expire, whose keys are answered when what a restart has to know of them is on media. Those change
+// kItemsAtOnce keys in a step, and others have their turn between two steps. Thread: the shard's.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "shard/item_answers.h"
 #include "shard/request.h"
+#include "shard/section_items.h"
 #include "store/store.h"
 #include "wire/records.h"
 
@@ -28,15 +29,22 @@ class ChangeRequest final : public Request {
  public:
   void start(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body);
   void end(wire::AnswerReason with) override;
+  bool go_on() override;
 
  private:
   static constexpr size_t kChangesKept = 1024;
-  void begin(store::Change& change, const wire::RequestView& view);
+  void begin(store::Change& change);
   static void on_changed(store::Change& change);
-  void on_drop() override {}  // the store has the changes, and says when each is done
+  // The store has the changes that were begun, and says when each is done.
+  void on_drop() override { give_up_rest(); }
+  void give_up_rest();
   void recycle() override;
 
+  std::vector<std::byte> body_;
+  wire::RequestView view_;
+  ItemWalk walk_;
   std::vector<store::Change> changes_;
+  uint32_t begun_ = 0;  // of them
   ItemAnswers answers_;
   uint64_t lease_until_us_ = 0;  // of a hold that is not persistent
   uint32_t open_ = 0;

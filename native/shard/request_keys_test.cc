@@ -269,5 +269,62 @@ TEST_F(KeysTest, AQuestionToStatIsAnsweredOrRefusedWithItsBound) {
   EXPECT_EQ(ask({.flags = 2, .range_count = 0, .key_bytes = 3}, {}), (AnswerReason{Answer::Rejected, Reason::Malformed}));
 }
 
+// Sixteen thousand items, of which each takes a while: others have their turn between them.
+class ManyItems : public KeysTest {
+ protected:
+  static constexpr uint32_t kItems = wire::kItemsMax;
+  static SectionSpec many() {
+    SectionSpec section = section_of(keys_of("absent", wire::kKeysMax), 100);
+    section.components = kItems / wire::kKeysMax;
+    return section;
+  }
+};
+
+TEST_F(ManyItems, ADeleteOfThemLeavesAMatchOfAnotherConnectionItsTurn) {
+  auto deleting = open({parted(1, 100)});
+  auto other = open({parted(1, 100)});
+  uint64_t removed_before_match = UINT64_MAX;
+  on_shard([&] {
+    fake_->at_remove = [&] {
+      take_us(1);
+      if (fake_->removes_begun != 1) return;
+      fake_->at_find = [&] { removed_before_match = std::min(removed_before_match, fake_->removes_begun); };
+      other->send(request_frame(Opcode::Match, 6, {}, {section_of({"a"}, 100)}));
+    };
+  });
+  const Said said = deleting->ask(Opcode::Delete, 5, {}, {many()});
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}));
+  EXPECT_EQ(said.at(0, kItems - 1), (AnswerReason{Answer::Miss, Reason::Absent}));
+  EXPECT_FALSE(other->finish(6).malformed);
+  on_shard([&] {
+    EXPECT_LE(removed_before_match, 4'000U) << "a turn is over after half a millisecond, or two while it is alone";
+    EXPECT_EQ(fake_->removes_begun, kItems);
+  });
+  expect_nothing_held();
+}
+
+TEST_F(ManyItems, WhatWasNotBegunAtTheDeadlineIsNotDone) {
+  auto client = open({parted(1, 100)});
+  on_shard([&] { fake_->at_remove = [&] { take_us(10); }; });
+  const Said said = client->ask(Opcode::Delete, 5, {.deadline_us = 20'000}, {many()});
+  EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}));
+  EXPECT_EQ(said.at(0, kItems - 1), (AnswerReason{Answer::Late, Reason::None}));
+  EXPECT_LT(on_shard([&] { return fake_->removes_begun; }), kItems);
+  expect_nothing_held();
+}
+
+TEST_F(ManyItems, ADisconnectEndsThem) {
+  auto client = open({parted(1, 100)});
+  on_shard([&] {
+    fake_->at_remove = [&] {
+      take_us(10);
+      if (fake_->removes_begun == 1) client->close();
+    };
+  });
+  client->send(request_frame(Opcode::Delete, 5, {}, {many()}));
+  expect_nothing_held();
+  wait_until([&] { return shard_->counts().requests_open == 0; });
+}
+
 }  // namespace
 }  // namespace halfstep::shard

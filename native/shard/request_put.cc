@@ -20,8 +20,10 @@ using wire::Tlv;
 
 namespace {
 
-// How long a put may await parts or memory and get none: at least once, at most twice this.
+// How long a put may wait for memory, or for its client to send so much of what was granted, or all of it: at least once, at
+// most twice this. 64 KiB/s.
 constexpr uint64_t kIdleUsMax = 5'000'000;
+constexpr uint64_t kHeadwayBytesMin = 320 * KiB;
 
 AnswerReason answer_of_throttle(int32_t why) noexcept {
   switch (why) {
@@ -113,7 +115,8 @@ bool PutRequest::reserve_next() {
       refused = {Answer::Rejected, Reason::TooLarge};
     } else if (!codecs_known()) {
       refused = {Answer::Rejected, Reason::Unsupported};
-    } else if (shard().memory_awaited_before(*this)) {
+    } else if (!shard().write_waiters().may_pass(*this, bytes)) {
+      wanted_bytes_ = bytes;
       set_waits(Waits::Memory);
       return false;
     } else if (!credit.take(*this, bytes)) {
@@ -128,9 +131,11 @@ bool PutRequest::reserve_next() {
       if (status == Code::Throttled && status.detail() == store::kThrottledMemory) {
         give_credit(*item);
         shard().put_items().give(item);
+        wanted_bytes_ = bytes;
         set_waits(Waits::Memory);
         return false;
       }
+      shard().write_waiters().note_passed(*this, bytes);
       if (!status.ok()) {
         give_credit(*item);
         shard().put_items().give(item);
@@ -177,7 +182,7 @@ Status PutRequest::describe(PutItem& item, const wire::Offer& offer, AnswerReaso
   write.name.engine_key = {};
   item.name_number = wire::name_number(plan.layout, component, key_bytes_);
   item.state = PutItem::State::Open;
-  item.landing_runs = 0;
+  item.landing_runs = item.landed_bytes = 0;
   item.parts_left = static_cast<uint32_t>(write.parts.size());
   item.claimed.assign(write.parts.size(), 0);
   for (store::PartInfo& part : write.parts) part.stored_crc = 0;
@@ -239,7 +244,7 @@ ConstBytes PutRequest::key_at(uint64_t ordinal) {
 
 void PutRequest::grant(PutItem& item) {
   retain();  // until the store has said its last word on it
-  ++headway_;
+  ++slots_granted_;
   items_[item.number].granted = true;
   granted_bytes_ += item.write.stored_bytes;
   const uint32_t index = item.number - plans_[section_of(item.number)].first_number;
@@ -260,7 +265,6 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
   const uint32_t number = plans_[run.section].first_number + run.item;
   ItemState& state = items_[number];
   received_bytes_ += run.bytes;
-  ++headway_;
   if (!take_early(run.bytes)) return Code::Throttled;
   if (!state.granted) {
     early_bytes_ += run.bytes;
@@ -320,6 +324,12 @@ bool PutRequest::fits(const PutItem& item, const wire::Run& run) const noexcept 
     bytes += parts[p].stored_bytes;
   }
   return run.offset == 0 && bytes == run.bytes && run.check_count == run.part_count;
+}
+
+void PutRequest::note_landed(PutItem& item, uint32_t bytes) noexcept {
+  item.landed_bytes += bytes;
+  landed_bytes_ += bytes;
+  connection()->note_landed(bytes);
 }
 
 void PutRequest::part_landed(PutItem& item, uint32_t part, uint32_t check) {
@@ -382,15 +392,27 @@ void PutRequest::free(PutItem& item) {
 
 // ---- Headway -------------------------------------------------------------------------------------------------------------
 
+uint64_t PutRequest::awaited_bytes() const noexcept {
+  uint64_t bytes = 0;
+  for (const ItemState& state : items_) {
+    if (state.open != nullptr) bytes += state.open->write.stored_bytes - state.open->landed_bytes;
+  }
+  return bytes;
+}
+
 void PutRequest::watch_headway() {
-  headway_mark_ = headway_;
+  slots_mark_ = slots_granted_;
+  landed_mark_ = landed_bytes_;
+  awaited_mark_ = awaited_bytes();
   shard().loop().arm(idle_timer_, shard().loop().now_us() + kIdleUsMax);
 }
 
 void PutRequest::on_idle(void* self) {
   auto& put = *static_cast<PutRequest*>(self);
   if (put.finished()) return;
-  if (put.headway_ == put.headway_mark_) put.expire();
+  const bool filled = put.landed_bytes_ - put.landed_mark_ >= std::min(put.awaited_mark_, kHeadwayBytesMin);
+  // Who awaits nothing waits for memory or for the store, and a new slot has not been awaited for so long.
+  if (put.slots_granted_ == put.slots_mark_ && (!filled || put.awaited_mark_ == 0)) put.expire();
   put.watch_headway();
 }
 

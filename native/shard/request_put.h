@@ -4,7 +4,7 @@
 // answered already. An item that has to wait for memory or credit while its early bytes arrive loses them: it is throttled.
 // Invariants: an item that has no slot costs nothing but its offer; what lands for it goes to scratch, within the early credit;
 // slots that await parts count against the connection's credit and go back when the deadline passes, 60 s at the latest, or
-// when the put made no headway for 5 s; waiting for memory so long ends it too.
+// when what was granted came slower than 64 KiB/s for 5 s; waiting for memory so long ends it too.
 // Thread: the shard's.
 #pragma once
 
@@ -30,6 +30,7 @@ struct PutItem {
   uint32_t name_number = 0;
   uint32_t parts_left = 0;
   uint32_t landing_runs = 0;  // of the Chunk that is landing
+  uint32_t landed_bytes = 0;
   State state = State::Open;
   std::vector<uint32_t> claimed;       // bytes of each part that have come or are coming
   std::vector<store::PartInfo> table;  // of a coded block, until its slot is reserved
@@ -42,11 +43,15 @@ class PutRequest final : public Request {
 
   void end(wire::AnswerReason with) override;
   void resume() override { reserve(); }
+  uint64_t memory_wanted() const noexcept override { return wanted_bytes_; }
   void flush() override;
+  // Ends what was granted and has not come, and waiting for memory.
+  void expire();
 
   // For ChunkLanding.
   // Item null: the run's bytes are not wanted. Throttled: over the credit; Invalid: no such item.
   Status claim(const wire::Run& run, PutItem** item);
+  void note_landed(PutItem& item, uint32_t bytes) noexcept;
   void part_landed(PutItem& item, uint32_t part, uint32_t check);
   void run_landed(PutItem& item);
 
@@ -86,8 +91,8 @@ class PutRequest final : public Request {
   void give_early() noexcept;
 
   void watch_headway();
+  uint64_t awaited_bytes() const noexcept;
   static void on_idle(void* self);
-  void expire();
 
   void answer(uint32_t number, wire::AnswerReason with);
   void give_credit(PutItem& item);
@@ -106,8 +111,12 @@ class PutRequest final : public Request {
   bool wanted_ = false;       // the first Want was sent
   uint32_t open_ = 0;         // items without an answer
   net::Timer idle_timer_;
-  uint64_t headway_ = 0;  // runs that came and slots that were granted
-  uint64_t headway_mark_ = 0;
+  uint64_t slots_granted_ = 0;
+  uint64_t landed_bytes_ = 0;
+  uint64_t slots_mark_ = 0;
+  uint64_t landed_mark_ = 0;
+  uint64_t awaited_mark_ = 0;  // bytes that were granted and had not come
+  uint64_t wanted_bytes_ = 0;  // of the next item, while it waits for memory
 
   // The next item to reserve a slot for.
   uint32_t next_ = 0;

@@ -302,9 +302,9 @@ TEST_F(PutTest, GivesUpSlotsThatNobodyFills) {
   offer(*idle, 5, section);
   idle->send(chunk_frame(5, {idle->run_of(section, 0, 1, 0, 1), idle->run_of(section, 0, 2, 0, 2)}));
   wait_until([&] { return fake_->open_writes() == 2; });
-  pass_s(5);  // a run came since the put began
+  pass_s(4);
   EXPECT_EQ(on_shard([&] { return fake_->open_writes(); }), 2U);
-  pass_s(5);
+  pass_s(2);
   const Said said = idle->finish(5);
   EXPECT_EQ(said.at(0, 0), (AnswerReason{Answer::Throttled, Reason::Budget}));
   EXPECT_EQ(said.at(0, 1), (AnswerReason{Answer::Throttled, Reason::Budget}));
@@ -313,6 +313,106 @@ TEST_F(PutTest, GivesUpSlotsThatNobodyFills) {
   // Late bytes of it are dropped.
   idle->send(chunk_frame(5, {idle->run_of(section, 0, 1, 1, 1)}));
   EXPECT_TRUE(there(*idle, section_of({"whole"}, 2000)));
+}
+
+TEST_F(PutTest, AByteNowAndThenIsNoHeadway) {
+  auto client = open({parted(1, 1'000'000)});
+  const SectionSpec section = section_of({"a"}, 1'000'000);
+  offer(*client, 5, section);
+  RunSpec byte = client->run_of(section, 0, 0, 0, 1);
+  byte.bytes.resize(1);
+  byte.checks.clear();
+  client->send(chunk_frame(5, {byte}));
+  wait_until([&] { return shard_->counts().put_payload_bytes == 1; });
+  pass_s(5);
+  EXPECT_EQ(client->finish(5).at(0, 0), (AnswerReason{Answer::Throttled, Reason::Budget}));
+  expect_nothing_held();
+}
+
+TEST_F(PutTest, GoesOnAsLongAsItsBytesCome) {
+  auto client = open({parted(8, 200'000)});
+  const SectionSpec section = section_of({"a"}, 1'600'000);
+  offer(*client, 5, section);
+  for (uint32_t part = 0; part < 8; ++part) {
+    client->send(chunk_frame(5, {client->run_of(section, 0, 0, part, 1)}));
+    wait_until([&] { return shard_->counts().put_payload_bytes == (part + 1) * 200'000U; });
+    if (part % 2 == 1) pass_s(5);
+  }
+  EXPECT_EQ(client->finish(5).at(0, 0), kStored);
+}
+
+// Writes may hold half of 64 MiB; the fake store lets them have all.
+class SlowPuts : public PutTest {
+ protected:
+  static constexpr uint32_t kBlockBytes = 4 * MiB;
+  // All of the memory but `left_bytes` is granted, to connections that send nothing.
+  void hoard_all(uint32_t left_bytes) {
+    while (const uint64_t room = free_bytes() - left_bytes) {
+      auto client = open({opaque()});
+      const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(room, kBlockBytes));
+      offer(*client, 5, section_of({"hoard" + std::to_string(hoards_.size())}, bytes));
+      hoards_.push_back(std::move(client));
+    }
+  }
+  uint64_t free_bytes() {
+    return on_shard([&] { return fake_->free_bytes(); });
+  }
+  std::vector<std::unique_ptr<RawClient>> hoards_;
+};
+
+TEST_F(SlowPuts, GiveTheirMemoryToWhoeverWaitsForIt) {
+  hoard_all(0);
+  auto patient = open({opaque()});
+  const SectionSpec section = section_of({"patient"}, kBlockBytes);
+  patient->send(request_frame(Opcode::Put, 7, {}, {section}));
+  wait_until([&] { return !shard_->write_waiters().empty(); });
+  // The first one sends, and so it is not the slowest.
+  const SectionSpec first = section_of({"hoard0"}, kBlockBytes);
+  for (uint32_t part = 0; part < 8; ++part) {
+    hoards_[0]->send(chunk_frame(5, {hoards_[0]->run_of(first, 0, 0, part, 1)}));
+  }
+  wait_until([&] { return shard_->counts().put_payload_bytes == 8 * 256 * KiB; });
+  pass_ms(500);
+  Frame want;
+  ASSERT_TRUE(patient->next(7, &want));
+  EXPECT_EQ(want.opcode(), Opcode::Want);
+  patient->send_item(7, section, 0, 0);
+  EXPECT_EQ(patient->finish(7).at(0, 0), kStored);
+  EXPECT_EQ(metric("halfstep_put_grants_taken_back_total"), 1) << "no more than was needed";
+  for (uint32_t part = 8; part < 16; ++part) {
+    hoards_[0]->send(chunk_frame(5, {hoards_[0]->run_of(first, 0, 0, part, 1)}));
+  }
+  EXPECT_EQ(hoards_[0]->finish(5).at(0, 0), kStored);
+}
+
+TEST_F(SlowPuts, KeepTheirMemoryWhileNobodyWaitsForIt) {
+  hoard_all(0);
+  pass_ms(2'000);
+  EXPECT_EQ(metric("halfstep_put_grants_taken_back_total"), 0);
+  EXPECT_EQ(on_shard([&] { return fake_->open_writes(); }), hoards_.size());
+}
+
+TEST_F(SlowPuts, ASmallPutPassesOneThatWantsMuch) {
+  hoard_all(512 * KiB);
+  auto large = open({opaque()});
+  large->send(request_frame(Opcode::Put, 7, {}, {section_of({"large"}, kBlockBytes)}));
+  wait_until([&] { return !shard_->write_waiters().empty(); });
+  auto small = open({opaque()});
+  EXPECT_EQ(small->put(8, {section_of({"small"}, 1000)}).at(0, 0), kStored);
+  // Not one that would need much as well.
+  small->send(request_frame(Opcode::Put, 9, {}, {section_of({"not small"}, kBlockBytes / 2)}));
+  EXPECT_FALSE(there(*small, section_of({"not small"}, kBlockBytes / 2)));
+  EXPECT_EQ(on_shard([&] { return shard_->counts().requests_open; }), hoards_.size() + 2);
+}
+
+TEST_F(PutTest, LeavesOthersSomeMemoryHoweverMuchItCouldUse) {
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(open({opaque()}));
+    offer(*clients.back(), 5, section_of(keys_of("of" + std::to_string(i) + "-", 64), 256 * KiB));
+  }
+  EXPECT_LT(on_shard([&] { return shard_->put_credits().out_bytes; }),
+            on_shard([&] { return shard_->put_credits().memory_bytes; }));
 }
 
 TEST_F(PutTest, DoesNotWaitForMemoryForEver) {

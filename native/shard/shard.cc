@@ -13,6 +13,8 @@ namespace halfstep::shard {
 namespace {
 
 constexpr uint64_t kWaitUsMax = 1'000'000;
+// How often it is looked at who fills what was granted, while others wait for memory.
+constexpr uint64_t kPaceUs = 500'000;
 // Turns that connections get to say that they are closed.
 constexpr int kClosingTurns = 1000;
 
@@ -44,7 +46,8 @@ Shard::Shard(const Setup& setup)
       loop_(*setup.clock),
       ring_graveyard_(loop_),
       zero_copy_linger_(loop_, lingering_max(*setup.config, *setup.arena)),
-      slots_(*setup.arena) {}
+      slots_(*setup.arena),
+      pace_timer_(&Shard::on_pace, this) {}
 
 Shard::~Shard() {
   listeners_.clear();
@@ -69,8 +72,9 @@ Fault Shard::open() {
   const auto wake = [this] { loop_.wake(); };
   if (Fault fault = setup_.open_store(*engine_, slots_, wake, &store_); !fault.ok()) return fault;
   if (Fault fault = check_memory(); !fault.ok()) return fault;
-  get_credits_.memory_bytes =
-      static_cast<uint64_t>(static_cast<double>(slots_.capacity_bytes()) * (1 - setup_.config->store.write_share));
+  const auto memory_bytes = static_cast<double>(slots_.capacity_bytes());
+  get_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * (1 - setup_.config->store.write_share));
+  put_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * setup_.config->store.write_share);
   store_->set_on_memory([this] { memory_freed_ = true; });
   if (const int descriptor = engine_->wake_descriptor(); descriptor >= 0) {
     engine_watch_ = std::make_unique<EngineWatch>();
@@ -162,13 +166,8 @@ uint64_t Shard::wait_us() const {
 void Shard::end_of_turn() {
   if (memory_freed_) {
     memory_freed_ = false;
-    for (auto* waiters : {&read_waiters_, &write_waiters_}) {
-      while (!waiters->empty()) {
-        Request* first = waiters->front();
-        first->resume();
-        if (!waiters->empty() && waiters->front() == first) break;
-      }
-    }
+    read_waiters_.resume();
+    write_waiters_.resume();
   }
   for (size_t i = 0; i < dirty_connections_.size(); ++i) {
     if (dirty_connections_[i] != nullptr) dirty_connections_[i]->resume_waiters();
@@ -317,16 +316,40 @@ void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
 }
 
-void Shard::leave_memory(Request& waiter) noexcept {
-  auto& waiters = memory_waiters(waiter);
-  const bool first = !waiters.empty() && waiters.front() == &waiter;
-  std::erase(waiters, &waiter);
-  if (first && !waiters.empty()) memory_freed_ = true;  // the next may need less
+void Shard::join_memory(Request& waiter) {
+  memory_waiters(waiter).join(waiter);
+  if (!write_waiters_.empty() && !pace_timer_.armed()) watch_pace();
 }
 
-bool Shard::memory_awaited_before(const Request& request) noexcept {
-  const auto& waiters = memory_waiters(request);
-  return !waiters.empty() && waiters.front() != &request;
+void Shard::leave_memory(Request& waiter) noexcept {
+  if (memory_waiters(waiter).leave(waiter)) memory_freed_ = true;  // the next may need less
+}
+
+// ---- Slow puts -----------------------------------------------------------------------------------------------------------
+
+void Shard::watch_pace() {
+  for (const auto& connection : connections_) connection->mark_pace();
+  loop_.arm(pace_timer_, loop_.now_us() + kPaceUs);
+}
+
+void Shard::on_pace(void* self) {
+  auto* shard = static_cast<Shard*>(self);
+  if (shard->write_waiters_.empty()) return;
+  shard->take_back_slowest();
+  shard->watch_pace();
+}
+
+// Memory that was granted and is not filled, from whoever is furthest behind, until those who wait could have theirs.
+void Shard::take_back_slowest() {
+  std::vector<std::pair<double, Connection*>> slow;
+  for (const auto& connection : connections_) {
+    const double pace = connection->put_pace(kPaceUs);
+    if (pace < 1) slow.emplace_back(pace, connection.get());
+  }
+  std::sort(slow.begin(), slow.end());
+  const uint64_t wanted_bytes = write_waiters_.wanted_bytes(put_credits_.memory_bytes);
+  uint64_t freed_bytes = 0;
+  for (size_t i = 0; i < slow.size() && freed_bytes < wanted_bytes; ++i) freed_bytes += slow[i].second->take_back_puts();
 }
 
 }  // namespace halfstep::shard

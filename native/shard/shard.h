@@ -25,6 +25,7 @@
 #include "shard/chunk_builder.h"
 #include "shard/listening.h"
 #include "shard/load_meter.h"
+#include "shard/memory_waiters.h"
 #include "shard/metrics.h"
 #include "shard/pool.h"
 #include "shard/request_catalog.h"
@@ -83,6 +84,7 @@ class Shard {
   const Config& config() const noexcept { return *setup_.config; }
   Counts& counts() noexcept { return counts_; }
   Credit::Common& get_credits() noexcept { return get_credits_; }
+  Credit::Common& put_credits() noexcept { return put_credits_; }
   const wire::HelloServer& hello() const noexcept { return hello_; }
   bool stopping() const noexcept { return stopping_; }
   wire::LoadRecord load() const noexcept;
@@ -98,10 +100,9 @@ class Shard {
   void forget_dirty(Request& request) noexcept;
   void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
   void forget_dirty(Connection& connection) noexcept;
-  void join_memory(Request& waiter) { memory_waiters(waiter).push_back(&waiter); }
+  void join_memory(Request& waiter);
   void leave_memory(Request& waiter) noexcept;
-  // Whether somebody has been waiting for memory of the same kind longer than this one.
-  bool memory_awaited_before(const Request& request) noexcept;
+  MemoryWaiters& write_waiters() noexcept { return write_waiters_; }
 
   // Used within one call, by nobody across calls.
   std::vector<std::byte>& frame_buffer() noexcept { return frame_buffer_; }
@@ -120,7 +121,7 @@ class Shard {
 
  private:
   class EngineWatch;
-  std::vector<Request*>& memory_waiters(const Request& waiter) noexcept {
+  MemoryWaiters& memory_waiters(const Request& waiter) noexcept {
     return waiter.opcode() == wire::Opcode::Put ? write_waiters_ : read_waiters_;
   }
   Fault check_memory() const;
@@ -129,6 +130,9 @@ class Shard {
   uint64_t wait_us() const;
   void run_posted();
   void close_connections();
+  void watch_pace();
+  static void on_pace(void* self);
+  void take_back_slowest();
   std::unique_ptr<net::Transport> transport_to(const net::Accepted& peer);
 
   const Setup setup_;
@@ -156,12 +160,14 @@ class Shard {
   wire::HelloServer hello_;
   Counts counts_;
   Credit::Common get_credits_;
+  Credit::Common put_credits_;
   LoadMeter meter_;
   std::vector<Request*> dirty_;
   std::vector<Connection*> dirty_connections_;
   // Reads and writes have memory of their own, so neither waits behind the other.
-  std::vector<Request*> read_waiters_;
-  std::vector<Request*> write_waiters_;
+  MemoryWaiters read_waiters_;
+  MemoryWaiters write_waiters_;
+  net::Timer pace_timer_;  // runs while somebody waits to write
   bool memory_freed_ = false;
   bool stopping_ = false;
   bool recovering_ = true;     // the store, when it was last asked

@@ -69,10 +69,13 @@ class ShardFixture : public ::testing::Test {
     return done.get_future().get();
   }
   // Timers that are due by then have fired when this returns.
-  void pass_s(uint64_t seconds) {
-    clock_.ahead_us += seconds * 1'000'000;
+  void pass_s(uint64_t seconds) { pass_ms(seconds * 1'000); }
+  void pass_ms(uint64_t milliseconds) {
+    clock_.ahead_us += milliseconds * 1'000;
     on_shard([] {});
   }
+  // Something takes so long. On the shard's thread, from a command of the store.
+  void take_us(uint64_t us) { clock_.ahead_us += us; }
   // Until `is_true` holds on the shard's thread. The test's own time limit bounds it.
   template <typename Call>
   void wait_until(Call&& is_true) {

@@ -53,6 +53,7 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::Deadline: return "deadline";
     case Reason::ProtocolError: return "protocol_error";
     case Reason::Unresponsive: return "unresponsive";
+    case Reason::NoDescriptors: return "emfile";
   }
   return "unknown";
 }

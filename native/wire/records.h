@@ -71,6 +71,7 @@ enum class Reason : uint16_t {
   Deadline = 85,
   ProtocolError = 86,
   Unresponsive = 87,
+  NoDescriptors = 88,  // the process, or the system, is out of file descriptors (EMFILE, ENFILE) or threads
 };
 
 struct AnswerReason {

@@ -17,6 +17,7 @@ import pytest
 import halfstep
 from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Ticket, _peer
 from halfstep.client.request import OP_MATCH
+from halfstep.client.ticket import Event
 
 pytestmark = pytest.mark.integration
 
@@ -233,14 +234,13 @@ def test_a_region_does_not_wait_for_a_get_that_was_refused(client: halfstep.Clie
     template = region.template([PartDescriptor(0, 100_000, 1, 100_000)])
     queue = client.queue()
     queue.fileno()
-    assert queue._native is not None
-    queue._native.end()
+    queue._native.close()
     kept = []  # an exception keeps what was refused
     for take in (queue.run, queue.submit):
         with pytest.raises(ConfigError, match="queue is closed") as refused:
             take(client._requests.get(KEYS, Rows(template, [0, 1, 2])))
         kept.append(refused)
-        assert not queue._leader
+        assert queue._native.inside == 0
     assert [use.done for use in region._uses] == [True, True]
     closing = threading.Thread(target=region.close, daemon=True)
     closing.start()
@@ -332,7 +332,7 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
 
     calling = threading.Thread(target=call)
     calling.start()
-    while not queue._native.polled:
+    while not queue._native.inside:
         assert calling.is_alive()
         time.sleep(0.001)
     client.close()
@@ -342,7 +342,7 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
     assert "closed" in str(said[1])
 
 
-def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -> None:
+def test_a_closed_queue_of_the_core_takes_nothing_more(layout: Layout) -> None:
     core = _peer.Core("127.0.0.1:1", "default", 1, 0)
     handle = core.register_layout(layout.canonical)
 
@@ -353,22 +353,22 @@ def test_a_queue_of_the_core_that_was_ended_takes_nothing_more(layout: Layout) -
         made.set_options(deadline_us, 0, 0, 0, False)
         return made
 
-    queue = _peer.Queue(core)
+    queue = _peer.Queue(Event)
     waiting = batch(600_000_000)
-    running = threading.Thread(target=lambda: queue.run(waiting))
+    running = threading.Thread(target=lambda: queue.run(waiting, core))
     running.start()
-    while not queue.polled or queue.in_flight == 0:
+    while not queue.inside:
         assert running.is_alive()
         time.sleep(0.001)
-    queue.end()
-    running.join(60)
+    queue.close()
     assert waiting.done
-    assert not queue.polled
     assert queue.in_flight == 0
-    for take in (queue.run, lambda late: queue.submit(late, None)):
+    running.join(60)
+    assert not running.is_alive()
+    assert queue.inside == 0
+    for take in (lambda late: queue.run(late, core), lambda late: queue.submit(late, None, core)):
         with pytest.raises(ConfigError, match="queue is closed"):
             take(batch(1000))
-    assert not queue.polled
     queue.close()
     core.close()
 

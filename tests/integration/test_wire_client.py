@@ -141,8 +141,7 @@ def test_a_block_that_somebody_else_is_writing_is_pending(wire: Connect, values:
     want = session.frame_of(first.request_id)
     assert want.op == Op.WANT
     assert texts(puts.put(other, [section], rows, early=False)[0]) == ["throttled(pending)"]
-    for number, item in first.take(want):
-        first.send_item(number, item)
+    first.send_items(first.take(want))
     assert texts(first.finish()[0]) == ["ok(stored)"]
     assert texts(puts.put(other, [section], rows, early=False)[0]) == ["ok(present)"]
 

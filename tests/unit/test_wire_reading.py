@@ -12,6 +12,7 @@ from tests.wire.answers import Status, Tally, lengths, match_bits, whole
 from tests.wire.checksums import crc32c, name_number, part_check, shard_of
 from tests.wire.frames import Aborted, Closed, Frame, Kind, Op, WireFault, frame, read_frame, tlv
 from tests.wire.layouts import Group, Layout
+from tests.wire.puts import plain
 from tests.wire.requests import PartRange, PartRecord, Section, part_table_tlv
 
 LOAD = tlv(Kind.LOAD, bytes(16))
@@ -169,11 +170,15 @@ def test_what_is_cut_is_put_together_again() -> None:
     block = noise_of(b"cut", 700_000).tobytes()
     layout = Layout({}, [Group(0, (300_000, 1000))])
     whole_section = Section(layout, [b"k"])
-    parts = [block[:300_000], block[300_000:301_000], block[301_000:601_000], block[601_000:602_000], block[602_000:]]
-    arrivals = chunks.Arrivals([whole_section])
-    for body, payload in chunks.cut(whole_section, 0, 0, parts, len(block)):
+    blocks = [plain(whole_section, each) for each in (block, *[block[item:][:700] for item in range(600)])]
+    arrivals = chunks.Arrivals([Section(layout, [b"%d" % item for item in range(601)])])
+    runs = [run for item, each in enumerate(blocks) for run in chunks.runs_of(arrivals.sections[0], 0, item, each)]
+    sent = list(chunks.packed(runs))
+    assert len(sent) < 10, "small blocks share a chunk"
+    for body, payload in sent:
         arrivals.add(read(frame(Op.CHUNK, 1, body, payload)))
     assert b"".join(arrivals.parts[0, 0, part] for part in range(5)) == block
+    assert [arrivals.parts[0, item, 0] for item in range(1, 601)] == [block[item:][:700] for item in range(600)]
     assert arrivals.bad_checks == []
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from tests.wire.checksums import name_number, part_check
 from tests.wire.frames import CHUNK_BYTES_MAX, Frame, Kind, WireFault, need, tlv
-from tests.wire.requests import PartRecord, Section
+from tests.wire.requests import CODED, Block, PartRecord, Section
 
 ABORTED_RUN, CODED_RUN = 1, 2
 RUNS_MAX = 512
@@ -43,13 +43,21 @@ def runs_tlv(runs: Sequence[Run], checks: Sequence[int]) -> bytes:
     return tlv(Kind.RUNS, head + struct.pack(f"<{len(checks)}I", *checks))
 
 
-def cut(
-    section: Section, number: int, item: int, parts: Sequence[bytes], block_bytes: int, coded: bool = False
-) -> Iterator[tuple[bytes, bytes]]:
-    """Body and payload of each chunk of one item. number: that of the section."""
+@dataclass(frozen=True)
+class Payload:
+    """A run, the bytes that it says, and their checks."""
+
+    run: Run
+    data: bytes
+    checks: list[int]
+
+
+def runs_of(section: Section, number: int, item: int, block: Block) -> Iterator[Payload]:
+    """One item, cut so that each run fits into a chunk. number: that of the section."""
     key, component = section.name(item)
     name = name_number(section.layout.id, component, key)
-    flags = CODED_RUN if coded else 0
+    parts, block_bytes = block.parts, block.offer.block_bytes
+    flags = CODED_RUN if block.offer.flags & CODED else 0
     at = 0
     while at < len(parts):
         if len(parts[at]) > CHUNK_BYTES_MAX:
@@ -61,17 +69,38 @@ def cut(
             size += len(parts[end])
             end += 1
         checks = [part_check(name, part, parts[part]) for part in range(at, end)]
-        run = Run(number, flags, item, at, end - at, 0, size, block_bytes, len(checks))
-        yield runs_tlv([run], checks), b"".join(parts[at:end])
+        yield Payload(
+            Run(number, flags, item, at, end - at, 0, size, block_bytes, len(checks)), b"".join(parts[at:end]), checks
+        )
         at = end
 
 
-def _pieces(part: bytes, like: Run, name: int) -> Iterator[tuple[bytes, bytes]]:
+def _pieces(part: bytes, like: Run, name: int) -> Iterator[Payload]:
     borders = [*range(0, len(part), CHUNK_BYTES_MAX), len(part)]
     for start, end in pairwise(borders):
         checks = [part_check(name, like.part, part)] if end == len(part) else []
-        run = Run(like.section, like.flags, like.item, like.part, 1, start, end - start, like.block_bytes, len(checks))
-        yield runs_tlv([run], checks), part[start:end]
+        yield Payload(replace(like, offset=start, bytes=end - start, check_count=len(checks)), part[start:end], checks)
+
+
+def packed(runs: Iterable[Payload]) -> Iterator[tuple[bytes, bytes]]:
+    """Body and payload of as few chunks as they need, in their order."""
+    waiting: list[Payload] = []
+    size = checks = 0
+    for each in runs:
+        full = size + len(each.data) > CHUNK_BYTES_MAX or len(waiting) == RUNS_MAX
+        if waiting and (full or checks + len(each.checks) > CHECKS_MAX):
+            yield _chunk(waiting)
+            waiting, size, checks = [], 0, 0
+        waiting.append(each)
+        size += len(each.data)
+        checks += len(each.checks)
+    if waiting:
+        yield _chunk(waiting)
+
+
+def _chunk(runs: Sequence[Payload]) -> tuple[bytes, bytes]:
+    checks = [check for each in runs for check in each.checks]
+    return runs_tlv([each.run for each in runs], checks), b"".join(each.data for each in runs)
 
 
 @dataclass

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tests.wire.answers import Status, Tally
 from tests.wire.checksums import crc32c
-from tests.wire.chunks import cut
+from tests.wire.chunks import packed, runs_of
 from tests.wire.frames import Frame, Kind, Op, need
 from tests.wire.requests import CODED, Batch, Block, Offer, PartRecord, Section, offers_tlv, part_table_tlv
 from tests.wire.session import PATIENCE_S, Session
-
-# What an offer says besides lengths, of an item of a section.
-OfferTerms = Callable[[int, int], dict[str, int]]
 
 
 def plain(section: Section, data: bytes, **terms: int) -> Block:
@@ -49,22 +46,31 @@ class Put:
 
     def send_early(self) -> None:
         """Items in order, as many as the connection's early credit takes whole."""
-        for number, section in enumerate(self.sections):
-            for item in range(section.items):
-                size = self.blocks[number][item].offer.stored_bytes
-                if size > self.session.early_bytes:
-                    return
-                self.session.early_bytes -= size
-                self._early_bytes += size
-                self.send_item(number, item)
+        items = []
+        for number, item in self._all_items():
+            size = self.blocks[number][item].offer.stored_bytes
+            if size > self.session.early_bytes:
+                break
+            self.session.early_bytes -= size
+            self._early_bytes += size
+            items.append((number, item))
+        self.send_items(items)
+
+    def send_items(self, items: Sequence[tuple[int, int]]) -> None:
+        """All parts of them, small ones together in a chunk."""
+        self._sent.update(items)
+        runs = (
+            run for number, item in items for run in runs_of(self.sections[number], number, item, self.blocks[number][item])
+        )
+        for body, payload in packed(runs):
+            self.session.send(Op.CHUNK, body, payload, self.request_id)
 
     def send_item(self, number: int, item: int) -> None:
         """All parts of one."""
-        block = self.blocks[number][item]
-        self._sent.add((number, item))
-        is_coded = bool(block.offer.flags & CODED)
-        for body, payload in cut(self.sections[number], number, item, block.parts, block.offer.block_bytes, is_coded):
-            self.session.send(Op.CHUNK, body, payload, self.request_id)
+        self.send_items([(number, item)])
+
+    def _all_items(self) -> Iterator[tuple[int, int]]:
+        return ((number, item) for number, section in enumerate(self.sections) for item in range(section.items))
 
     def sent(self, number: int, item: int) -> None:
         """Somebody else sent it, or something in its place: a Want of it is not followed."""
@@ -88,8 +94,7 @@ class Put:
         """Sends what is wanted, to the Final; the answers by section and item."""
         while True:
             came = self.session.frame_of(self.request_id, timeout_s)
-            for number, item in self.take(came):
-                self.send_item(number, item)
+            self.send_items(self.take(came))
             if came.op == Op.FINAL:
                 return self._tally.settled()
 

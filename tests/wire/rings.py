@@ -129,6 +129,10 @@ class SharedMemoryStream:
         del self._pending[:count]
         return taken
 
+    def wake(self) -> None:
+        """Has the server look at the rings."""
+        os.write(self._descriptors[1], struct.pack("<Q", 1))
+
     def close(self) -> None:
         """Ends it: the socket's end is the connection's."""
         if self._poll.closed:
@@ -155,7 +159,7 @@ class SharedMemoryStream:
         self._fence()
         if self.up.reader_waits.value:
             self.up.reader_waits.value = 0
-            self._wake()
+            self.wake()
 
     def _take(self) -> bool:
         tail = self.down.tail.value
@@ -173,7 +177,7 @@ class SharedMemoryStream:
         self._fence()
         if self.down.writer_waits.value and self.down_bytes - (self.down.tail.value - tail) >= self.down_bytes // 2:
             self.down.writer_waits.value = 0
-            self._wake()
+            self.wake()
         return True
 
     def _wait(self, until: float) -> None:
@@ -193,9 +197,6 @@ class SharedMemoryStream:
                 pass
             self._ended = True
             self._poll.unregister(descriptor)
-
-    def _wake(self) -> None:
-        os.write(self._descriptors[1], struct.pack("<Q", 1))
 
     def _fence(self) -> None:
         with self._lock:

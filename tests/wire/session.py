@@ -107,11 +107,15 @@ class Session:
         self._next_id += 1
         return self._next_id - 1
 
+    def next_frame(self, timeout_s: float = PATIENCE_S) -> Frame:
+        """Of whatever request. Errors: TimeoutError, WireFault, Aborted, Closed."""
+        return read_frame(self.stream, timeout_s)
+
     def frame_of(self, request_id: int, timeout_s: float = PATIENCE_S) -> Frame:
         """The next frame of a request. Errors: TimeoutError, WireFault, Aborted, Closed."""
         until = time.monotonic() + timeout_s
         while not self._frames[request_id]:
-            came = read_frame(self.stream, max(until - time.monotonic(), 0.001))
+            came = self.next_frame(max(until - time.monotonic(), 0.001))
             self._frames[came.request_id].append(came)
         came = self._frames[request_id].popleft()
         if came.op == Op.FINAL:

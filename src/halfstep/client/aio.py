@@ -6,6 +6,7 @@ Thread: the loop's. A cancelled call is over when CancelledError leaves it: noth
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,17 @@ from typing import TYPE_CHECKING, TypeVar
 from halfstep.client.options import CommonOptions, GetOptions, HoldOptions, Keys, MatchOptions, PrefetchOptions, PutOptions
 from halfstep.client.queue import Queue
 from halfstep.client.request import Request, Requests
-from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
+from halfstep.client.results import (
+    REASON_NO_DESCRIPTORS,
+    ChangeResult,
+    DeleteResult,
+    GetResult,
+    MatchResult,
+    PrefetchResult,
+    PutResult,
+    ReleaseResult,
+)
+from halfstep.errors import Unavailable
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -76,7 +87,12 @@ class Aio:
         if not request.online:
             return request.result()
         loop = asyncio.get_running_loop()
-        ticket = self._queue(loop).submit(request)
+        try:
+            queue = self._queue(loop)
+        except Unavailable:
+            request.end(REASON_NO_DESCRIPTORS)
+            return request.result()
+        ticket = queue.submit(request)
         cancelled: asyncio.CancelledError | None = None
         while not ticket.done:
             ended: asyncio.Future[None] = loop.create_future()
@@ -93,7 +109,12 @@ class Aio:
     def _queue(self, loop: asyncio.AbstractEventLoop) -> Queue:
         home = self._homes.get(weakref.ref(loop))
         if home is None:
-            home = _Home(loop, self._open_queue())
+            queue = self._open_queue()
+            try:
+                home = _Home(loop, queue)
+            except Unavailable:
+                queue.close()
+                raise
             homes = self._homes
             homes[weakref.ref(loop, lambda gone: homes.pop(gone, None))] = home
         return home.queue
@@ -119,7 +140,11 @@ class _Home:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: Queue) -> None:
         self.queue = queue
-        self._descriptor = os.dup(queue.fileno())
+        try:
+            self._descriptor = os.dup(queue.fileno())
+        except OSError as error:
+            name = errno.errorcode.get(error.errno or 0, str(error))
+            raise Unavailable(f"dup: {name}; raise the limit on open files (ulimit -n)") from None
         loop.add_reader(self._descriptor, queue.poll)
         # For a loop that is dropped before the client is closed.
         self._closes = weakref.finalize(loop, os.close, self._descriptor)
@@ -128,13 +153,20 @@ class _Home:
         """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""
         if loop.is_running() and not _runs_here(loop):
             loop.call_soon_threadsafe(self._let_go, loop)
-        else:
-            self._let_go(loop)
+            return
+        self._let_go(loop)
+        if loop.is_running():
+            # It may be a handler of a signal that came while the loop sleeps, which does not look for what is settled then.
+            loop.call_soon_threadsafe(_nothing)
 
     def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
         if not loop.is_closed():
             loop.remove_reader(self._descriptor)
         self._closes()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:

@@ -477,8 +477,9 @@ class Client:
     def _operate(self, what: str, batch: _peer.Batch) -> None:
         if self.mode == "off":
             raise Unavailable(f'{what}: the client is off (mode="off", or HALFSTEP_MODE); connect with mode="on"')
-        self._call(request_of(batch, self._terms.deadline_us))
-        answer, reason = batch.outcome
+        request = request_of(batch, self._terms.deadline_us)
+        self._call(request)
+        answer, reason = request.outcome
         if answer == Answer.OK:
             return
         why = f"{what} on {self.url}: {describe(answer, reason)}"

@@ -14,7 +14,7 @@ from halfstep import _peer
 from halfstep.client.living import Living
 from halfstep.client.options import Mode
 from halfstep.client.url import Endpoint
-from halfstep.errors import ConfigError
+from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
 
 
@@ -33,7 +33,8 @@ class Links:
         self.endpoint = endpoint
         self.mode = mode
         self.connections = connections
-        self._lock = threading.Lock()
+        # A signal's handler may close the client in the thread that holds it.
+        self._lock = threading.RLock()
         self._core: _peer.Core | None = None
         self._handles: dict[Layout, int] = {}
         # The layout asked for last, and its handle of that core: most clients have one.
@@ -45,7 +46,10 @@ class Links:
         _all_links.add(self)
 
     def core(self) -> _peer.Core:
-        """The core of this process. Errors: ConfigError (closed; an address that cannot be)."""
+        """The core of this process.
+
+        Errors: ConfigError (closed; an address that cannot be), Unavailable (out of file descriptors or threads).
+        """
         core = self._core
         if core is not None and core.forked:
             # A fork that went round Python's hooks.
@@ -55,9 +59,13 @@ class Links:
             with self._lock:
                 if self._closed:
                     raise ConfigError("client is closed; connect again")
-                if self._core is None:
-                    self._core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
                 core = self._core
+                if core is None:
+                    core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
+                    if self.closed:  # by a handler, meanwhile
+                        core.close()
+                        raise ConfigError("client is closed; connect again")
+                    self._core = core
         return core
 
     def existing_core(self) -> _peer.Core | None:
@@ -65,7 +73,7 @@ class Links:
         return self._core
 
     def layout_handle(self, layout: Layout) -> int:
-        """The core's handle of `layout`, which is registered on first use."""
+        """The core's handle of `layout`, which is registered on first use; -1 where no core can be made now."""
         # The usual case, asked for by each get: without the call of core().
         core = self._core
         newest = self._newest
@@ -75,7 +83,10 @@ class Links:
             raise ConfigError("client is closed; connect again")
         if self.mode == "off" or self.ending:
             return 0
-        core = self.core()
+        try:
+            core = self.core()
+        except Unavailable:
+            return -1
         handle = self._handles.get(layout)
         if handle is None:
             try:
@@ -92,7 +103,7 @@ class Links:
 
     def forked(self) -> None:
         """In a child: leak the parent's core, end its tickets."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         core, self._core = self._core, None
         self._handles = {}
         self._newest = None, None, 0

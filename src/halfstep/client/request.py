@@ -20,7 +20,6 @@ from halfstep.client.options import Keys, Mode, Parts
 from halfstep.client.region import Region, Rows, Template
 from halfstep.client.results import (
     ANSWER_DTYPE,
-    REASON_CLOSED,
     REASON_SKIPPED,
     Answer,
     Answers,
@@ -83,10 +82,17 @@ class Request(Generic[R_co]):
         """What came of it, once the batch is over."""
         return self.read(self.instead)
 
-    def end(self) -> None:
-        """Answer it here, because the process ends."""
+    @property
+    def outcome(self) -> tuple[int, int]:
+        """Answer and reason of a batch without items."""
+        if self.instead is None:
+            return self.batch.outcome
+        return int(self.instead["answer"][0]), int(self.instead["reason"][0])
+
+    def end(self, reason: int) -> None:
+        """Answer it here, as unavailable: the process ends, or there is no core to ask."""
         # One for a batch without items.
-        self.instead = new_answers(_answer_count(self.batch) or 1, Answer.UNAVAILABLE, REASON_CLOSED)
+        self.instead = new_answers(_answer_count(self.batch) or 1, Answer.UNAVAILABLE, reason)
 
 
 class _WholeGet(Request[GetResult]):

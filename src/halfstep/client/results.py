@@ -41,7 +41,7 @@ _OK, _MISS = Answer.OK.value, Answer.MISS.value
 _frombuffer, _BOOL = np.frombuffer, np.dtype(np.bool_)
 
 # Reasons that this side tells apart or gives; the others are only ever shown by name.
-REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED = 1, 2, 20, 84
+REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED, REASON_NO_DESCRIPTORS = 1, 2, 20, 84, 88
 
 
 def describe(answer: int, reason: int) -> str:

@@ -31,13 +31,12 @@ class Ticket(Generic[R_co]):
     Invariants: `done` turns true once; from then on no byte of the target is written, whatever the answers are.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_callbacks", "_done", "_queue", "_request")
+    __slots__ = ("__weakref__", "_batch", "_callbacks", "_queue", "_request")
 
     def __init__(self, queue: Home, request: Request[R_co]) -> None:
         self._queue = queue
         self._request = request
         self._batch = request.batch
-        self._done = False
         self._callbacks: list[Callable[[Ticket[R_co]], object]] = []
         for region in request.regions:
             region.used_by(self)
@@ -50,7 +49,7 @@ class Ticket(Generic[R_co]):
     @property
     def done(self) -> bool:
         """The terminal event was seen, by whichever thread polls the queue."""
-        return self._done or self._batch.done
+        return self._batch.over
 
     @property
     def steps_done(self) -> int:
@@ -94,12 +93,12 @@ class Ticket(Generic[R_co]):
 
     def finish(self) -> None:
         """Call the call-backs. What they raise is logged: it is nobody's who polls."""
-        self._done = True
-        while True:
-            try:
-                callback = self._callbacks.pop(0)
-            except IndexError:
-                return
+        # Each is called once, whoever else is here: between the look and the deletion there is no call, and so neither another
+        # thread nor a signal's handler.
+        callbacks = self._callbacks
+        while callbacks:
+            callback = callbacks[0]
+            del callbacks[0]
             try:
                 callback(self)
             except Exception:

@@ -1,0 +1,74 @@
+#include "net/turn_queue.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+namespace halfstep::net {
+
+Turn::~Turn() {
+  if (queue_ != nullptr) queue_->remove(*this);
+}
+
+TurnQueue::~TurnQueue() {
+  for (Turn* turn : waiting_) turn->queue_ = nullptr;
+}
+
+void TurnQueue::push(Turn& turn) {
+  if (turn.queued_) return;
+  turn.queued_ = true;
+  turn.queue_ = this;
+  if (taken_ != &turn) insert(turn);  // else when it is known what it has used
+}
+
+void TurnQueue::insert(Turn& turn) {
+  turn.order_ = pushed_++;
+  const uint64_t credit_us = turn.round_ == 0 ? 0 : std::min(used_us_, kCreditUs);
+  turn.used_us_ = std::max(turn.used_us_, used_us_ - credit_us);
+  if (turn.round_ == round_) ++again_count_;
+  waiting_.push(turn);
+}
+
+void TurnQueue::remove(Turn& turn) noexcept {
+  const bool waits = turn.queued_ && taken_ != &turn;
+  if (taken_ == &turn) taken_ = nullptr;
+  turn.queue_ = nullptr;
+  turn.queued_ = false;
+  if (!waits) return;
+  if (turn.round_ == round_) --again_count_;
+  waiting_.remove(turn);
+}
+
+size_t TurnQueue::run(const Clock& clock, uint64_t began_us, uint64_t round_us_max) {
+  assert(!running_);
+  running_ = true;
+  ++round_;
+  taken_count_ = again_count_ = 0;
+  began_us_ = began_us;
+  while (!waiting_.empty() && waiting_.front()->round_ != round_) {
+    Turn& turn = *waiting_.front();
+    waiting_.remove(turn);
+    turn.queued_ = false;
+    turn.round_ = round_;
+    used_us_ = std::max(used_us_, turn.used_us_);
+    taken_ = &turn;
+    ++taken_count_;
+    turn.take_(turn.owner_);  // may destroy the turn
+    const uint64_t now_us = clock.now_us();
+    if (std::exchange(taken_, nullptr) != nullptr) {
+      turn.used_us_ += now_us - began_us_;
+      if (turn.queued_) {
+        insert(turn);
+      } else {
+        turn.queue_ = nullptr;
+      }
+    }
+    began_us_ = now_us;
+    if (now_us - began_us >= round_us_max) break;
+  }
+  const size_t wanted = crowd();
+  running_ = false;
+  return wanted;
+}
+
+}  // namespace halfstep::net

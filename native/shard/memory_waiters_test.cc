@@ -1,0 +1,91 @@
+#include "shard/memory_waiters.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace halfstep::shard {
+namespace {
+
+// Wants so many bytes of a memory that has `room` of them.
+class Waiter final : public Request {
+ public:
+  Waiter(MemoryWaiters& waiters, uint64_t& room, std::string& log, char name, uint64_t bytes)
+      : waiters_(waiters), room_(room), log_(log), name_(name), bytes_(bytes) {
+    waiters_.join(*this);
+  }
+  void end(wire::AnswerReason) override {}
+  uint64_t memory_wanted() const noexcept override { return bytes_; }
+  void resume() override {
+    if (room_ < bytes_) return;
+    room_ -= bytes_;
+    log_ += name_;
+    waiters_.note_passed(*this, bytes_);
+    (void)waiters_.leave(*this);
+  }
+
+ private:
+  void on_drop() override {}
+  void recycle() override {}
+  MemoryWaiters& waiters_;
+  uint64_t& room_;
+  std::string& log_;
+  const char name_;
+  const uint64_t bytes_;
+};
+
+class MemoryWaitersTest : public testing::Test {
+ protected:
+  void resume(uint64_t room) {
+    room_ = room;
+    waiters_.resume();
+  }
+  MemoryWaiters waiters_;
+  uint64_t room_ = 0;
+  std::string log_;
+};
+
+TEST_F(MemoryWaitersTest, GoOnInTheOrderInWhichTheyCame) {
+  Waiter a(waiters_, room_, log_, 'a', 100);
+  Waiter b(waiters_, room_, log_, 'b', 100);
+  Waiter c(waiters_, room_, log_, 'c', 100);
+  resume(250);
+  EXPECT_EQ(log_, "ab");
+  resume(100);
+  EXPECT_EQ(log_, "abc");
+  EXPECT_TRUE(waiters_.empty());
+}
+
+TEST_F(MemoryWaitersTest, OneThatWantsLittlePassesOneThatWantsMuch) {
+  Waiter large(waiters_, room_, log_, 'L', 1000);
+  Waiter as_large(waiters_, room_, log_, 'l', 800);
+  Waiter small(waiters_, room_, log_, 's', 100);
+  resume(900);
+  EXPECT_EQ(log_, "s") << "there was room for the second, too, but it may not pass";
+  resume(1000);
+  EXPECT_EQ(log_, "sL");
+  resume(800);
+  EXPECT_EQ(log_, "sLl");
+}
+
+TEST_F(MemoryWaitersTest, NoMorePassesThanTheFirstWants) {
+  Waiter large(waiters_, room_, log_, 'L', 1000);
+  {
+    Waiter one(waiters_, room_, log_, '1', 250);
+    Waiter two(waiters_, room_, log_, '2', 250);
+    Waiter three(waiters_, room_, log_, '3', 250);
+    Waiter four(waiters_, room_, log_, '4', 250);
+    resume(999);
+    EXPECT_EQ(log_, "123");
+    resume(999);
+    EXPECT_EQ(log_, "1234");
+  }
+  Waiter five(waiters_, room_, log_, '5', 10);
+  resume(999);
+  EXPECT_EQ(log_, "1234");
+  resume(1010);
+  EXPECT_EQ(log_, "1234L5");
+}
+
+}  // namespace
+}  // namespace halfstep::shard
