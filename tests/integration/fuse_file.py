@@ -31,7 +31,7 @@ ACCESS, INTERRUPT, DESTROY, BATCH_FORGET = 34, 36, 38, 42
 UNANSWERED = (FORGET, INTERRUPT, DESTROY, BATCH_FORGET)
 IN_HEADER, OUT_HEADER = struct.Struct("<IIQQIIIHH"), struct.Struct("<IiQ")
 TRANSFER = struct.Struct("<QQIIQII")  # fuse_read_in, fuse_write_in
-ASYNC_READ, BIG_WRITES, ASYNC_DIO, MAX_PAGES = 1 << 0, 1 << 5, 1 << 15, 1 << 22
+BIG_WRITES, MAX_PAGES = 1 << 5, 1 << 22
 ROOT, FILE = 1, 2
 VALID_S = 3600
 LARGEST = 1 << 20
@@ -52,7 +52,8 @@ class OneFile:
     def answer(self, opcode: int, node: int, body: bytes) -> bytes:
         """The answer's body. Errors: OSError."""
         if opcode == INIT:
-            flags = ASYNC_READ | BIG_WRITES | ASYNC_DIO | MAX_PAGES
+            # No asynchronous reads, as of plain servers: whoever hands a request over waits for its answer.
+            flags = BIG_WRITES | MAX_PAGES
             return struct.pack("<IIIIHHIIHHI7I", 7, 31, LARGEST, flags, 64, 48, LARGEST, 1, LARGEST // 4096, 0, 0, *[0] * 7)
         if opcode == LOOKUP:
             if body.rstrip(b"\0") != self.name:
