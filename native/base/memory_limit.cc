@@ -40,7 +40,7 @@ void look_at(const fs::path& group, bool unified, std::optional<MemoryLimit>* ti
   const std::optional<uint64_t> bytes = number_in(file);
   if (!bytes) return;
   const fs::path stat = group / "memory.stat";
-  const uint64_t used = unified ? sum_of(stat, {"anon", "shmem", "kernel"}) : sum_of(stat, {"total_rss", "total_shmem"});
+  const uint64_t used = unified ? sum_of(stat, {"anon", "shmem"}) : sum_of(stat, {"total_rss", "total_shmem"});
   MemoryLimit found{file.string(), *bytes, used};
   if (!*tightest || found.left_bytes() < (*tightest)->left_bytes()) *tightest = std::move(found);
 }

@@ -120,6 +120,11 @@ struct Core {
   uint64_t sequence = 0;
   StoreTime store_time;
 
+  // A segment that ends behind the end of its backing, which was cut: it takes no frame any more.
+  bool cut_off(uint32_t segment) const noexcept {
+    const uint64_t there = engine.device_bytes(0);
+    return there != 0 && places.segment(segment) + places.geometry.segment_bytes > there;
+  }
   bool recovering() const noexcept { return buried != nullptr; }
   uint64_t draw() noexcept { return ++sequence; }
   uint64_t store_time_s() noexcept { return store_time.now_s(); }

@@ -87,13 +87,33 @@ std::vector<uint32_t> Recovery::segments_with_frames() {
     if (record.bad) {
       segment.state = SegmentState::Bad;
       ++report_.segments_bad;
-    } else if (record.generation != 0) {
+    } else if (record.generation != 0 && !lies_behind_the_end(number)) {
       numbers.push_back(number);
     }
   }
+  give_up_cut_off();
   std::sort(numbers.begin(), numbers.end(),
             [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
   return numbers;
+}
+
+bool Recovery::lies_behind_the_end(uint32_t number) const noexcept {
+  const uint64_t there = core_.engine.device_bytes(0);
+  return there != 0 && core_.places.segment(number) >= there;
+}
+
+// Each would be chosen, logged and given up by itself, while the first puts wait. What a segment that is cut in its middle
+// still has is read like any other's.
+void Recovery::give_up_cut_off() {
+  uint64_t given_up = 0;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (!core_.cut_off(segment.number) || segment.state == SegmentState::Bad) continue;
+    ++given_up;
+    if (segment.generation == 0 || lies_behind_the_end(segment.number)) segment.state = SegmentState::Bad;
+  }
+  if (given_up > 0) {
+    note(std::to_string(given_up) + " segments lie behind the end of the backing, which was cut, and are not used");
+  }
 }
 
 void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
@@ -179,7 +199,11 @@ void Recovery::seal_walked(const std::vector<uint32_t>& numbers) {
 void Recovery::restart_log() {
   std::vector<SegmentRecord> segments = log_.segments;
   for (Segment& segment : core_.catalog.segments()) {
-    if (segment.state == SegmentState::Bad && !segments[segment.number].bad) segments[segment.number] = {core_.draw(), true};
+    // Of a segment that never had a frame nothing has to be remembered: it is as good as ever when its end is there again.
+    const bool unused = segments[segment.number].generation == 0 && core_.cut_off(segment.number);
+    if (segment.state == SegmentState::Bad && !segments[segment.number].bad && !unused) {
+      segments[segment.number] = {core_.draw(), true};
+    }
   }
   const uint64_t oldest = core_.catalog.oldest_generation(core_.sequence);
   std::erase_if(log_.tombstone_list, [&](const Tombstone& t) { return t.sequence < oldest; });

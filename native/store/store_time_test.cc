@@ -150,7 +150,8 @@ TEST(StoreClock, AStoreThatIsAheadOfTheClockSaysSo) {
 TEST(StoreClock, AJumpOfTheClockDropsNothingUntilItHasLasted) {
   StoreBed bed(5);
   bed.open();
-  for (int i = 0; i < 10; ++i) ASSERT_EQ(bed.put("k" + std::to_string(i), kGroupPlain, 16384, true, 3 * kSecondsADay), Code::Ok);
+  for (int i = 0; i < 10; ++i)
+    ASSERT_EQ(bed.put("k" + std::to_string(i), kGroupPlain, 16384, true, 3 * kSecondsADay), Code::Ok);
   bed.clock.wall += 30 * kSecondsADay;
   bed.settle();
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(bed.store->find(bed.key("k" + std::to_string(i))).present);
