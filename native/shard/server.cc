@@ -7,9 +7,11 @@
 #include <bit>
 #include <chrono>
 #include <csignal>
+#include <exception>
 #include <filesystem>
 #include <future>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -323,6 +325,8 @@ class RunningServer final : public Server {
     facts_.arena.bytes = 0;
     facts_.arena.large_bytes = 0;
     facts_.arena.regions = 0;
+    if (!facts_.engine.why_async.empty()) facts_.recovery.notes.push_back(facts_.engine.why_async);
+    if (!facts_.arena.why_smaller.empty()) facts_.recovery.notes.push_back(facts_.arena.why_smaller);
     facts_.geometry = first.geometry;
     facts_.store = config_.store;
     facts_.latency_goal_us = config_.latency_goal_us;
@@ -365,26 +369,25 @@ class RunningServer final : public Server {
     setup.open_store = [this, &own](io::Engine& engine, SlotPool& slots, std::function<void()> wake,
                                     std::unique_ptr<store::Store>* out) {
       const store::ShardPlace place{keeper_, own.number, std::move(wake), {}};
-      return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
+      store::Options options = config_.store;
+      options.large_pages = config_.huge_pages;
+      return store::Store::open_shard(engine, slots, clock_, options, place, out);
     };
     // Before anything is allocated that is the shard's.
     const int node = own.place.node;
     const Status node_asked = node < 0 ? Status() : numa::prefer_for_thread(static_cast<uint32_t>(node));
-    Shard shard(setup);
-    Fault fault = pin(own);
-    if (fault.ok()) fault = shard.open();
-    if (fault.ok()) fault = shard.listen(listening_of(own.number));
-    if (fault.ok()) {
-      own.facts.engine = shard.engine().facts();
-      own.facts.recovery = shard.store().recovery();
-      own.geometry = shard.store().geometry();
-      own.uuid = shard.store().uuid();
-      own.index_bytes = shard.store().gauges().index_bytes;
-      own.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
-      own.facts.memory = look_at_memory(own.place, own.arena->facts().node_asked, node_asked, own.arena->bytes(),
-                                        shard.store().index_memory());
-      const std::lock_guard lock(mutex_);
-      own.shard = &shard;
+    std::unique_ptr<Shard> shard;
+    Fault fault;
+    // What an exception needs of the thread is allocated at the first look at it, and glibc ends the process where that fails.
+    (void)std::uncaught_exceptions();
+    // Nobody above a thread could hear of it, and the process would end. Nothing has been served yet.
+    try {
+      shard = std::make_unique<Shard>(setup);
+      fault = open_shard(own, *shard, node_asked);
+    } catch (const std::bad_alloc&) {
+      fault = {Code::TooLarge,
+               "out of memory while shard " + std::to_string(own.number) +
+                   " opened the store; lower --arena or --index, or raise the memory limit (ulimit -v, MemoryMax=)"};
     }
     const bool opened = fault.ok();
     own.opened.set_value(std::move(fault));
@@ -396,12 +399,31 @@ class RunningServer final : public Server {
     }
     std::string why;
     Metrics last;
-    shard.run(&why, &last);
+    shard->run(&why, &last);
     const std::lock_guard lock(mutex_);
     own.shard = nullptr;
     own.last_metrics = std::move(last);
     own.ended = true;
     if (why_ended_.empty()) why_ended_ = std::move(why);
+  }
+
+  // On the shard's thread.
+  Fault open_shard(Own& own, Shard& shard, Status node_asked) {
+    Fault fault = pin(own);
+    if (fault.ok()) fault = shard.open();
+    if (fault.ok()) fault = shard.listen(listening_of(own.number));
+    if (!fault.ok()) return fault;
+    own.facts.engine = shard.engine().facts();
+    own.facts.recovery = shard.store().recovery();
+    own.geometry = shard.store().geometry();
+    own.uuid = shard.store().uuid();
+    own.index_bytes = shard.store().gauges().index_bytes;
+    own.scrub_bytes_per_s = shard.store().gauges().scrub_bytes_per_s;
+    own.facts.memory =
+        look_at_memory(own.place, own.arena->facts().node_asked, node_asked, own.arena->bytes(), shard.store().index_memory());
+    const std::lock_guard lock(mutex_);
+    own.shard = &shard;
+    return fault;
   }
 
   static Fault pin(const Own& own) {

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "base/bytes.h"
 #include "base/hash.h"
@@ -20,7 +21,7 @@ class PageBuffer {
   explicit PageBuffer(uint32_t pages)
       : bytes_(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, uint64_t{pages} * kPageBytes)), &std::free),
         pages_(pages) {
-    if (bytes_ == nullptr) std::abort();
+    if (bytes_ == nullptr) throw std::bad_alloc();  // as a vector would
     clear();
   }
   Bytes page(uint32_t number) const noexcept { return {bytes_.get() + uint64_t{number} * kPageBytes, kPageBytes}; }

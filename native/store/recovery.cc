@@ -54,7 +54,7 @@ void Recovery::begin() {
 void Recovery::load_log() {
   (void)core_.log.load(&log_);
   sequence_max_ = log_.sequence_max;
-  core_.store_time_base_s = std::max(core_.store_time_base_s, log_.created_max_s);
+  core_.store_time.raise_to(log_.created_max_s);
   report_.pages_bad += log_.pages_bad;
   report_.tombstones = log_.tombstone_list.size();
   if (log_.pages_bad > 0) {
@@ -129,7 +129,7 @@ void Recovery::expect_sealed(uint32_t number) {
   segment.newest_frame = tail.sequence;
   segment.records_missing = true;
   sequence_max_ = std::max({sequence_max_, tail.sequence, segment.generation});
-  core_.store_time_base_s = std::max(core_.store_time_base_s, tail.created_s);
+  core_.store_time.raise_to(tail.created_s);
 }
 
 void Recovery::load(std::vector<uint32_t> numbers) {
@@ -256,7 +256,7 @@ bool Recovery::open_segment(SegmentLoader& loader) {
   const ScannedSegment& scanned = loader.scanned();
   Segment& segment = core_.catalog.segment(loader.number());
   sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
-  core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
+  core_.store_time.raise_to(scanned.created_max_s);
   report_.pages_bad += scanned.pages_bad;
   if (!scanned.anything) {
     // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.

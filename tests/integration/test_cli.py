@@ -228,6 +228,10 @@ def test_an_empty_file_is_refused(run: Run, tmp_path: Path, key: str) -> None:
     assert run("match", key).returncode == 1
 
 
+def test_an_error_is_one_line_whatever_was_typed(run: Run) -> None:
+    assert r"a\nb\x1b[31m" in error_of(run("put", "/none/a\nb\x1b[31m"))
+
+
 def test_a_missing_file_is_named(run: Run, tmp_path: Path) -> None:
     assert f"{tmp_path / 'absent'}: No such file" in error_of(run("put", tmp_path / "absent"))
     assert "directory" in error_of(run("put", tmp_path)).lower()

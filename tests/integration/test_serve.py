@@ -319,6 +319,7 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
         (("--arena", "1MiB"), "arena"),
         (("--queue-depth", "0"), "queue_depth"),
         (("--eviction", "lru"), "policy=lru"),
+        (("--eviction", "\udcff"), "policy=\\udcff"),
         (("--rewrite-share", "2"), "rewrite_share"),
         (("--daily-writes", "much"), "daily_writes"),
         (("--arena", "64MiB", "--shards", "3"), "arena=64 MiB: must be 96 MiB to 24 GiB for 3 shards"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -193,3 +194,22 @@ def test_a_store_that_stays_where_it_is_stops_cleanly(start: Start, flags: list[
     out, err = one.communicate(timeout=PATIENCE_S)
     assert (one.returncode, err) == (0, b"")
     assert b"stopped    clean" in out
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_writes_that_fail_are_said_while_it_serves(start: Start, flags: list[str], *, as_json: bool) -> None:
+    one = start(["--json"] * as_json + flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert works(flags)
+    _, hard = resource.prlimit(one.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(one.pid, resource.RLIMIT_FSIZE, (1 << 20, hard))  # the store's segments lie behind it
+    with halfstep.connect(f"halfstep+unix://{flags[-1]}", required=True, deadline_ms=2000) as client:
+        client.put([b"no room"], bytes(100_000), durability="persist")
+    said = one.stderr if as_json else one.stdout
+    assert said is not None
+    line = next(line for line in said if line.startswith(b"note"))
+    assert b" requests failed at the device" in line
+    assert b"look at the kernel's log (dmesg)" in line
+    resource.prlimit(one.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    one.send_signal(signal.SIGTERM)
+    one.communicate(timeout=PATIENCE_S)
+    assert one.returncode in (0, 3), "what could not be written may be told of at the end"

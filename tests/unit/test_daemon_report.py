@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from halfstep.daemon.config import parse_numa
-from halfstep.daemon.report import _placed_alike, latency_of, pages_of, placed_on
+from halfstep.daemon.report import _engine, _placed_alike, latency_of, pages_of, placed_on
 from halfstep.errors import ConfigError
 
 MIB = 1 << 20
@@ -71,3 +71,22 @@ def test_memory_nodes_that_cannot_be_are_refused_with_what_can(text: str) -> Non
 )
 def test_latency_says_what_gives_way(goal_us: int, said: str) -> None:
     assert said in latency_of(goal_us)
+
+
+def engine(*, fallback: str = "", unregistered: str = "") -> dict[str, Any]:
+    return {
+        "name": "pread" if fallback else "uring",
+        "registered_buffers": not unregistered,
+        "why_unregistered": unregistered,
+        "ring_features": "",
+        "queue_depth": 128,
+        "why_fallback": fallback,
+    }
+
+
+def test_the_engine_says_why_it_is_not_the_other_one_and_why_buffers_are_not_registered() -> None:
+    assert _engine(engine()) == "engine     uring, registered buffers, queue depth 128"
+    locked = "registering the arena's 67108864 bytes: ENOMEM; raise ulimit -l"
+    assert _engine(engine(unregistered=locked)) == f"engine     uring, unregistered buffers, queue depth 128; {locked}"
+    refused = "io_uring_setup: EPERM"
+    assert _engine(engine(fallback=refused, unregistered=locked)).endswith(f"; {refused}; {locked}")

@@ -31,7 +31,7 @@ def test_each_counter_that_moves_is_said_with_its_number_and_what_to_do(row: Row
 
 
 def test_there_is_one_line_a_minute_and_it_has_all_that_moved_since() -> None:
-    errors, lost = ROWS[0], ROWS[3]
+    errors, lost = ROWS[0], ROWS[4]
     health = Health(numbers())
     assert "10 requests failed" in (health.line(numbers((errors, 10)), 100) or "")
     assert health.line(numbers((errors, 20)), 100 + LINE_EVERY_S - 0.1) is None

@@ -13,6 +13,7 @@ from typing import Any
 LINE_EVERY_S = 60.0
 
 _DEVICE = "look at the kernel's log (dmesg) and at the drive (smartctl -a)"
+_WRITES = "is there room below the store (a thin pool, a sparse image, ulimit -f)? puts go on when it takes writes again"
 _ROT = "what is dropped reads as a miss; if it goes on, replace the drive"
 _DISCARD = "the drive takes none for now; --discard-rate 0 ends them"
 
@@ -29,15 +30,16 @@ class Row:
 
 ROWS = (
     Row("halfstep_device_errors_total", "requests failed at the device", _DEVICE),
-    Row("halfstep_store_writes_total", "puts could not be written", _DEVICE, {"outcome": "failed"}),
+    Row("halfstep_store_writes_total", "puts could not be written", _WRITES, {"outcome": "failed"}),
+    Row("halfstep_store_writes_total", "puts refused while the device takes no writes", _WRITES, {"outcome": "refused"}),
     Row("halfstep_store_misses_total", "gets missed as the device could not read", _DEVICE, {"reason": "io"}),
     Row("halfstep_store_misses_total", "blocks lost: their bytes failed the check of a get", _ROT, {"reason": "corrupt"}),
     Row("halfstep_store_scrub_blocks_total", "blocks lost: the scrub found them changed", _ROT, {"outcome": "dropped_corrupt"}),
     Row("halfstep_store_scrub_blocks_total", "blocks lost: the scrub could not read them", _DEVICE, {"outcome": "dropped_io"}),
     Row("halfstep_store_blocks_evicted_total", "blocks lost: unreadable when reclaimed", _ROT, {"reason": "unreadable"}),
     Row("halfstep_store_scrub_pages_bad_total", "bad pages found by the scrub", _ROT),
+    Row("halfstep_store_scrub_unread_total", "blocks that the scrub could not read for now", _DEVICE),
     Row("halfstep_store_segments_bad_total", "segments went bad", _DEVICE),
-    Row("halfstep_store_segments_retired_total", "segments retired", _DEVICE),
     Row("halfstep_store_discards_total", "discards failed", _DISCARD, {"outcome": "failed"}),
 )
 

@@ -31,6 +31,11 @@ def error_of(refusal: Exception, store: Path | None = None) -> BaseException:
     if sentence.startswith("unix:") and sentence.endswith("another path"):
         # There is one by default, whatever --listen names.
         sentence += " with --unix, or none"
+    if "ECANCELED" in sentence:
+        # What io_uring answers where the kernel could start no worker for a request that blocks.
+        sentence += (
+            "; io_uring could start no thread: raise the limit of processes (ulimit -u, TasksMax=), or take --engine pread"
+        )
     if code == "cancelled":
         return KeyboardInterrupt()
     return _ERRORS.get(code, InternalError)(sentence)

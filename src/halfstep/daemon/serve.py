@@ -6,7 +6,9 @@ The main thread only waits for signals; the shard's threads are native and never
 from __future__ import annotations
 
 import json
+import mmap
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from halfstep import _shard
-from halfstep.daemon.config import ServeConfig, format_bytes, temporary_directory
+from halfstep.daemon.config import MIB, ServeConfig, format_bytes, temporary_directory
 from halfstep.daemon.log import Log
 from halfstep.daemon.metrics import check_address, serve_metrics
 from halfstep.daemon.notify import notify
@@ -29,6 +31,8 @@ from halfstep.errors import ConfigError, DeviceError
 # How often the main thread looks whether a shard has stopped by itself.
 WATCH_S = 0.5
 EXIT_INTERRUPTED = 130
+# Addresses beside arena and index: threads' stacks, what the C library keeps for each, buffers of connections.
+BESIDE_ARENA_BYTES, BESIDE_SHARD_BYTES = 48 * MIB, 16 * MIB
 # While a start goes on, systemd hears of it so often, and waits for so long after the last word (sd_notify(3)).
 TELL_EVERY_S, EXTEND_S = 5.0, 60
 
@@ -38,6 +42,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
 
     Errors: ConfigError (a value, no space, a busy port), Unavailable (a locked store), DeviceError (the disk): whole sentences.
     """
+    _check_room(config)
     try:
         # Before its directories are made: below a link to a drive that is away, or below /dev, there are to be none.
         _shard.look_at_place(os.fsencode(config.store))
@@ -45,6 +50,21 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
         return _shard.Server(_native(config), progress)
     except _shard.StartError as error:
         raise error_of(error, config.store) from None
+
+
+def _check_room(config: ServeConfig) -> None:
+    """Under a limit of addresses a daemon that just fits ends by a signal when it needs a little more. Errors: ConfigError."""
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit_bytes == resource.RLIM_INFINITY:
+        return
+    wanted = config.arena_bytes + config.index_bytes + BESIDE_ARENA_BYTES + max(config.shards, 1) * BESIDE_SHARD_BYTES
+    try:
+        mmap.mmap(-1, wanted, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ).close()
+    except OSError:
+        raise ConfigError(
+            f"arena={format_bytes(config.arena_bytes)}: with all that belongs to it, {format_bytes(wanted)} of memory; the "
+            f"process's limit (ulimit -v), {format_bytes(limit_bytes)}, leaves less; raise it, or lower --arena and --index"
+        ) from None
 
 
 def _native(config: ServeConfig) -> _shard.Config:
@@ -70,7 +90,7 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.shm_ring_bytes = config.shm_ring_bytes
     native.zero_copy = config.zero_copy
     native.connections_max = config.connections_max
-    native.policy = config.eviction
+    native.policy = config.eviction.encode("ascii", "backslashreplace").decode()  # what is no name is refused as it was typed
     native.rewrite_share = config.rewrite_share
     native.rewrite_bytes_per_day = config.daily_writes_bytes
     native.discard_bytes_per_s = config.discard_rate_bytes

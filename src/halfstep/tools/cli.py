@@ -133,7 +133,9 @@ def _told(error: BaseException) -> int:
         return EXIT_INTERRUPTED
     # A reader that went away (`| head`) knows it.
     if not (isinstance(error, OSError) and error.errno == errno.EPIPE):
-        say(f"halfstep: {_sentence(error)}", err=True)
+        # What was typed stands in it, line ends and a terminal's own signs, too.
+        line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in _sentence(error))
+        say(f"halfstep: {line}", err=True)
     return EXIT_ERROR
 
 

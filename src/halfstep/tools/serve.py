@@ -80,7 +80,7 @@ from halfstep.tools.options import json_option
     metavar="TIME",
     help='Of reads that gets wait for at the device: what comes later makes writes and background work give way; "off".',
 )
-@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
+@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena and the index.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
 @click.option(
     "--eviction",
