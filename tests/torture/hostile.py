@@ -312,8 +312,8 @@ def tell(result: Result) -> None:
         print(f"again: python -m tests.torture.hostile --minutes 0.5 --seed {result.seed} {names}")
     if result.too_busy:
         print(
-            f"rules of time were not judged: the machine is busy (load {result.load:.1f} on {os.cpu_count()} processors before the "
-            f"run, {result.calm_share:.1%} of matches whole without attackers); run it on an idle one"
+            f"rules of time were not judged: the machine is busy (load {result.load:.1f} on {os.cpu_count()} processors before "
+            f"the run, {result.calm_share:.1%} of matches whole without attackers); run it on an idle one"
         )
 
 
