@@ -36,6 +36,8 @@ def error_of(refusal: Exception, store: Path | None = None) -> BaseException:
         sentence += (
             "; io_uring could start no thread: raise the limit of processes (ulimit -u, TasksMax=), or take --engine pread"
         )
+    if sentence.endswith("EROFS (Read-only file system)"):
+        sentence += "; mount it for writing, or name another store: serving writes"
     if code == "cancelled":
         return KeyboardInterrupt()
     return _ERRORS.get(code, InternalError)(sentence)
