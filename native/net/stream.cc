@@ -452,10 +452,12 @@ void FrameStream::pump() {
   pumping_ = true;
   size_t budget = turn_bytes();
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
+  bool asked = false;   // in this turn, of which reading may have left no time
   while (transport_) {
-    if (asked_ && may_ask && queue_.bytes() < send_low_bytes()) {
+    if (asked_ && may_ask && !(asked && over_) && queue_.bytes() < send_low_bytes()) {
       asked_ = false;
       may_ask = false;
+      asked = true;
       sink_.on_sendable();
       continue;
     }

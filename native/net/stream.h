@@ -125,6 +125,10 @@ class FrameStream final : public Watch, private PayloadKeeper {
   // and no frame is shown before it has no more to do.
   void leave_work() noexcept { working_ = true; }
 
+  // From on_sendable(): whether this turn has lasted long enough. Then what is queued leaves, and the sink, if it asks for
+  // more, is asked in the next turn.
+  bool turn_is_over() noexcept;
+
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
   // Stops and resumes reading (back-pressure): the peer sees a full socket or ring. The Chunk that is landing may still be
@@ -157,7 +161,6 @@ class FrameStream final : public Watch, private PayloadKeeper {
   void watch_body();
   void later() { loop_.queue(turn_); }
   void take_turn();
-  bool turn_is_over() noexcept;
 
   // Receiving.
   void work();

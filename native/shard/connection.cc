@@ -231,6 +231,10 @@ void Connection::on_sendable() {
   while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < stream_.send_low_bytes()) {
     Request* request = next_sender();
     if (request->send_chunk()) senders_.push_back(request);
+    if (stream_.turn_is_over()) {  // many small parts take long to gather
+      if (!senders_.empty()) stream_.ask_for_more();
+      break;
+    }
   }
   watch_sending();
 }
