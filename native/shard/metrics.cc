@@ -187,6 +187,8 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   }
   add(counters, "halfstep_connections_total", "outcome", "accepted", connections_accepted);
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
+  add(counters, "halfstep_connections_gave_way_total", connections_gave_way);
+  add(counters, "halfstep_connections_relieved_total", connections_relieved);
   add(counters, "halfstep_connections_paused_total", connections_unread);
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
   add(counters, "halfstep_put_grants_taken_back_total", grants_taken_back);
@@ -209,6 +211,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(out->gauges, "halfstep_zero_copy_on", zero_copy_on ? 1 : 0);
   add(out->gauges, "halfstep_requests_open", requests_open);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
+  add(out->gauges, "halfstep_request_memory_bytes", request_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);
   collect_store(store, gauges, out);
   collect_engine(engine.counters(), out);
