@@ -384,6 +384,7 @@ bool Connection::transmit(Request& request) {
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
+  request.ticket->asked = true;
   stream_->send(frame_);
   if (request.opcode == Opcode::Put) {
     sender_.add(request);
