@@ -35,5 +35,21 @@ uint64_t xxh3_64(ConstBytes bytes, uint64_t seed = 0) noexcept;
 
 using Sha256 = std::array<std::byte, 32>;
 Sha256 sha256(ConstBytes bytes) noexcept;
+// The same of a message that comes in pieces.
+class Sha256Stream {
+ public:
+  void absorb(ConstBytes bytes) noexcept;
+  Sha256 finish() noexcept;  // once
+
+ private:
+  static constexpr size_t kBlockBytes = 64;
+  void absorb_block(const std::byte* block) noexcept;
+
+  std::array<uint32_t, 8> word_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                   0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::byte, kBlockBytes> rest_{};
+  size_t rest_bytes_ = 0;
+  uint64_t bytes_ = 0;
+};
 
 }  // namespace halfstep

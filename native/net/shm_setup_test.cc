@@ -9,11 +9,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "base/numa.h"
 #include "base/units.h"
 #include "net/stream_fixture.h"
+#include "wire/sample_frames.h"
 
 namespace halfstep::net {
 namespace {
@@ -439,6 +444,23 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
     o.answer.refusal = ShmRefusal::Resources;
   });
   EXPECT_EQ(open_descriptors(), before);
+}
+
+// What the published vectors say of it (tests/unit/vectors/wire.txt).
+TEST(ShmSetup, IsWrittenByteForByteAsPublished) {
+  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  std::ifstream file(root / "tests/unit/vectors/wire.txt");
+  std::map<std::string, std::string> published;
+  for (std::string line; std::getline(file, line);) {
+    const size_t border = line.find(" = ");
+    if (line.starts_with("shm ")) published[line.substr(0, border)] = line.substr(border + 3);
+  }
+  const ShmAnswer answer{.memory_bytes = 4096 + 3 * 65536, .to_server_bytes = 131072, .to_client_bytes = 65536};
+  const ShmAnswer refusal{.version = 0, .refusal = ShmRefusal::Version};
+  using wire::samples::hex;
+  EXPECT_EQ(published["shm ask"], hex(object_bytes(ShmAsk{})));
+  EXPECT_EQ(published["shm answer"], hex(object_bytes(answer)));
+  EXPECT_EQ(published["shm refusal"], hex(object_bytes(refusal)));
 }
 
 }  // namespace

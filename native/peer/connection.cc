@@ -329,6 +329,7 @@ bool Connection::transmit(Request& request) {
   request.sent = true;
   request.sent_us = now;
   request.received_before = stream_->received_bytes();
+  request.ticket->asked = true;
   stream_->send(frame_);
   if (request.opcode == Opcode::Put) {
     sender_.add(request);

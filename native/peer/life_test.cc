@@ -340,6 +340,85 @@ TEST(Life, ADaemonThatDiesInAnyPhaseIsAMissWithAReason) {
   }
 }
 
+TEST(Life, AChangeThatIsLateOrCancelledHasAnUnknownOutcome) {
+  FakeDaemon daemon;
+  std::atomic<bool> says_late{false};
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Delete && frame.opcode() != Opcode::Namespace && frame.opcode() != Opcode::Match)
+      return false;
+    if (says_late) connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Late}));
+    return true;
+  };
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  ASSERT_TRUE(client.ready());
+  TrySection cancelled(layout, names(2));
+  hs_batch erase = TryClient::batch(HS_OP_DELETE);
+  hs_cancel(client.queue, client.submit(erase, cancelled));
+  client.wait();
+  // Cancelled before it was sent, perhaps: then nothing was asked for.
+  EXPECT_TRUE(cancelled.all("cancelled(outcome_unknown)") || cancelled.all("cancelled(none)")) << text_of(cancelled.answers[0]);
+  TrySection late(layout, names(2));
+  hs_batch short_one = TryClient::batch(HS_OP_DELETE, 20'000);
+  client.call(short_one, late);
+  EXPECT_TRUE(late.all("late(outcome_unknown)")) << text_of(late.answers[0]);
+  says_late = true;
+  TrySection told(layout, names(2));
+  client.call(erase, told);
+  EXPECT_TRUE(told.all("late(outcome_unknown)")) << text_of(told.answers[0]);
+  hs_answer outcome{};
+  hs_batch create = TryClient::batch(HS_OP_NAMESPACE_CREATE);
+  create.text = "other";
+  create.outcome = &outcome;
+  client.call(create);
+  EXPECT_EQ(text_of(outcome), "late(outcome_unknown)");
+  TrySection match(layout, names(2));
+  client.match(match);
+  EXPECT_TRUE(match.all("late(none)")) << text_of(match.answers[0]) << ": it changes nothing";
+}
+
+TEST(Life, StatFollowsItsPagesToTheEnd) {
+  FakeDaemon daemon;
+  std::vector<uint64_t> asked;
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Stat) return false;
+    wire::TlvReader reader(frame.body);
+    wire::TlvView tlv;
+    wire::CursorRecord cursor;
+    while (reader.next(&tlv)) {
+      if (tlv.kind == static_cast<uint16_t>(wire::Tlv::Cursor)) EXPECT_TRUE(wire::parse_cursor(tlv.value, &cursor).ok());
+    }
+    asked.push_back(cursor.position);
+    Octets out;
+    wire::FrameWriter writer(out);
+    writer.begin(Opcode::Final, frame.header.request_id);
+    FakeDaemon::add_status(writer, wire::kWholeRequest, 0, 1, {wire::Answer::Ok});
+    writer.open_tlv(wire::Tlv::Counters);
+    writer.value().put(std::array<uint16_t, 4>{8, 0, 0, 0});
+    writer.value().put(uint64_t{1});
+    writer.value().put_bytes(as_bytes("counter" + std::to_string(asked.size())));
+    writer.close_tlv();
+    writer.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = asked.size() < 3 ? asked.size() * 10 : 0});
+    writer.finish();
+    connection.send(out);
+    return true;
+  };
+  TryClient client(daemon.address());
+  ASSERT_TRUE(client.ready());
+  std::vector<std::string> told;
+  hs_answer outcome{};
+  hs_batch stat = TryClient::batch(HS_OP_STAT);
+  stat.outcome = &outcome;
+  stat.sink_context = &told;
+  stat.sink = [](void* to, const void*, size_t, const void* name, size_t name_bytes) {
+    static_cast<std::vector<std::string>*>(to)->emplace_back(static_cast<const char*>(name), name_bytes);
+  };
+  client.call(stat);
+  EXPECT_EQ(text_of(outcome), "ok(none)");
+  EXPECT_EQ(told, (std::vector<std::string>{"counter1", "counter2", "counter3"}));
+  EXPECT_EQ(asked, (std::vector<uint64_t>{0, 10, 20}));
+}
+
 TEST(Life, ClosingEndsWhatIsInFlightFirst) {
   FakeDaemon daemon;
   daemon.hook = [](FakeDaemon::Connection&, const Frame& frame) { return frame.opcode() == Opcode::Get; };

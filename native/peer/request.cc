@@ -68,10 +68,13 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       if (position != 0) frame.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = position});
       break;
     case wire::Opcode::Namespace: encode_namespace(frame); break;
-    case wire::Opcode::Clear: frame.tlv(wire::Tlv::LayoutId, ticket->layout_id); break;
+    case wire::Opcode::Clear: frame.tlv(wire::Tlv::NamedLayout, ticket->layout_id); break;
     default: {
       wire::Batch batch = ticket->batch;
       batch.deadline_us = deadline_us;
+      // This client decodes nothing: what is coded is of no use to it.
+      const bool decodes = opcode == wire::Opcode::Match || opcode == wire::Opcode::Get || opcode == wire::Opcode::Put;
+      if (decodes) batch.flags |= wire::kBatchDecodable;
       frame.tlv(wire::Tlv::Batch, batch);
       encode_life(frame);
       uint32_t keys_before = 0;

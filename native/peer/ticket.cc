@@ -46,7 +46,7 @@ void Ticket::reset() {
   state = State::Submitted;
   assert(requests.empty() && payload_references == 0 && !timer.armed());
   previous = next = nullptr;
-  dispatching = false;
+  dispatching = asked = false;
   fence.clear();
   end = whole = {};
   seen.clear();
@@ -185,7 +185,14 @@ void Ticket::settle_if_known(Section& section, uint32_t number, uint32_t ordinal
   settle(section, number, ordinal, {of.said, of.reason});
 }
 
+wire::AnswerReason Ticket::in_truth(wire::AnswerReason answer) const noexcept {
+  const bool open = answer.answer == wire::Answer::Late || answer.answer == wire::Answer::Cancelled;
+  if (open && asked && changes_store() && !is_put()) answer.reason = wire::Reason::OutcomeUnknown;
+  return answer;
+}
+
 void Ticket::settle(Section& section, uint32_t number, uint32_t ordinal, wire::AnswerReason answer) {
+  answer = in_truth(answer);
   Unit& to = unit(section, number, ordinal);
   Item& of = item(section, number);
   assert(!to.settled && of.units_left > 0);
@@ -231,7 +238,7 @@ void Ticket::finish() {
       if (item(section, i).units_left > 0) fail_item(section, i, end);
     }
   }
-  if (outcome != nullptr) *outcome = out_of(whole.answer == wire::Answer::Pending ? end : whole);
+  if (outcome != nullptr) *outcome = out_of(in_truth(whole.answer == wire::Answer::Pending ? end : whole));
   state = State::Finished;
 }
 

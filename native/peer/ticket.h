@@ -122,6 +122,7 @@ class Ticket {
   net::Timer timer;                 // the deadline; while fencing, how long the fence may take
   std::vector<Request*> requests;   // not over yet
   bool dispatching = false;         // its requests are being given out: it is not over yet
+  bool asked = false;               // a daemon may know of it
   uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory
   std::vector<Connection*> fence;   // those of its connections that may have such
   wire::AnswerReason end;           // what unsettled units get
@@ -190,6 +191,8 @@ class Ticket {
   void finish();
 
  private:
+  // A change that is late or cancelled was asked for all the same, and as a rule it was done.
+  wire::AnswerReason in_truth(wire::AnswerReason answer) const noexcept;
   void settle(Section& section, uint32_t item, uint32_t ordinal, wire::AnswerReason answer);
   void settle_if_known(Section& section, uint32_t item, uint32_t ordinal);
   Unit& unit(const Section& section, uint32_t item, uint32_t ordinal) noexcept {

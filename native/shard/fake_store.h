@@ -187,7 +187,7 @@ class FakeStore final : public store::Store {
 
   store::Found find(const store::Sought& sought) noexcept override {
     const auto at = blocks_.find(pair_of(sought.key));
-    if (at == blocks_.end()) return {};
+    if (at == blocks_.end() || !at->second->decodable(sought.codecs)) return {};
     const uint32_t bytes = at->second->block_bytes();
     const uint64_t read = parts_alone && sought.parts.count != 0 ? at->second->bytes_of(sought.parts) : bytes;
     return {true, bytes, SlotPool::held_bytes(std::max<uint64_t>(read, 1))};
@@ -231,7 +231,9 @@ class FakeStore final : public store::Store {
     if (--static_cast<Block*>(resident)->pins == 0) deleted_.erase(resident);
   }
   Status begin_write(store::Write& write) override {
-    if (find(write.key).present) return Code::Present;
+    store::Sought sought(write.key);
+    sought.codecs = write.codecs;
+    if (find(sought).present) return Code::Present;
     if (writing_.count(pair_of(write.key)) != 0) return {Code::Throttled, store::kThrottledPending};
     if (throttle_writes != 0) return {Code::Throttled, throttle_writes};
     const wire::Layout* layout = layout_of(write.name.scope);
@@ -346,6 +348,10 @@ class FakeStore final : public store::Store {
   static Key pair_of(const store::IndexKey& key) noexcept { return {key.low, key.high}; }
 
   struct Block final : store::Resident {
+    bool decodable(uint64_t codecs) const noexcept {
+      return std::all_of(parts_.begin(), parts_.end(),
+                         [codecs](const store::PartInfo& part) { return (store::codec_bit(part.codec) & ~codecs) == 0; });
+    }
     bool cut(const wire::GroupShape& shape, store::Write& write) {
       block_bytes_ = write.block_bytes;
       const auto& coded = write.coded_parts;

@@ -74,6 +74,96 @@ TEST_F(HelloTest, ClosesOnASecondHelloAndOnServersOpcodes) {
   EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"opcode\"}"), 1);
 }
 
+TEST_F(HelloTest, RefusesWhatDoesNotParseWithAReasonAndCloses) {
+  const wire::HelloClient hello;
+  const auto refused = [&](const std::function<void(wire::FrameWriter&)>& body) {
+    auto client = connect();
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Hello, 1);
+    body(frame);
+    frame.finish();
+    client->send(out);
+    const Said said = client->finish(1);
+    EXPECT_FALSE(said.reason.empty());
+    EXPECT_TRUE(client->closed());
+    return said.whole.value_or(AnswerReason());
+  };
+  const AnswerReason malformed{Answer::Rejected, Reason::Malformed};
+  const AnswerReason unsupported{Answer::Rejected, Reason::Unsupported};
+  const auto client_tlv = [&](wire::FrameWriter& frame) { frame.tlv(Tlv::HelloClient, hello); };
+  EXPECT_EQ(refused([](wire::FrameWriter&) {}), malformed) << "no HelloClient";
+  EXPECT_EQ(refused([](wire::FrameWriter& frame) { frame.tlv(Tlv::HelloClient, uint64_t{1}); }), malformed);
+  EXPECT_EQ(refused([&](wire::FrameWriter& frame) { client_tlv(frame), client_tlv(frame); }), malformed);
+  for (const std::string_view name : {std::string_view(""), std::string_view("a\nb"), std::string_view("\xFF")}) {
+    EXPECT_EQ(
+        refused([&](wire::FrameWriter& frame) { client_tlv(frame), frame.tlv_bytes(Tlv::NamespaceName, as_bytes(name)); }),
+        malformed);
+  }
+  EXPECT_EQ(refused([&](wire::FrameWriter& frame) { client_tlv(frame), frame.tlv(Tlv::Batch, wire::Batch{}); }), malformed);
+  EXPECT_EQ(refused([&](wire::FrameWriter& frame) { client_tlv(frame), frame.tlv(static_cast<Tlv>(0x8063), uint64_t{0}); }),
+            unsupported);
+  EXPECT_EQ(refused([&](wire::FrameWriter& frame) { client_tlv(frame), frame.value().put(uint64_t{UINT64_MAX}); }), malformed);
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"hello\"}"), 9);
+}
+
+TEST_F(HelloTest, SaysByWhichMethodItKnowsAClientThatSaysWhoItIs) {
+  const auto greet = [&](bool authenticates) {
+    auto client = connect();
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Hello, 1);
+    frame.tlv(Tlv::HelloClient, wire::HelloClient{});
+    if (authenticates) frame.tlv_bytes(Tlv::Authentication, as_bytes("a token of some kind"));
+    frame.tlv(static_cast<Tlv>(64), uint64_t{0});  // kept free, and skipped
+    frame.finish();
+    client->send(out);
+    return client->finish(1);
+  };
+  const Said known = greet(true);
+  EXPECT_EQ(known.whole, (AnswerReason{Answer::Ok, Reason::None}));
+  ASSERT_TRUE(known.authentication);
+  EXPECT_EQ(known.authentication->method, 0) << "nobody looked at it";
+  const Said other = greet(false);
+  EXPECT_FALSE(other.authentication);
+  EXPECT_EQ(other.ports, (std::vector<uint16_t>{0}));
+  EXPECT_EQ(other.map_epoch, 1U);
+}
+
+TEST_F(HelloTest, EveryRequestIsAnsweredAndOtherUnknownFramesAreSkipped) {
+  auto client = open({});
+  uint64_t id = 1000;
+  for (uint32_t opcode = 0; opcode < 256; ++opcode) {
+    const auto code = static_cast<uint8_t>(opcode);
+    if (opcode <= static_cast<uint8_t>(Opcode::Namespace) && opcode != 0) continue;
+    if (wire::is_request(code) && code != static_cast<uint8_t>(Opcode::LayoutOf)) {
+      const Said said = client->simple(static_cast<Opcode>(code), ++id, static_cast<Tlv>(0x8001), as_bytes("not looked at"));
+      ASSERT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::Unsupported})) << opcode;
+    } else if (wire::is_skipped(code)) {
+      std::vector<std::byte> out;
+      wire::FrameWriter frame(out);
+      frame.begin(static_cast<Opcode>(code), ++id);
+      frame.finish();
+      client->send(out);
+    }
+  }
+  EXPECT_EQ(client->simple(Opcode::Stat, ++id, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+  EXPECT_TRUE(client->kept().empty()) << "nothing came for what was skipped";
+}
+
+TEST_F(HelloTest, AChunkOfRequestZeroIsRefusedByName) {
+  auto client = open({});
+  std::vector<std::byte> bytes = chunk_frame(0, {});
+  client->send(bytes);
+  Frame frame;
+  ASSERT_TRUE(client->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  Said said;
+  take_apart(frame.body, &said);
+  EXPECT_NE(said.reason.find("request_id=0"), std::string::npos) << said.reason;
+  EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"request_id\"}"), 1);
+}
+
 TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
   if (over_rings()) GTEST_SKIP() << "who is refused at once has no rings to read the Abort from";
   configure([](Config& config) { config.connections_max = 2; });

@@ -152,6 +152,9 @@ struct Said {
   uint64_t credit_bytes = 0;
   std::optional<wire::HelloServer> hello;
   std::vector<uint16_t> ports;  // of the shard map
+  std::optional<uint64_t> map_epoch;
+  std::optional<wire::AuthenticationHead> authentication;
+  std::vector<std::byte> canonical;
   std::optional<wire::LayoutHandleRecord> handle;
   std::optional<wire::LoadRecord> load;
   std::optional<wire::CursorRecord> cursor;
@@ -208,6 +211,17 @@ inline void take_apart(ConstBytes body, Said* said) {
         for (uint32_t s = 0; s < map.size(); ++s) said->ports.push_back(map[s].port);
         break;
       }
+      case Tlv::ShardHosts: {
+        wire::ShardHostsView hosts;
+        keep(wire::parse_shard_hosts(tlv.value, &hosts));
+        said->map_epoch = hosts.epoch;
+        break;
+      }
+      case Tlv::Authentication:
+        said->malformed |= tlv.value.size() != sizeof(wire::AuthenticationHead);
+        if (!said->malformed) said->authentication = load_le<wire::AuthenticationHead>(tlv.value.data());
+        break;
+      case Tlv::LayoutCanonical: said->canonical.assign(tlv.value.begin(), tlv.value.end()); break;
       case Tlv::LayoutHandle: keep(wire::parse_layout_handle(tlv.value, &said->handle.emplace())); break;
       case Tlv::Load: keep(wire::parse_load(tlv.value, &said->load.emplace())); break;
       case Tlv::Cursor: keep(wire::parse_cursor(tlv.value, &said->cursor.emplace())); break;

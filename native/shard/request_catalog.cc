@@ -121,11 +121,15 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
     return;
   }
   auto& handles = connection()->handles();
-  const auto known = std::find_if(handles.begin(), handles.end(), [&](const auto& handle) { return handle.scope == scope; });
+  const auto known = std::find_if(handles.begin(), handles.end(), [&](const auto& handle) { return handle.layout == layout; });
   wire::LayoutHandleRecord record;
   record.handle = static_cast<uint16_t>(known - handles.begin());
   record.id = layout;
-  if (known == handles.end()) handles.push_back({scope, layout});
+  if (known == handles.end()) {
+    handles.push_back({scope, layout});
+  } else {
+    known->scope = scope;
+  }
   shard().counts().answer(opcode(), {Answer::Ok, Reason::None});
   Reply reply(*connection(), id());
   reply.whole({Answer::Ok, Reason::None});
@@ -207,12 +211,12 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
 }
 
 void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
-  TlvSlot slots[] = {{Tlv::LayoutId}};
+  TlvSlot slots[] = {{Tlv::NamedLayout}};
   if (!take_tlvs(connection, Opcode::Clear, id, body, slots)) return;
   wire::LayoutId layout;
   if (!wire::parse_layout_id(slots[0].value, &layout).ok()) {
     answer_whole(connection, Opcode::Clear, id, {Answer::Rejected, Reason::Malformed},
-                 "clear: LayoutId is missing or malformed");
+                 "clear: NamedLayout is missing or malformed");
     return;
   }
   Shard& shard = connection.shard();
@@ -223,12 +227,12 @@ void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
 
 // The namespace's own layouts alone: what others store is not its affair.
 void answer_layout_of(Connection& connection, uint64_t id, ConstBytes body) {
-  TlvSlot slots[] = {{Tlv::LayoutId}};
+  TlvSlot slots[] = {{Tlv::NamedLayout}};
   if (!take_tlvs(connection, Opcode::LayoutOf, id, body, slots)) return;
   wire::LayoutId wanted;
   if (!wire::parse_layout_id(slots[0].value, &wanted).ok()) {
     answer_whole(connection, Opcode::LayoutOf, id, {Answer::Rejected, Reason::Malformed},
-                 "layout_of: LayoutId is missing or malformed");
+                 "layout_of: NamedLayout is missing or malformed");
     return;
   }
   const store::Store& store = connection.shard().store();

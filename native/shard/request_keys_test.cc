@@ -190,6 +190,64 @@ TEST_F(KeysTest, SaysHowManyLayoutsANamespaceMayHave) {
   EXPECT_NE(said.reason.find("256 layouts"), std::string::npos) << said.reason;
 }
 
+TEST_F(KeysTest, StatComesInPagesHoweverManyNamespacesThereAre) {
+  auto client = open({});
+  constexpr uint32_t kNamespaces = 1200;
+  on_shard([&] {
+    for (uint32_t i = 0; i < kNamespaces; ++i) {
+      std::string name = std::to_string(i);
+      name.resize(250, '"');  // escaped, it is twice as long
+      fake_->create_namespace({name, i + 1}, [](Status) {});
+    }
+  });
+  std::map<std::string, uint64_t> told;
+  wire::CursorRecord cursor;
+  uint64_t pages = 0;
+  for (uint64_t id = 100; pages == 0 || cursor.position != 0; ++id, ++pages) {
+    ASSERT_LT(pages, 100U);
+    const Said said = client->simple(Opcode::Stat, id, Tlv::Cursor, object_bytes(cursor));
+    ASSERT_EQ(said.whole, kOk);
+    ASSERT_TRUE(said.cursor && !said.malformed);
+    ASSERT_TRUE(said.cursor->position == 0 || said.cursor->position > cursor.position);
+    for (const auto& [name, value] : said.counters) EXPECT_TRUE(told.emplace(name, value).second) << name << " twice";
+    cursor = *said.cursor;
+  }
+  EXPECT_GT(pages, 3U);
+  EXPECT_EQ(told.count("halfstep_connections_open"), 1U);
+  const auto quotas = std::count_if(told.begin(), told.end(), [](const auto& counter) {
+    return counter.first.starts_with("halfstep_namespace_bytes") && counter.first.ends_with("of=\"quota\"}");
+  });
+  EXPECT_EQ(quotas, kNamespaces);
+  const wire::CursorRecord limited{.limit = 4};
+  EXPECT_EQ(client->simple(Opcode::Stat, 300, Tlv::Cursor, object_bytes(limited)).whole,
+            (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
+TEST_F(KeysTest, LayoutOfTellsALayoutOfTheNamespaceByItsId) {
+  auto client = open({parted(1, 100)});
+  const Said said = client->simple(Opcode::LayoutOf, 6, Tlv::NamedLayout, parted(1, 100).id());
+  EXPECT_EQ(said.whole, kOk);
+  const wire::Layout registered = parted(1, 100);
+  EXPECT_TRUE(
+      std::equal(said.canonical.begin(), said.canonical.end(), registered.canonical().begin(), registered.canonical().end()));
+  const AnswerReason absent{Answer::Miss, Reason::Absent};
+  EXPECT_EQ(client->simple(Opcode::LayoutOf, 7, Tlv::NamedLayout, parted(2, 100).id()).whole, absent);
+  EXPECT_EQ(client->simple(Opcode::LayoutOf, 8, Tlv::NamedLayout, as_bytes("short")).whole,
+            (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  on_shard([&] { fake_->create_namespace({"other", 0, 0}, [](Status) {}); });
+  auto other = connect();
+  other->hello("other");
+  EXPECT_EQ(other->simple(Opcode::LayoutOf, 9, Tlv::NamedLayout, parted(1, 100).id()).whole, absent) << "another namespace's";
+  EXPECT_EQ(metric("halfstep_answers_total{command=\"layout_of\",answer=\"miss\",reason=\"absent\"}"), 2);
+}
+
+TEST_F(KeysTest, ALayoutThatIsRegisteredAgainKeepsItsHandle) {
+  auto client = open({parted(1, 100)});
+  EXPECT_EQ(client->simple(Opcode::Clear, 6, Tlv::NamedLayout, parted(1, 100).id()).whole, kOk);
+  EXPECT_EQ(client->register_layout(parted(1, 100), 50).handle->handle, 0);
+  EXPECT_EQ(client->put(7, {section_of({"a"}, 100)}).at(0, 0), (AnswerReason{Answer::Ok, Reason::Stored}));
+}
+
 TEST_F(KeysTest, TheDefaultNamespaceCannotBeDeleted) {
   auto client = open({});
   std::vector<std::byte> out;

@@ -119,11 +119,11 @@ TEST_F(LifeTest, ExpireSaysAnewWhenBlocksEnd) {
 TEST_F(LifeTest, ClearLeavesTheHandlesOfEveryConnectionGood) {
   auto client = open_with_blocks();
   auto other = open({parted(1, 100)});
-  EXPECT_EQ(client->simple(Opcode::Clear, 6, Tlv::LayoutId, parted(1, 100).id()).whole, kOk);
+  EXPECT_EQ(client->simple(Opcode::Clear, 6, Tlv::NamedLayout, parted(1, 100).id()).whole, kOk);
   EXPECT_EQ(other->ask(Opcode::Match, 7, {}, {section_of({"k0"}, 100)}).matched.at(0), (std::vector<bool>{false}));
   EXPECT_EQ(client->put(8, {section_of({"k0"}, 100)}).at(0, 0), (AnswerReason{Answer::Ok, Reason::Stored}));
   EXPECT_EQ(other->ask(Opcode::Match, 9, {}, {section_of({"k0"}, 100)}).matched.at(0), (std::vector<bool>{true}));
-  EXPECT_EQ(client->simple(Opcode::Clear, 10, Tlv::LayoutId, parted(7, 100).id()).whole, kAbsent);
+  EXPECT_EQ(client->simple(Opcode::Clear, 10, Tlv::NamedLayout, parted(7, 100).id()).whole, kAbsent);
 }
 
 TEST_F(LifeTest, NamespacesAreLimitedAndToldOf) {
@@ -161,7 +161,7 @@ TEST_F(LifeTest, WhatDoesNotParseIsRejectedWithASentence) {
   rejected(Opcode::Expire, {section}, 77, expiry(1));                   // an Owner
   rejected(Opcode::Touch, {section}, 0, expiry(1));                     // an Expiry
   rejected(Opcode::Touch, {}, 0, {});
-  EXPECT_EQ(client->simple(Opcode::Clear, 100, Tlv::LayoutId, as_bytes("short")).whole, kMalformed);
+  EXPECT_EQ(client->simple(Opcode::Clear, 100, Tlv::NamedLayout, as_bytes("short")).whole, kMalformed);
   EXPECT_EQ(client->simple(Opcode::Clear, 101, Tlv::Reason, {}).whole, kMalformed);
   expect_nothing_held();
 }

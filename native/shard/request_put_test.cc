@@ -581,6 +581,18 @@ TEST_F(PutTest, CarriesCodedBlocksWithTheirTable) {
   EXPECT_EQ(raw_bytes, 1400U);
   EXPECT_EQ(table.records[0].codec, 3);
   EXPECT_EQ(table.records[1].raw_crc, 12U);
+
+  // Who asks for what it can decode is not told of it, and its own put takes its place.
+  const wire::Batch decodable{.flags = wire::kBatchDecodable};
+  EXPECT_EQ(client->ask(Opcode::Match, 20, {}, {section}).matched.at(0), (std::vector<bool>{true}));
+  EXPECT_EQ(client->ask(Opcode::Match, 21, decodable, {section}).matched.at(0), (std::vector<bool>{false}));
+  EXPECT_EQ(client->ask(Opcode::Get, 22, decodable, {section}).at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}));
+  EXPECT_EQ(decoder->ask(Opcode::Match, 23, decodable, {section}).matched.at(0), (std::vector<bool>{true}));
+  const SectionSpec raw = section_of({"a"}, 2000);
+  EXPECT_EQ(client->put(24, {raw}).at(0, 0), (AnswerReason{Answer::Ok, Reason::Present})) << "without the flag it is there";
+  EXPECT_EQ(client->put(25, {raw}, decodable).at(0, 0), kStored);
+  EXPECT_EQ(client->ask(Opcode::Match, 26, decodable, {section}).matched.at(0), (std::vector<bool>{true}));
+  EXPECT_EQ(decoder->put(27, {raw}, decodable).at(0, 0), (AnswerReason{Answer::Ok, Reason::Present}));
 }
 
 }  // namespace

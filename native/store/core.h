@@ -72,17 +72,18 @@ struct Core {
         page_secret(header.page_secret()),
         owner_secret(derived(index_secret)),
         rewrite_bytes(rewrite_buffer_bytes(places.segments(), slots.capacity_bytes())),
-        names(places.segments() * places.geometry.segment_bytes),
+        names(leases_max_bytes(places, options.lease_share), &place.keeper->scope_use()),
         catalog({places.segments(), places.geometry.segment_bytes, std::move(index)}, names),
         events(options.events_max),
         flusher(engine, counters.flushes, &place.keeper->flushes(), place.wake),
         names_uncertain(place.keeper->names_uncertain()),
+        scope_use(place.keeper->scope_use()),
         log({&engine, &flusher, places, page_secret, &Core::born_before, this}),
         memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
         staged(memory, counters, places.geometry.block_bytes_max),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
         store_time(clock, header.fixed.store_time_s) {
-    (void)names.refresh(header);
+    names.refresh(header);
     for (uint32_t i = 0; i < kFrameHeaders; ++i) {
       frame_headers.push_back(slots.take(kFrameHeaderBytes));
       assert(!frame_headers.back().empty() && frame_headers.back().piece_count() == 1);
@@ -109,6 +110,7 @@ struct Core {
   Flusher flusher;
   // Nothing is called durable meanwhile: a start might take the scope that it stands in for a deleted one.
   const std::atomic<bool>& names_uncertain;
+  ScopeUse& scope_use;
   RecordLog log;
   Memory memory;
   StagedBlocks staged;
@@ -306,6 +308,9 @@ struct Core {
   }
 
  private:
+  static uint64_t leases_max_bytes(const Places& places, double share) noexcept {
+    return static_cast<uint64_t>(1.5 * share * static_cast<double>(places.segments() * places.geometry.segment_bytes));
+  }
   static HashKey derived(const HashKey& secret) noexcept {
     const Hash128 hash = keyed_hash(secret, as_bytes("halfstep: owners of holds"));
     return {hash.low, hash.high};

@@ -77,7 +77,15 @@ Places HeaderState::places() const noexcept {
   return places;
 }
 
-Status encode_header(HeaderState& state, std::vector<std::byte>* out) {
+uint64_t header_bytes(const HeaderState& state) noexcept {
+  uint64_t bytes = sizeof(format::StoreHeader) + state.devices.size() * sizeof(format::DeviceRecord) +
+                   state.scopes.size() * sizeof(format::ScopeRecord);
+  for (const StoredNamespace& n : state.namespaces) bytes += sizeof(format::NamespaceRecord) + n.name.size();
+  for (const auto& layout : state.layouts) bytes += sizeof(format::LayoutRecord) + layout->canonical().size();
+  return bytes;
+}
+
+Status begin_encode(HeaderState& state, std::vector<std::byte>* out) {
   format::StoreHeader& f = state.fixed;
   f.device_count = static_cast<uint32_t>(state.devices.size());
   f.namespace_count = static_cast<uint32_t>(state.namespaces.size());
@@ -86,7 +94,10 @@ Status encode_header(HeaderState& state, std::vector<std::byte>* out) {
   f.wrapped_key_count = 0;
   out->assign(sizeof(f), std::byte{0});
   Writer writer(*out);
+  const Sha256 before = f.checksum;
+  f.checksum = {};
   writer.patch(0, f);
+  f.checksum = before;
   for (const format::DeviceRecord& d : state.devices) writer.put(d);
   for (const StoredNamespace& n : state.namespaces) {
     format::NamespaceRecord record = n.record;
@@ -102,10 +113,21 @@ Status encode_header(HeaderState& state, std::vector<std::byte>* out) {
   }
   for (const format::ScopeRecord& s : state.scopes) writer.put(s);
   if (out->size() > format::kHeaderReserveBytes) return Code::NoSpace;
+  assert(out->size() == header_bytes(state));
   writer.patch(offsetof(format::StoreHeader, header_bytes), static_cast<uint32_t>(out->size()));
-  writer.patch(offsetof(format::StoreHeader, checksum), checksum_of(*out));
   f.header_bytes = static_cast<uint32_t>(out->size());
   writer.pad_to(kPageBytes);
+  return {};
+}
+
+void seal_encoded(const Sha256& checksum, HeaderState& state, std::vector<std::byte>* out) noexcept {
+  state.fixed.checksum = checksum;
+  store_le(out->data() + offsetof(format::StoreHeader, checksum), checksum);
+}
+
+Status encode_header(HeaderState& state, std::vector<std::byte>* out) {
+  if (const Status status = begin_encode(state, out); !status.ok()) return status;
+  seal_encoded(sha256(ConstBytes(*out).first(state.fixed.header_bytes)), state, out);
   return {};
 }
 

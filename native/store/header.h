@@ -38,8 +38,14 @@ struct HeaderState {
   Places places() const noexcept;
 };
 
+// What it takes of its reserve.
+uint64_t header_bytes(const HeaderState& state) noexcept;
 // NoSpace when it would be longer than its reserve. `out` is whole pages.
 Status encode_header(HeaderState& state, std::vector<std::byte>* out);
+// The same in steps, since the checksum of a full one takes milliseconds. begin: all but the checksum, over which the first
+// `header_bytes` of `out` are to be hashed as they are; seal: the checksum's place in `out`, and in `state`.
+Status begin_encode(HeaderState& state, std::vector<std::byte>* out);
+void seal_encoded(const Sha256& checksum, HeaderState& state, std::vector<std::byte>* out) noexcept;
 
 // NotFound: no magic. Unsupported: a newer version or incompatible features (`out->fixed` is set). Corrupt: anything else.
 Status decode_header(ConstBytes bytes, HeaderState* out);

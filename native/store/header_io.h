@@ -1,4 +1,5 @@
 // header_io.h — the two copies of the store header on the device: rewritten in place while serving (header_load.h reads them).
+// What takes long is done in steps, so that nobody waits for it: a change of a full header hashes a mebibyte.
 // Invariants: one copy is always whole on media: the second is touched only after the first was written and flushed, and
 // the first is the damaged or older one, if one is. Before every rewrite both are read: another start number means that
 // another daemon owns the store, and nothing is written again. Where shards share the header, the one that has the pen writes
@@ -39,11 +40,14 @@ class HeaderWriter {
   bool waits_for_others() const noexcept { return step_ == Step::Telling || (step_ == Step::Idle && !queue_.empty()); }
   bool lost() const noexcept { return lost_; }  // another owner was seen
   // A change that failed may be on media: the header is written again, until that is certain.
-  uint64_t next_turn_us() const noexcept { return restates() ? restate_at_us_ : UINT64_MAX; }
+  uint64_t next_turn_us() const noexcept {
+    if (step_ == Step::Hashing) return 0;
+    return restates() ? restate_at_us_ : UINT64_MAX;
+  }
   uint64_t bytes_written() const noexcept { return bytes_written_; }
 
  private:
-  enum class Step : uint8_t { Idle, Checking, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond, Telling };
+  enum class Step : uint8_t { Idle, Checking, Hashing, WritingFirst, FlushingFirst, WritingSecond, FlushingSecond, Telling };
   struct Change {
     std::function<Status(HeaderState&)> apply;
     std::function<void(Status)> done;
@@ -55,6 +59,10 @@ class HeaderWriter {
   void give_up();
   void begin();
   void checked();
+  // Whether both copies are what the newest snapshot says: seen at a glance, but for a damaged one.
+  bool both_as_written() const noexcept;
+  void apply();
+  void hash_some();
   void write_copy(uint32_t copy);
   void copy_written(Status status);
   void tell(HeaderState next, Status status);
@@ -71,6 +79,8 @@ class HeaderWriter {
   std::vector<Change> queue_;
   std::vector<Change> running_;
   std::vector<std::byte> encoded_;
+  Sha256Stream hash_;
+  size_t hashed_bytes_ = 0;
   PageBuffer image_;
   PageBuffer seen_;  // both copies as they are on media
   io::Request requests_[2];

@@ -21,6 +21,7 @@
 #include "store/flush_board.h"
 #include "store/header.h"
 #include "store/header_load.h"
+#include "store/scope_use.h"
 
 namespace halfstep::store {
 
@@ -38,6 +39,7 @@ class HeaderKeeper {
   Snapshot newest() const;
   // Of the device, which all share.
   FlushBoard& flushes() noexcept { return flushes_; }
+  ScopeUse& scope_use() noexcept { return scope_use_; }
   // A change of names failed, and either copy may hold it all the same: until the header has been written again, a start may
   // find names that nobody here knows of.
   const std::atomic<bool>& names_uncertain() const noexcept { return names_uncertain_; }
@@ -99,6 +101,7 @@ class HeaderKeeper {
   void give_on();
 
   FlushBoard flushes_;
+  ScopeUse scope_use_;
   std::atomic<bool> names_uncertain_{false};
   std::atomic<uint64_t> start_bytes_{0};
   mutable std::mutex mutex_;

@@ -80,6 +80,7 @@ TEST(Life, HeldBlocksOutliveReclaimUntilTheirHoldEnds) {
 TEST(Life, AStoreFullOfHeldBlocksThrottlesWritesAndRecoversWhenLeasesEnd) {
   StoreBed bed(3, 4);
   bed.options.lease_ms_max = 1000;
+  bed.options.lease_share = 1;
   bed.open();
   Status status;
   uint64_t written = 0;
@@ -511,6 +512,7 @@ TEST(Life, AnotherOwnerIsSeenByItsStartNumberHoweverManyChangesThisOneMade) {
 TEST(Life, CloseAnswersEverybodyThoughEverythingIsHeld) {
   StoreBed bed(20, 4, 16 * MiB);
   bed.options.lease_ms_max = 60'000;
+  bed.options.lease_share = 1;
   bed.open();
   std::vector<std::unique_ptr<StoreBed::Put>> puts;
   std::vector<std::string> names;

@@ -11,17 +11,18 @@ constexpr uint64_t kSweepShare = 16;
 
 }  // namespace
 
-bool Names::refresh(const HeaderState& header) {
-  const auto alive_count = [this] {
-    return std::count_if(scopes_.begin(), scopes_.end(), [](const Scope& scope) { return scope.layout != nullptr; });
-  };
-  auto retired = alive_count();
-  scopes_.resize(header.fixed.next_scope);
-  for (const format::ScopeRecord& s : header.scopes) retired -= alive(s.scope) ? 1 : 0;
-  for (Scope& scope : scopes_) scope.layout.reset();
+void Names::refresh(const HeaderState& header) {
+  scopes_end_ = header.fixed.next_scope;
+  pages_.resize(scopes_end_ / kPageScopes + 1);
+  for (const uint32_t scope : living_) at(scope)->layout.reset();
+  living_.clear();
   for (const format::ScopeRecord& s : header.scopes) {
-    scopes_[s.scope].layout = header.layouts[s.layout];
-    scopes_[s.scope].namespace_number = s.namespace_number;
+    auto& page = pages_[s.scope / kPageScopes];
+    if (page == nullptr) page = std::make_unique<Page>();
+    Scope& scope = *at(s.scope);
+    scope.layout = header.layouts[s.layout];
+    scope.namespace_number = s.namespace_number;
+    living_.push_back(s.scope);
   }
   const std::vector<Space> before = std::move(spaces_);
   spaces_.assign(header.fixed.next_namespace, {});
@@ -39,8 +40,8 @@ bool Names::refresh(const HeaderState& header) {
     }
   }
   leased_bytes_ = 0;
-  for (const Scope& scope : scopes_) {
-    if (scope.layout == nullptr) continue;
+  for (const uint32_t number : living_) {
+    const Scope& scope = *at(number);
     Account& account = spaces_[scope.namespace_number].account;
     account.live += scope.account.live;
     account.unwritten += scope.account.unwritten;
@@ -48,7 +49,10 @@ bool Names::refresh(const HeaderState& header) {
     account.leased += scope.account.leased;
     leased_bytes_ += scope.account.leased;
   }
-  return retired > 0;
+  const auto over = [](const Scope& scope) { return scope.layout == nullptr && scope.account.empty(); };
+  for (auto& page : pages_) {
+    if (page != nullptr && std::all_of(page->begin(), page->end(), over)) page.reset();
+  }
 }
 
 uint32_t Names::default_ttl_s(uint32_t scope) const noexcept {
@@ -77,7 +81,7 @@ bool Names::over_quota(uint32_t scope, uint64_t bytes) const noexcept {
 
 void Names::want_room(uint32_t scope, uint64_t bytes) noexcept {
   if (!alive(scope)) return;
-  Space& space = spaces_[scopes_[scope].namespace_number];
+  Space& space = spaces_[at(scope)->namespace_number];
   const uint64_t room = std::min(std::max(bytes, space.quota_bytes / kSweepShare), space.quota_bytes);
   space.sweep_to_bytes = std::min(space.sweep_to_bytes, space.quota_bytes - room);
 }
@@ -125,10 +129,15 @@ bool Names::lease_fits(uint32_t scope, uint64_t bytes) const noexcept {
 }
 
 void Names::add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept {
-  if (scope >= scopes_.size()) return;
-  scopes_[scope].account.*what += static_cast<uint64_t>(bytes);
-  if (!alive(scope)) return;
-  Space& space = spaces_[scopes_[scope].namespace_number];
+  Scope* known = at(scope);
+  if (known == nullptr) return;
+  const bool had_blocks = known->account.used() != 0;
+  known->account.*what += static_cast<uint64_t>(bytes);
+  const bool has_blocks = known->account.used() != 0;
+  known->used = known->used || has_blocks;
+  if (use_ != nullptr && has_blocks != had_blocks) has_blocks ? use_->enter(scope) : use_->leave(scope);
+  if (known->layout == nullptr) return;
+  Space& space = spaces_[known->namespace_number];
   space.account.*what += static_cast<uint64_t>(bytes);
   if (what == &Account::leased) leased_bytes_ += static_cast<uint64_t>(bytes);
   if (bytes >= 0 || space.wants_sweep()) return;

@@ -8,41 +8,49 @@
 // Thread: the shard's.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string_view>
 #include <vector>
 
 #include "store/header.h"
+#include "store/scope_use.h"
 
 namespace halfstep::store {
 
 class Names {
  public:
-  // `capacity_bytes`: of the shard's segments.
-  explicit Names(uint64_t capacity_bytes = uint64_t{1} << 60) noexcept : leases_max_bytes_(capacity_bytes / 4 * 3) {}
+  // `leases_max_bytes`: what all namespaces together never lease; one alone has two thirds of it.
+  // `use`: told of scopes that get their first block here, or lose their last; may be null.
+  explicit Names(uint64_t leases_max_bytes = uint64_t{1} << 60, ScopeUse* use = nullptr) noexcept
+      : leases_max_bytes_(leases_max_bytes), use_(use) {}
 
-  // Takes over what the header says now; call after every change of it. True when a scope is not alive any more.
-  bool refresh(const HeaderState& header);
+  // Takes over what the header says now; call after every change of it.
+  void refresh(const HeaderState& header);
 
-  bool alive(uint32_t scope) const noexcept { return scope < scopes_.size() && scopes_[scope].layout != nullptr; }
+  bool alive(uint32_t scope) const noexcept { return layout(scope) != nullptr; }
   const wire::Layout* layout(uint32_t scope) const noexcept {
-    return scope < scopes_.size() ? scopes_[scope].layout.get() : nullptr;
+    const Scope* known = at(scope);
+    return known != nullptr ? known->layout.get() : nullptr;
   }
   // Null when the layout has no such group.
   const wire::GroupShape* group(uint32_t scope, wire::Component component) const noexcept {
     const wire::Layout* found = layout(scope);
     return found != nullptr && component.group() < found->groups().size() ? &found->groups()[component.group()] : nullptr;
   }
-  uint32_t scopes_end() const noexcept { return static_cast<uint32_t>(scopes_.size()); }  // above every scope's number
-  uint32_t namespace_of(uint32_t scope) const noexcept { return alive(scope) ? scopes_[scope].namespace_number : 0; }
+  uint32_t scopes_end() const noexcept { return scopes_end_; }  // above every scope's number
+  uint32_t namespace_of(uint32_t scope) const noexcept { return alive(scope) ? at(scope)->namespace_number : 0; }
   uint32_t default_ttl_s(uint32_t scope) const noexcept;
   // The default TTL counts from the last use. 0: it does not, or there is none.
   uint32_t sliding_ttl_s(uint32_t scope) const noexcept;
 
+  // It has, or has had, blocks since the start: their events speak of it.
+  bool used(uint32_t scope) const noexcept { return at(scope) != nullptr && at(scope)->used; }
+
   // ---- Codecs: bit c of the set is codec c. Those that blocks of a scope have had since the start, or that recovery found
-  uint64_t codecs(uint32_t scope) const noexcept { return scope < scopes_.size() ? scopes_[scope].codecs : 0; }
+  uint64_t codecs(uint32_t scope) const noexcept { return alive(scope) ? at(scope)->codecs : 0; }
   void note_codecs(uint32_t scope, uint64_t codecs) noexcept {
-    if (scope < scopes_.size()) scopes_[scope].codecs |= codecs;
+    if (alive(scope)) at(scope)->codecs |= codecs;
   }
 
   // ---- Quota: live and unwritten bytes together
@@ -80,10 +88,12 @@ class Names {
     uint64_t pinned = 0;
     uint64_t leased = 0;
     uint64_t used() const noexcept { return live + unwritten; }
+    bool empty() const noexcept { return used() + pinned + leased == 0; }
   };
   struct Scope {
     std::shared_ptr<const wire::Layout> layout;
     uint32_t namespace_number = 0;
+    bool used = false;  // it has had blocks here
     uint64_t codecs = 0;
     Account account;
   };
@@ -100,13 +110,25 @@ class Names {
 
   void add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept;
   const Space* space_of(uint32_t scope) const noexcept {
-    return alive(scope) ? &spaces_[scopes_[scope].namespace_number] : nullptr;
+    return alive(scope) ? &spaces_[at(scope)->namespace_number] : nullptr;
   }
 
-  std::vector<Scope> scopes_;  // by scope number
-  std::vector<Space> spaces_;  // by namespace number
+  // Scope numbers only grow, with every layout that comes and goes: those that are nothing any more take no memory.
+  static constexpr uint32_t kPageScopes = 256;
+  using Page = std::array<Scope, kPageScopes>;
+  const Scope* at(uint32_t scope) const noexcept {
+    const Page* page = scope < scopes_end_ ? pages_[scope / kPageScopes].get() : nullptr;
+    return page != nullptr ? &(*page)[scope % kPageScopes] : nullptr;
+  }
+  Scope* at(uint32_t scope) noexcept { return const_cast<Scope*>(static_cast<const Names*>(this)->at(scope)); }
+
+  uint32_t scopes_end_ = 0;
+  std::vector<std::unique_ptr<Page>> pages_;  // by scope number
+  std::vector<uint32_t> living_;              // scopes
+  std::vector<Space> spaces_;                 // by namespace number
   uint64_t leases_max_bytes_;
   uint64_t leased_bytes_ = 0;  // by all namespaces
+  ScopeUse* use_;
 };
 
 }  // namespace halfstep::store

@@ -273,6 +273,7 @@ TEST(Rewriter, HeldBlocksAreCopiedForAsLongAsTheyAreHeld) {
 TEST(Rewriter, AStoreFullOfHeldBlocksThrottlesWritesAndGoesOnWhenTheyAreReleased) {
   StoreBed bed(5, kSegments);
   bed.options.lease_ms_max = 1'000'000'000;
+  bed.options.lease_share = 1;
   bed.open();
   Status status;
   std::vector<std::unique_ptr<StoreBed::Put>> puts;

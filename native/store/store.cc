@@ -253,7 +253,7 @@ void StoreImpl::turn() {
     core_.bury_again();
     if (recovery_ != nullptr) {
       (void)recovery_->turn();
-      if (recovery_->done()) recovery_.reset();
+      if (recovery_->done()) recovered();
     } else {
       tend();
     }

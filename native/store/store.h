@@ -321,6 +321,8 @@ inline constexpr uint64_t kScrubAuto = UINT64_MAX;
 
 struct Options {
   uint64_t lease_ms_max = 60'000;
+  // Of the store, what one namespace alone may lease. All together never lease one and a half times as much.
+  double lease_share = 0.5;
   uint64_t holds_max = 1'000'000;
   // The index is sized once. 0: for blocks of 256 KiB on average, but never less than 16 MiB where smaller blocks would fill
   // that.

@@ -121,8 +121,8 @@ class StoreImpl final : public Store {
   bool decodable(const Extent* extent, const Block& block, uint64_t codecs) const noexcept;
   static Found found(uint32_t block_bytes) noexcept;
   uint64_t parts_bytes(const Block& block, const Sought& sought) const noexcept;
-  std::vector<RetiredScope> living_scopes() const;
-  void note_cleared(std::span<const RetiredScope> before);
+  std::vector<RetiredScope> retired_by(const HeaderState& next) const;
+  void note_cleared(std::vector<RetiredScope> retired);
   void adopt_header(const HeaderState& next);
   void change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done);
   bool absent_remove_due() const noexcept {
@@ -140,6 +140,7 @@ class StoreImpl final : public Store {
   void tend();
   void count_metadata() noexcept;
   void finish_recovery();
+  void recovered();
   int32_t refuse_while_recovering() noexcept {
     ++core_.counters.throttled_recovering;
     return kThrottledRecovery;

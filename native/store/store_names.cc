@@ -9,7 +9,8 @@
 namespace halfstep::store {
 namespace {
 
-// Whether a namespace may have one more layout.
+// Whether a namespace may have one more layout: within its own bounds, and within what it leaves to the others. So the header
+// is never full for all: whoever comes last finds half of what is left.
 bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire::Layout& layout) {
   uint32_t count = 1;
   uint64_t bytes = layout.canonical().size();
@@ -18,7 +19,23 @@ bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire
     ++count;
     bytes += state.layouts[scope.layout]->canonical().size();
   }
-  return count <= format::kNamespaceLayoutsMax && bytes <= format::kNamespaceLayoutBytesMax;
+  if (count > format::kNamespaceLayoutsMax || bytes > format::kNamespaceLayoutBytesMax) return false;
+  const uint64_t after =
+      header_bytes(state) + sizeof(format::LayoutRecord) + layout.canonical().size() + sizeof(format::ScopeRecord);
+  return after + bytes <= format::kHeaderReserveBytes;
+}
+
+// The longest known of the namespace's layouts that have no block gives its place up. False: there is none.
+bool give_place_up(HeaderState& state, uint32_t namespace_number, const ScopeUse& use) {
+  auto oldest = state.scopes.end();
+  for (auto s = state.scopes.begin(); s != state.scopes.end(); ++s) {
+    if (s->namespace_number != namespace_number || (oldest != state.scopes.end() && s->scope > oldest->scope)) continue;
+    if (use.empty(s->scope, state.fixed.shards)) oldest = s;
+  }
+  if (oldest == state.scopes.end()) return false;
+  state.scopes.erase(oldest);
+  state.drop_unused_layouts();
+  return true;
 }
 
 // A block's names as its index key is made of them.
@@ -65,10 +82,11 @@ void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::f
 }
 
 void StoreImpl::adopt_header(const HeaderState& next) {
-  const std::vector<RetiredScope> before = living_scopes();
+  std::vector<RetiredScope> retired = retired_by(next);
   core_.header = next;
-  if (!core_.names.refresh(core_.header)) return;
-  note_cleared(before);
+  core_.names.refresh(core_.header);
+  if (retired.empty()) return;
+  note_cleared(std::move(retired));
   sweeper_.want_pass();
 }
 
@@ -84,19 +102,27 @@ ScopeName StoreImpl::name_of(uint32_t scope) const {
   return {};
 }
 
-std::vector<RetiredScope> StoreImpl::living_scopes() const {
-  std::vector<RetiredScope> scopes;
-  for (uint32_t scope = 1; scope < core_.names.scopes_end(); ++scope) {
-    if (!core_.names.alive(scope)) continue;
-    scopes.push_back({0, 0, scope, core_.names.namespace_of(scope), name_of(scope), {}});
+// Scopes that are alive and will not be. Of one that gave its place up and never had a block here nothing is to be said.
+std::vector<RetiredScope> StoreImpl::retired_by(const HeaderState& next) const {
+  std::vector<uint32_t> kept;
+  kept.reserve(next.scopes.size());
+  for (const format::ScopeRecord& s : next.scopes) kept.push_back(s.scope);
+  std::sort(kept.begin(), kept.end());
+  std::vector<RetiredScope> retired;
+  for (const format::ScopeRecord& s : core_.header.scopes) {
+    if (std::binary_search(kept.begin(), kept.end(), s.scope)) continue;
+    const auto same = [&](const StoredNamespace& n) { return n.record.number == s.namespace_number; };
+    const bool deleted = std::none_of(next.namespaces.begin(), next.namespaces.end(), same);
+    const bool cleared = next.find_scope(s.namespace_number, core_.header.layouts[s.layout]->id()) != 0;
+    if (!deleted && !cleared && !core_.names.used(s.scope)) continue;
+    retired.push_back({0, 0, s.scope, s.namespace_number, name_of(s.scope), {}});
   }
-  return scopes;
+  return retired;
 }
 
-void StoreImpl::note_cleared(std::span<const RetiredScope> before) {
+void StoreImpl::note_cleared(std::vector<RetiredScope> retired) {
   const auto& spaces = core_.header.namespaces;
-  for (RetiredScope scope : before) {
-    if (core_.names.alive(scope.scope)) continue;
+  for (RetiredScope& scope : retired) {
     const auto same = [&](const StoredNamespace& n) { return n.record.number == scope.namespace_number; };
     const bool kept = std::any_of(spaces.begin(), spaces.end(), same);
     scope.reason = kept ? EventReason::LayoutCleared : EventReason::NamespaceDeleted;
@@ -175,12 +201,15 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
   const uint32_t number = space->record.number;
   if (const uint32_t scope = core_.header.find_scope(number, layout.id()); scope != 0) return done({}, scope);
   auto shared = std::make_shared<const wire::Layout>(layout);
+  const ScopeUse* use = &core_.scope_use;
   change_header(
-      [shared, number](HeaderState& state) -> Status {
+      [shared, number, use](HeaderState& state) -> Status {
         const auto same = [&](const StoredNamespace& n) { return n.record.number == number; };
         if (std::none_of(state.namespaces.begin(), state.namespaces.end(), same)) return Code::NotFound;
         if (state.find_scope(number, shared->id()) != 0) return {};
-        if (!layout_fits(state, number, *shared)) return Code::NoSpace;
+        while (!layout_fits(state, number, *shared)) {
+          if (!give_place_up(state, number, *use)) return Code::NoSpace;
+        }
         uint32_t place = 0;
         while (place < state.layouts.size() && state.layouts[place]->id() != shared->id()) ++place;
         if (place == state.layouts.size()) state.layouts.push_back(shared);

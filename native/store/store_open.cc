@@ -131,8 +131,13 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
 void StoreImpl::begin_recovery() {
   recovery_ = std::make_unique<Recovery>(core_, &report_);
   recovery_->begin();
-  if (recovery_->go_on(core_.options.recover_before_us)) recovery_.reset();
+  if (recovery_->go_on(core_.options.recover_before_us)) recovered();
   count_metadata();
+}
+
+void StoreImpl::recovered() {
+  recovery_.reset();
+  core_.scope_use.recovered();
 }
 
 // With the others' as well: each shard's flushes go on until the last one has left.

@@ -119,7 +119,7 @@ enum class Tlv : uint16_t {
   NamespaceAction = 24,
   Until = 25,
   Expiry = 26,
-  LayoutId = 27,
+  NamedLayout = 27,
   PinBudget = 28,
   Explanation = 30,
   ShardHosts = 31,

@@ -88,7 +88,7 @@ void parse_tlv(const TlvView& tlv) {
       return touch_all(question.ranges);
     }
     case Tlv::Expiry: return record<ExpiryRecord>(tlv.value, parse_expiry);
-    case Tlv::LayoutId: return record<LayoutId>(tlv.value, parse_layout_id);
+    case Tlv::NamedLayout: return record<LayoutId>(tlv.value, parse_layout_id);
     case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
     case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);

@@ -245,6 +245,12 @@ inline Frame final() {
   return out;
 }
 
+inline void put_ok(FrameWriter& frame) {
+  StatusWriter status(frame, kWholeRequest, 0);
+  status.add(0, {Answer::Ok, Reason::None});
+  status.close();
+}
+
 inline Frame match_final() {
   Frame out;
   FrameWriter frame(out);
@@ -260,6 +266,7 @@ inline Frame match_final() {
   frame.value().put(uint16_t{0});
   frame.value().put(std::array<uint32_t, 5>{0, 2, 0, 4096, 0});
   frame.close_tlv();
+  frame.tlv(Tlv::Load, LoadRecord{});
   frame.finish();
   return out;
 }
@@ -268,6 +275,7 @@ inline Frame list_final() {
   Frame out;
   FrameWriter frame(out);
   frame.begin(Opcode::Final, 6);
+  put_ok(frame);
   frame.open_tlv(Tlv::Entries);
   frame.value().put(std::array<uint32_t, 2>{1, 0});
   frame.value().put(EntryRecord{.block_bytes = 16, .parts = 1, .created_s = 1'700'000'000, .key_bytes = 5});
@@ -275,12 +283,24 @@ inline Frame list_final() {
   frame.value().put(std::array<uint8_t, 3>{});
   frame.close_tlv();
   frame.tlv(Tlv::Cursor, CursorRecord{.position = 9, .limit = 1});
+  frame.tlv(Tlv::Load, LoadRecord{});
+  frame.finish();
+  return out;
+}
+
+inline Frame stat_final() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Final, 14);
+  put_ok(frame);
   frame.open_tlv(Tlv::Counters);
   frame.value().put(std::array<uint16_t, 4>{4, 0, 0, 0});
   frame.value().put(uint64_t{12});
   frame.value().put_bytes(as_bytes("hits"));
   frame.value().put(uint32_t{0});
   frame.close_tlv();
+  frame.tlv(Tlv::Cursor, CursorRecord{});
+  frame.tlv(Tlv::Load, LoadRecord{});
   frame.finish();
   return out;
 }
@@ -311,7 +331,7 @@ inline Frame layout_of() {
   Frame out;
   FrameWriter frame(out);
   frame.begin(Opcode::LayoutOf, 9);
-  frame.tlv(Tlv::LayoutId, layout().id());
+  frame.tlv(Tlv::NamedLayout, layout().id());
   frame.finish();
   return out;
 }
@@ -462,6 +482,7 @@ inline std::vector<std::pair<std::string, Frame>> all() {
           {"explain", explain()},
           {"explain_final", explain_final()},
           {"stat_page", stat_page()},
+          {"stat_final", stat_final()},
           {"get_decodable", get_decodable()},
           {"chunk_coded", chunk_coded()}};
 }

@@ -164,12 +164,11 @@ def vectors() -> Iterator[tuple[str, str]]:
     yield "frame final", frame(FINAL, 3, statuses(0, (0, 2, 1, 1)) + load).hex()
     bits = tlv(T_MATCH_BITS, struct.pack("<HHIBB", 0, 0, 10, 0xFF, 1))
     lengths = tlv(T_LENGTHS, struct.pack("<HHIIIII", 0, 0, 0, 2, 0, 4096, 0))
-    yield "frame match_final", frame(FINAL, 5, bits + lengths).hex()
+    yield "frame match_final", frame(FINAL, 5, bits + lengths + tlv(T_LOAD, bytes(16))).hex()
     entry = struct.pack("<16s5IBBH", bytes(16), 0, 16, 1, 1_700_000_000, 0, 5, 0, 0)
     listed = tlv(T_ENTRIES, struct.pack("<II", 1, 0) + entry + pad(KEYS[0]))
     cursor = tlv(T_CURSOR, struct.pack("<QII", 9, 1, 0))
-    counter = tlv(T_COUNTERS, struct.pack("<HHIQ", 4, 0, 0, 12) + pad(b"hits"))
-    yield "frame list_final", frame(FINAL, 6, listed + cursor + counter).hex()
+    yield "frame list_final", frame(FINAL, 6, statuses(0xFFFF, (0, 1, 1, 0)) + listed + cursor + tlv(T_LOAD, bytes(16))).hex()
     yield from control_frames()
     yield from coded_frames()
     yield "shm ask", struct.pack("<4sHHQ", b"HSM1", 1, 1, 0).hex()
@@ -203,6 +202,8 @@ def control_frames() -> Iterator[tuple[str, str]]:
     told = tlv(T_EXPLANATION, b'{"now_s":1800000000,"blocks":[]}')
     yield "frame explain_final", frame(FINAL, 13, ok + told + load).hex()
     yield "frame stat_page", frame(STAT, 14, tlv(T_CURSOR, struct.pack("<QII", 5, 0, 0))).hex()
+    counter = tlv(T_COUNTERS, struct.pack("<HHIQ", 4, 0, 0, 12) + pad(b"hits"))
+    yield "frame stat_final", frame(FINAL, 14, ok + counter + tlv(T_CURSOR, bytes(16)) + load).hex()
 
 
 def coded_frames() -> Iterator[tuple[str, str]]:

@@ -205,7 +205,10 @@ class PutResult(Result):
 
 
 class DeleteResult(Result):
-    """What became of a delete: `ok` means that the block is gone, and stays so after a restart; miss that it was not there."""
+    """What became of a delete: `ok` means that the block is gone, and stays so after a restart; miss that it was not there.
+
+    late, cancelled (outcome_unknown): it was asked for, and as a rule it was done. Ask again, or look.
+    """
 
     __slots__ = ()
 
@@ -213,7 +216,8 @@ class DeleteResult(Result):
 class ChangeResult(Result):
     """What became of a touch, hold, renew or expire: `ok` means done, `miss` that no such block is there.
 
-    throttled: a hold found no room (the reason says budget: the pin budget or the table of holds; load: the record log).
+    throttled: a hold found no room (budget: the pin budget, the namespace's share of leased bytes or of the table of holds;
+    load: the record log). late, cancelled (outcome_unknown): it was asked for, and as a rule it was done.
     A renew has one answer, for the owner; miss (absent) means that none of its leases is left.
     """
 
@@ -230,7 +234,10 @@ class PrefetchResult(Result):
 
 
 class ReleaseResult(Result):
-    """What became of a release. Without keys (all of an owner's holds) it has one answer, for the request as a whole."""
+    """What became of a release. Without keys (all of an owner's holds) it has one answer, for the request as a whole.
+
+    late, cancelled (outcome_unknown): it was asked for, and as a rule it was done.
+    """
 
     __slots__ = ()
 

@@ -1,0 +1,95 @@
+// What a client cannot decode is not there for it, and its own put replaces it.
+#include <gtest/gtest.h>
+
+#include "store/store_fixture.h"
+
+namespace halfstep::store {
+namespace {
+
+constexpr uint64_t kRawAlone = 1;
+constexpr uint64_t kThird = 1 | 8;
+
+// A block of the plain group, coded by codec 3: four parts of 3,000 bytes each.
+Status put_coded(StoreBed& bed, std::string_view name) {
+  std::vector<PartInfo> parts(4);
+  for (PartInfo& part : parts) part = {0, 3000, 4096, 0, 77, 3};
+  StoreBed::Put put;
+  const Status status = bed.begin_put(put, name, kGroupPlain, 16384, true, parts);
+  if (!status.ok()) return status;
+  while (!put.done) bed.pump();
+  return put.write.status;
+}
+
+bool there(StoreBed& bed, std::string_view name, uint64_t codecs) {
+  Sought sought(bed.key(name), wire::Component::of(kGroupPlain, 0, 0));
+  sought.codecs = codecs;
+  return bed.store->find(sought).present;
+}
+
+Status put_raw(StoreBed& bed, std::string_view name, uint64_t codecs) {
+  StoreBed::Put put;
+  put.write.codecs = codecs;
+  const Status status = bed.begin_put(put, name, kGroupPlain, 16384, true);
+  if (!status.ok()) return status;
+  while (!put.done) bed.pump();
+  return put.write.status;
+}
+
+class Codecs : public ::testing::Test {
+ protected:
+  Codecs() : bed_(1, 16) { bed_.open(); }
+  StoreBed bed_;
+};
+
+TEST_F(Codecs, ABlockIsThereForWhoCanDecodeIt) {
+  ASSERT_EQ(put_coded(bed_, "coded"), Code::Ok);
+  ASSERT_EQ(bed_.put("raw"), Code::Ok);
+  EXPECT_TRUE(there(bed_, "coded", kAllCodecs));
+  EXPECT_TRUE(there(bed_, "coded", kThird));
+  EXPECT_FALSE(there(bed_, "coded", kRawAlone));
+  EXPECT_TRUE(there(bed_, "raw", kRawAlone));
+}
+
+TEST_F(Codecs, AreKnownAfterARestartToo) {
+  ASSERT_EQ(put_coded(bed_, "coded"), Code::Ok);
+  ASSERT_EQ(bed_.put("raw", kGroupPlain, 16384, true), Code::Ok);
+  for (const bool clean : {true, false}) {
+    if (clean) {
+      bed_.reopen();
+    } else {
+      bed_.crash(io::MemoryEngine::Crash::PowerCut);
+      bed_.open();
+    }
+    EXPECT_TRUE(there(bed_, "coded", kThird)) << clean;
+    EXPECT_FALSE(there(bed_, "coded", kRawAlone)) << clean;
+    EXPECT_TRUE(there(bed_, "raw", kRawAlone)) << clean;
+  }
+}
+
+TEST_F(Codecs, APutReplacesWhatItsWriterCannotDecodeOnceItsBytesAreThere) {
+  ASSERT_EQ(put_coded(bed_, "block"), Code::Ok);
+  bed_.settle();
+  EXPECT_EQ(put_raw(bed_, "block", kAllCodecs), Code::Present);
+  EXPECT_EQ(put_raw(bed_, "block", kThird), Code::Present);
+  // One that is given up leaves what is there.
+  StoreBed::Put given_up;
+  given_up.write.codecs = kRawAlone;
+  given_up.write.name = {bed_.scope, wire::Component::of(kGroupPlain, 0, 0), as_bytes("block")};
+  given_up.write.key = bed_.key("block");
+  given_up.write.block_bytes = 16384;
+  ASSERT_EQ(bed_.store->begin_write(given_up.write), Code::Ok);
+  bed_.store->abort_write(given_up.write);
+  EXPECT_TRUE(there(bed_, "block", kThird));
+  ASSERT_EQ(put_raw(bed_, "block", kRawAlone), Code::Ok);
+  EXPECT_TRUE(there(bed_, "block", kRawAlone));
+  EXPECT_EQ(bed_.get("block"), Code::Ok) << "the raw bytes";
+  EXPECT_EQ(put_raw(bed_, "block", kRawAlone), Code::Present);
+  EXPECT_EQ(put_coded(bed_, "block"), Code::Present) << "everybody can decode what is there";
+  bed_.crash(io::MemoryEngine::Crash::PowerCut);
+  bed_.open();
+  EXPECT_EQ(bed_.get("block"), Code::Ok) << "the younger of the two";
+  EXPECT_TRUE(there(bed_, "block", kRawAlone));
+}
+
+}  // namespace
+}  // namespace halfstep::store
