@@ -4,6 +4,11 @@
 
 namespace halfstep {
 
+void Clock::pause_us(uint64_t us) const noexcept {
+  const timespec pause{static_cast<time_t>(us / 1'000'000U), static_cast<long>(us % 1'000'000U * 1000U)};
+  (void)nanosleep(&pause, nullptr);
+}
+
 uint64_t SystemClock::now_us() const noexcept {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);

@@ -206,6 +206,9 @@ nb::dict recovery_of(const halfstep::store::RecoveryReport& report) {
   dict["segments_by_frames"] = report.segments_by_frames;
   dict["segments_empty"] = report.segments_empty;
   dict["segments_bad"] = report.segments_bad;
+  dict["segments_read_again"] = report.segments_read_again;
+  dict["segments_unread"] = report.segments_unread;
+  dict["blocks_unread"] = report.blocks_unread;
   dict["blocks_dropped_deleted"] = report.blocks_dropped_deleted;
   dict["blocks_dropped_expired"] = report.blocks_dropped_expired;
   dict["blocks_dropped_corrupt"] = report.blocks_dropped_corrupt;

@@ -86,6 +86,7 @@ struct EngineCounters {
   uint64_t reads = 0, read_bytes = 0, writes = 0, write_bytes = 0, flushes = 0, errors = 0;
   uint64_t discards = 0, discard_bytes = 0;
   uint64_t reads_gathered = 0, writes_gathered = 0;  // of them: went to the kernel together with a neighbour's
+  uint64_t gathers_refused = 0;                      // by the device or its file system; gathering is tried again later
   uint64_t submissions = 0;  // calls of an io_uring engine by which the kernel took requests, but for those that also waited
 };
 

@@ -278,6 +278,7 @@ void MemoryEngine::lose_completion(Active& active) {
 }
 
 int32_t MemoryEngine::ruled_error(const Request& request) noexcept {
+  if (const int32_t error = outage_ ? outage_(request) : 0; error != 0) return error;
   for (Rule& rule : rules_) {
     if (!touches(rule, request)) continue;
     if (rule.times != UINT32_MAX) --rule.times;

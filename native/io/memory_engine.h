@@ -217,6 +217,8 @@ class MemoryEngine final : public Engine {
 
   void inject(const Rule& rule) { rules_.push_back(rule); }
   void set_faults(const MemoryFaults& faults) noexcept { faults_ = faults; }
+  // Asked of each request as it is carried out: 0, or the error that it fails with. An outage of a device.
+  void set_outage(std::function<int32_t(const Request&)> error_of) { outage_ = std::move(error_of); }
   void on_fault(std::function<void(const MemoryFault&)> told) { on_fault_ = std::move(told); }
   // Flips one bit of [offset, offset + bytes) for good, and says which: offset * 8 + bit.
   uint64_t rot(uint8_t device, uint64_t offset, uint64_t bytes);
@@ -262,6 +264,7 @@ class MemoryEngine final : public Engine {
   EngineCounters counters_;
   MemoryFaultCounters fault_counters_;
   std::function<void(const MemoryFault&)> on_fault_;
+  std::function<int32_t(const Request&)> outage_;
 };
 
 }  // namespace halfstep::io

@@ -370,7 +370,7 @@ bool UringEngine::fits(const Gather& gather, const Request& next) const noexcept
 UringEngine::Gather* UringEngine::gather(Request& first) noexcept {
   GatherRun run;
   run.begin(first);
-  if (!gathers_ || waiting_.empty() || !run.takes(*waiting_.front())) return nullptr;
+  if (!gather_pause_.gathers() || waiting_.empty() || !run.takes(*waiting_.front())) return nullptr;
   if (idle_gathers_.empty()) {
     all_gathers_.push_back(std::make_unique<Gather>());
     give(*all_gathers_.back());
@@ -414,6 +414,7 @@ void UringEngine::fill_ring() noexcept {
       prepare(*sqe, *several);
     } else {
       prepare(*sqe, first);
+      gather_pause_.passed(1);
     }
     ++active_;
     if (bytes < kSubmittedBytesMin) continue;
@@ -504,7 +505,12 @@ void UringEngine::landed(uint64_t user_data, int32_t result) noexcept {
 // Who did not get all of his bytes asks once more, alone; but for what is one thing, which is lost with any piece of it.
 void UringEngine::landed(Gather& gather, int32_t result) noexcept {
   const bool refused = result == -EINVAL || result == -EOPNOTSUPP;
-  if (refused) gathers_ = false;
+  if (refused) {
+    ++counters_.gathers_refused;
+    gather_pause_.refused();
+  } else if (result >= 0) {
+    gather_pause_.went_well();
+  }
   const bool lost = gather.one_thing && result < 0 && !refused && result != -EAGAIN && result != -EINTR;
   uint32_t moved = result > 0 ? static_cast<uint32_t>(result) : 0;
   RequestQueue again;

@@ -17,6 +17,7 @@
 
 #include "io/discard_worker.h"
 #include "io/engine.h"
+#include "io/gather_pause.h"
 #include "io/gather_run.h"
 #include "io/request.h"
 
@@ -47,7 +48,7 @@ class UringEngine final : public Engine {
   DiscardLimits discard_limits(uint8_t device) const noexcept override {
     return device < devices_.size() ? devices_[device].discard : DiscardLimits();
   }
-  bool gathers() const noexcept override { return gathers_; }
+  bool gathers() const noexcept override { return gather_pause_.gathers(); }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
 
@@ -106,7 +107,7 @@ class UringEngine final : public Engine {
   uint32_t active_ = 0;  // SQEs filled and not reaped
   uint32_t in_flight_ = 0;
   RequestQueue waiting_;
-  bool gathers_ = true;                               // until a device refuses one
+  GatherPause gather_pause_;                          // after a device has refused one
   bool gathers_registered_ = false;                   // into registered buffers; Linux 6.15
   std::vector<std::unique_ptr<Gather>> all_gathers_;  // queue_depth at most
   std::vector<Gather*> idle_gathers_;

@@ -39,6 +39,7 @@ bool of_the_worst_shard(std::string_view name) noexcept {
                                          "halfstep_store_age_limit_capacities",
                                          "halfstep_store_clock_ahead_seconds",
                                          "halfstep_store_discards_on",
+                                         "halfstep_store_writes_out",
                                          "halfstep_zero_copy_on"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
@@ -56,15 +57,19 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_misses_total", "reason", "collision", c.misses_collision);
   add(counters, "halfstep_store_misses_total", "reason", "expired", c.misses_expired);
   add(counters, "halfstep_store_misses_total", "reason", "io", c.misses_io);
+  add(counters, "halfstep_store_misses_total", "reason", "memory", c.misses_memory);
   add(counters, "halfstep_store_writes_total", "outcome", "committed", c.writes_committed);
   add(counters, "halfstep_store_writes_total", "outcome", "aborted", c.writes_aborted);
   add(counters, "halfstep_store_writes_total", "outcome", "present", c.writes_present);
   add(counters, "halfstep_store_writes_total", "outcome", "throttled", c.writes_throttled);
   add(counters, "halfstep_store_writes_total", "outcome", "failed", c.writes_failed);
+  add(counters, "halfstep_store_writes_total", "outcome", "refused", c.writes_refused);
   add(counters, "halfstep_store_bytes_written_total", "of", "user", c.bytes_user);
   add(counters, "halfstep_store_bytes_written_total", "of", "padding", c.bytes_padding);
   add(counters, "halfstep_store_bytes_written_total", "of", "metadata", c.bytes_metadata);
   add(counters, "halfstep_store_bytes_written_total", "of", "rewritten", c.bytes_rewritten);
+  add(counters, "halfstep_store_bytes_written_total", "of", "repeated", c.bytes_repeated);
+  add(counters, "halfstep_store_frames_repeated_total", c.frames_repeated);
   add(counters, "halfstep_store_removes_total", c.removes);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "age", c.blocks_evicted_age);
   add(counters, "halfstep_store_blocks_evicted_total", "reason", "expired", c.blocks_evicted_expired);
@@ -83,6 +88,8 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);
   add(counters, "halfstep_store_segments_sealed_total", c.segments_sealed);
   add(counters, "halfstep_store_segments_bad_total", c.segments_bad);
+  add(counters, "halfstep_store_segments_tried_again_total", c.segments_tried_again);
+  add(counters, "halfstep_store_blocks_given_up_total", c.blocks_given_up);
   add(counters, "halfstep_store_discards_total", "outcome", "done", c.segments_discarded);
   add(counters, "halfstep_store_discards_total", "outcome", "skipped", c.discards_skipped);
   add(counters, "halfstep_store_discards_total", "outcome", "failed", c.discards_failed);
@@ -93,6 +100,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_scrub_blocks_total", "outcome", "dropped_corrupt", c.scrub_dropped_corrupt);
   add(counters, "halfstep_store_scrub_blocks_total", "outcome", "dropped_io", c.scrub_dropped_io);
   add(counters, "halfstep_store_scrub_pages_bad_total", c.scrub_pages_bad);
+  add(counters, "halfstep_store_scrub_unread_total", c.scrub_unread);
   add(counters, "halfstep_store_scrub_passes_total", c.scrub_passes);
   add(counters, "halfstep_store_flushes_total", c.flushes);
   add(counters, "halfstep_store_record_pages_total", c.record_pages);
@@ -107,6 +115,9 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_segments", "state", "free", g.segments_free);
   add(gauges, "halfstep_store_segments", "state", "open", g.segments_open);
   add(gauges, "halfstep_store_segments", "state", "sealed", g.segments_sealed);
+  add(gauges, "halfstep_store_segments", "state", "bad", g.segments_bad);
+  add(gauges, "halfstep_store_segments_unread", g.segments_unread);
+  add(gauges, "halfstep_store_writes_out", g.writes_out ? 1 : 0);
   add(gauges, "halfstep_store_holds", "kind", "lease", g.holds - g.pins);
   add(gauges, "halfstep_store_holds", "kind", "pin", g.pins);
   add(gauges, "halfstep_store_discards_on", g.discards ? 1 : 0);
@@ -132,6 +143,9 @@ void collect_recovery(const store::RecoveryReport& r, Metrics* out) {
   add(gauges, "halfstep_recovery_segments", "found", "frames", r.segments_by_frames);
   add(gauges, "halfstep_recovery_segments", "found", "empty", r.segments_empty);
   add(gauges, "halfstep_recovery_segments", "found", "bad", r.segments_bad);
+  add(gauges, "halfstep_recovery_segments", "found", "unread", r.segments_unread);
+  add(gauges, "halfstep_recovery_segments_read_again", r.segments_read_again);
+  add(gauges, "halfstep_recovery_blocks_unread", r.blocks_unread);
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "deleted", r.blocks_dropped_deleted);
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "expired", r.blocks_dropped_expired);
   add(gauges, "halfstep_recovery_blocks_dropped", "reason", "corrupt", r.blocks_dropped_corrupt);
@@ -154,6 +168,7 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_errors_total", c.errors);
   add(counters, "halfstep_device_reads_gathered_total", c.reads_gathered);
   add(counters, "halfstep_device_writes_gathered_total", c.writes_gathered);
+  add(counters, "halfstep_device_gathers_refused_total", c.gathers_refused);
   add(counters, "halfstep_device_submissions_total", c.submissions);
 }
 

@@ -34,6 +34,7 @@ AnswerReason answer_of_read(Status status) noexcept {
     case Code::NotFound: return {Answer::Miss, Reason::Absent};
     case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
     case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    case Code::Throttled: return {Answer::Throttled, Reason::Load};
     default: return {Answer::Unavailable, Reason::None};
   }
 }

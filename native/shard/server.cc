@@ -103,6 +103,9 @@ void add_recovery(const store::RecoveryReport& of, store::RecoveryReport* to) {
   to->segments_by_frames += of.segments_by_frames;
   to->segments_empty += of.segments_empty;
   to->segments_bad += of.segments_bad;
+  to->segments_read_again += of.segments_read_again;
+  to->segments_unread += of.segments_unread;
+  to->blocks_unread += of.blocks_unread;
   to->blocks_dropped_deleted += of.blocks_dropped_deleted;
   to->blocks_dropped_expired += of.blocks_dropped_expired;
   to->blocks_dropped_corrupt += of.blocks_dropped_corrupt;

@@ -1,5 +1,8 @@
 #include "store/blocking_io.h"
 
+#include "store/page.h"
+#include "store/patience.h"
+
 namespace halfstep::store {
 
 const io::Request& BlockingIo::add(io::Op op, uint64_t offset, std::byte* data, size_t bytes) {
@@ -15,6 +18,19 @@ const io::Request& BlockingIo::add(io::Op op, uint64_t offset, std::byte* data, 
   request.owner = this;
   request.complete = [](io::Request& done) { --static_cast<BlockingIo*>(done.owner)->left_; };
   return request;
+}
+
+Status BlockingIo::read_patiently(uint64_t offset, Bytes into, Patience& patience) {
+  Unanswered place;
+  while (true) {
+    const Status status = read(offset, into);
+    if (status.ok()) return status;
+    if (place.since_us != 0) {
+      PageBuffer page(1);
+      for (const uint64_t witness : patience.witnesses()) (void)read(witness, page.bytes());
+    }
+    if (!patience.wait(place)) return status;
+  }
 }
 
 Status BlockingIo::run() {

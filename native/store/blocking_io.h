@@ -11,6 +11,8 @@
 
 namespace halfstep::store {
 
+class Patience;
+
 class BlockingIo {
  public:
   explicit BlockingIo(io::Engine& engine) : engine_(engine) {}
@@ -27,6 +29,8 @@ class BlockingIo {
     add_read(offset, into);
     return run();
   }
+  // Asks again as long as patience has it, and meanwhile looks whether anything can be read.
+  Status read_patiently(uint64_t offset, Bytes into, Patience& patience);
   Status write(uint64_t offset, ConstBytes from) {
     add_write(offset, from);
     return run();

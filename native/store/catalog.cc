@@ -286,7 +286,7 @@ void Catalog::release(Segment& segment) {
   segment.lengths = {};
   segment.long_key_bytes = 0;
   segment.next_page = segment.written_page = segment.durable_page = 0;
-  segment.footer_read = segment.may_return = false;
+  segment.footer_read = segment.may_return = segment.unread = false;
   segment.frames = 0;
   segment.newest_frame = 0;
   segment.expires_s = 0;

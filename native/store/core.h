@@ -9,6 +9,7 @@
 
 #include "index/table.h"
 #include "store/catalog.h"
+#include "store/device_health.h"
 #include "store/events.h"
 #include "store/flusher.h"
 #include "store/geometry.h"
@@ -115,6 +116,8 @@ struct Core {
   Memory memory;
   StagedBlocks staged;
   Holds holds;
+  WriteHealth writes;
+  UnreadBlocks unread;
   TransferPool transfers;
   // While blocks are being recovered: the keys that were deleted, with the sequence of their newest tombstone, so that a delete
   // counts for what has not been found yet. Null: all that is on flash is known.
@@ -232,6 +235,8 @@ struct Core {
   }
   // A key's last hold is gone.
   void unhold(const IndexKey& key) noexcept { catalog.set_held(key, false); }
+  // How many reads the device has answered well: what grows says that it can be read.
+  uint64_t reads_answered() const noexcept { return engine.counters().reads; }
   // Out of the index for this reason, or for a better one; what memory keeps of it goes, too.
   void evict(const EventOf& name, const Block& block, Eviction why) {
     note_removed(name, event_of(count_eviction(block, why)));
@@ -320,6 +325,7 @@ struct Core {
     const bool bad = why == Eviction::Unreadable || why == Eviction::Failed;
     if (why != Eviction::DeadScope && !bad) segment.may_return = true;
     if (bad) segment.note_media_error();
+    if (why == Eviction::Failed) ++counters.blocks_given_up;
     counters.blocks_evicted += blocks;
     switch (why) {
       case Eviction::Age: counters.blocks_evicted_age += blocks; break;

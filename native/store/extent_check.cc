@@ -32,7 +32,8 @@ bool ExtentCheck::next_attempt() noexcept {
 }
 
 bool ExtentCheck::go_on() {
-  if (submitted_ && io_.error != 0) {
+  unanswered_ = submitted_ && io_.error != 0;
+  if (unanswered_) {
     if (!next_attempt()) return false;
   } else if (submitted_) {
     crc_ = crc32c(window_.bytes().first(io_.bytes), crc_);

@@ -19,6 +19,8 @@ class ExtentCheck {
   // When nothing is being read: takes what was, and reads on. False: sound() is the verdict.
   bool go_on();
   bool sound() const noexcept { return sound_; }
+  // Not sound, because the device did not give it.
+  bool unanswered() const noexcept { return unanswered_; }
 
  private:
   bool next_attempt() noexcept;
@@ -37,6 +39,7 @@ class ExtentCheck {
   bool submitted_ = false;
   bool reading_ = false;
   bool sound_ = false;
+  bool unanswered_ = false;
 };
 
 }  // namespace halfstep::store

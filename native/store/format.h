@@ -216,8 +216,8 @@ enum class RecordKind : uint8_t {
   Tombstone = 1,   // key: births below `sequence` are gone
   Hold = 2,        // key, owner, value = until (kHoldReleased: it ends here, kHoldNoEnd); births below `sequence` are held
   Expiry = 3,      // key, value = expiry, 0 = never: that of births below `sequence` from now on
-  Segment = 4,     // segment: `sequence` is its generation from now on
-  SegmentBad = 5,  // segment: holds nothing and is not used again
+  Segment = 4,     // segment: `sequence` is its generation from now on; value = how often it was logged bad before
+  SegmentBad = 5,  // segment: holds nothing and is out of use; value = how often it was logged bad, this time included
 };
 inline constexpr uint8_t kRecordMustUnderstand = 0x80;  // of the kind
 inline constexpr uint8_t kHoldAllKeys = 1;              // flag of a Hold: ends all of the owner's with a lower sequence

@@ -7,6 +7,13 @@
 #include "store/header_io.h"
 
 namespace halfstep::store {
+namespace {
+
+// A device that takes nothing for a moment.
+constexpr uint32_t kStartTriesMax = 5;
+constexpr uint64_t kStartPauseUs = 500'000;
+
+}  // namespace
 
 // ---- Start -----------------------------------------------------------------------------------------------------------------
 
@@ -29,7 +36,16 @@ Fault HeaderKeeper::start(io::Engine& engine, const Clock& clock) {
   uint32_t bad_copies = 0;
   bool flush_failed = false;
   uint64_t bytes_written = 0;
-  const Status status = write_header_now(engine, state, &bad_copies, &flush_failed, &bytes_written);
+  Status status;
+  for (uint32_t tries = 0; tries < kStartTriesMax; ++tries) {
+    if (tries > 0) clock.pause_us(kStartPauseUs);
+    bool failed = false;
+    uint64_t bytes = 0;
+    status = write_header_now(engine, state, &bad_copies, &failed, &bytes);
+    flush_failed = flush_failed || failed;
+    bytes_written += bytes;
+    if (status.ok()) break;
+  }
   start_bytes_ = bytes_written;
   // It may have been told of what an earlier process wrote: then nobody else is.
   if (flush_failed) flushes_.note_failure();

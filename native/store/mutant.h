@@ -46,6 +46,12 @@
   X(ScopeReused, "the scope of a deleted namespace is given out again")                           \
   X(ScrubKeepsBad, "what a scrub finds bad stays")                                                \
   X(ScrubForgetsTombstone, "what a scrub drops gets no tombstone")                                \
+  X(ErrorEndsSegment, "a write that fails ends its segment, and three retire it")                 \
+  X(PutsWaitInOutage, "puts wait though the device takes nothing")                                \
+  X(BadForGood, "a segment that was retired is never tried again")                                \
+  X(ErrorCountsAsRot, "a block that the device does not give now is dropped")                     \
+  X(UnreadIsEmpty, "a start takes a segment that it cannot read now for an empty one")            \
+  X(UnreadIsUnsound, "a start buries what it cannot read now to verify it")                       \
   X(StagedTwice, "a block that is staged once more takes its room once more")
 
 namespace halfstep {

@@ -355,8 +355,8 @@ void BlockReader::landed_in_parts(Extent& extent, bool sound) {
 void BlockReader::read_whole(Read& read) {
   Read* const window[] = {&read};
   if (begin(window).ok()) return;
-  ++core_.counters.misses_io;
-  read.status = Code::IoError;
+  ++core_.counters.misses_memory;
+  read.status = {Code::Throttled, kThrottledMemory};
   read.resident = nullptr;
   read.complete(read);
 }
@@ -408,18 +408,26 @@ void BlockReader::checked() {
     ++core_.counters.misses_collision;
     finish(extent, Code::NotFound);
   } else {
-    const bool unreadable = extent.error != 0 && extent.error != -EBADMSG;
-    ++(unreadable ? core_.counters.misses_io : core_.counters.misses_corrupt);
-    if (core_.catalog.live(extent.key, block.location)) {
-      core_.evict(name, block, unreadable ? Eviction::Failed : Eviction::Unreadable);
+    const int32_t error = extent.error != 0 && extent.error != -EBADMSG ? extent.error : check_.error;
+    ++(error != 0 ? core_.counters.misses_io : core_.counters.misses_corrupt);
+    if (core_.catalog.live(extent.key, block.location) && (error == 0 || given_up(extent))) {
+      core_.evict(name, block, error != 0 ? Eviction::Failed : Eviction::Unreadable);
       core_.bury(extent.key);
     }
-    finish(extent, unreadable ? Status(Code::IoError, extent.error) : Status(Code::Corrupt));
+    finish(extent, error != 0 ? Status(Code::IoError, error) : Status(Code::Corrupt));
   }
   check_next();
 }
 
+// An error of the device is a miss now; the block stays until there is more to say that it is lost.
+bool BlockReader::given_up(const Extent& extent) {
+  const bool lost = core_.unread.failed(extent.key, extent.block.location, core_.clock.now_us(), core_.reads_answered());
+  if (lost) core_.unread.forget(extent.key);
+  return lost;
+}
+
 void BlockReader::finish(Extent& extent, Status status) {
+  if (status.ok() && !core_.unread.empty()) core_.unread.forget(extent.key);
   Read* waiter = extent.waiters;
   extent.waiters = nullptr;
   core_.memory.set_state(extent, ExtentState::Clean);

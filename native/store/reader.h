@@ -4,7 +4,7 @@
 // Of a large block on flash of which a few parts are asked for, those alone are read (part_reader.h); of one that is wanted
 // part by part, each is handed out as it lands (early_reader.h).
 // What fails its check is read once more, with the header of its frame: another key there is a collision (a miss, the block
-// stays); the same key is a media error (dropped, counted, buried).
+// stays); the same key is rot (dropped, counted, buried). What the device does not give is a miss, and stays (device_health.h).
 // Invariants: nobody sees an extent before its checksum, or parts of it before theirs were right; a window takes memory for all
 // of its blocks or for none. Thread: the shard's.
 #pragma once
@@ -47,6 +47,7 @@ class BlockReader {
   bool verify(Extent& extent);
   void check_next();
   void checked();
+  bool given_up(const Extent& extent);
   void finish(Extent& extent, Status status);
   static void on_piece(io::Request& request);
   static void on_header(io::Request& request);

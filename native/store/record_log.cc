@@ -22,7 +22,13 @@ format::Record record_of(uint32_t number, const SegmentRecord& segment) noexcept
   record.kind = static_cast<uint8_t>(segment.bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
   record.segment = number;
   record.sequence = segment.generation;
+  record.value = segment.retirements;
   return record;
+}
+
+SegmentRecord segment_of(const format::Record& record) noexcept {
+  const bool bad = record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad);
+  return {record.sequence, bad, static_cast<uint8_t>(std::min<uint64_t>(record.value, UINT8_MAX))};
 }
 
 bool is_tombstone(const format::Record& record) noexcept {
@@ -98,7 +104,7 @@ void RecordLog::apply(const format::Record& record, LogContents* out) {
       if (record.segment >= out->segments.size()) break;
       SegmentRecord& segment = out->segments[record.segment];
       if (record.sequence < segment.generation) break;
-      segment = {record.sequence, record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)};
+      segment = segment_of(record);
       break;
     }
     case format::RecordKind::Hold:
@@ -111,8 +117,12 @@ void RecordLog::apply(const format::Record& record, LogContents* out) {
 // Pages of one half, from whichever copy has them.
 class RecordLog::HalfReader {
  public:
-  HalfReader(const RecordLog& log, uint32_t half)
-      : log_(log), half_(half), io_(*log.setup_.engine), buffers_{PageBuffer(kChunkPages), PageBuffer(kChunkPages)} {}
+  HalfReader(const RecordLog& log, uint32_t half, Patience* patience)
+      : log_(log),
+        half_(half),
+        patience_(patience),
+        io_(*log.setup_.engine),
+        buffers_{PageBuffer(kChunkPages), PageBuffer(kChunkPages)} {}
 
   // The genuine page of this place with the highest epoch. `both`: the two copies agree about it.
   bool open(uint32_t place, format::PageHeader* header, ConstBytes* page, bool* both) {
@@ -144,7 +154,10 @@ class RecordLog::HalfReader {
       const uint64_t offset = log_.setup_.places.log(copy, log_.setup_.places.shard, half_) + uint64_t{from} * kPageBytes;
       if (io_.read(offset, buffers_[copy].bytes().first(size_t{pages} * kPageBytes)).ok()) continue;
       for (uint32_t p = 0; p < pages; ++p) {  // one bad sector must not hide its neighbours
-        if (!io_.read(offset + uint64_t{p} * kPageBytes, buffers_[copy].page(p)).ok()) {
+        const uint64_t at = offset + uint64_t{p} * kPageBytes;
+        const Bytes page = buffers_[copy].page(p);
+        const Status status = patience_ != nullptr ? io_.read_patiently(at, page, *patience_) : io_.read(at, page);
+        if (!status.ok()) {
           std::memset(buffers_[copy].page(p).data(), 0, kPageBytes);
         }
       }
@@ -153,6 +166,7 @@ class RecordLog::HalfReader {
 
   const RecordLog& log_;
   uint32_t half_;
+  Patience* const patience_;
   BlockingIo io_;
   PageBuffer buffers_[2];
   uint32_t from_ = UINT32_MAX;
@@ -160,8 +174,8 @@ class RecordLog::HalfReader {
 
 // *epoch: of page 0, 0 when that is unreadable: then the half was never committed, or it was current and is damaged; which
 // of the two is told by batch_epoch_max.
-void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
-  HalfReader reader(*this, half);
+void RecordLog::load_half(uint32_t half, Patience* patience, LogContents* out, uint64_t* epoch) {
+  HalfReader reader(*this, half, patience);
   *epoch = 0;
   uint32_t snapshot_pages = 0;
   uint32_t hole = UINT32_MAX;  // first place that has no page of this epoch
@@ -197,13 +211,13 @@ void RecordLog::load_half(uint32_t half, LogContents* out, uint64_t* epoch) {
   out->damaged = out->damaged || out->half_snapshot;
 }
 
-Status RecordLog::load(LogContents* out) {
+Status RecordLog::load(LogContents* out, Patience* patience) {
   LogContents halves[2];
   uint64_t epochs[2];
   for (uint32_t half = 0; half < 2; ++half) {
     halves[half].segments.resize(segments_.size());
     halves[half].life = LifeRecords(setup_.secret);
-    load_half(half, &halves[half], &epochs[half]);
+    load_half(half, patience, &halves[half], &epochs[half]);
   }
   half_ = epochs[1] > epochs[0] ? 1 : 0;
   // A half with a part of its snapshot and not one batch was never relied upon: its last flush failed, and the next snapshot
@@ -453,7 +467,7 @@ void RecordLog::remember(const format::Record& record) {
     }
     case format::RecordKind::Segment:
     case format::RecordKind::SegmentBad:
-      segments_[record.segment] = {record.sequence, record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)};
+      segments_[record.segment] = segment_of(record);
       prune_due_ = true;
       break;
     case format::RecordKind::Hold:

@@ -32,6 +32,7 @@ struct Tombstone {
 struct SegmentRecord {
   uint64_t generation = 0;  // 0: never used
   bool bad = false;
+  uint8_t retirements = 0;  // so often it was logged bad since it was last written and reclaimed without an error
 };
 
 // What the log said at open.
@@ -42,12 +43,13 @@ struct LogContents {
   std::vector<SegmentRecord> segments;
   uint64_t sequence_max = 0;
   uint64_t epoch_max = 0;
-  uint64_t batch_epoch_max = 0;  // of pages that only a current half can have
-  uint64_t created_max_s = 0;    // store time
-  uint32_t pages_bad = 0;        // in one copy: the other one had them
-  bool damaged = false;          // unreadable in both copies: the shard starts empty
-  bool half_snapshot = false;    // pages of the snapshot are missing
-  bool newer_records = false;    // kinds that this version must not skip
+  uint64_t batch_epoch_max = 0;    // of pages that only a current half can have
+  uint64_t created_max_s = 0;      // store time
+  uint32_t pages_bad = 0;          // in one copy: the other one had them
+  bool damaged = false;            // unreadable in both copies: the shard starts empty
+  bool half_snapshot = false;      // pages of the snapshot are missing
+  bool older_than_frames = false;  // both copies are: recovery finds that
+  bool newer_records = false;      // kinds that this version must not skip
 };
 
 class RecordLog {
@@ -73,7 +75,8 @@ class RecordLog {
 
   // Blocking: an empty log of epoch 1 in half 0; reading what is there; a fresh snapshot in the half that was not current.
   Status format_now();
-  Status load(LogContents* out);
+  // `patience`: with a device that does not answer; null: none.
+  Status load(LogContents* out, Patience* patience = nullptr);
   // `tombstones` in ascending order of sequence.
   Status restart(const LogContents& contents, std::vector<Tombstone> tombstones, std::vector<SegmentRecord> segments,
                  uint64_t sequence);
@@ -148,7 +151,7 @@ class RecordLog {
   uint64_t life_max() const noexcept;
   void forget_tombstones(uint64_t oldest_generation);
   void forget_life(uint64_t oldest_generation, uint64_t store_time_s);
-  void load_half(uint32_t half, LogContents* out, uint64_t* epoch);
+  void load_half(uint32_t half, Patience* patience, LogContents* out, uint64_t* epoch);
   void apply(const format::Record& record, LogContents* out);
   void remember(const format::Record& record);
 

@@ -17,11 +17,19 @@ constexpr size_t kAhead = 16;
 // Last pages of footers that are read at once.
 constexpr size_t kTailsAtOnce = 64;
 
+// Of the segments that the log has never used, those that are written first.
+constexpr uint32_t kUnusedLookedAt = 64;
+
 IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
 
 }  // namespace
 
-Recovery::Recovery(Core& core, RecoveryReport* report) : core_(core), report_(*report), io_(core.engine), check_(core.engine) {
+Recovery::Recovery(Core& core, RecoveryReport* report)
+    : core_(core),
+      report_(*report),
+      io_(core.engine),
+      patience_(core.clock, core.engine, {core.places.header(0), core.places.header(1)}),
+      check_(core.engine) {
   frame_io_.op = io::Op::Read;
   frame_io_.data = frame_header_.bytes().data();
   frame_io_.owner = this;
@@ -34,9 +42,12 @@ void Recovery::begin() {
   began_us_ = core_.clock.now_us();
   load_log();
   note_pins();
-  core_.buried = std::make_unique<index::Table>(std::move(log_.tombstones));
-  const std::vector<uint32_t> newest_first = segments_with_frames();
+  later_.resize(core_.catalog.segment_count());
+  std::vector<uint32_t> newest_first = segments_with_frames();
   read_tails(newest_first);
+  look_for_older_log(newest_first);
+  if (log_.older_than_frames) newest_first.clear();
+  core_.buried = std::make_unique<index::Table>(std::move(log_.tombstones));
   std::vector<uint32_t> walked;
   std::vector<uint32_t> sealed;
   for (const uint32_t number : newest_first) (tails_[number].page_count == 0 ? walked : sealed).push_back(number);
@@ -52,7 +63,7 @@ void Recovery::begin() {
 }
 
 void Recovery::load_log() {
-  (void)core_.log.load(&log_);
+  (void)core_.log.load(&log_, &patience_);
   sequence_max_ = log_.sequence_max;
   core_.store_time.raise_to(log_.created_max_s);
   report_.pages_bad += log_.pages_bad;
@@ -84,9 +95,11 @@ std::vector<uint32_t> Recovery::segments_with_frames() {
     const SegmentRecord& record = log_.segments[number];
     Segment& segment = core_.catalog.segment(number);
     segment.generation = record.generation;
+    segment.retirements = record.retirements;
     if (record.bad) {
       segment.state = SegmentState::Bad;
       ++report_.segments_bad;
+      ++core_.counters.segments_bad;
     } else if (record.generation != 0 && !lies_behind_the_end(number)) {
       numbers.push_back(number);
     }
@@ -116,6 +129,51 @@ void Recovery::give_up_cut_off() {
   }
 }
 
+// Asked for again while the device does not answer. Whether it answers at all, the store's header tells.
+Status Recovery::read(uint64_t offset, Bytes into) { return io_.read_patiently(offset, into, patience_); }
+
+// A generation is on media before the first frame of it. So a frame of one that the logs do not know was written after the last
+// page of both that is left: what was deleted since then is not known.
+void Recovery::look_for_older_log(const std::vector<uint32_t>& numbers) {
+  if (log_.damaged || log_.newer_records) return;
+  std::vector<uint32_t> looked_at;
+  uint32_t unused = 0;
+  for (uint32_t number = 0; number < log_.segments.size() && unused < kUnusedLookedAt; ++number) {
+    if (log_.segments[number].generation != 0) continue;
+    looked_at.push_back(number);
+    ++unused;
+  }
+  for (const uint32_t number : numbers) {
+    if (tails_[number].page_count == 0) looked_at.push_back(number);
+  }
+  PageBuffer page(1);
+  for (const uint32_t number : looked_at) {
+    format::PageHeader header;
+    const PageAddress address{0, core_.places.shard, number, 0, 0};
+    if (!read(core_.places.segment(number), page.bytes()).ok()) continue;
+    if (!open_page_of_any_generation(core_.page_secret, page.bytes(), format::PageKind::FrameEntries, address, &header).ok()) {
+      continue;
+    }
+    if (header.generation <= log_.sequence_max) continue;
+    sequence_max_ = std::max({sequence_max_, header.generation, header.sequence});
+    if (log_.older_than_frames) continue;
+    log_.older_than_frames = true;
+    note("record log: both copies end at " + std::to_string(log_.sequence_max) + ", older than the frames of segment " +
+         std::to_string(number) + " (" + std::to_string(header.generation) +
+         "): what was deleted since is not known; the shard starts empty");
+  }
+  if (!log_.older_than_frames) return;
+  log_.tombstones.clear();
+  log_.tombstone_list.clear();
+  log_.life = LifeRecords();
+  for (uint32_t number = 0; number < log_.segments.size(); ++number) {
+    Segment& segment = core_.catalog.segment(number);
+    if (segment.state == SegmentState::Bad) continue;
+    log_.segments[number] = SegmentRecord{};
+    segment.generation = 0;
+  }
+}
+
 void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
   tails_.resize(core_.catalog.segment_count());
   walked_.resize(core_.catalog.segment_count());
@@ -130,10 +188,12 @@ void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
       reads.push_back(&io_.add_read(core_.places.segment(some[i]) + uint64_t{place} * kPageBytes, pages.page(i)));
     }
     (void)io_.run();
+    std::vector<bool> unread(some.size());
+    for (uint32_t i = 0; i < some.size(); ++i) unread[i] = reads[i]->error != 0;
     for (uint32_t i = 0; i < some.size(); ++i) {
       const PageAddress address{0, core_.places.shard, some[i], place, core_.catalog.segment(some[i]).generation};
       format::PageHeader tail;
-      if (reads[i]->error != 0) continue;
+      if (unread[i] && !read(core_.places.segment(some[i]) + uint64_t{place} * kPageBytes, pages.page(i)).ok()) continue;
       if (!open_page(core_.page_secret, pages.page(i), format::PageKind::FooterTail, address, &tail).ok()) continue;
       if (SegmentScan::tail_fits(tail, core_.places.segment_pages())) tails_[some[i]] = tail;
     }
@@ -179,7 +239,7 @@ void Recovery::seal(Segment& segment) {
 void Recovery::seal_walked(const std::vector<uint32_t>& numbers) {
   for (const uint32_t number : numbers) {
     Segment& segment = core_.catalog.segment(number);
-    if (segment.state == SegmentState::Ended && segment.frames > 0) seal(segment);
+    if (segment.state == SegmentState::Ended && segment.frames > 0 && !segment.unread) seal(segment);
     // What is walked again at the next start may say more than it did now.
     segment.records_missing = segment.records_missing || segment.state == SegmentState::Ended;
     segment.roll.reset();
@@ -197,7 +257,7 @@ void Recovery::seal_walked(const std::vector<uint32_t>& numbers) {
 }
 
 void Recovery::restart_log() {
-  std::vector<SegmentRecord> segments = log_.segments;
+  std::vector<SegmentRecord> segments = log_.segments;  // those that are bad stay so
   for (Segment& segment : core_.catalog.segments()) {
     // Of a segment that never had a frame nothing has to be remembered: it is as good as ever when its end is there again.
     const bool unused = segments[segment.number].generation == 0 && core_.cut_off(segment.number);
@@ -225,8 +285,20 @@ bool Recovery::go_on(uint64_t us) {
 void Recovery::step() {
   const bool worked = turn();
   core_.engine.flush_submissions();
-  if (!worked) core_.engine.wait();
+  if (!worked && core_.engine.in_flight() == 0 && again_us() != UINT64_MAX) {
+    const uint64_t now_us = core_.clock.now_us();
+    core_.clock.pause_us(again_us() - std::min(again_us(), now_us));
+  } else if (!worked) {
+    core_.engine.wait();
+  }
   core_.engine.poll();
+}
+
+// When what the device did not give is to be asked for again.
+uint64_t Recovery::again_us() const noexcept {
+  uint64_t again_us = doubt_later_.again_us != 0 ? doubt_later_.again_us : UINT64_MAX;
+  if (loading_ < loaders_.size() && next_ < order_.size()) again_us = std::min(again_us, later_[order_[next_]].again_us);
+  return again_us;
 }
 
 bool Recovery::turn() {
@@ -240,7 +312,9 @@ bool Recovery::turn() {
 // The device first: it reads while what is here is taken. Of what has landed, one window at a time.
 bool Recovery::turn_loaders() {
   for (; loading_ < loaders_.size() && next_ < order_.size(); ++loading_) {
-    const uint32_t number = order_[next_++];
+    const uint32_t number = order_[next_];
+    if (later_[number].again_us > core_.clock.now_us()) break;
+    ++next_;
     loaders_[(front_ + loading_) % loaders_.size()]->begin(number, tails_[number].page_count == 0 ? nullptr : &tails_[number]);
   }
   for (size_t i = 0; i < loading_; ++i) {
@@ -252,6 +326,7 @@ bool Recovery::turn_loaders() {
 bool Recovery::take() {
   if (loading_ == 0 || !loaders_[front_]->ready()) return false;
   SegmentLoader& loader = *loaders_[front_];
+  if (!open_ && read_later(loader)) return true;
   if (!open_) open_ = open_segment(loader);
   const std::vector<FoundEntry>& entries = loader.scanned().entries;
   Segment& segment = core_.catalog.segment(loader.number());
@@ -275,6 +350,20 @@ bool Recovery::take() {
   return true;
 }
 
+// What the device did not give whole comes once more, after all others.
+bool Recovery::read_later(SegmentLoader& loader) {
+  if (!loader.unread() || HALFSTEP_MUTANT(UnreadIsEmpty)) return false;
+  Later& later = later_[loader.number()];
+  if (later.unanswered.since_us == 0) ++report_.segments_read_again;
+  later.again_us = patience_.again_at_us(later.unanswered);
+  if (later.again_us == 0) return false;
+  order_.push_back(loader.number());
+  loader.end();
+  front_ = (front_ + 1) % loaders_.size();
+  --loading_;
+  return true;
+}
+
 // False: there is nothing in it.
 bool Recovery::open_segment(SegmentLoader& loader) {
   const ScannedSegment& scanned = loader.scanned();
@@ -284,12 +373,14 @@ bool Recovery::open_segment(SegmentLoader& loader) {
   report_.pages_bad += scanned.pages_bad;
   if (!scanned.anything) {
     // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.
-    segment.state = scanned.read_errors > 0 ? SegmentState::Bad : SegmentState::Ended;
+    segment.state = SegmentState::Ended;
     segment.records_missing = true;
-    ++(scanned.read_errors > 0 ? report_.segments_bad : report_.segments_empty);
-    if (segment.state == SegmentState::Bad) log_bad(segment);
+    segment.unread = scanned.read_errors > 0 && !HALFSTEP_MUTANT(UnreadIsEmpty);
+    ++(segment.unread ? report_.segments_unread : report_.segments_empty);
     return false;
   }
+  segment.unread = !scanned.by_footer && scanned.read_errors > 0;
+  if (segment.unread) ++report_.segments_unread;
   ++(scanned.by_footer ? report_.segments_by_footer : report_.segments_by_frames);
   if (scanned.pages_bad > 0) {
     note("segment " + std::to_string(segment.number) + ": " + std::to_string(scanned.pages_bad) +
@@ -325,19 +416,6 @@ void Recovery::close_segment(SegmentLoader& loader) {
   // Until it has a footer.
   for (const FoundEntry& found : scanned.entries) segment.long_key_bytes += footer_key_bytes(found.key_bytes);
   segment.roll = std::make_unique<Roll>(std::move(scanned));
-}
-
-// Before the first answer the log is about to be written anyway.
-void Recovery::log_bad(Segment& segment) {
-  note("segment " + std::to_string(segment.number) + ": no page of it could be read; not used again");
-  if (!served_) return;
-  RecordLog::Pending& pending = core_.take_pending();
-  pending.record.kind = static_cast<uint8_t>(format::RecordKind::SegmentBad);
-  pending.record.segment = segment.number;
-  pending.record.sequence = core_.draw();
-  pending.owner = &core_;
-  pending.done = [](RecordLog::Pending& done, Status) { static_cast<Core*>(done.owner)->give_pending(done); };
-  core_.log.append(pending);
 }
 
 // ---- Entries ---------------------------------------------------------------------------------------------------------------
@@ -377,6 +455,12 @@ bool Recovery::publish(Segment& segment, const FoundEntry& found, const ReadTouc
   if (tail && sound_ == Verdict::Open) {
     ask_soundness(segment, entry);
     return false;
+  }
+  if (sound_ == Verdict::No && left_) {  // the next start may find it; so may whoever put it again
+    ++report_.blocks_unread;
+    segment.records_missing = segment.unread = true;
+    left_ = false;
+    return true;
   }
   if (sound_ == Verdict::No) {
     ++report_.blocks_dropped_corrupt;
@@ -442,8 +526,19 @@ void Recovery::ask_soundness(const Segment& segment, const format::Entry& entry)
   doubt_ = Doubt::Soundness;
 }
 
+// True: what the device did not answer is asked once more, later.
+bool Recovery::ask_again() {
+  doubt_later_.again_us = HALFSTEP_MUTANT(UnreadIsUnsound) ? 0 : patience_.again_at_us(doubt_later_.unanswered);
+  return doubt_later_.again_us != 0;
+}
+
 // False: the answer is still being read.
 bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) {
+  if (doubt_later_.again_us != 0) {
+    if (core_.clock.now_us() < doubt_later_.again_us) return false;
+    doubt_later_.again_us = 0;
+    doubt_ == Doubt::Soundness ? ask_soundness(segment, entry) : ask_birth(known_);
+  }
   if (doubt_ == Doubt::Birth) {
     if (frame_reading_) return false;
     newer_ = newer_by_frame(entry, segment.number);
@@ -458,6 +553,7 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
   }
   if (doubt_ == Doubt::BirthByRoll) {
     if (roll_read_->reading() || roll_read_->go_on()) return false;
+    if (roll_.read_errors > 0 && ask_again()) return false;
     const bool newer = std::any_of(roll_.entries.begin(), roll_.entries.end(), [&](const FoundEntry& there) {
       return there.present && there.entry.page == known_.location.page && counts_more(entry, segment.number, there.entry);
     });
@@ -465,8 +561,11 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
   }
   if (doubt_ == Doubt::Soundness) {
     if (check_.reading() || check_.go_on()) return false;
+    if (check_.unanswered() && ask_again()) return false;
+    left_ = check_.unanswered() && !HALFSTEP_MUTANT(UnreadIsUnsound);
     sound_ = check_.sound() ? Verdict::Yes : Verdict::No;
   }
+  doubt_later_ = {};
   doubt_ = Doubt::None;
   return true;
 }
@@ -506,9 +605,21 @@ bool Recovery::end() {
     if (!core_.catalog.find(key)) core_.bury(key);
   }
   report_found();
+  note_unread();
   core_.buried.reset();
   done_ = true;
   return true;
+}
+
+void Recovery::note_unread() {
+  if (report_.segments_read_again == 0 && report_.blocks_unread == 0) return;
+  const auto of = [](uint64_t count, const char* what) { return std::to_string(count) + " " + what + (count == 1 ? "" : "s"); };
+  std::string sentence = "device errors: " + of(report_.segments_read_again, "segment") + " had to be read again";
+  const uint64_t unread = report_.segments_unread;
+  if (unread == 0 && report_.blocks_unread == 0) return note(sentence + ", and could be");
+  if (unread > 0) sentence += "; " + of(unread, "segment") + " could not be read whole";
+  if (report_.blocks_unread > 0) sentence += "; " + of(report_.blocks_unread, "block") + " could not be verified";
+  note(sentence + ": left as they are for the next start, nothing of them is lost yet");
 }
 
 void Recovery::report_found() noexcept {

@@ -8,15 +8,19 @@
 // While it goes on, a key that is not found is a miss, and what was found may still give way to a newer block of that key.
 // Nothing is written to segments and nothing evicted, so that no birth in the index is younger than what is still to be found
 // and no segment is reused before it was looked at; a delete is remembered for what is found after it (Core::buried).
-// Invariants: never refuses for bad media; never publishes an unverified tail; `core.sequence` is above all that was ever on
-// flash before anything is drawn from it.
-// Thread: the shard's; begin() and go_on() outside its loop (blocking).
+// What the device does not give is asked for again (patience.h); a segment that it never gives whole is left as it is, neither
+// reused nor sealed, for the next start. Two logs that are older than the frames say so: then the shard starts empty, because
+// nobody knows what was deleted since.
+// Invariants: never refuses for bad media; nothing is buried, retired or reused because it could not be read; never publishes
+// an unverified tail; `core.sequence` is above all that was ever on flash before anything is drawn from it. Thread: the
+// shard's; begin() and go_on() outside its loop (blocking).
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "store/extent_check.h"
+#include "store/patience.h"
 #include "store/segment_loader.h"
 
 namespace halfstep::store {
@@ -32,7 +36,9 @@ class Recovery {
   // A piece of the rest. False: it waits for the device or the log.
   bool turn();
   bool done() const noexcept { return done_; }
-  uint64_t next_turn_us() const noexcept { return waits_ ? UINT64_MAX : 0; }
+  uint64_t next_turn_us() const noexcept { return waits_ ? again_us() : 0; }
+  // The store stops: nothing is waited for but what is under way.
+  void hurry() noexcept { patience_.end(); }
 
  private:
   enum class Doubt : uint8_t { None, Birth, BirthByRoll, Soundness };
@@ -45,6 +51,8 @@ class Recovery {
   void give_up_cut_off();
   bool lies_behind_the_end(uint32_t number) const noexcept;
   void read_tails(const std::vector<uint32_t>& numbers);
+  void look_for_older_log(const std::vector<uint32_t>& numbers);
+  Status read(uint64_t offset, Bytes into);
   void expect_sealed(uint32_t number);
   void load(std::vector<uint32_t> numbers);
   void seal(Segment& segment);
@@ -58,9 +66,11 @@ class Recovery {
   bool take();
   bool open_segment(SegmentLoader& loader);
   void close_segment(SegmentLoader& loader);
-  void log_bad(Segment& segment);
+  bool read_later(SegmentLoader& loader);
+  uint64_t again_us() const noexcept;
   bool end();
   void report_found() noexcept;
+  void note_unread();
   void take_pins();
 
   // An entry: true when it is done with
@@ -72,6 +82,7 @@ class Recovery {
   void ask_birth(const Block& known);
   void ask_soundness(const Segment& segment, const format::Entry& entry);
   bool settle_doubt(const Segment& segment, const format::Entry& entry);
+  bool ask_again();
   Verdict newer_by_frame(const format::Entry& entry, uint32_t number) const;
   bool counts_more(const format::Entry& entry, uint32_t number, const format::Entry& there) const noexcept;
 
@@ -88,6 +99,7 @@ class Recovery {
   Core& core_;
   RecoveryReport& report_;
   BlockingIo io_;
+  Patience patience_;
   uint64_t began_us_ = 0;
   LogContents log_;
   std::vector<bool> walked_;               // by segment: what is known of it comes from frames alone
@@ -106,6 +118,11 @@ class Recovery {
   std::vector<std::unique_ptr<SegmentLoader>> loaders_;
   size_t front_ = 0;
   size_t loading_ = 0;
+  struct Later {
+    Unanswered unanswered;
+    uint64_t again_us = 0;
+  };
+  std::vector<Later> later_;  // by segment: what the device did not give whole
 
   // Of the one that is taken from
   bool open_ = false;
@@ -116,6 +133,8 @@ class Recovery {
   Doubt doubt_ = Doubt::None;
   Verdict newer_ = Verdict::Open;  // than what is known under its key
   Verdict sound_ = Verdict::Open;
+  Later doubt_later_;
+  bool left_ = false;  // it could not be looked at
   Block known_;
   PageBuffer frame_header_{format::kFrameHeaderPagesMax};
   io::Request frame_io_;

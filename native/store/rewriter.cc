@@ -27,7 +27,8 @@ void Rewriter::start(Segment& victim, const Keep& keep, uint64_t room_pages, boo
   victim_ = &victim;
   last_word_ = last_word;
   haste_ = false;
-  keep_ = keep;
+  keep_ = asked_ = keep;
+  unread_ = false;
   chosen_bytes_ = 0;
   put_before_ = put_bytes();
   room_bytes_ = std::max<uint64_t>(room_pages * kPageBytes, 1);
@@ -43,6 +44,7 @@ void Rewriter::turn() {
   if (victim_ == nullptr) return;
   publish();
   if (request_.busy || outstanding_ > 0 || copies_out_ > 0) return;
+  unread_ = unread_ || request_.scanned.read_errors > 0;
   if (!items_.empty()) {
     verify_some();
     if (verify_next_ == items_.size()) commit_chunk();
@@ -194,7 +196,7 @@ void Rewriter::on_piece(io::Request& request) {
   auto& self = *static_cast<Rewriter*>(request.owner);
   if (request.error != 0) {  // what was in the memory before must not pass for what was asked for
     std::memset(request.data, 0, request.bytes);
-    self.read_failed_ = true;
+    self.read_failed_ = self.unread_ = true;
   }
   self.core_.transfers.give(Transfer::of(request));
   if (--self.outstanding_ == 0) --self.victim_->reads_in_flight;

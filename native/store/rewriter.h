@@ -46,6 +46,10 @@ class Rewriter {
   bool copies_failed() const noexcept { return failures_ > 0; }
   // What another pass may still keep.
   Keep left() const noexcept;
+  // What start() was told.
+  const Keep& asked() const noexcept { return asked_; }
+  // The device did not give all that the pass wanted to read.
+  bool unread() const noexcept { return unread_; }
   // Empty when nobody remembers events, or it was taken.
   ScannedSegment take_roll() noexcept { return std::exchange(request_.scanned, {}); }
 
@@ -113,6 +117,8 @@ class Rewriter {
   bool last_word_ = false;
   bool haste_ = false;
   Keep keep_;
+  Keep asked_;
+  bool unread_ = false;
   uint64_t chosen_bytes_ = 0;   // in this pass, so far
   uint64_t put_before_ = 0;     // at its start
   uint64_t room_bytes_ = 0;     // for what is put until it should be over

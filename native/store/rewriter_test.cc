@@ -230,7 +230,8 @@ TEST(Rewriter, WhatLeftFlashIsNotReadFromMemory) {
   for (uint64_t i = 0; i < kHot; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
   bed.settle();
   bed.tap->tap = [](io::Request& request) {
-    return request.op == io::Op::Read ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
+    const bool get = request.op == io::Op::Read && request.io_class == io::IoClass::Demand;
+    return get ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
   };
   const Counters& counters = bed.store->counters();
   const auto present = [&](uint64_t i) { return bed.store->find(bed.key(name_of(i))).present; };

@@ -155,6 +155,10 @@ bool Scrubber::try_again() { return request_.error == 0 && ++reads_ < kReadsMax;
 // ---- The footer ------------------------------------------------------------------------------------------------------------
 
 void Scrubber::footer_bad(uint32_t pages) noexcept {
+  if (request_.error != 0) {  // nobody knows whether they are
+    core_.counters.scrub_unread += pages;
+    return;
+  }
   core_.counters.scrub_pages_bad += pages;
   core_.catalog.segment(at_.segment).note_media_error();
 }
@@ -273,7 +277,10 @@ void Scrubber::block_read(bool readable) {
   if (good) {
     ++core_.counters.scrub_blocks;
   } else if (block.location == block_.location && block.checksum(block_.key) == block_.checksum) {
-    drop(block, readable);
+    const bool lost =
+        readable || core_.unread.failed(block_.key, block_.location, core_.clock.now_us(), core_.reads_answered());
+    if (lost) drop(block, readable);
+    core_.counters.scrub_unread += lost ? 0 : 1;
   }
   next_block();
 }

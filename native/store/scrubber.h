@@ -1,8 +1,9 @@
 // scrubber.h — reads in the background what was sealed long ago, so that rot is found before somebody needs the block.
 // One segment at a time, oldest first: its footer, whose pages must prove themselves (page.h), then every extent that the
 // index still names there, against the index's checksum. What fails twice is dropped, buried (a restart must not find it
-// again) and counted; a segment in which that happens often is retired by segment_source.h. What is unreadable in the footer
-// itself is counted and loses nothing: its blocks are still found by the index.
+// again) and counted; a segment in which that happens often is retired by segment_source.h. What the device does not give is
+// counted and looked at in the next pass (device_health.h). What is bad in the footer itself is counted and loses nothing: its
+// blocks are still found by the index.
 // Pace: never above the rate it was given, by more than it has waited just now; one read at a time; and after who reads, writes
 // or reclaims, who is waited for up to kYieldUsMax a read: a device that is never idle must not end it, nor slow it down.
 // Invariants: no block is dropped for bytes that were read once, nor for bytes that are not its own any more (moved, deleted,

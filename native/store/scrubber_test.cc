@@ -103,7 +103,7 @@ TEST(Scrubber, AnErrorThatDoesNotComeAgainLosesNothing) {
   EXPECT_EQ(bed.store->gauges().blocks, 40U);
 }
 
-TEST(Scrubber, ABlockThatTheDeviceDoesNotReadIsDroppedAlone) {
+TEST(Scrubber, ABlockThatTheDeviceDoesNotReadIsDroppedAloneAndOnlyAfterManyMinutes) {
   ScrubBed bed;
   bed.fill(40);
   const uint64_t place = bed.find_on_device("k7");
@@ -112,6 +112,10 @@ TEST(Scrubber, ABlockThatTheDeviceDoesNotReadIsDroppedAlone) {
     return bad ? TapEngine::Fate::Fail : TapEngine::Fate::Pass;
   };
   bed.scrub(2);
+  EXPECT_EQ(bed.counters().scrub_dropped_io, 0U);
+  EXPECT_GE(bed.counters().scrub_unread, 1U);
+  EXPECT_EQ(bed.store->gauges().blocks, 40U);
+  bed.scrub(12);
   EXPECT_EQ(bed.counters().scrub_dropped_io, 1U);
   EXPECT_EQ(bed.store->gauges().blocks, 39U);
   EXPECT_FALSE(bed.store->find(bed.key("k7", kGroupOpaque)).present);

@@ -9,17 +9,37 @@ Sealer::Sealer(Core& core) : core_(core), buffer_(kChunkPages) {
   request_.owner = this;
   request_.complete = [](io::Request& request) {
     auto* self = static_cast<Sealer*>(request.owner);
-    if (request.error != 0) {
-      ++self->segment_->write_errors;
-      return self->finish(SegmentState::Ended);
-    }
+    if (request.error != 0) return self->failed(request.error);
+    self->core_.writes.landed();
     if (self->builder_->finished()) return self->finish(SegmentState::Sealed);
     self->write_next();
   };
 }
 
+// Written again until it lands, or until it is this place that fails and not the device. Without a footer the segment's frames
+// say the same.
+void Sealer::failed(int32_t error) {
+  const uint64_t now_us = core_.clock.now_us();
+  core_.writes.failed(error, now_us);
+  ++tries_;
+  if (HALFSTEP_MUTANT(ErrorEndsSegment) || witnessed_ == kWitnessedMax || (hurried_ && tries_ >= kTriesMax)) {
+    SegmentWriter::note_write_error(*segment_, error, now_us);
+    return finish(SegmentState::Ended);
+  }
+  again_at_us_ = now_us + std::min(kRetryUs << std::min(tries_ - 1, kRetryDoublings), kRetryUs << kRetryDoublings);
+}
+
+uint64_t Sealer::next_turn_us() const noexcept { return again_at_us_ == 0 ? UINT64_MAX : again_at_us_; }
+
 void Sealer::turn(Streams& streams) {
-  if (segment_ != nullptr) return;
+  if (segment_ != nullptr) {
+    const bool others = core_.writes.places_landed() != others_seen_;
+    if (again_at_us_ == 0 || (!hurried_ && !others && core_.clock.now_us() < again_at_us_)) return;
+    witnessed_ += others ? 1 : 0;
+    core_.counters.bytes_repeated += request_.bytes;
+    ++core_.counters.frames_repeated;
+    return submit();
+  }
   for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
     Segment& segment = core_.catalog.segment(number);
     if (segment.state == SegmentState::Ended && segment.settled()) segment.roll.reset();  // its frames say it all
@@ -46,6 +66,13 @@ void Sealer::write_next() {
   request_.bytes = pages * kPageBytes;
   core_.counters.bytes_metadata += request_.bytes;
   request_.io_class = io::IoClass::Write;
+  tries_ = witnessed_ = 0;
+  submit();
+}
+
+void Sealer::submit() {
+  again_at_us_ = 0;
+  others_seen_ = core_.writes.places_landed();
   core_.engine.submit(request_);
 }
 

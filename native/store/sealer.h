@@ -1,6 +1,7 @@
 // sealer.h — writes the footers of full segments, one segment at a time, at low priority. Then their rolls leave memory.
-// Invariants: a footer is written only when every frame of its segment is on media; a segment whose footer failed stays
-// readable and is walked frame by frame after a restart.
+// A footer that failed is written again until it lands, or until other places can be written and its own can not
+// (device_health.h). Invariants: a footer is written only when every frame of its segment is on media; a segment whose footer
+// was given up stays readable and is walked frame by frame after a restart.
 // Thread: the shard's.
 #pragma once
 
@@ -19,18 +20,36 @@ class Sealer {
   explicit Sealer(Core& core);
 
   void turn(Streams& streams);
+  uint64_t next_turn_us() const noexcept;
   bool idle() const noexcept { return segment_ == nullptr; }
+  // The end is near: what failed is tried again at once, and not for ever.
+  void hurry() noexcept {
+    hurried_ = true;
+    tries_ = 0;
+  }
 
  private:
   void write_next();
+  void submit();
+  void failed(int32_t error);
   void finish(SegmentState state);
 
   static constexpr uint32_t kChunkPages = 64;
+  static constexpr uint64_t kRetryUs = 10'000;  // after the first failure, then twice as long each time
+  static constexpr uint32_t kRetryDoublings = 6;
+  static constexpr uint32_t kTriesMax = 3;
+  static constexpr uint32_t kWitnessedMax = 3;
   Core& core_;
   Segment* segment_ = nullptr;
   std::optional<FooterBuilder> builder_;
   PageBuffer buffer_;
   io::Request request_;
+  // Of what is being written
+  uint32_t tries_ = 0;      // that failed
+  uint32_t witnessed_ = 0;  // of them, though something else had landed since the one before
+  uint64_t others_seen_ = 0;
+  uint64_t again_at_us_ = 0;  // 0: nothing has to be written again
+  bool hurried_ = false;
 };
 
 }  // namespace halfstep::store

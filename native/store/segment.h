@@ -57,8 +57,13 @@ struct Share {
 struct Segment {
   uint32_t number = 0;
   SegmentState state = SegmentState::Free;
-  uint8_t write_errors = 0;
-  uint8_t media_errors = 0;  // blocks and pages of it that could not be read, or not as they were written
+  uint8_t write_errors = 0;     // moments at which it could not be written though others could, since it was last sealed
+  uint8_t media_errors = 0;     // blocks and pages of it that were not as they were written, or never to be read again
+  uint8_t retirements = 0;      // how often it was logged bad; on flash, too
+  bool unread = false;          // the start could not read it: its blocks are not known, and the next start may find them
+  uint64_t retired_s = 0;       // store time, in this process
+  uint64_t error_us = 0;        // when write_errors was last counted
+  uint64_t rests_until_us = 0;  // not written to before, as long as there is another
   uint8_t stream = 0;
   uint8_t ttl_class = 0;
   uint8_t lane = 0;           // which writer it belongs to (streams.h)

@@ -17,6 +17,7 @@ void SegmentLoader::begin(uint32_t number, const format::PageHeader* tail) {
   const uint64_t generation = core_.catalog.segment(number).generation;
   tail != nullptr ? read_.begin_at_footer(number, generation, *tail, &scanned_) : read_.begin(number, generation, &scanned_);
   step_ = Step::Entries;
+  touches_unread_ = false;
 }
 
 bool SegmentLoader::turn() {
@@ -43,6 +44,7 @@ void SegmentLoader::take_touches_read() {
   if (pages > 0 && io_.error == 0) {
     take_touches(core_, core_.catalog.segment(number_), touch_page_, window_.bytes().first(io_.bytes), &touches_);
   }
+  touches_unread_ = touches_unread_ || (pages > 0 && io_.error != 0);
   touch_page_ += pages;
 }
 

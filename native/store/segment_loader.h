@@ -26,6 +26,8 @@ class SegmentLoader {
   uint32_t number() const noexcept { return number_; }
   ScannedSegment& scanned() noexcept { return scanned_; }
   const ReadTouches& touches() const noexcept { return touches_; }
+  // The device did not give all of it. Frames say what a footer says: with that, they are not missed.
+  bool unread() const noexcept { return (!scanned_.by_footer && scanned_.read_errors > 0) || touches_unread_; }
   void end() noexcept { step_ = Step::Idle; }
 
  private:
@@ -46,6 +48,7 @@ class SegmentLoader {
   bool reading_ = false;
   uint32_t touch_pages_ = 0;
   uint32_t touch_page_ = 0;  // the first one of the window
+  bool touches_unread_ = false;
 };
 
 }  // namespace halfstep::store

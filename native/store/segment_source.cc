@@ -11,9 +11,14 @@
 namespace halfstep::store {
 namespace {
 
-constexpr uint32_t kWriteErrorsMax = 3;          // then the segment is logged bad
-constexpr uint64_t kRetryUs = 100'000;           // after the log refused, or copies failed
-constexpr uint64_t kLookAgainUs = 1000;          // after nothing was found: everything is held or being read
+constexpr uint32_t kWriteErrorsMax = 3;         // moments at which it could not be written, and others could: it is logged bad
+constexpr uint8_t kRetirementsMax = 3;          // then it is not tried again
+constexpr uint64_t kTryAgainS = 3 * 24 * 3600;  // a segment that was logged bad, in the same process
+constexpr uint64_t kLookAtBadUs = 60'000'000;
+constexpr uint64_t kUnreadKeptUs = uint64_t{24} * 3'600'000'000;  // what the start could not read
+constexpr uint64_t kUnreadPatienceUs = 10'000'000;                // of a reclaim, for blocks that cannot be read to be copied
+constexpr uint64_t kRetryUs = 100'000;                            // after the log refused, or copies failed
+constexpr uint64_t kLookAgainUs = 1000;                           // after nothing was found: everything is held or being read
 constexpr uint64_t kLookForWornUs = 1'000'000;   // once something was unreadable: every look walks the segments
 constexpr uint64_t kRetireAgainUs = 60'000'000;  // after what is held could not be copied off a worn segment
 constexpr uint32_t kMediaErrorsMax = 3;          // then the segment is emptied and logged bad,
@@ -24,19 +29,41 @@ constexpr size_t kYoungShare = 4;                // of the segments, those writt
 }  // namespace
 
 SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy, Teller& teller)
-    : core_(core), policy_(policy), teller_(teller), discarder_(core), before_us_(core.clock.now_us()) {
+    : core_(core), policy_(policy), teller_(teller), discarder_(core), opened_us_(core.clock.now_us()), before_us_(opened_us_) {
   ready_.reserve(kReadyMax);
   candidates_.reserve(core.catalog.segment_count());
   by_age_.reserve(core.catalog.segment_count());
+  probe_.op = io::Op::Write;
+  probe_.owner = this;
+  probe_.complete = [](io::Request& request) {
+    auto* self = static_cast<SegmentSource*>(request.owner);
+    self->probed_ = nullptr;
+    if (request.error == 0) self->core_.writes.landed();
+  };
+}
+
+// Nothing of a ready segment counts yet: its next frame begins where this page lies.
+void SegmentSource::probe() {
+  if (!probe_wanted_ || probed_ != nullptr) return;
+  const auto at = std::find_if(ready_.begin(), ready_.end(), [&](const Segment* s) { return !discarder_.has(*s); });
+  if (at == ready_.end()) return;
+  probe_wanted_ = false;
+  probed_ = *at;
+  probe_page_.clear();
+  probe_.offset = core_.places.segment(probed_->number);
+  probe_.data = probe_page_.bytes().data();
+  probe_.bytes = kPageBytes;
+  probe_.io_class = io::IoClass::Write;
+  core_.counters.bytes_metadata += kPageBytes;
+  core_.engine.submit(probe_);
 }
 
 Segment* SegmentSource::take(bool for_copies) noexcept {
-  const bool leave_one = !for_copies && (reserve_ || (victim_ != nullptr && stage_ == Stage::Copying));
-  if (ready_.size() <= (leave_one ? 1U : 0U)) return nullptr;
+  if (!has_ready(for_copies)) return nullptr;
   // One that waits for its discard goes without, when there is no other; a part of it under way has to land first.
-  auto at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return !discarder_.has(*s); });
+  auto at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return s != probed_ && !discarder_.has(*s); });
   if (at == ready_.rend()) {
-    at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return discarder_.let_go(*s); });
+    at = std::find_if(ready_.rbegin(), ready_.rend(), [&](const Segment* s) { return s != probed_ && discarder_.let_go(*s); });
   }
   if (at == ready_.rend()) return nullptr;
   Segment* segment = *at;
@@ -76,30 +103,43 @@ bool SegmentSource::urgent(const Streams& streams) noexcept {
   return core_.catalog.index_crowded() || lacking(streams, ready_ahead_pages(core_.places.segment_pages())) > 0;
 }
 
+// What the start could not read may be there at the next one; but not for ever.
+bool SegmentSource::left_unread(const Segment& segment) const noexcept {
+  return segment.unread && core_.clock.now_us() - opened_us_ < kUnreadKeptUs;
+}
+
 // ---- Which one -------------------------------------------------------------------------------------------------------------
 
-// What nothing is lost with: segments that were never used, then those without a living block.
+// What nothing is lost with: segments that were never used, then those without a living block; last what has just failed.
 Segment* SegmentSource::pick_worthless(Streams& streams) noexcept {
+  const uint64_t now_us = core_.clock.now_us();
+  Segment* resting = nullptr;
   for (uint32_t i = 0; i < core_.catalog.segment_count(); ++i) {
     Segment& segment = core_.catalog.segment((next_free_ + i) % core_.catalog.segment_count());
     if (segment.state != SegmentState::Free) continue;
+    if (segment.rests_until_us > now_us) {
+      resting = &segment;
+      continue;
+    }
     next_free_ = (segment.number + 1) % core_.catalog.segment_count();
     return &segment;
   }
   const uint64_t now_s = core_.store_time_s();
   Segment* best = nullptr;
   for (Segment& segment : core_.catalog.segments()) {
-    if (segment.live_blocks > 0 && !segment.all_expired(now_s)) continue;
-    if (best != nullptr && best->newest_frame <= segment.newest_frame) continue;
-    if (at_rest(segment, streams)) best = &segment;
+    if ((segment.live_blocks > 0 && !segment.all_expired(now_s)) || left_unread(segment)) continue;
+    const bool rests = segment.rests_until_us > now_us;
+    Segment*& chosen = rests ? resting : best;
+    if (chosen != nullptr && chosen->newest_frame <= segment.newest_frame) continue;
+    if (at_rest(segment, streams)) chosen = &segment;
   }
-  return best;
+  return best != nullptr ? best : resting;
 }
 
 Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept {
   by_age_.clear();
   for (Segment& segment : core_.catalog.segments()) {
-    if (segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) continue;
+    if ((segment.state != SegmentState::Sealed && segment.state != SegmentState::Ended) || left_unread(segment)) continue;
     by_age_.push_back(&segment);
   }
   std::sort(by_age_.begin(), by_age_.end(),
@@ -145,11 +185,29 @@ uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
 // Its media forget. A store that loses segment after segment is to say so and to go on: those beyond the bound stay in use,
 // and every read of them is verified.
 bool SegmentSource::worn(const Segment& segment) const noexcept {
-  if (segment.write_errors >= kWriteErrorsMax) return true;
+  const bool errors = segment.write_errors >= kWriteErrorsMax || segment.media_errors >= kMediaErrorsMax;
+  if (!errors) return false;
   const auto& all = core_.catalog.segments();
   const auto bad = std::count_if(all.begin(), all.end(), [](const Segment& s) { return s.state == SegmentState::Bad; });
   const auto left = static_cast<uint64_t>(static_cast<ptrdiff_t>(all.size()) - bad);
-  return segment.media_errors >= kMediaErrorsMax && left > kSegmentsKept && left * 4 > all.size() * 3;
+  return (left > kSegmentsKept && left * 4 > all.size() * 3) || HALFSTEP_MUTANT(ErrorEndsSegment);
+}
+
+// What failed before may have been the device, not the place. Each has three chances, the first after a start.
+void SegmentSource::try_bad_again() noexcept {
+  const uint64_t now_us = core_.clock.now_us();
+  if (now_us < look_at_bad_us_ || hurried_ || HALFSTEP_MUTANT(BadForGood)) return;
+  look_at_bad_us_ = now_us + kLookAtBadUs;
+  const uint64_t now_s = core_.store_time_s();
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.state != SegmentState::Bad || segment.retirements >= kRetirementsMax) continue;
+    if (core_.cut_off(segment.number)) continue;  // it is not there
+    if (segment.retired_s != 0 && now_s - std::min(now_s, segment.retired_s) < kTryAgainS) continue;
+    segment.state = SegmentState::Free;
+    segment.write_errors = segment.media_errors = 0;
+    segment.error_us = segment.rests_until_us = 0;
+    ++core_.counters.segments_tried_again;
+  }
 }
 
 Segment* SegmentSource::pick_worn(Streams& streams) noexcept {
@@ -182,6 +240,8 @@ Segment* SegmentSource::relieve_log(Streams& streams) {
 
 void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
   const uint64_t now_us = core_.clock.now_us();
+  try_bad_again();
+  probe();
   if (logging_ != nullptr || now_us < retry_at_us_) return;
   if (victim_ != nullptr) return go_on(streams, rewriter);
   flush_asked_ = false;
@@ -194,6 +254,12 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
       reclaim(*segment, streams, rewriter);
     }
     return;
+  }
+  if (probe_wanted_ && ready_.empty()) {
+    if (Segment* segment = pick_worthless(streams); segment != nullptr) {
+      victim_forced_ = core_.log.crowded();
+      return reclaim(*segment, streams, rewriter);
+    }
   }
   if (Segment* segment = pick_worn(streams); segment != nullptr) {
     victim_forced_ = core_.log.crowded();
@@ -232,6 +298,7 @@ void SegmentSource::reclaim(Segment& segment, Streams& streams, Rewriter& rewrit
   }
   victim_ = &segment;
   paused_ = false;
+  unread_since_us_ = 0;
   if (expired || pages_worth(candidate) == 0 || !rewriter.enabled()) {
     passes_ = 0;
     empty_victim({});
@@ -253,6 +320,14 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
     return;
   }
   if (stage_ == Stage::Copying) {
+    if (waits_for_reads(rewriter)) {
+      paused_ = !paused_;
+      if (paused_) {
+        retry_at_us_ = core_.clock.now_us() + kRetryUs;
+        return;
+      }
+      return rewriter.start(victim, rewriter.asked(), room_for(rewriter.asked(), streams), false);
+    }
     const bool again = passes_ < kPassesMax && (victim.held_blocks > 0 || rewriter.copies_failed()) && !rewriter.gave_up();
     if (again) {
       paused_ = !paused_ && !hurried_ && rewriter.copies_failed();
@@ -298,6 +373,13 @@ void SegmentSource::go_on(Streams& streams, Rewriter& rewriter) {
   if (!at_rest(victim, streams)) return;
   victim_ = nullptr;
   log_generation(victim);
+}
+
+// A device that cannot be read now costs no block that is worth a copy.
+bool SegmentSource::waits_for_reads(const Rewriter& rewriter) noexcept {
+  if (!rewriter.unread() || rewriter.gave_up() || hurried_ || victim_forced_) return false;
+  if (unread_since_us_ == 0) unread_since_us_ = core_.clock.now_us();
+  return core_.clock.now_us() - unread_since_us_ < kUnreadPatienceUs;
 }
 
 // What may be put until a pass is over, with a quarter to spare. A pass brings no more than what it does not keep, so that what
@@ -356,12 +438,14 @@ void SegmentSource::log_generation(Segment& segment) {
     segment.records_missing = false;
   }
   logging_ = &segment;
+  const bool sound = segment.state == SegmentState::Sealed && segment.write_errors == 0 && segment.media_errors == 0;
   segment.state = SegmentState::Logging;
   core_.catalog.release(segment);
   RecordLog::Pending& pending = core_.take_pending();
   const bool bad = worn(segment) || core_.cut_off(segment.number);
   pending.record.kind = static_cast<uint8_t>(bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
   pending.record.segment = segment.number;
+  pending.record.value = bad ? segment.retirements + 1U : sound ? 0U : segment.retirements;
   pending.record.sequence = HALFSTEP_MUTANT(NoReuseCount) && segment.records_missing ? segment.generation : core_.draw();
   pending.owner = this;
   pending.done = [](RecordLog::Pending& done, Status status) {
@@ -377,6 +461,7 @@ void SegmentSource::log_generation(Segment& segment) {
 void SegmentSource::logged(Segment& segment, const format::Record& record, Status status) {
   logging_ = nullptr;
   if (!status.ok()) {
+    core_.writes.failed(status.detail() != 0 ? status.detail() : -EIO, core_.clock.now_us());
     // Whether the record is on media is unknown. If not, the old frames are still there for a restart to find, so that the
     // tombstones of their blocks must stay: not Free, but first in line.
     segment.state = segment.generation == 0 ? SegmentState::Free : SegmentState::Ended;
@@ -385,9 +470,11 @@ void SegmentSource::logged(Segment& segment, const format::Record& record, Statu
   }
   segment.generation = record.sequence;
   segment.records_missing = false;
+  segment.retirements = static_cast<uint8_t>(record.value);
   if (record.kind == static_cast<uint8_t>(format::RecordKind::SegmentBad)) {
-    if (segment.write_errors < kWriteErrorsMax) ++core_.counters.segments_retired;
     segment.state = SegmentState::Bad;
+    segment.retired_s = core_.store_time_s();
+    ++core_.counters.segments_retired;
     ++core_.counters.segments_bad;
   } else if (ready_.size() >= kReadyMax) {
     segment.state = SegmentState::Free;  // made empty for the log's sake; it gets a newer generation before its use

@@ -3,7 +3,8 @@
 // when nobody reads from it any more its new generation is logged and flushed; then a device that takes discards is told that
 // it is empty (discarder.h), unless a writer wants it sooner; only then may the first byte be written. First
 // go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
-// A segment whose media forget is emptied the same way, and then logged bad instead.
+// A segment whose media forget is emptied the same way, and then logged bad instead. It is tried again: by the next start, and
+// after days; what is retired for the third time stays so.
 // Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. What is
 // worth copying is copied sooner, from the second quarter on, so that it stands before the gets of a longer time and weighs
 // less in each moment; the rest of the victim stays until then. Invariants: a segment that is being read or waits for a flush
@@ -16,6 +17,7 @@
 
 #include "store/core.h"
 #include "store/discarder.h"
+#include "store/page.h"
 #include "store/policy.h"
 #include "store/segment_scan.h"
 
@@ -39,7 +41,10 @@ class SegmentSource {
   uint64_t next_turn_us() const noexcept {
     return std::min(core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX, discarder_.next_turn_us());
   }
-  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr || discarder_.busy(); }
+  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr || probed_ != nullptr || discarder_.busy(); }
+  bool has_ready(bool for_copies) const noexcept { return ready_.size() > (leaves_one(for_copies) ? 1U : 0U); }
+  // A writer's place takes nothing: whether another one does is to be found out, by a page of a ready segment.
+  void want_probe() noexcept { probe_wanted_ = true; }
   bool discards() const noexcept { return discarder_.on(); }
   // The end is near: only what somebody waits for.
   void hurry() noexcept {
@@ -58,6 +63,13 @@ class SegmentSource {
   bool urgent(const Streams& streams) noexcept;
   // Anything, since the start.
   bool any_unreadable() const noexcept { return core_.counters.blocks_evicted_unreadable + core_.counters.scrub_pages_bad > 0; }
+  bool leaves_one(bool for_copies) const noexcept {
+    return !for_copies && (reserve_ || (victim_ != nullptr && stage_ == Stage::Copying));
+  }
+  void probe();
+  void try_bad_again() noexcept;
+  bool left_unread(const Segment& segment) const noexcept;
+  bool waits_for_reads(const Rewriter& rewriter) noexcept;
   bool worn(const Segment& segment) const noexcept;
   Segment* pick_worn(Streams& streams) noexcept;
   Segment* pick_worthless(Streams& streams) noexcept;
@@ -95,6 +107,12 @@ class SegmentSource {
   bool paused_ = false;        // before a pass that follows failures
   uint32_t passes_ = 0;
   Segment* logging_ = nullptr;
+  Segment* probed_ = nullptr;  // a ready one, not to be taken meanwhile
+  bool probe_wanted_ = false;
+  io::Request probe_;
+  PageBuffer probe_page_{1};
+  uint64_t look_at_bad_us_ = 0;   // at those that may be tried again
+  uint64_t unread_since_us_ = 0;  // blocks of the victim that are worth copying; 0: none
   uint32_t next_free_ = 0;
   bool reserve_ = false;  // the last ready one is for copies
   bool exhausted_ = false;
@@ -106,6 +124,7 @@ class SegmentSource {
   uint64_t copied_pages_ = 0;  // of the reclaims before: what the next one may need
   std::vector<Candidate> candidates_;
   std::vector<Segment*> by_age_;
+  const uint64_t opened_us_;
   // At the last reclaim that cost anything: what the policy is told are differences.
   uint64_t user_bytes_before_ = 0;
   uint64_t rewritten_bytes_before_ = 0;

@@ -10,9 +10,20 @@
 namespace halfstep::store {
 namespace {
 
-constexpr uint8_t kAttemptsMax = 3;
-constexpr uint64_t kFrameRetryUs = 10'000;  // after the first failure, then twice as long each time
+constexpr uint8_t kAttemptsMax = 3;          // of a copy, and of any block when the end is near
+constexpr uint8_t kAttemptsOfBlockMax = 16;  // each in another segment
+constexpr uint64_t kFrameRetryUs = 10'000;   // after the first failure, then twice as long each time
 constexpr uint32_t kFrameRetryDoublings = 6;
+constexpr uint32_t kWitnessedMax = 3;            // then it is the place that fails, not the device
+constexpr uint32_t kTriesBeforeProbe = 3;        // when nothing else is written that could tell
+constexpr uint64_t kCountAgainUs = 600'000'000;  // errors of a segment that come sooner are of one moment
+constexpr uint64_t kStuckUs = 600'000'000;  // then even what is of use makes room, so that there is a place to compare with
+constexpr uint64_t kRestUs = 60'000'000;    // of a segment that failed
+constexpr uint64_t kStarvedPatienceUs = 250'000;  // of who waits for a segment that nobody can make
+
+uint64_t backed_off_us(uint32_t failures) noexcept {
+  return kFrameRetryUs << std::min(std::max(failures, 1U) - 1, kFrameRetryDoublings);
+}
 
 uint64_t long_key_bytes(const Extent& extent) noexcept {
   return extent.entry.engine_key_bytes > format::kEngineKeyInline ? extent.entry.engine_key_bytes : 0;
@@ -50,7 +61,11 @@ uint64_t SegmentWriter::room_pages() const noexcept {
 }
 
 bool SegmentWriter::wants_segment(uint64_t ahead_pages) const noexcept {
-  return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages;
+  return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages || stuck();
+}
+
+bool SegmentWriter::stuck() const noexcept {
+  return failing_since_us_ != 0 && core_.clock.now_us() - failing_since_us_ >= kStuckUs;
 }
 
 void SegmentWriter::commit(Extent& extent) {
@@ -58,6 +73,11 @@ void SegmentWriter::commit(Extent& extent) {
   *pending_tail_ = &extent;
   pending_tail_ = &extent.next_pending;
   pending_bytes_ += extent.shape.extent_bytes();
+  if (extent.write != nullptr && extent.write->persist && told_of_outage_) {
+    ++core_.counters.writes_refused;
+    answer(*extent.write, {Code::IoError, core_.writes.error()});
+    extent.write = nullptr;
+  }
   if (extent.write != nullptr && (!extent.write->persist || HALFSTEP_MUTANT(PublishEarly))) {
     answer(*extent.write, {});
     extent.write = nullptr;
@@ -71,12 +91,15 @@ void SegmentWriter::answer(Write& write, Status status) {
 
 void SegmentWriter::turn() {
   notice_flush_failure();
-  const bool backing_off = !hurried_ && core_.clock.now_us() < next_frame_at_us_;
-  while (!backing_off && pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
+  if (frames_failed_ > 0) try_again();
+  tell_of_outage();
+  const bool waits = waits_for_flush() || frames_failed_ > 0 || (!hurried_ && core_.clock.now_us() < next_frame_at_us_);
+  while (!waits && pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
          (frames_out_ == 0 || pending_bytes_ >= kFrameCollectBytes)) {
     if (!submit_frame()) break;
   }
   if (pending_ == nullptr) starved_ = false;
+  if (!starved_) starved_since_us_ = 0;
   const bool overdue = unflushed_bytes_ >= kUnflushedBytesMax ||
                        (unflushed_since_us_ != UINT64_MAX && core_.clock.now_us() - unflushed_since_us_ >= kUnflushedUsMax);
   // Until one begins: a flush that is under way now does not cover what has landed since.
@@ -91,6 +114,9 @@ void SegmentWriter::turn() {
 uint64_t SegmentWriter::next_turn_us() const noexcept {
   if (!answered_.empty()) return 0;
   const uint64_t flush_us = unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
+  if (frames_failed_ > 0) return std::min(flush_us, again_at_us_);
+  if (flush_in_doubt_ && pending_ != nullptr) return std::min(flush_us, flush_again_us_);
+  if (starved_ && starved_since_us_ != 0) return std::min(flush_us, starved_since_us_ + kStarvedPatienceUs);
   const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_ && !core_.frame_headers.empty();
   return frame_due ? std::min(flush_us, next_frame_at_us_) : flush_us;
 }
@@ -108,6 +134,7 @@ bool SegmentWriter::wanted(const Extent& extent) noexcept {
 }
 
 void SegmentWriter::drop_dead_pending() {
+  ++core_.counters.pending_walks;
   for (Extent** link = &pending_; *link != nullptr;) {
     Extent& extent = **link;
     if (wanted(extent)) {
@@ -172,6 +199,8 @@ SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noex
 }
 
 bool SegmentWriter::submit_frame() {
+  // What waits is looked at once a frame: there may be much of it.
+  if (open_ == nullptr && starved_ && !source_.has_ready(stream_ == kStreamKept)) return false;
   drop_dead_pending();
   if (pending_ == nullptr || core_.frame_headers.empty()) return false;
   Plan plan;
@@ -182,7 +211,10 @@ bool SegmentWriter::submit_frame() {
   if (open_ == nullptr) {
     open_ = source_.take(stream_ == kStreamKept);
     starved_ = open_ == nullptr;
-    if (starved_) return false;
+    if (starved_) {
+      if (starved_since_us_ == 0) starved_since_us_ = core_.clock.now_us();
+      return false;
+    }
     open_->lane = lane_;
     open_->stream = stream_;
     open_->ttl_class = ttl_class_;
@@ -199,11 +231,12 @@ bool SegmentWriter::submit_frame() {
   frame.start_page = open_->next_page;
   frame.pages = plan.pages;
   frame.first = pending_;
-  frame.error = 0;
-  frame.landed = false;
+  frame.header_pages = plan.entry_pages + plan.table_pages;
+  frame.landed = frame.failed = false;
+  frame.tries = frame.witnessed = 0;
   ++open_->frames_in_flight;
   build_header(frame, plan);
-  submit_transfers(frame, plan.entry_pages + plan.table_pages);
+  submit_transfers(frame);
   open_->next_page += plan.pages;
   ++open_->frames;
   return true;
@@ -320,7 +353,9 @@ void SegmentWriter::refused(Segment& segment, Extent& extent) noexcept {
   core_.memory.unlist(extent);
 }
 
-void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
+void SegmentWriter::submit_transfers(Frame& frame) {
+  frame.error = 0;
+  frame.others_seen = core_.writes.places_landed();
   Transfer* first = nullptr;
   Transfer** last = &first;
   const io::Request like{.op = io::Op::Write,
@@ -339,7 +374,7 @@ void SegmentWriter::submit_transfers(Frame& frame, uint32_t header_pages) {
         ++frame.outstanding;
       },
       kFrameTransferBytesMax);
-  frame.header.for_range(0, uint64_t{header_pages} * kPageBytes, [&](Bytes piece) { cutter.add(piece); });
+  frame.header.for_range(0, uint64_t{frame.header_pages} * kPageBytes, [&](Bytes piece) { cutter.add(piece); });
   for (Extent* extent = frame.first; extent != nullptr; extent = extent->next_pending) {
     extent->for_range(0, extent->shape.extent_bytes(), [&](Bytes piece) { cutter.add(piece); });
   }
@@ -361,9 +396,92 @@ void SegmentWriter::on_transfer(io::Request& request) {
   if (request.error != 0) frame.error = request.error;
   self.core_.transfers.give(Transfer::of(request));
   if (--frame.outstanding > 0) return;
+  if (frame.error == 0) {
+    self.core_.writes.landed();
+  } else if (!HALFSTEP_MUTANT(WriteErrorIgnored)) {
+    self.core_.writes.failed(frame.error, self.core_.clock.now_us());
+    ++frame.tries;
+    if (self.may_be_tried_again(frame)) return self.put_off(frame);
+  }
   frame.landed = true;
   self.frames_landed();
 }
+
+// ---- What the device did not take ------------------------------------------------------------------------------------------
+
+// A segment that has ended, by a flush that failed, takes nothing more.
+bool SegmentWriter::may_be_tried_again(const Frame& frame) const noexcept {
+  if (HALFSTEP_MUTANT(ErrorEndsSegment)) return false;
+  const SegmentState state = frame.segment->state;
+  if (state != SegmentState::Open && state != SegmentState::Sealing) return false;
+  return hurried_ ? frame.tries < kAttemptsMax : frame.witnessed < kWitnessedMax;
+}
+
+void SegmentWriter::put_off(Frame& frame) noexcept {
+  frame.failed = true;
+  if (failing_since_us_ == 0) failing_since_us_ = core_.clock.now_us();
+  again_at_us_ = core_.clock.now_us() + backed_off_us(frame.tries);
+  ++frames_failed_;
+}
+
+// The same bytes at the same place: whatever of them is there already stays what it is.
+void SegmentWriter::try_again() {
+  const bool due = hurried_ || core_.clock.now_us() >= again_at_us_;
+  for (uint32_t i = 0; i < frames_out_; ++i) {
+    Frame& frame = frames_[(frame_first_ + i) % kFramesInFlightMax];
+    // Something else has landed: so may this.
+    if (!frame.failed || (!due && core_.writes.places_landed() == frame.others_seen)) continue;
+    frame.failed = false;
+    --frames_failed_;
+    if (!may_be_tried_again(frame)) {
+      frame.landed = true;
+      continue;
+    }
+    if (core_.writes.places_landed() != frame.others_seen) ++frame.witnessed;
+    if (frame.tries >= kTriesBeforeProbe) source_.want_probe();
+    core_.counters.bytes_repeated += uint64_t{frame.pages} * kPageBytes;
+    ++core_.counters.frames_repeated;
+    submit_transfers(frame);
+  }
+  frames_landed();
+}
+
+void SegmentWriter::hurry() noexcept {
+  hurried_ = true;
+  for (Frame& frame : frames_) frame.tries = 0;
+}
+
+// Who waits for media hears at once that they take nothing, or that there is no segment to be had. What was put stays in
+// memory, and is written when it can be.
+void SegmentWriter::tell_of_outage() {
+  const bool out = core_.writes.out(core_.clock.now_us()) && !HALFSTEP_MUTANT(PutsWaitInOutage);
+  const bool begins = out && !told_of_outage_;
+  told_of_outage_ = out;
+  const bool no_segment = starved_ && source_.exhausted() && starved_since_us_ != 0 &&
+                          core_.clock.now_us() - starved_since_us_ >= kStarvedPatienceUs;
+  if (!begins && !no_segment) return;
+  if (no_segment) starved_since_us_ = core_.clock.now_us();
+  const Status why = begins ? Status(Code::IoError, core_.writes.error()) : Status(Code::Throttled, kThrottledSpace);
+  const auto tell = [&](Extent* extent) {
+    for (; extent != nullptr; extent = extent->next_pending) {
+      if (extent->write == nullptr) continue;
+      ++core_.counters.writes_refused;
+      answer(*extent->write, why);
+      extent->write = nullptr;
+    }
+  };
+  tell(pending_);
+  for (uint32_t i = 0; begins && i < frames_out_; ++i) tell(frames_[(frame_first_ + i) % kFramesInFlightMax].first);
+}
+
+// After a flush that failed every frame might be lost to the next one: none is written before one has succeeded.
+bool SegmentWriter::waits_for_flush() noexcept {
+  if (!flush_in_doubt_ || hurried_ || pending_ == nullptr) return false;
+  if (core_.clock.now_us() >= flush_again_us_) core_.flusher.want(flush_);
+  return true;
+}
+
+// ---- What landed -----------------------------------------------------------------------------------------------------------
 
 void SegmentWriter::frames_landed() {
   while (frames_out_ > 0 && frames_[frame_first_].landed) {
@@ -380,16 +498,15 @@ void SegmentWriter::frame_done(Frame& frame) {
   core_.frame_headers.push_back(std::move(frame.header));
   --segment.frames_in_flight;
   if (frame.error != 0 && !HALFSTEP_MUTANT(WriteErrorIgnored)) {
-    ++segment.write_errors;
-    if (segment.state != SegmentState::Ended) {
-      next_frame_at_us_ = core_.clock.now_us() + (kFrameRetryUs << std::min(failures_in_a_row_, kFrameRetryDoublings));
-      ++failures_in_a_row_;
-    }
+    note_write_error(segment, frame.error, core_.clock.now_us());
+    failing_since_us_ = 0;
+    if (segment.state != SegmentState::Ended) next_frame_at_us_ = core_.clock.now_us() + backed_off_us(++failures_in_a_row_);
     end_segment(segment);
   }
   const bool good = segment.state == SegmentState::Open || segment.state == SegmentState::Sealing;
   if (good) {
     failures_in_a_row_ = 0;
+    failing_since_us_ = 0;
     segment.written_page = frame.start_page + frame.pages;
     if (unflushed_bytes_ == 0) unflushed_since_us_ = core_.clock.now_us();
     unflushed_bytes_ += uint64_t{frame.pages} * kPageBytes;
@@ -425,7 +542,7 @@ void SegmentWriter::retry(Extent& extent) {
   if (!extent.is_copy()) (void)core_.catalog.drop(extent.key, extent.location());
   extent.set_location({});
   const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
-  if (there && ++extent.attempts < kAttemptsMax) {
+  if (there && ++extent.attempts < (extent.is_copy() || hurried_ ? kAttemptsMax : kAttemptsOfBlockMax)) {
     *pending_tail_ = &extent;
     pending_tail_ = &extent.next_pending;
     pending_bytes_ += extent.shape.extent_bytes();
@@ -460,6 +577,18 @@ void SegmentWriter::close_open_segment() {
   if (open_ == nullptr) return;
   open_->state = SegmentState::Sealing;
   open_ = nullptr;
+}
+
+// Of several errors at one moment one counts, and a shortage is no wear.
+void SegmentWriter::note_write_error(Segment& segment, int32_t error, uint64_t now_us) noexcept {
+  segment.rests_until_us = now_us + kRestUs;
+  if (HALFSTEP_MUTANT(ErrorEndsSegment)) {
+    ++segment.write_errors;
+    return;
+  }
+  if (is_shortage(error) || (segment.error_us != 0 && now_us - segment.error_us < kCountAgainUs)) return;
+  segment.error_us = now_us;
+  ++segment.write_errors;
 }
 
 void SegmentWriter::end_segment(Segment& segment) {
@@ -498,7 +627,13 @@ void SegmentWriter::flush_starting() {
 
 void SegmentWriter::flush_done(Status status) {
   notice_flush_failure();
-  if (!status.ok()) return;
+  core_.writes.flushed(status.ok(), core_.clock.now_us());
+  flush_in_doubt_ = !status.ok();
+  flushes_failed_ = status.ok() ? 0 : flushes_failed_ + 1;
+  if (!status.ok()) {
+    flush_again_us_ = core_.clock.now_us() + backed_off_us(flushes_failed_);
+    return;
+  }
   for (const Unflushed& u : unflushed_) {
     // One that was reclaimed meanwhile keeps its generation until the next one is logged, and has no pages any more.
     if (u.segment->generation != u.generation || !u.segment->holds_frames()) continue;
@@ -517,6 +652,7 @@ void SegmentWriter::flush_done(Status status) {
 void SegmentWriter::notice_flush_failure() {
   if (core_.flusher.failures() == failures_seen_) return;
   failures_seen_ = core_.flusher.failures();
+  flush_in_doubt_ = true;
   for (Unflushed& u : unflushed_) {
     u.covered_page = 0;
     const Segment& segment = *u.segment;

@@ -2,9 +2,13 @@
 // A frame is: header pages built in a slot of their own, then the extents of committed blocks as they lie in their slots.
 // It is submitted as soon as nothing else is being written, or when kFrameCollectBytes have gathered.
 // A copy that reclaim writes goes the same way, but nothing finds it until the rewriter moves the index to it.
+// A frame that failed is written again, the same bytes at the same place, until it lands: a device that fails for a while costs
+// no segment. Its segment ends only when other places could be written meanwhile and this one could not (device_health.h), or
+// when the store stops. While the device takes nothing, who waits for media is told so at once.
 // Invariants: a segment has one writer and is written front to back; a frame's place leaves room for the footer;
 // `persist` is answered when the contiguous watermark has passed the frame and a flush begun after that has completed;
-// nothing is appended to a segment after a write or flush of it failed.
+// nothing is appended to a segment after a frame of it was given up, or a flush of it failed; after a flush that failed, no
+// frame is written before one has succeeded.
 // Thread: the shard's. Allocates only while its lists grow to their largest size.
 #pragma once
 
@@ -58,10 +62,12 @@ class SegmentWriter {
   bool starved() const noexcept { return starved_; }
   // It needs a segment, or its own has room for less than so many pages.
   bool wants_segment(uint64_t ahead_pages) const noexcept;
+  // Its segment has taken nothing for so long that it needs another one, whatever that costs.
+  bool stuck() const noexcept;
   // Copies that wait for a frame go back to the rewriter, unwritten.
   void withdraw_copies();
-  // The end is near: a frame that failed is tried again at once.
-  void hurry() noexcept { hurried_ = true; }
+  // The end is near: a frame that failed is tried again at once, and not for ever.
+  void hurry() noexcept;
   // There will be no segment for what still waits: who waits for it is told.
   void give_up();
   // Closes the open segment, so that it gets a footer and can be reclaimed.
@@ -82,9 +88,14 @@ class SegmentWriter {
     uint32_t pages = 0;
     Slot header;
     Extent* first = nullptr;
+    uint32_t header_pages = 0;
     uint32_t outstanding = 0;
     int32_t error = 0;
     bool landed = false;
+    bool failed = false;       // and waits to be written again
+    uint32_t tries = 0;        // that failed
+    uint32_t witnessed = 0;    // of them, though something else had landed since the one before
+    uint64_t others_seen = 0;  // what had landed anywhere when it was last submitted
   };
   struct Plan {
     uint32_t blocks = 0;
@@ -107,7 +118,12 @@ class SegmentWriter {
   Plan plan_frame(const Segment& segment) const noexcept;
   bool submit_frame();
   void build_header(Frame& frame, const Plan& plan);
-  void submit_transfers(Frame& frame, uint32_t header_pages);
+  void submit_transfers(Frame& frame);
+  void put_off(Frame& frame) noexcept;
+  bool may_be_tried_again(const Frame& frame) const noexcept;
+  void try_again();
+  void tell_of_outage();
+  bool waits_for_flush() noexcept;
   io::IoClass io_class() const noexcept;
   static void on_transfer(io::Request& request);
   void frames_landed();
@@ -117,6 +133,11 @@ class SegmentWriter {
   void refused(Segment& segment, Extent& extent) noexcept;
   void retry(Extent& extent);
   void end_segment(Segment& segment);
+
+ public:
+  static void note_write_error(Segment& segment, int32_t error, uint64_t now_us) noexcept;
+
+ private:
   void flush_starting();
   void flush_done(Status status);
   void notice_flush_failure();
@@ -137,8 +158,16 @@ class SegmentWriter {
   uint32_t frames_out_ = 0;
   bool starved_ = false;
   bool hurried_ = false;
-  uint32_t failures_in_a_row_ = 0;  // of frames, one a segment
-  uint64_t next_frame_at_us_ = 0;   // not before: a device that fails for a moment must not cost segment after segment
+  uint32_t frames_failed_ = 0;      // of those that are out
+  uint64_t again_at_us_ = 0;        // they are written again
+  uint64_t failing_since_us_ = 0;   // 0: not
+  uint32_t failures_in_a_row_ = 0;  // of segments
+  uint64_t next_frame_at_us_ = 0;   // not before
+  bool told_of_outage_ = false;     // those who waited when it began
+  uint64_t starved_since_us_ = 0;   // 0: it is not
+  bool flush_in_doubt_ = false;     // one failed, and none has succeeded since
+  uint64_t flush_again_us_ = 0;
+  uint32_t flushes_failed_ = 0;  // in a row
 
   std::vector<Persist> persists_;
   std::vector<Write*> answered_;  // `done` runs from turn(), never from inside commit()

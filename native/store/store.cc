@@ -126,7 +126,9 @@ Status StoreImpl::begin_write(Write& write) {
   core_.note_moment();
 
   const Block stored = core_.catalog.find(write.key);
-  if (present(write.key) && decodable(core_.memory.find(write.key), stored, write.codecs)) {
+  // What the device did not give at several moments is written anew.
+  const bool doubtful = stored && core_.unread.doubtful(write.key, stored.location);
+  if (present(write.key) && !doubtful && decodable(core_.memory.find(write.key), stored, write.codecs)) {
     const Segment* segment = stored ? &core_.catalog.segment(stored.location.segment) : nullptr;
     const bool landed = stored && core_.memory.find_dirty(write.key) == nullptr;
     const bool durable = landed && stored.location.page < segment->durable_page;
@@ -152,6 +154,10 @@ Status StoreImpl::begin_write(Write& write) {
     core_.memory.settle(*there);
   }
   if (recovering()) return throttled(refuse_while_recovering());
+  if (core_.writes.out(core_.clock.now_us()) && !HALFSTEP_MUTANT(PutsWaitInOutage)) {
+    ++core_.counters.writes_refused;
+    return {Code::IoError, core_.writes.error()};
+  }
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
   if (core_.names.over_quota(write.name.scope, shape.extent_bytes())) {
     if (shape.extent_bytes() > core_.names.quota_bytes(write.name.scope)) return Code::TooLarge;
@@ -224,6 +230,7 @@ void StoreImpl::commit_write(Write& write) {
   if (write.ttl_s == 0 && core_.names.sliding_ttl_s(entry.scope) != 0) entry.flags |= format::kEntrySliding;
   // A block that expired, is uncertain or is replaced may still be in the index under this key.
   if (const Block before = core_.catalog.find(extent.key); before) (void)core_.catalog.drop(extent.key, before.location);
+  if (!core_.unread.empty()) core_.unread.forget(extent.key);
   sweeper_.note_expiry(entry.expiry_s);
   core_.memory.set_state(extent, ExtentState::Dirty);
   ++core_.counters.writes_committed;
@@ -299,9 +306,10 @@ uint64_t StoreImpl::next_turn_us() const noexcept {
     return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
                      stager_.next_turn_us()});
   }
-  return std::min({streams_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(), rewriter_.next_turn_us(),
-                   touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(), sweeper_.next_turn_us(),
-                   rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(), stager_.next_turn_us()});
+  return std::min({streams_.next_turn_us(), sealer_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(),
+                   rewriter_.next_turn_us(), touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
+                   sweeper_.next_turn_us(), rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(),
+                   stager_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
@@ -317,10 +325,12 @@ Gauges StoreImpl::gauges() const noexcept {
       case SegmentState::Sealing: ++g.segments_open; break;
       case SegmentState::Sealed:
       case SegmentState::Ended: ++g.segments_sealed; break;
-      case SegmentState::Bad: break;
+      case SegmentState::Bad: ++g.segments_bad; break;
     }
+    if (core_.catalog.segment(number).unread) ++g.segments_unread;
   }
   g.clock_ahead_s = core_.store_time.clock_ahead_s();
+  g.writes_out = core_.writes.out(core_.clock.now_us());
   g.holds = core_.holds.size();
   g.pins = core_.holds.pins();
   g.memory_resident_bytes = core_.memory.resident_bytes();

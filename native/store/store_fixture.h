@@ -23,7 +23,12 @@ class TestClock final : public Clock {
  public:
   uint64_t now_us() const noexcept override { return us; }
   uint64_t wall_s() const noexcept override { return wall; }
-  uint64_t us = 1'000'000;
+  void pause_us(uint64_t pause) const noexcept override {
+    us += pause;
+    if (on_pause) on_pause();
+  }
+  std::function<void()> on_pause;  // what happens while somebody waits
+  mutable uint64_t us = 1'000'000;
   uint64_t wall = 1'800'000'000;
 };
 

@@ -165,6 +165,7 @@ Status StoreImpl::flush_at_end() {
 void StoreImpl::wait_for_flushes() { yield_ ? yield_() : core_.flusher.wait_for_others(); }
 
 void StoreImpl::finish_recovery() {
+  if (recovery_ != nullptr) recovery_->hurry();
   while (recovery_ != nullptr && !header_writer_.lost()) {
     turn();
     core_.engine.flush_submissions();
@@ -186,6 +187,7 @@ Status StoreImpl::close() {
   scrubber_.stop();
   teller_.stop();
   streams_.hurry();
+  sealer_.hurry();
   source_.hurry();
   streams_.close_open_segments();
   // Leases end with the process: they must not keep room from what somebody waits for.

@@ -11,6 +11,7 @@ constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {
     "reorder",  "delay",     "stall",      "read-error",       "write-error",       "flush-error",
     "no-space", "bit-flip",  "bit-rot",    "misdirected-read", "misdirected-write", "torn-write",
     "kill",     "power-cut", "clock-jump", "discard",          "discard-error",     "lost-completion",
+    "outage",
 };
 
 struct Weight {
@@ -200,6 +201,7 @@ bool wanted(const Op& op, const Profile& profile) {
     case OpKind::Rot: return on(FaultKind::BitRot);
     case OpKind::FailNext: return on(FaultKind::WriteError) || on(FaultKind::FlushError) || on(FaultKind::NoSpace);
     case OpKind::Crash: return on(op.flag ? FaultKind::Kill : FaultKind::PowerCut);
+    case OpKind::Outage: return on(FaultKind::Outage);
     default: return true;
   }
 }
@@ -215,7 +217,8 @@ void add_scrubs(History& history) {
     if ((history.profile.faults & bit_of(FaultKind::BitRot)) == 0) continue;
     // Something to find, and a start that must not find it again.
     std::vector<Op> around;
-    for (uint64_t rots = 1 + prng.below(4); rots > 0; --rots) around.push_back({.kind = OpKind::Rot, .salt = prng.next()});
+    for (uint64_t rots = 1 + prng.below(4); rots > 0; --rots)
+      around.push_back({.kind = OpKind::Rot, .count = 1, .salt = prng.next()});
     history.ops.insert(history.ops.begin() + at + 1, {.kind = OpKind::Restart, .salt = prng.next()});
     history.ops.insert(history.ops.begin() + at, around.begin(), around.end());
   }
@@ -269,6 +272,92 @@ void add_stages(History& history) {
     if (prng.chance(0.7)) ops.push_back({.kind = OpKind::Get, .key = stage.key, .count = stage.count, .salt = prng.next()});
   }
   history.ops = std::move(ops);
+}
+
+// Of a randomness of its own: segments that forget are retired, and starts try them again.
+void make_wear(History& history, const HistoryOptions& options) {
+  Prng prng(history.seed ^ 0x57454152);
+  if ((options.faults & bit_of(FaultKind::BitRot)) == 0 || !prng.chance(0.04)) return;
+  Profile& profile = history.profile;
+  profile.shards = 1;
+  profile.segments = static_cast<uint32_t>(12 + prng.below(6));
+  profile.groups = kLargeGroups;
+  profile.keys = 60;
+  profile.faults = bit_of(FaultKind::BitRot);
+  profile.chances = {};
+  profile.scrub_bytes_per_s = GiB;
+  history.ops.clear();
+  for (uint64_t rounds = 2 + prng.below(2); rounds > 0; --rounds) {
+    for (int puts = 0; puts < 50; ++puts) {
+      history.ops.push_back({.kind = OpKind::Put,
+                             .flag = prng.chance(0.5),
+                             .key = static_cast<uint32_t>(prng.below(profile.keys)),
+                             .salt = prng.next()});
+      history.ops.push_back({.kind = OpKind::Turns, .count = 12, .amount = 100});
+    }
+    history.ops.push_back({.kind = OpKind::Settle});
+    history.ops.push_back({.kind = OpKind::Rot, .count = 5, .salt = prng.next()});
+    history.ops.push_back({.kind = OpKind::Scrub});
+    history.ops.push_back({.kind = OpKind::Turns, .count = 400, .amount = 10'000});
+    if (prng.chance(0.8)) history.ops.push_back({.kind = OpKind::Restart, .salt = prng.next()});
+    history.ops.push_back({.kind = OpKind::Settle});
+  }
+}
+
+Op make_outage(Prng& prng) {
+  Op outage{.kind = OpKind::Outage, .flag = prng.chance(0.3), .salt = prng.next()};
+  const uint64_t what = prng.below(10);
+  outage.count = what < 5 ? kOutageWrites : what < 9 ? kOutageReads : kOutageWrites | kOutageReads;
+  if ((outage.count & kOutageWrites) != 0 && prng.chance(0.4)) outage.count |= kOutageNoSpace;
+  if ((outage.count & kOutageWrites) != 0 && !outage.flag && prng.chance(0.2)) outage.count |= kOutageFlushes;
+  outage.amount = prng.chance(0.3) ? 10'000 + prng.below(200'000) : 200'000 + prng.below(3'000'000);
+  return outage;
+}
+
+// Of a randomness of its own. Half of them have nothing else to blame but that a process or a machine may die.
+void add_outages(History& history, const HistoryOptions& options) {
+  Prng prng(history.seed ^ 0x4F5554414745);
+  if ((options.faults & bit_of(FaultKind::Outage)) == 0 || !prng.chance(0.25)) return;
+  Profile& profile = history.profile;
+  if (prng.chance(0.6)) {
+    constexpr uint32_t kKept = bit_of(FaultKind::Reorder) | bit_of(FaultKind::Delay) | bit_of(FaultKind::Kill) |
+                               bit_of(FaultKind::PowerCut) | bit_of(FaultKind::ClockJump);
+    profile.faults &= kKept;
+    io::MemoryFaults calm;
+    calm.shuffle = profile.chances.shuffle;
+    calm.delay_polls_max = profile.chances.delay_polls_max;
+    calm.completion_polls_max = profile.chances.completion_polls_max;
+    calm.cut_survival_chance = profile.chances.cut_survival_chance;
+    profile.chances = calm;
+  }
+  profile.faults |= bit_of(FaultKind::Outage);
+  std::erase_if(history.ops, [&](const Op& op) { return !wanted(op, profile); });
+  const auto at_random = [&](OpKind kind) {
+    Op op{.kind = kind, .flag = prng.chance(0.7), .salt = prng.next()};
+    op.key = static_cast<uint32_t>(prng.below(profile.keys));
+    op.count = static_cast<uint32_t>(1 + prng.below(4));
+    return op;
+  };
+  for (uint64_t left = 1 + prng.below(4); left > 0; --left) {
+    std::vector<Op> ops;
+    for (uint64_t puts = prng.below(12); puts > 0; --puts) ops.push_back(at_random(OpKind::Put));
+    if (prng.chance(0.5)) ops.push_back({.kind = OpKind::Turns, .count = 8, .amount = 100});
+    ops.push_back(make_outage(prng));
+    if (prng.chance(0.4)) {  // what a start finds
+      const bool crash = prng.chance(0.6);
+      Op end{.kind = crash ? OpKind::Crash : OpKind::Restart, .flag = prng.chance(0.5), .salt = prng.next()};
+      if (wanted(end, profile)) ops.push_back(end);
+    }
+    for (uint64_t rounds = 1 + prng.below(8); rounds > 0; --rounds) {
+      for (uint64_t asked = prng.below(5); asked > 0; --asked) {
+        ops.push_back(at_random(prng.chance(0.5) ? OpKind::Put : prng.chance(0.8) ? OpKind::Get : OpKind::Remove));
+      }
+      ops.push_back({.kind = OpKind::Turns, .count = static_cast<uint32_t>(1 + prng.below(60)), .amount = 10'000});
+    }
+    if (prng.chance(0.4)) ops.push_back({.kind = OpKind::Settle});
+    const auto at = static_cast<ptrdiff_t>(prng.below(history.ops.size() + 1));
+    history.ops.insert(history.ops.begin() + at, ops.begin(), ops.end());
+  }
 }
 
 }  // namespace
@@ -332,6 +421,7 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
         break;
       case OpKind::Pass: op.amount = 1 + prng.below(50); break;
       case OpKind::Jump: op.amount = prng.chance(0.1) ? 315'360'000 : 1 + prng.below(500); break;
+      case OpKind::Rot: op.count = 1; break;
       case OpKind::Crash: op.amount = prng.chance(0.3) ? 0 : prng.below(60); break;
       default: break;
     }
@@ -347,6 +437,8 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   add_shards(history);
   add_uses(history);
   add_stages(history);
+  make_wear(history, options);
+  add_outages(history, options);
   return history;
 }
 
@@ -396,6 +488,10 @@ std::string text_of(const Op& op) {
     case OpKind::Stage:
       return "stage " + std::to_string(op.count) + " from " + key + (op.flag ? " and follow" : "") + " for " + amount + " us";
     case OpKind::Scrub: return "two passes of the scrub";
+    case OpKind::Outage:
+      return "for " + amount + " us " + ((op.count & kOutageReads) != 0 ? "reads " : "") +
+             ((op.count & kOutageWrites) != 0 ? "writes " : "") + ((op.count & kOutageFlushes) != 0 ? "flushes " : "") +
+             "fail" + ((op.count & kOutageNoSpace) != 0 ? " for want of space" : "") + (op.flag ? ", of some segments" : "");
     case OpKind::Crash: return std::string(op.flag ? "kill" : "power cut") + " after " + amount + " engine events, open";
   }
   return "?";

@@ -35,8 +35,9 @@ enum class FaultKind : uint8_t {
   Discard,  // the device takes discards, and forgets
   DiscardError,
   LostCompletion,  // a request is carried out and answered late, with an error
+  Outage,          // for a while all writes or reads fail, of the device or of some segments
 };
-inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::LostCompletion) + 1;
+inline constexpr size_t kFaultKinds = static_cast<size_t>(FaultKind::Outage) + 1;
 std::string_view name_of(FaultKind fault) noexcept;
 inline constexpr uint32_t bit_of(FaultKind fault) noexcept { return 1U << static_cast<uint32_t>(fault); }
 inline constexpr uint32_t kAllFaults = (1U << kFaultKinds) - 1;
@@ -63,13 +64,17 @@ enum class OpKind : uint8_t {
   Settle,           // turns until the device is idle; then every key is looked up
   Pass,             // `amount` seconds of both clocks
   Jump,             // the wall clock alone: `amount` seconds ahead, or back if `flag`
-  Rot,              // a bit of media, somewhere that `salt` says
+  Rot,              // a bit of media, somewhere that `salt` says; of `count` blocks of one segment, if that is more than one
   FailNext,         // the next request of a kind and an area that `salt` says
   Restart,          // close and open, perhaps with crashes on the way
   Stage,            // `count` keys from `key` on ahead of their gets, kept for `amount` us; followed if `flag`
   Scrub,            // two passes of the scrub while nothing fails; then nothing that it should have found is left
-  Crash,            // after `amount` more engine events; killed if `flag`, else a power cut; then open as above
+  Outage,  // for `amount` us: kinds by `count` (kOutage...), of the device or, if `flag`, of the segments that `salt` says
+  Crash,   // after `amount` more engine events; killed if `flag`, else a power cut; then open as above
 };
+
+// What fails in an outage.
+inline constexpr uint32_t kOutageWrites = 1, kOutageReads = 2, kOutageFlushes = 4, kOutageNoSpace = 8;
 
 struct Op {
   OpKind kind = OpKind::Settle;

@@ -106,11 +106,15 @@ void Placements::process_ended(const std::function<void(uint64_t offset, Bytes p
 }
 
 void Placements::unwritten(const Range& range) noexcept {
+  unwritten_footer(range);
+  hit_logs(range);
+}
+
+void Placements::unwritten_footer(const Range& range) noexcept {
   for (Segment& segment : segments_) {
     if (!segment.footer.has_value() || !segment.footer->touches(range)) continue;
     forget_footer(segment);
   }
-  hit_logs(range);
 }
 
 bool Placements::hit_in(const Segment& segment, const Range& range) const noexcept {
@@ -144,6 +148,18 @@ void Placements::opened() noexcept {
   for (Log& log : logs_) {
     for (Wound& wound : log.hit) wound.before = false;
   }
+}
+
+std::vector<Range> Placements::blocks_of_one_segment(Prng& prng, size_t count) const {
+  std::vector<const Segment*> full;
+  for (const Segment& segment : segments_) {
+    if (segment.copies.size() >= count && segment.footer.has_value()) full.push_back(&segment);
+  }
+  if (full.empty()) return {};
+  const Segment& segment = *full[prng.below(full.size())];
+  std::vector<Range> blocks;
+  for (size_t at = segment.copies.size(); at-- > 0 && blocks.size() < count;) blocks.push_back(segment.copies[at].extent);
+  return blocks;
 }
 
 std::optional<Range> Placements::target(Prng& prng) const {

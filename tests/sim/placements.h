@@ -37,6 +37,7 @@ class Placements {
   void process_ended(const std::function<void(uint64_t offset, Bytes page)>& read);
   // A write that failed, and said so: a copy of the log lacks it until the next compaction, a segment its footer.
   void unwritten(const Range& range) noexcept;
+  void unwritten_footer(const Range& range) noexcept;
 
   // Whether a media fault can be the cause that this block is missing.
   bool excuses(const store::IndexKey& key) const;
@@ -51,6 +52,8 @@ class Placements {
   // A place for a bit to rot: of a block, of what describes blocks, of the log or of the header. None if that has been written
   // nowhere yet, or if the store could not be opened any more.
   std::optional<Range> target(Prng& prng) const;
+  // So many blocks of one segment, or fewer; none where no segment has as many.
+  std::vector<Range> blocks_of_one_segment(Prng& prng, size_t count) const;
 
  private:
   struct Copy {

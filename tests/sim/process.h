@@ -25,6 +25,7 @@ struct WriteInFlight {
   bool sliding = false;
   size_t put = 0;
   bool committed = false;
+  uint64_t committed_at = 0;  // turn of the run
   uint32_t answers = 0;
   store::Write write;
 };
@@ -37,6 +38,7 @@ struct ReadInFlight {
   uint32_t turns_pinned = 0;
   uint32_t pinned_crc = 0;
   store::PartSpan asked;
+  uint64_t unread_then = 0;  // reads that an outage had ended
   store::Read read;
   uint32_t early_crc = 0;  // of the parts that were handed out first
 
@@ -99,6 +101,7 @@ struct Process {
   uint64_t device_bytes = 0;           // written
   bool open_flush_failed = false;
   bool scopes_died = false;       // blocks of a deleted namespace may still be in the gauges
+  uint64_t recovered_at = 0;      // turn of the run
   bool recovering = false;        // what is looked at when it has ended is still to be
   std::vector<bool> reports_due;  // by shard
   bool gave_up = false;           // close() had no segment for a block

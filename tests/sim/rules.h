@@ -33,7 +33,10 @@ namespace halfstep::sim {
   X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (ENGINE 4.6)") \
   X(AncestorOlder, "ancestor-older", "no block of a request looks younger than one before it (ENGINE 4.8 rule 8)")            \
   X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (ENGINE 4.8 rule 6)")                       \
-  X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding = bytes at the device (ENGINE 4.8 rule 9)")              \
+  X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding + repeated = bytes at the device (ENGINE 4.8 rule 9)")   \
+  X(LostToOutage, "lost-to-outage", "an outage retires no segment and gives up no block (store/device_health.h)")             \
+  X(RetiredForGood, "retired-for-good", "a start tries again what was retired fewer than three times (store.h)")              \
+  X(WaitsInOutage, "waits-in-outage", "while the device takes no write, who waits for media is told at once (store.h)")       \
   X(RecoveryReport, "recovery-report", "the numbers of the recovery report add up (V1 8)")                                    \
   X(Ended, "ended", "no run ends its process, by an assertion or by a signal")                                                \
   X(Stuck, "stuck", "the device comes to rest, and what was begun ends (ENGINE 4.8 rule 3)")

@@ -25,6 +25,9 @@ void Tally::add(const Tally& other) noexcept {
   segments_reclaimed += other.segments_reclaimed;
   blocks_evicted += other.blocks_evicted;
   stores_lost += other.stores_lost;
+  segments_retired += other.segments_retired;
+  segments_tried_again += other.segments_tried_again;
+  frames_repeated += other.frames_repeated;
 }
 
 Outcome run(const History& history) {

@@ -87,6 +87,9 @@ store::Gauges ShardedStore::gauges() const noexcept {
     sum.segments_free += g.segments_free;
     sum.segments_open += g.segments_open;
     sum.segments_sealed += g.segments_sealed;
+    sum.segments_bad += g.segments_bad;
+    sum.segments_unread += g.segments_unread;
+    sum.writes_out = sum.writes_out || g.writes_out;
     sum.holds += g.holds;
     sum.pins += g.pins;
     sum.memory_pinned_bytes += g.memory_pinned_bytes;

@@ -33,7 +33,8 @@ History without(const History& history, FaultKind fault) {
     default: break;
   }
   const bool by_operation = fault == FaultKind::WriteError || fault == FaultKind::FlushError || fault == FaultKind::NoSpace ||
-                            fault == FaultKind::Kill || fault == FaultKind::PowerCut || fault == FaultKind::BitRot;
+                            fault == FaultKind::Outage || fault == FaultKind::Kill || fault == FaultKind::PowerCut ||
+                            fault == FaultKind::BitRot;
   if (!by_operation) calmer.profile.faults &= ~bit_of(fault);
   return calmer;
 }

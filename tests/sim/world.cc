@@ -56,6 +56,7 @@ void World::act(const Op& op, uint32_t step) {
       break;
     case OpKind::Rot: rot(op); break;
     case OpKind::FailNext: fail_next(op); break;
+    case OpKind::Outage: begin_outage(op); break;
     case OpKind::Stage: stage(op); break;
     case OpKind::Scrub: scrub(); break;
     case OpKind::Restart:
@@ -77,6 +78,7 @@ void World::act(const Op& op, uint32_t step) {
 void World::end() {
   model_.set_step(static_cast<uint32_t>(history_.ops.size()));
   calm_ = true;
+  end_outage();
   process_->memory.set_faults({});
   process_->crash.disarm();
   let_go();
@@ -88,7 +90,7 @@ void World::end() {
   settle();
   if (over()) return;
   check_staged(true);
-  const bool room = process_->store->recovery().segments_bad + process_->store->counters().segments_bad == 0;
+  const bool room = process_->store->gauges().segments_bad == 0;
   for (const auto& write : process_->writes) {
     if (room && write->committed && write->answers == 0) model_.fail(Rule::Stuck, "a write is not answered");
   }
@@ -155,7 +157,7 @@ void World::put(const Op& op, bool commit_now) {
     model_.used(key);
     return;
   }
-  if (status == Code::Throttled) return;
+  if (status == Code::Throttled || (status == Code::IoError && failures_possible())) return;
   if (!status.ok()) return model_.fail(Rule::WrongAnswer, "begin_write: " + text_of(status));
   std::vector<std::byte> content(flight.version.stored_bytes);
   flight.version.fill(content);
@@ -181,6 +183,7 @@ WriteInFlight* World::oldest_begun() noexcept {
 
 void World::commit(WriteInFlight& flight) {
   flight.committed = true;
+  flight.committed_at = turns_;
   Key& key = *flight.key;
   if (flight.life == key.life) {
     --key.filling;
@@ -330,10 +333,13 @@ void World::pump(uint64_t us) {
   process_->engine.flush_submissions();
   clock_.us += us;
   model_.time().sample(clock_);
+  ++turns_;
   if (dead()) return;
+  check_outage();
   check_reports();
   if (process_->recovering && !process_->store->recovering()) {
     process_->recovering = false;
+    process_->recovered_at = turns_;
     if (!over()) look_at_everything();
     if (dead() || over()) return;
   }
@@ -380,12 +386,11 @@ void World::look_at_everything() {
 // Only what is at rest can be counted: blocks that wait for a frame are in no gauge yet.
 void World::check_accounting() {
   const store::Gauges gauges = process_->store->gauges();
-  const store::RecoveryReport& report = process_->store->recovery();
-  const uint64_t segments = gauges.segments_free + gauges.segments_open + gauges.segments_sealed + report.segments_bad +
-                            process_->store->counters().segments_bad;
+  const uint64_t segments = gauges.segments_free + gauges.segments_open + gauges.segments_sealed + gauges.segments_bad;
   if (segments != places_.geometry.segments) {
     return model_.fail(Rule::Accounting, std::to_string(segments) + " segments in all states");
   }
+  check_retired();
   if (process_->engine.in_flight() > 0) return;
   if (const uint64_t counted = counted_bytes(); counted != process_->device_bytes) {
     return model_.fail(Rule::BytesAddUp, "the device got " + std::to_string(process_->device_bytes) + " bytes, " +
@@ -440,7 +445,7 @@ void World::check_list(uint32_t name_space) {
     to.world->listed(to.name_space, block, &to.numbers);
   };
   listing_.done = [](store::Listing& listing) { static_cast<Seen*>(listing.owner)->done = true; };
-  const uint64_t hits_before = placements_.hits();
+  const uint64_t hits_before = placements_.hits() + unread_;
   const uint64_t evicted_before = process_->store->counters().blocks_evicted;
   do {
     seen.done = false;
@@ -453,7 +458,7 @@ void World::check_list(uint32_t name_space) {
     listing_.cursor = listing_.next;
   } while (listing_.cursor != 0);
   // What was read wrongly this once is not listed this once, nor as long as it is kept for the next list.
-  if (placements_.hits() != hits_before) wrong_list_until_us_ = clock_.us + store::Lister::kKeepRollUs;
+  if (placements_.hits() + unread_ != hits_before) wrong_list_until_us_ = clock_.us + store::Lister::kKeepRollUs;
   if (clock_.us <= wrong_list_until_us_) return;
   for (const Key& key : model_.keys()) {
     if (key.name_space != name_space || !usable(key)) continue;
@@ -475,6 +480,12 @@ void World::check_list(uint32_t name_space) {
 
 void World::rot(const Op& op) {
   Prng prng(op.salt);
+  if (op.count > 1) {  // a segment that forgets
+    for (const Range& block : placements_.blocks_of_one_segment(prng, op.count)) {
+      placements_.hit({process_->memory.rot(0, block.offset, block.bytes) / 8, 1});
+    }
+    return;
+  }
   const std::optional<Range> target = placements_.target(prng);
   if (!target.has_value()) return;
   const uint64_t bit = process_->memory.rot(0, target->offset, target->bytes);

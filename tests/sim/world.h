@@ -23,7 +23,8 @@ class SimClock final : public Clock {
  public:
   uint64_t now_us() const noexcept override { return us; }
   uint64_t wall_s() const noexcept override { return wall_base_s + us / 1'000'000; }
-  uint64_t us = 1'000'000;
+  void pause_us(uint64_t pause) const noexcept override { us += pause; }
+  mutable uint64_t us = 1'000'000;
   uint64_t wall_base_s = 1'800'000'000;
 };
 
@@ -91,6 +92,15 @@ class World {
   void listed(uint32_t name_space, const store::Listed& block, std::set<uint32_t>* numbers);
   void rot(const Op& op);
   void fail_next(const Op& op);
+  // Outages (world_outage.cc)
+  void begin_outage(const Op& op);
+  void end_outage() noexcept { outage_.until_us = 0; }
+  int32_t outage_error(const io::Request& request);
+  bool in_outage() const noexcept { return clock_.us < outage_.until_us; }
+  void check_outage();
+  void check_retired();
+  // Nothing but an outage, or that the process died, can be the cause of what is missing.
+  bool strict_outage() const noexcept;
   void scrub();
   void stage(const Op& op);
   void stage_answered(StageInFlight& stage);
@@ -144,6 +154,18 @@ class World {
   uint64_t crash_salt_ = 0;
   uint64_t wrong_list_until_us_ = 0;
   bool calm_ = false;  // the faults are over
+  struct Outage {
+    uint64_t until_us = 0;
+    uint64_t from_us = 0;
+    uint64_t from_turn = 0;
+    uint32_t kinds = 0;
+    std::vector<bool> segments;  // that it is of; none: of the whole device
+  };
+  Outage outage_;
+  bool fault_is_outage_ = false;  // the one that is told next
+  uint64_t unread_ = 0;           // reads that an outage ended
+  uint64_t turns_ = 0;            // of the store, in all its processes
+  uint64_t retired_ = 0;          // segments, by earlier processes
   // A write of this copy failed or went elsewhere since both were last written: it may be the older one.
   std::array<bool, 2> header_stale_{};
   bool over_ = false;

@@ -110,6 +110,7 @@ void World::open(uint64_t salt) {
     if (calm_) config.faults = {};
     process_ = std::make_unique<Process>(config, *device_, arena_of(history_.profile.arena_bytes), clock_,
                                          [this](const io::Request& request) { seen(request); });
+    process_->memory.set_outage([this](const io::Request& request) { return outage_error(request); });
     process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
     const uint64_t hits_before = placements_.hits();
     header_stale_ = {};
@@ -144,6 +145,7 @@ void World::open(uint64_t salt) {
     placements_.opened();
     model_.process_began();
     process_->recovering = process_->store->recovering();
+    process_->recovered_at = turns_;
     process_->reports_due.assign(history_.profile.shards, true);
     check_reports();
     reopen_namespaces();
@@ -163,7 +165,8 @@ bool World::recovering(const Key& key) const noexcept {
 
 uint64_t World::counted_bytes() const {
   const store::Counters& counters = process_->store->counters();
-  return counters.bytes_user + counters.bytes_rewritten + counters.bytes_padding + counters.bytes_metadata;
+  return counters.bytes_user + counters.bytes_rewritten + counters.bytes_padding + counters.bytes_metadata +
+         counters.bytes_repeated;
 }
 
 const store::Store& World::shard(uint32_t number) const noexcept {
@@ -276,6 +279,10 @@ void World::bury_process() {
     const store::Counters& counters = process_->store->counters();
     tally_.segments_reclaimed += counters.segments_reclaimed;
     tally_.blocks_evicted += counters.blocks_evicted;
+    tally_.segments_retired += counters.segments_retired;
+    tally_.segments_tried_again += counters.segments_tried_again;
+    tally_.frames_repeated += counters.frames_repeated;
+    retired_ += counters.segments_retired;
   }
   const io::MemoryFaultCounters& faults = process_->memory.fault_counters();
   count(FaultKind::Reorder) += faults.reordered;
@@ -303,6 +310,9 @@ void World::bury_process() {
 
 void World::fault_fired(const io::MemoryFault& fault) {
   const Range range{fault.offset, fault.bytes};
+  const bool outage = std::exchange(fault_is_outage_, false);
+  if (outage && fault.op == io::Op::Read) return;  // media are as they were
+  if (outage && fault.op == io::Op::Write && strict_outage()) return placements_.unwritten_footer(range);
   if (fault.op == io::Op::Read || fault.error == 0) placements_.hit(range);
   if (fault.op == io::Op::Read) return;
   if (fault.op == io::Op::Write && fault.error != 0) placements_.unwritten(range);

@@ -67,6 +67,7 @@ bool World::get_window(std::span<Key* const> asked, uint64_t salt, store::Moment
     flight.key = key;
     flight.expected = model_.expect(*key, process_->store->find(key->index_key).present);
     flight.expected.recovering = recovering(*key);
+    flight.unread_then = unread_;
     flight.turns_pinned = static_cast<uint32_t>(salt % 8);
     flight.asked = parts_of(salt >> 24, key->number);
     flight.read.parts = flight.asked;
@@ -181,6 +182,8 @@ void World::read_answered(ReadInFlight& flight) {
   if (!status.ok()) {
     ++tally_.misses;
     give_back_early(flight);
+    // It is there, and is a miss now.
+    if (status == Code::IoError && unread_ != flight.unread_then) return;
     return model_.read_missed(key, flight.expected, status);
   }
   ++tally_.hits;

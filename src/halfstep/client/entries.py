@@ -60,6 +60,7 @@ _OF_THE_WORST_SHARD = {
     "halfstep_store_age_limit_capacities",
     "halfstep_store_clock_ahead_seconds",
     "halfstep_store_discards_on",
+    "halfstep_store_writes_out",
     "halfstep_zero_copy_on",
 }
 

@@ -1,0 +1,69 @@
+// patience.h — how long a start waits for what the device does not answer. A whole device that is silent comes back, or there
+// is nothing to serve: for that it waits long. One place among others that answer has probably gone bad: for that it waits a
+// little, and for all such places together no longer than that would be noticed. Invariants: what was not read is asked for
+// again before anything is concluded from its absence. Thread: the shard's.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "io/engine.h"
+
+namespace halfstep::store {
+
+// What has been asked for and not answered, by its first failure.
+struct Unanswered {
+  uint64_t since_us = 0;  // 0: nothing failed yet
+  uint64_t reads = 0;     // that the device had answered then
+  uint32_t tries = 0;
+};
+
+class Patience {
+ public:
+  // `witnesses`: places that could be read a moment ago. Whether they can be now tells a silent device from a bad place.
+  Patience(const Clock& clock, const io::Engine& engine, std::array<uint64_t, 2> witnesses)
+      : clock_(clock), engine_(engine), witnesses_(witnesses) {}
+  const std::array<uint64_t, 2>& witnesses() const noexcept { return witnesses_; }
+
+  // It failed, once more. When to ask again; 0: no more.
+  uint64_t again_at_us(Unanswered& place) noexcept {
+    const uint64_t now_us = clock_.now_us();
+    if (place.since_us == 0) place = {now_us, engine_.counters().reads, 0};
+    const bool others = engine_.counters().reads != place.reads;
+    const uint64_t waited_us = now_us - place.since_us;
+    const uint64_t pause_us = std::min(kPauseUs << std::min(place.tries, 5U), kPauseUsMax);
+    if (over_ || waited_us >= (others ? kPlaceUs : kDeviceUs)) return 0;
+    if (others && place.tries > 0) {
+      if (spent_us_ >= kPlacesUs) return 0;
+      spent_us_ += pause_us;
+    }
+    ++place.tries;
+    return now_us + pause_us;
+  }
+  // The same, and waits until then. False: no more.
+  bool wait(Unanswered& place) noexcept {
+    const uint64_t again_us = again_at_us(place);
+    if (again_us == 0) return false;
+    clock_.pause_us(again_us - clock_.now_us());
+    return true;
+  }
+  // The store stops: what is not answered now is left.
+  void end() noexcept { over_ = true; }
+
+ private:
+  static constexpr uint64_t kPauseUs = 20'000;
+  static constexpr uint64_t kPauseUsMax = 500'000;
+  static constexpr uint64_t kPlaceUs = 5'000'000;
+  static constexpr uint64_t kPlacesUs = 20'000'000;  // of pauses, for all of them
+  static constexpr uint64_t kDeviceUs = 60'000'000;
+
+  const Clock& clock_;
+  const io::Engine& engine_;
+  const std::array<uint64_t, 2> witnesses_;
+  uint64_t spent_us_ = 0;
+  bool over_ = false;
+};
+
+}  // namespace halfstep::store

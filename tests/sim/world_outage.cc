@@ -1,0 +1,81 @@
+// world_outage.cc — times at which the device, or some segments of it, take no writes or give no reads, and what must hold
+// then.
+#include <algorithm>
+
+#include "sim/world.h"
+
+namespace halfstep::sim {
+namespace {
+
+// How long who waits for media may go without an answer: time, and turns in which the store could do something about it.
+constexpr uint64_t kAnswerUs = 600'000;
+constexpr uint64_t kAnswerTurns = 60;
+constexpr uint64_t kRetirementsMax = 3;  // of a segment, before it is not tried again
+
+}  // namespace
+
+void World::begin_outage(const Op& op) {
+  Prng prng(op.salt);
+  outage_ = {clock_.us + op.amount, clock_.us, turns_, op.count, {}};
+  if (!op.flag) return;
+  outage_.segments.resize(places_.geometry.segments);
+  for (size_t segment = 0; segment < outage_.segments.size(); ++segment) outage_.segments[segment] = prng.chance(0.5);
+}
+
+// The header's reads are left alone: a store is refused when neither copy can be read, and that is another matter.
+int32_t World::outage_error(const io::Request& request) {
+  if (!in_outage()) return 0;
+  const bool header = request.op != io::Op::Flush && (request.offset < store::format::kHeaderReserveBytes ||
+                                                      request.offset + request.bytes > places_.header(1));
+  const uint32_t kind = request.op == io::Op::Read    ? kOutageReads
+                        : request.op == io::Op::Write ? kOutageWrites
+                        : request.op == io::Op::Flush ? kOutageFlushes
+                                                      : 0;
+  if ((outage_.kinds & kind) == 0 || (header && request.op == io::Op::Read)) return 0;
+  if (!outage_.segments.empty()) {
+    const uint64_t from = places_.segment(0);
+    const bool in_segment = request.offset >= from && request.offset < places_.segment(places_.geometry.segments);
+    if (!in_segment || !outage_.segments[(request.offset - from) / places_.geometry.segment_bytes]) return 0;
+  }
+  ++count(FaultKind::Outage);
+  fault_is_outage_ = true;
+  if (request.op == io::Op::Read) ++unread_;
+  return (outage_.kinds & kOutageNoSpace) != 0 && request.op == io::Op::Write ? -ENOSPC : -EIO;
+}
+
+bool World::strict_outage() const noexcept {
+  constexpr uint32_t kOthers = kMediaFaults | bit_of(FaultKind::WriteError) | bit_of(FaultKind::FlushError) |
+                               bit_of(FaultKind::NoSpace) | bit_of(FaultKind::TornWrite);
+  return on(FaultKind::Outage) && (history_.profile.faults & kOthers) == 0;
+}
+
+// A put that waits for media while nothing can be written.
+void World::check_outage() {
+  // Where reads fail, too, a put may wait for a segment, and that for what is worth a copy.
+  const bool whole =
+      in_outage() && outage_.segments.empty() && (outage_.kinds & (kOutageWrites | kOutageReads)) == kOutageWrites;
+  if (!whole || !strict_outage() || process_->store->recovering()) return;
+  if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < kAnswerTurns) return;
+  for (const auto& write : process_->writes) {
+    if (!write->committed || write->answers > 0 || turns_ - write->committed_at < kAnswerTurns) continue;
+    return model_.fail(Rule::WaitsInOutage, "a put of key " + std::to_string(write->key->number));
+  }
+}
+
+void World::check_retired() {
+  const store::Counters& counters = process_->store->counters();
+  const store::Gauges gauges = process_->store->gauges();
+  const bool has_turned = turns_ > process_->recovered_at + 1;
+  if (retired_ < kRetirementsMax && !process_->store->recovering() && has_turned &&
+      gauges.segments_bad > counters.segments_retired) {
+    return model_.fail(Rule::RetiredForGood, std::to_string(gauges.segments_bad) + " segments are bad, " +
+                                                 std::to_string(counters.segments_retired) + " retired by this process");
+  }
+  if (!strict_outage()) return;
+  if (gauges.segments_bad > 0 || counters.blocks_evicted_unreadable > 0) {
+    model_.fail(Rule::LostToOutage, std::to_string(gauges.segments_bad) + " segments bad, " +
+                                        std::to_string(counters.blocks_evicted_unreadable) + " blocks given up");
+  }
+}
+
+}  // namespace halfstep::sim
