@@ -93,19 +93,22 @@ void in_thread(Body body) {
 TEST(Numa, MemoryComesFromTheNodeThatItPrefers) {
   if (!allowed()) GTEST_SKIP() << "the calls about memory nodes are refused here";
   const uint32_t node = read_nodes().front().number;
-  Mapping mapping;
-  ASSERT_TRUE(Mapping::create({.bytes = 4 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
-  int told = 7;
-  EXPECT_TRUE(preferred(mapping.bytes().data(), &told).ok());
-  EXPECT_EQ(told, -1);
-  ASSERT_TRUE(prefer(mapping.bytes(), node).ok());
-  EXPECT_TRUE(preferred(mapping.bytes().data(), &told).ok());
-  EXPECT_EQ(told, static_cast<int>(node));
-
   Pages pages;
-  ASSERT_TRUE(sample_pages(mapping.bytes(), 16, &pages).ok());
-  EXPECT_EQ(pages.absent, 16U) << "nobody has touched it";
-  std::fill(mapping.bytes().begin(), mapping.bytes().end(), std::byte{1});
+  const auto before_the_first_page = [&](Bytes memory) {
+    int told = 7;
+    EXPECT_TRUE(preferred(memory.data(), &told).ok());
+    EXPECT_EQ(told, -1);
+    EXPECT_TRUE(prefer(memory, node).ok());
+    EXPECT_TRUE(preferred(memory.data(), &told).ok());
+    EXPECT_EQ(told, static_cast<int>(node));
+    EXPECT_TRUE(sample_pages(memory, 16, &pages).ok());
+    EXPECT_EQ(pages.absent, 16U) << "nobody has touched it";
+    return 0;
+  };
+  Mapping mapping;
+  ASSERT_TRUE(
+      Mapping::create({.bytes = 4 * MiB, .large_pages = false, .what = "test", .prepare = before_the_first_page}, &mapping)
+          .ok());
   ASSERT_TRUE(sample_pages(mapping.bytes(), 16, &pages).ok());
   EXPECT_EQ(pages.absent, 0U);
   uint32_t counted = 0;
