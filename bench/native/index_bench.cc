@@ -109,7 +109,9 @@ class Limit {
  public:
   explicit Limit(const BlockIndex& index) : count_(index.buckets()) {
     const bool large = index.mapping().pages() != Mapping::Pages::Ordinary;
-    if (const Fault fault = Mapping::create(index.bytes(), large, "index", &mapping_); !fault.ok()) fail(fault.what);
+    if (const Fault fault = Mapping::create({.bytes = index.bytes(), .large_pages = large, .what = "index"}, &mapping_);
+        !fault.ok())
+      fail(fault.what);
     std::memset(mapping_.bytes().data(), 1, mapping_.bytes().size());
   }
 
@@ -325,7 +327,8 @@ void print_number(const char* name, uint64_t value) {
 int run(const Options& options) {
   const uint64_t before = resident_bytes();
   std::unique_ptr<BlockIndex> index;
-  if (const Fault fault = BlockIndex::create(BlockIndex::bytes_for(options.entries), &index); !fault.ok()) fail(fault.what);
+  if (const Fault fault = BlockIndex::create(BlockIndex::bytes_for(options.entries), true, &index); !fault.ok())
+    fail(fault.what);
   const Fill filled = fill(*index, options);
   const uint64_t resident = resident_bytes() - before;
 

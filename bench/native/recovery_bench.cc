@@ -102,7 +102,7 @@ void make(const Setup& setup) {
   Names names;
   (void)names.refresh(loaded.state);
   Catalog::Setup inside{geometry.segments, geometry.segment_bytes, nullptr};
-  check(index::BlockIndex::create(index::BlockIndex::bytes_for(setup.segments * setup.blocks), &inside.index));
+  check(index::BlockIndex::create(index::BlockIndex::bytes_for(setup.segments * setup.blocks), true, &inside.index));
   Catalog catalog(std::move(inside), names);
   BlockingIo io(*machine.engine);
   std::vector<SegmentRecord> records(geometry.segments);

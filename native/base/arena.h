@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/mapping.h"
@@ -28,12 +29,14 @@ class Arena {
     uint64_t large_bytes = 0;  // of them in 2 MiB pages, as counted at the start
     bool reserved = false;     // those are from the pool of reserved pages
     uint32_t regions = 0;
-    Status node_asked;  // what preferring the node came to
+    Status node_asked;        // what preferring the node came to
+    std::string why_smaller;  // not empty where the pool of reserved pages promised them and did not give them
   };
 
   // `bytes` is rounded up to 2 MiB. Huge pages are tried unless `huge_pages` is false; falling back is not an error.
   // node: a memory node to prefer, -1 for none; a kernel that refuses that refuses nothing else.
-  static Fault create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node = -1);
+  static Fault create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node = -1,
+                      MemorySource* source = nullptr);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

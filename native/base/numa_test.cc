@@ -94,7 +94,7 @@ TEST(Numa, MemoryComesFromTheNodeThatItPrefers) {
   if (!allowed()) GTEST_SKIP() << "the calls about memory nodes are refused here";
   const uint32_t node = read_nodes().front().number;
   Mapping mapping;
-  ASSERT_TRUE(Mapping::create(4 * MiB, false, "test", &mapping).ok());
+  ASSERT_TRUE(Mapping::create({.bytes = 4 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
   int told = 7;
   EXPECT_TRUE(preferred(mapping.bytes().data(), &told).ok());
   EXPECT_EQ(told, -1);
@@ -156,7 +156,7 @@ TEST(Numa, SharedMemoryFollowsItsMakerWhoeverTouchesIt) {
 TEST(Numa, ANodeThatIsNotThereIsRefusedByTheKernelOrByUs) {
   if (!allowed()) GTEST_SKIP() << "the calls about memory nodes are refused here";
   Mapping mapping;
-  ASSERT_TRUE(Mapping::create(2 * MiB, false, "test", &mapping).ok());
+  ASSERT_TRUE(Mapping::create({.bytes = 2 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
   for (const uint32_t node : {kNodesMax - 1, kNodesMax, UINT32_MAX}) {
     if (node < kNodesMax && read_nodes().back().number == node) continue;
     EXPECT_EQ(prefer(mapping.bytes(), node).detail(), -EINVAL) << node;
@@ -166,7 +166,7 @@ TEST(Numa, ANodeThatIsNotThereIsRefusedByTheKernelOrByUs) {
 
 TEST(Numa, CallsThatAreRefusedSayHow) {
   Mapping mapping;
-  ASSERT_TRUE(Mapping::create(2 * MiB, false, "test", &mapping).ok());
+  ASSERT_TRUE(Mapping::create({.bytes = 2 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
   EXPECT_EXIT(
       {
         if (!refuse_node_calls()) ::_exit(2);

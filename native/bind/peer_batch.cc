@@ -35,6 +35,35 @@ void drop(Memories&... memories) {
 
 bool is_list(nb::handle object) { return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()); }
 
+// What a list or tuple has as the call begins. To ask one of its entries for memory may run Python code and gives the GIL away:
+// the list may have other entries, or fewer, when that returns. It is never indexed; and one that was changed meanwhile is
+// refused, because nobody can say which of its states was meant.
+class Entries {
+ public:
+  Entries(nb::handle list, const char* role) : list_(list), role_(role) {
+    PyObject* entries = in_python([&] { return PySequence_Tuple(list.ptr()); });
+    if (entries == nullptr) throw nb::python_error();
+    entries_ = nb::steal<nb::tuple>(entries);
+  }
+
+  const nb::tuple& all() const noexcept { return entries_; }
+  size_t size() const { return entries_.size(); }
+  void check_unchanged() const {
+    if (!PyList_CheckExact(list_.ptr())) return;
+    bool same = static_cast<size_t>(PyList_Size(list_.ptr())) == size();
+    Py_ssize_t at = 0;
+    for (nb::handle entry : entries_) {
+      if (same) same = PyList_GetItem(list_.ptr(), at++) == entry.ptr();
+    }
+    if (!same) throw Refused(std::string(role_) + ": the list was changed during the call; pass a tuple, or a copy");
+  }
+
+ private:
+  const nb::handle list_;
+  const char* const role_;
+  nb::tuple entries_;
+};
+
 void append_key(std::string& packed, const char* key, size_t bytes, size_t index) {
   if (bytes < 1 || bytes > kKeyBytesMax) {
     throw Refused("keys[" + std::to_string(index) + "]: " + std::to_string(bytes) +
@@ -46,27 +75,33 @@ void append_key(std::string& packed, const char* key, size_t bytes, size_t index
 
 uint32_t pack_list(std::string& packed, nb::handle keys) {
   size_t count = 0;
-  for (nb::handle key : keys) {
+  const Entries entries(keys, "keys");
+  bool asked = false;
+  for (nb::handle key : entries.all()) {
     char* bytes = nullptr;
     Py_ssize_t size = 0;
     if (PyBytes_Check(key.ptr()) && PyBytes_AsStringAndSize(key.ptr(), &bytes, &size) == 0) {
       append_key(packed, bytes, static_cast<size_t>(size), count);
     } else {
+      asked = true;
       const Memory memory = Memory::of_bytes(key, "key");
       append_key(packed, reinterpret_cast<const char*>(memory.data()), memory.bytes(), count);
     }
     ++count;
   }
+  if (asked) entries.check_unchanged();
   return static_cast<uint32_t>(count);
 }
 
 struct ReleaseView {
-  void operator()(Py_buffer* view) const noexcept { PyBuffer_Release(view); }
+  void operator()(Py_buffer* view) const noexcept {
+    in_python([view] { PyBuffer_Release(view); });
+  }
 };
 
 uint32_t pack_array(std::string& packed, nb::handle keys) {
   Py_buffer view;
-  if (PyObject_GetBuffer(keys.ptr(), &view, PyBUF_STRIDED_RO) != 0) throw nb::python_error();
+  if (in_python([&] { return PyObject_GetBuffer(keys.ptr(), &view, PyBUF_STRIDED_RO); }) != 0) throw nb::python_error();
   const std::unique_ptr<Py_buffer, ReleaseView> release(&view);
   if (view.ndim != 2 || view.itemsize != 1) {
     throw Refused("keys (" + name_of_type(keys) + "): " + std::to_string(view.ndim) + " dimensions of " +
@@ -168,7 +203,9 @@ void Batch::add_pieces(nb::handle item, bool writable, const char* role) {
     ++pieces;
   };
   if (is_list(item)) {
-    for (nb::handle piece : item) add(piece);
+    const Entries entries(item, role);
+    for (nb::handle piece : entries.all()) add(piece);
+    entries.check_unchanged();
   } else {
     add(item);
   }
@@ -196,15 +233,17 @@ void Batch::place(nb::handle target, bool writable, const char* role) {
   iovecs_.clear();
   iovec_counts_.clear();
   if (is_list(target)) {
-    const auto entries = static_cast<size_t>(PyObject_Length(target.ptr()));
-    if (entries != item_count()) {
-      throw Refused(std::string(role) + ": a list of " + std::to_string(entries) + " for " + std::to_string(item_count()) +
+    const Entries entries(target, role);
+    if (entries.size() != item_count()) {
+      throw Refused(std::string(role) + ": a list of " + std::to_string(entries.size()) + " for " +
+                    std::to_string(item_count()) +
                     " blocks; it needs one entry per block (key-major: all components of the first key, then of the second)");
     }
-    held_.reserve(entries);
-    iovecs_.reserve(entries);
-    iovec_counts_.reserve(entries);
-    for (nb::handle item : target) add_pieces(item, writable, role);
+    held_.reserve(entries.size());
+    iovecs_.reserve(entries.size());
+    iovec_counts_.reserve(entries.size());
+    for (nb::handle item : entries.all()) add_pieces(item, writable, role);
+    entries.check_unchanged();
   } else {
     split(target, writable, role);
   }
@@ -380,6 +419,14 @@ hs_batch Batch::prepared(uint64_t user_data) {
   check_open();
   const bool has_section = batch_.section_count > 0;
   if (has_section && section_.layout < 0) throw Lacking("no client core could be made when the batch was built");
+  // Setters ran Python code between them: what they left has to be of one batch.
+  const auto is_per_item = [this](size_t count) { return count == item_count(); };
+  const bool whole = (section_.target_kind != HS_TARGET_IOVEC || is_per_item(iovec_counts_.size())) &&
+                     (section_.target_kind != HS_TARGET_ROWS || is_per_item(rows_.size())) &&
+                     (block_bytes_.empty() || is_per_item(block_bytes_.size())) &&
+                     (parents_.empty() || is_per_item(parents_.size())) && (depths_.empty() || is_per_item(depths_.size())) &&
+                     (lengths_.empty() || is_per_item(lengths_.size()));
+  if (has_section && !whole) throw Refused("batch: its keys were changed after its targets or sources were set");
   if (section_.target_kind == HS_TARGET_IOVEC) {
     section_.iovecs = iovecs_.data();
     section_.iovec_counts = iovec_counts_.data();

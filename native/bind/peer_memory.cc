@@ -24,9 +24,11 @@ std::string taken_error() {
 // Where the exporter has a format for its elements, the view has it. Some have none (numpy's datetime64): those have bytes all
 // the same.
 bool get_buffer(nb::handle object, Py_buffer* view, int flags) {
-  if (PyObject_GetBuffer(object.ptr(), view, flags | PyBUF_FORMAT) == 0) return true;
-  PyErr_Clear();
-  return PyObject_GetBuffer(object.ptr(), view, flags) == 0;
+  return in_python([&] {
+    if (PyObject_GetBuffer(object.ptr(), view, flags | PyBUF_FORMAT) == 0) return true;
+    PyErr_Clear();
+    return PyObject_GetBuffer(object.ptr(), view, flags) == 0;
+  });
 }
 
 // References, which only the interpreter may write: 'O' in a format, where names of fields stand between colons.
@@ -60,6 +62,20 @@ std::string not_contiguous(nb::handle object, const char* role) {
          "contiguous pieces, or Rows over a registered region, which has strides";
 }
 
+// Whether it has such a method, and that says true.
+bool says(nb::handle object, const char* name) {
+  const int said = in_python([&] {
+    PyObject* method = PyObject_GetAttrString(object.ptr(), name);
+    PyObject* answer = method != nullptr && PyCallable_Check(method) != 0 ? PyObject_CallNoArgs(method) : nullptr;
+    const int truth = answer == nullptr ? 0 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    Py_XDECREF(method);
+    return truth;
+  });
+  PyErr_Clear();
+  return said > 0;
+}
+
 // A tensor whose bytes are not its values: they are made when somebody computes with it. What exports it may not look (a
 // negative view), or be asked by a way that does not (nanobind falls back to one for torch).
 void check_resolved(nb::handle object, const char* role) {
@@ -74,20 +90,42 @@ void check_resolved(nb::handle object, const char* role) {
       {"_is_zerotensor", "zeros that have no memory", "clone()"},
   };
   for (const Lazy& kind : kinds) {
-    const nb::object ask = nb::getattr(object, kind.asked, nb::none());
-    if (PyCallable_Check(ask.ptr()) == 0 || !static_cast<bool>(nb::bool_(ask()))) continue;
+    if (!says(object, kind.asked)) continue;
     throw Refused(subject(object, role) + ": " + kind.what + ", whose bytes are not its values; pass " + kind.remedy +
                   " of it");
   }
 }
 
+// Null with an error set, like the functions of Python's own. A tensor's methods are Python code.
+nb::object call_method(nb::handle object, const char* name, nb::handle keywords) {
+  return nb::steal(in_python([&]() -> PyObject* {
+    PyObject* method = PyObject_GetAttrString(object.ptr(), name);
+    PyObject* none = method == nullptr ? nullptr : PyTuple_New(0);
+    PyObject* said = none == nullptr ? nullptr : PyObject_Call(method, none, keywords.ptr());
+    Py_XDECREF(none);
+    Py_XDECREF(method);
+    return said;
+  }));
+}
+
+// Of memory that is only read the old capsule without a version is the cheaper one; whether memory may be written, only one
+// with a version says. Exporters may have one of the two alone.
+nb::object capsule_of(nb::handle object, bool writable) {
+  nb::dict versioned;
+  versioned["max_version"] = nb::make_tuple(1, 0);
+  const nb::handle first = writable ? nb::handle(versioned) : nb::handle();
+  const nb::handle second = writable ? nb::handle() : nb::handle(versioned);
+  nb::object capsule = call_method(object, "__dlpack__", first);
+  if (capsule.is_valid()) return capsule;
+  if (PyErr_ExceptionMatches(PyExc_BufferError) == 0 && PyErr_ExceptionMatches(PyExc_TypeError) == 0) return capsule;
+  PyErr_Clear();
+  return call_method(object, "__dlpack__", second);
+}
+
 void check_device(nb::handle object, const char* role) {
-  nb::object device;
-  try {
-    device = object.attr("__dlpack_device__")();
-  } catch (nb::python_error& error) {
-    throw Refused(subject(object, role) + ": " + nb::cast<std::string>(nb::str(error.value())) +
-                  "; only memory of the CPU can be reached");
+  const nb::object device = call_method(object, "__dlpack_device__", nb::handle());
+  if (!device.is_valid()) {
+    throw Refused(subject(object, role) + ": " + taken_error() + "; only memory of the CPU can be reached");
   }
   const int type = nb::cast<int>(nb::int_(device[0]));
   if (type == kDeviceCpu || type == kDeviceCudaHost) return;
@@ -160,24 +198,20 @@ Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role) {
   check_device(object, role);
   check_resolved(object, role);
   Memory memory;
+  const nb::object capsule = capsule_of(object, writable);
+  if (!capsule.is_valid()) throw Refused(subject(object, role) + ": " + taken_error());
   bool imported = false;
   if (writable) {
     nb::ndarray<> array;
-    imported = nb::try_cast(object, array);
+    imported = nb::try_cast(capsule, array);
     if (imported) memory.array_ = nb::ndarray<nb::ro>(array);
   } else {
-    imported = nb::try_cast(object, memory.array_);
+    imported = nb::try_cast(capsule, memory.array_);
   }
   if (!imported) {
     PyErr_Clear();
-    std::string why = "its __dlpack__() gives no memory that can be used here";
-    try {
-      object.attr("__dlpack__")();
-      if (writable) why = "the memory is read-only";
-    } catch (nb::python_error& error) {
-      why = nb::cast<std::string>(nb::str(error.value()));
-    }
-    throw Refused(subject(object, role) + ": " + why);
+    throw Refused(subject(object, role) + ": " +
+                  (writable ? "the memory is read-only" : "its __dlpack__() gives no memory that can be used here"));
   }
   const auto& array = memory.array_;
   if (!is_c_contiguous(array)) throw Refused(not_contiguous(object, role));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/arena.h"
+#include "bind/interpreter.h"
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "io/backing.h"
@@ -81,7 +82,7 @@ nb::dict fsck(const OsText& store, bool payloads, const nb::object& progress) {
   store::FsckReport report;
   io::BackingFacts backing_facts;
   {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     std::unique_ptr<io::Backing> backing;
     require_ok(io::Backing::open_patiently({.path = path, .read_only = true}, &backing));
     backing_facts = backing->facts();

@@ -15,6 +15,7 @@
 
 #include "base/build_info.h"
 #include "bind/errors.h"
+#include "bind/interpreter.h"
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "bind/shard_fsck.h"
@@ -33,6 +34,7 @@ using halfstep::bind::os_texts;
 using halfstep::bind::OsText;
 using halfstep::bind::Progress;
 using halfstep::bind::StartError;
+using halfstep::bind::Unlocked;
 using halfstep::shard::Config;
 using halfstep::shard::Facts;
 using halfstep::shard::Metrics;
@@ -353,14 +355,14 @@ class Core {
     }
     Fault fault;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       fault = Server::start(config, &server_);
     }
     reports.raise_again();
     if (!fault.ok()) throw StartError(std::string(halfstep::code_name(fault.status.code())), fault.what);
   }
   ~Core() {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     server_.reset();
   }
   Core(const Core&) = delete;
@@ -370,7 +372,7 @@ class Core {
   nb::dict metrics() const {
     Metrics metrics;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       metrics = server_->metrics();
     }
     return metrics_of(metrics);
@@ -378,13 +380,13 @@ class Core {
   nb::dict poll_events(uint64_t after, uint32_t limit, uint32_t shard) const {
     halfstep::shard::PolledEvents polled;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       polled = server_->poll_events(after, limit, shard);
     }
     return events_of(polled);
   }
   bool stop(uint32_t grace_ms) {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return server_->stop(grace_ms).ok();
   }
   bool running() const { return server_->running(nullptr); }

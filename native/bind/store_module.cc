@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bind/errors.h"
+#include "bind/interpreter.h"
 #include "bind/os_text.h"
 #include "bind/store_embedded.h"
 #include "bind/store_hot.h"
@@ -31,6 +32,7 @@ using halfstep::bind::EmbeddedStore;
 using halfstep::bind::HotBlocks;
 using halfstep::bind::OsText;
 using halfstep::bind::Sizing;
+using halfstep::bind::Unlocked;
 
 using Keys = nb::ndarray<const uint8_t, nb::shape<-1, halfstep::bind::kEmbeddedKeyBytes>, nb::c_contig, nb::device::cpu>;
 
@@ -115,7 +117,7 @@ class Store {
     config.gather_blocks = config.sizing.gather_blocks();
     Fault fault;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       fault = EmbeddedStore::open(config, &store_);
     }
     if (!fault.ok()) throw StoreError(fault);
@@ -127,7 +129,7 @@ class Store {
     std::vector<uint8_t> present(keys.shape(0));
     uint32_t leading = 0;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       leading = open().match(bytes_of(keys), present);
     }
     return nb::make_tuple(leading, nb::bytes(present.data(), present.size()));
@@ -135,7 +137,7 @@ class Store {
   nb::tuple read(const Keys& keys) {
     EmbeddedStore::Reads reads;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       check(open().read(bytes_of(keys), &reads), "read");
     }
     return nb::make_tuple(reads.leading, reads.missed, reads.wrong);
@@ -143,14 +145,14 @@ class Store {
   nb::tuple access(const Keys& keys, bool tell_parents, uint32_t ttl_s) {
     EmbeddedStore::Access access;
     {
-      const nb::gil_scoped_release unlocked;
+      const Unlocked unlocked;
       check(open().access(bytes_of(keys), tell_parents, ttl_s, &access), "access");
     }
     return nb::make_tuple(access.present, access.written, access.refused);
   }
   void advance_to(uint64_t us) { open().advance_to(us); }
   void settle() {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     check(open().settle(), "settle");
   }
   nb::dict counters() { return counters_of(open().counters()); }
@@ -158,7 +160,7 @@ class Store {
   std::string engine() { return open().engine_facts().name; }
   uint64_t device_write_bytes() { return open().engine_counters().write_bytes; }
   void close() {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     store_.reset();
   }
 

@@ -7,13 +7,14 @@
 
 namespace halfstep::index {
 
-Fault BlockIndex::create(uint64_t index_bytes, std::unique_ptr<BlockIndex>* out) {
+Fault BlockIndex::create(uint64_t index_bytes, bool large_pages, std::unique_ptr<BlockIndex>* out) {
   if (index_bytes < sizeof(Bucket)) {
     return {Code::Invalid, "index_bytes=" + std::to_string(index_bytes) + ": must be at least " +
                                std::to_string(sizeof(Bucket)) + "; a block takes 29.1 at the design load"};
   }
   Mapping mapping;
-  if (Fault fault = Mapping::create(index_bytes, true, "index", &mapping); !fault.ok()) return fault;
+  if (Fault fault = Mapping::create({.bytes = index_bytes, .large_pages = large_pages, .what = "index"}, &mapping); !fault.ok())
+    return fault;
   out->reset(new BlockIndex(std::move(mapping), index_bytes));
   return {};
 }
@@ -29,7 +30,6 @@ void BlockIndex::construct(Bytes memory) noexcept {
   assert(memory.size() >= sizeof(Bucket) && reinterpret_cast<uintptr_t>(memory.data()) % alignof(Bucket) == 0);
   buckets_ = reinterpret_cast<Bucket*>(memory.data());
   bucket_count_ = memory.size() / sizeof(Bucket);
-  // Writes every page, so that memory which is missing is missed here, at start.
   std::uninitialized_default_construct_n(buckets_, bucket_count_);
 }
 

@@ -58,8 +58,8 @@ class BlockIndex {
   // For so many blocks at the design load of 0.88: 29.1 bytes a block.
   static constexpr uint64_t bytes_for(uint64_t blocks) noexcept { return (blocks * 5 / 22 + 1) * sizeof(Bucket); }
 
-  // In a mapping of its own, large pages tried.
-  static Fault create(uint64_t index_bytes, std::unique_ptr<BlockIndex>* out);
+  // In a mapping of its own, all of whose pages are there; large ones are tried unless `large_pages` is false.
+  static Fault create(uint64_t index_bytes, bool large_pages, std::unique_ptr<BlockIndex>* out);
   // In the caller's memory, which outlives it: aligned to a bucket, at least one bucket, overwritten.
   explicit BlockIndex(Bytes memory) noexcept;
   BlockIndex(const BlockIndex&) = delete;

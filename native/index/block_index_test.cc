@@ -450,7 +450,7 @@ TEST(BlockIndex, SweepsNothingMoreThanWasAskedFor) {
 
 TEST(BlockIndex, LivesInAMappingOfItsOwnAndSaysOfWhichPages) {
   std::unique_ptr<BlockIndex> index;
-  const Fault fault = BlockIndex::create(BlockIndex::bytes_for(100'000), &index);
+  const Fault fault = BlockIndex::create(BlockIndex::bytes_for(100'000), true, &index);
   ASSERT_TRUE(fault.ok()) << fault.what;
   EXPECT_GE(index->bytes(), BlockIndex::bytes_for(100'000));
   EXPECT_EQ(index->mapping().bytes().size() % (2 * MiB), 0U);
@@ -465,7 +465,7 @@ TEST(BlockIndex, LivesInAMappingOfItsOwnAndSaysOfWhichPages) {
 TEST(BlockIndex, RefusesSizesThatCannotBeWithAReason) {
   std::unique_ptr<BlockIndex> index;
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{127}, uint64_t{1} << 62, UINT64_MAX}) {
-    const Fault fault = BlockIndex::create(bytes, &index);
+    const Fault fault = BlockIndex::create(bytes, true, &index);
     EXPECT_FALSE(fault.ok());
     EXPECT_NE(fault.what.find(std::to_string(bytes)), std::string::npos) << fault.what;
     EXPECT_EQ(index, nullptr);

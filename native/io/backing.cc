@@ -30,6 +30,20 @@
 namespace halfstep::io {
 namespace {
 
+// Of kernels newer than the headers that this may be built with.
+#ifndef FUSE_SUPER_MAGIC
+#define FUSE_SUPER_MAGIC 0x65735546
+#endif
+#ifndef SMB2_SUPER_MAGIC
+#define SMB2_SUPER_MAGIC 0xFE534D42
+#endif
+#ifndef CIFS_SUPER_MAGIC
+#define CIFS_SUPER_MAGIC 0xFF534D42
+#endif
+#ifndef CEPH_SUPER_MAGIC
+#define CEPH_SUPER_MAGIC 0x00c36400
+#endif
+
 constexpr auto kLockLingers = std::chrono::seconds(2);
 constexpr auto kUnseenLockLingers = std::chrono::seconds(15);
 constexpr auto kLockRetryEvery = std::chrono::milliseconds(20);
@@ -261,6 +275,15 @@ std::string lock_holder(int descriptor) {
   return "";
 }
 
+bool device_is_read_only(const std::string& path) noexcept {
+  const int device = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (device < 0) return false;
+  int read_only = 0;
+  const bool told = ioctl(device, BLKROGET, &read_only) == 0 && read_only != 0;
+  close(device);
+  return told;
+}
+
 struct AlignedFree {
   void operator()(void* at) const noexcept { std::free(at); }
 };
@@ -276,6 +299,33 @@ std::optional<bool> first_page_is_cached(int descriptor) noexcept {
   return (resident & 1U) != 0;
 }
 
+// The line of mountinfo of the mount that a descriptor is on: "36 35 0:98 / /mnt rw - overlay overlay rw,upperdir=/x".
+std::string mount_line_of(int descriptor) {
+  const std::string mount = [&] {
+    std::ifstream in("/proc/self/fdinfo/" + std::to_string(descriptor));
+    for (std::string name, value; in >> name >> value;) {
+      if (name == "mnt_id:") return value;
+    }
+    return std::string();
+  }();
+  std::ifstream in("/proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (!mount.empty() && line.rfind(mount + " ", 0) == 0) return line;
+  }
+  return "";
+}
+
+bool in_memory(uint64_t type) noexcept { return type == TMPFS_MAGIC || type == RAMFS_MAGIC; }
+
+// Where an overlay writes. Empty: it is out of sight, as in a container.
+std::string upper_directory_of(int descriptor) {
+  const std::string line = mount_line_of(descriptor);
+  const size_t at = line.find("upperdir=");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + std::string_view("upperdir=").size();
+  return line.substr(begin, line.find_first_of(", ", begin) - begin);
+}
+
 // Turns O_DIRECT on and proves it: the file system's word by statx, a read of a page, and that this
 // page did not pass through the page cache (several file systems accept the flag and ignore it).
 // Returns the reason against it, empty when in force.
@@ -283,9 +333,16 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
   struct statfs fs {};
   struct stat file {};
   const bool regular = fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode);  // devices have their names in memory
-  if (regular && fstatfs(descriptor, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC)) {
+  const bool known = regular && fstatfs(descriptor, &fs) == 0;
+  if (known && in_memory(static_cast<uint64_t>(fs.f_type))) {
     return "the file lies on tmpfs, which is memory: nothing survives a reboot and every byte "
            "counts twice";
+  }
+  const bool overlay = known && fs.f_type == OVERLAYFS_SUPER_MAGIC;
+  struct statfs upper {};
+  if (overlay && statfs(upper_directory_of(descriptor).c_str(), &upper) == 0 &&
+      in_memory(static_cast<uint64_t>(upper.f_type))) {
+    return "the file lies on an overlay over tmpfs, which is memory: nothing survives a reboot and every byte counts twice";
   }
   struct statx about {};
   if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &about) == 0 && (about.stx_mask & STATX_DIOALIGN) != 0) {
@@ -311,12 +368,34 @@ std::string go_direct(int descriptor, uint32_t* align_bytes) {
              (got < 0 ? "failed: " + errno_name(errno) : "returned " + std::to_string(got));
   } else if (cached_before == false && first_page_is_cached(descriptor) == true) {
     reason = "the file system accepts O_DIRECT but reads through the page cache";
+  } else if (overlay && cached_before == true) {
+    // Synced and told not to be needed, a page leaves the cache of every file system but one.
+    reason = "the file lies on an overlay whose pages do not leave memory: it is over tmpfs";
   }
   if (!reason.empty()) (void)fcntl(descriptor, F_SETFL, flags);
   return reason;
 }
 
 }  // namespace
+
+std::string submission_waits_for(uint64_t file_system_type) {
+  switch (file_system_type) {
+    case EXT4_SUPER_MAGIC:
+    case XFS_SUPER_MAGIC:
+    case BTRFS_SUPER_MAGIC:
+    case F2FS_SUPER_MAGIC:
+    case TMPFS_MAGIC:
+    case RAMFS_MAGIC: return "";
+    case FUSE_SUPER_MAGIC: return "FUSE";
+    case NFS_SUPER_MAGIC: return "NFS";
+    case SMB2_SUPER_MAGIC:
+    case CIFS_SUPER_MAGIC: return "SMB";
+    case V9FS_MAGIC: return "9p";
+    case CEPH_SUPER_MAGIC: return "Ceph";
+    case OVERLAYFS_SUPER_MAGIC: return "an overlay";
+    default: return "a file system that is not known here";
+  }
+}
 
 uint64_t free_bytes(const std::string& path) noexcept {
   struct statvfs fs {};
@@ -418,6 +497,15 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const int descriptor = backing->descriptor_;
   if (descriptor < 0) {
     const int error = errno;
+    if (error == EROFS || (claim != 0 && device_is_read_only(path))) {
+      return failed("opening " + path, error,
+                    claim != 0
+                        ? "the device is read-only: `blockdev --setrw " + path +
+                              "`, or look at the drive, which may have "
+                              "worn out; use another device"
+                        : "its file system is mounted read-only, perhaps after an error (dmesg): mount it read-write, or "
+                          "use another path");
+    }
     if (error == ENOENT || error == ELOOP) {
       Fault fault = look_at_place(path, &there);
       return fault.ok() ? Fault{{Code::NotFound, -ENOENT}, path + ": no such file"} : fault;
@@ -459,6 +547,11 @@ Fault Backing::examine(const Options& options, bool device) {
   facts_.bytes = static_cast<uint64_t>(about.st_size);
   if (device) {
     facts_.block_device = true;
+    int read_only = 0;
+    if (!options.read_only && ioctl(descriptor_, BLKROGET, &read_only) == 0 && read_only != 0) {
+      return failed("opening " + path, EROFS,
+                    "the device is read-only: `blockdev --setrw " + path + "`, or use another device");
+    }
     facts_.discard = read_discard_limits(about.st_rdev);
     if (ioctl(descriptor_, BLKGETSIZE64, &facts_.bytes) != 0) return failed("asking for the size of " + path, errno);
   }
@@ -470,6 +563,10 @@ Fault Backing::examine(const Options& options, bool device) {
                                std::to_string(kPageBytes) + ", so it is no store, or all of it was cut; restore or remove it"};
   }
   facts_.nocow = copy_on_write_is_off(descriptor_);
+  struct statfs fs {};
+  if (!device && fstatfs(descriptor_, &fs) == 0) {
+    facts_.submission_waits_for = submission_waits_for(static_cast<uint64_t>(fs.f_type));
+  }
 
   const std::string reason = go_direct(descriptor_, &facts_.direct_align_bytes);
   facts_.direct = reason.empty();

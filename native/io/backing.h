@@ -22,6 +22,8 @@ struct BackingFacts {
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
   bool nocow = false;               // copy-on-write was switched off (btrfs)
   bool block_device = false;
+  // Not empty where handing a request to the kernel may wait for the file system: whose it is (FUSE, NFS …).
+  std::string submission_waits_for;
   DiscardLimits discard;  // what the block device takes; a file takes none
 };
 
@@ -61,6 +63,9 @@ class Backing {
   int descriptor_ = -1;
   BackingFacts facts_;
 };
+
+// The same for a type of statfs(); empty for file systems that take direct requests without waiting. What is not known waits.
+std::string submission_waits_for(uint64_t file_system_type);
 
 // Bytes that an unprivileged caller could still write on the file system of `path` (statvfs), 0 if it cannot be said.
 uint64_t free_bytes(const std::string& path) noexcept;

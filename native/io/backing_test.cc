@@ -409,6 +409,61 @@ TEST_F(BackingFile, OpensDirectOnXfs) {
   EXPECT_FALSE(backing->facts().nocow);
 }
 
+TEST_F(BackingFile, SaysThatAnOverlayOverTmpfsIsMemory) {
+  const Mounted memory(directory_.path(), "true", 16 * MiB, "size=64m -t tmpfs");
+  if (!memory.ok()) GTEST_SKIP() << "needs root and tmpfs";
+  for (const char* name : {"lower", "upper", "work", "merged"}) std::filesystem::create_directory(memory.at() + "/" + name);
+  const std::string merged = memory.at() + "/merged";
+  const std::string options =
+      "lowerdir=" + memory.at() + "/lower,upperdir=" + memory.at() + "/upper,workdir=" + memory.at() + "/work";
+  if (mount("overlay", merged.c_str(), "overlay", 0, options.c_str()) != 0) GTEST_SKIP() << "no overlay can be mounted here";
+  std::unique_ptr<Backing> backing;
+  const Fault fault = Backing::create({merged + "/store", kBytes, true}, nullptr, nullptr, &backing);
+  EXPECT_TRUE(fault.ok()) << fault.what;
+  if (fault.ok()) {
+    EXPECT_FALSE(backing->facts().direct);
+    EXPECT_TRUE(contains(backing->facts().why_not_direct, "tmpfs")) << backing->facts().why_not_direct;
+    EXPECT_EQ(backing->facts().submission_waits_for, "an overlay");
+  }
+  backing.reset();
+  EXPECT_EQ(umount(merged.c_str()), 0);
+}
+
+TEST_F(BackingFile, KnowsWhichFileSystemsARequestMayWaitFor) {
+  for (const uint64_t direct : {uint64_t{EXT4_SUPER_MAGIC}, uint64_t{XFS_SUPER_MAGIC}, uint64_t{BTRFS_SUPER_MAGIC}}) {
+    EXPECT_EQ(submission_waits_for(direct), "");
+  }
+  EXPECT_EQ(submission_waits_for(0x65735546), "FUSE");
+  EXPECT_EQ(submission_waits_for(NFS_SUPER_MAGIC), "NFS");
+  EXPECT_NE(submission_waits_for(0x12345678), "") << "what is not known may wait";
+}
+
+TEST_F(BackingFile, AReadOnlyDeviceIsRefusedByName) {
+  const LoopDevice device(directory_.path(), 4 * MiB);
+  if (device.path().empty()) GTEST_SKIP() << "no loop devices here";
+  if (std::system(("blockdev --setro " + device.path()).c_str()) != 0) GTEST_SKIP() << "no blockdev here";
+  std::unique_ptr<Backing> backing;
+  const Fault fault = Backing::open({device.path(), 0, true}, &backing);
+  EXPECT_FALSE(fault.ok());
+  EXPECT_TRUE(contains(fault.what, "the device is read-only: `blockdev --setrw " + device.path())) << fault.what;
+  EXPECT_TRUE(Backing::open({.path = device.path(), .read_only = true}, &backing).ok()) << "fsck may look";
+  backing.reset();
+  // A loop device that is detached stays as it is, for whoever gets it next.
+  EXPECT_EQ(std::system(("blockdev --setrw " + device.path()).c_str()), 0);
+}
+
+TEST_F(BackingFile, AFileOfAReadOnlyMountIsRefusedByName) {
+  const Mounted ext4(directory_.path(), "mkfs.ext4 -q", 64 * MiB);
+  if (!ext4.ok()) GTEST_SKIP() << "needs root, mkfs.ext4 and loop devices";
+  const Fault created = create(ext4.at() + "/store");
+  ASSERT_TRUE(created.ok()) << created.what;
+  ASSERT_EQ(mount(nullptr, ext4.at().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
+  std::unique_ptr<Backing> backing;
+  const Fault fault = Backing::open({ext4.at() + "/store", 0, true}, &backing);
+  EXPECT_FALSE(fault.ok());
+  EXPECT_TRUE(contains(fault.what, "mounted read-only")) << fault.what;
+}
+
 TEST_F(BackingFile, SaysThatAFileSystemIgnoresDirectIo) {
   // ext4 that journals data takes O_DIRECT and goes through the page cache all the same.
   const Mounted ext4(directory_.path(), "mkfs.ext4 -q", 64 * MiB, "loop,data=journal");

@@ -75,6 +75,7 @@ struct EngineFacts {
   bool registered_buffers = false;
   bool registered_files = false;
   std::string why_unregistered;  // not empty when a ring had to go on without one of the two: cause and remedy
+  std::string why_async;         // not empty where requests go through threads of the kernel's: whose submission would wait
   std::string ring_features;     // "single_issuer defer_taskrun ..." or empty
   uint32_t queue_depth = 0;
   std::string discard;         // how ranges are discarded: "ring command", "ioctl", or "none"

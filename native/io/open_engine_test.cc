@@ -1,12 +1,16 @@
 // Which engine is opened where, and what is said about it.
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -111,6 +115,50 @@ TEST_F(OpenEngine, FallsBackToThreadsWhereIoUringIsHidden) {
   if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
   EXPECT_TRUE(contains(child.answer(), "pread works")) << child.answer();
   EXPECT_TRUE(contains(child.answer(), "io_uring_setup: ENOSYS")) << child.answer();
+}
+
+TEST_F(OpenEngine, FallsBackToThreadsWhereTheRingMayBeMadeAndNotEntered) {
+  for (const int refusal : {EPERM, ENOSYS, EACCES}) {
+    const Child child([this, refusal] {
+      return refuse_call(SYS_io_uring_enter, static_cast<uint16_t>(refusal)) ? story(EngineChoice::Auto) : "no seccomp";
+    });
+    if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
+    EXPECT_EQ(child.answer().rfind("pread works", 0), 0U) << child.answer();
+    EXPECT_TRUE(contains(child.answer(), "io_uring_enter: " + errno_name(refusal)) ||
+                contains(child.answer(), "io_uring_setup: "))  // where that is refused anyway
+        << child.answer();
+    EXPECT_TRUE(contains(child.answer(), "allow io_uring_setup, io_uring_enter")) << "remedy: " << child.answer();
+  }
+}
+
+TEST_F(OpenEngine, RefusesARingThatCannotBeEnteredWhenIoUringWasDemanded) {
+  const Child child([this] { return refuse_call(SYS_io_uring_enter, EPERM) ? story(EngineChoice::Uring) : "no seccomp"; });
+  if (child.answer() == "no seccomp") GTEST_SKIP() << "seccomp filters cannot be installed here";
+  EXPECT_EQ(child.answer().rfind("refused: io_uring_", 0), 0U) << child.answer();
+}
+
+TEST_F(OpenEngine, OnAFileSystemThatMayWaitRequestsGoThroughTheKernelsThreads) {
+  // FUSE, the worst of them, takes a server; an overlay is treated alike.
+  const std::string at = directory_.path();
+  for (const char* name : {"lower", "upper", "work", "merged"}) std::filesystem::create_directory(at + "/" + name);
+  const std::string options = "lowerdir=" + at + "/lower,upperdir=" + at + "/upper,workdir=" + at + "/work";
+  if (mount("overlay", (at + "/merged").c_str(), "overlay", 0, options.c_str()) != 0) {
+    GTEST_SKIP() << "no overlay can be mounted here: " << errno_name(errno);
+  }
+  std::unique_ptr<Engine> engine;
+  const Backing::Options made{at + "/merged/device", 1 * MiB, true};
+  backing_.reset();
+  Fault fault = Backing::create(made, nullptr, nullptr, &backing_);
+  EXPECT_TRUE(fault.ok()) << fault.what;
+  if (fault.ok()) fault = open(EngineChoice::Uring, &engine);
+  if (fault.ok()) {
+    EXPECT_TRUE(contains(engine->facts().why_async, "lies on an overlay")) << engine->facts().why_async;
+    EXPECT_EQ(try_out(*engine, arena()), "works");
+  }
+  engine.reset();
+  backing_.reset();
+  EXPECT_EQ(umount2((at + "/merged").c_str(), MNT_DETACH), 0);  // a ring is taken apart a moment later
+  if (!fault.ok()) GTEST_SKIP() << "no io_uring here: " << fault.what;
 }
 
 TEST_F(OpenEngine, RefusesInsteadOfFallingBackWhenIoUringWasDemanded) {

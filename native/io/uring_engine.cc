@@ -64,8 +64,8 @@ bool under_seccomp_filter() {
 }
 
 // Why no ring is to be had, and what to do: the operator's sentence.
-std::string explain_refusal(int error) {
-  std::string what = "io_uring_setup: " + errno_name(error);
+std::string explain_refusal(int error, const char* call) {
+  std::string what = std::string(call) + ": " + errno_name(error);
   const std::string disabled = first_word_of("/proc/sys/kernel/io_uring_disabled");
   switch (-error) {
     case EPERM:
@@ -97,6 +97,22 @@ std::string explain_refusal(int error) {
   }
 }
 
+// A filter may let a ring be made and refuse to enter it, which would fail each request instead of this start. Tried on a ring
+// of its own: ours belongs to the thread that enables it. 0 or a negative errno; that of a ring that cannot be made is 0, for
+// ours says why.
+int try_to_enter() {
+  io_uring ring{};
+  if (io_uring_queue_init(1, &ring, 0) != 0) return 0;
+  int error = 0;
+  if (io_uring_sqe* sqe = io_uring_get_sqe(&ring); sqe != nullptr) {
+    io_uring_prep_nop(sqe);
+    const int result = io_uring_submit_and_wait(&ring, 1);
+    error = result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY ? result : 0;
+  }
+  io_uring_queue_exit(&ring);
+  return error;
+}
+
 std::string memlock_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
@@ -109,12 +125,20 @@ Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vec
                         std::unique_ptr<Engine>* out, Features features, const DiscardProbe& probe) {
   std::unique_ptr<UringEngine> engine(new UringEngine(arena));
   for (const Backing* backing : backings) {
-    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes, {}, DiscardMethod::None});
+    const std::string& waits_for = backing->facts().submission_waits_for;
+    engine->devices_.push_back({backing->descriptor(), backing->facts().bytes, {}, DiscardMethod::None, !waits_for.empty()});
+    if (!waits_for.empty()) {
+      engine->facts_.why_async = backing->facts().path + " lies on " + waits_for +
+                                 ", which a request may wait for as it is handed over: the kernel's threads carry them all";
+    }
+  }
+  if (const int error = try_to_enter(); error != 0) {
+    return {{Code::Unsupported, error}, explain_refusal(error, "io_uring_enter")};
   }
   engine->facts_.name = "uring";
   engine->facts_.queue_depth = config.queue_depth;
   if (const int error = engine->set_up_ring(config.queue_depth, features); error != 0) {
-    return {{Code::Unsupported, error}, explain_refusal(error)};
+    return {{Code::Unsupported, error}, explain_refusal(error, "io_uring_setup")};
   }
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (engine->event_ < 0) return {{Code::IoError, -errno}, "eventfd for the ring: " + errno_name(errno)};
@@ -290,8 +314,14 @@ void UringEngine::prepare(io_uring_sqe& sqe, Request& request) const noexcept {
       sqe.addr3 = request.bytes;
       break;
   }
-  if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
+  finish_sqe(sqe, request.device);
   io_uring_sqe_set_data(&sqe, &request);
+}
+
+void UringEngine::finish_sqe(io_uring_sqe& sqe, uint8_t device) const noexcept {
+  unsigned flags = facts_.registered_files ? IOSQE_FIXED_FILE : 0;
+  if (devices_[device].async) flags |= IOSQE_ASYNC;
+  if (flags != 0) io_uring_sqe_set_flags(&sqe, flags);
 }
 
 // Of one piece of memory, as what `like` is.
@@ -324,7 +354,7 @@ void UringEngine::prepare(io_uring_sqe& sqe, Gather& gather) const noexcept {
       sqe.buf_index = static_cast<uint16_t>(gather.region);
     }
   }
-  if (facts_.registered_files) io_uring_sqe_set_flags(&sqe, IOSQE_FIXED_FILE);
+  finish_sqe(sqe, first.device);
   sqe.user_data = reinterpret_cast<uintptr_t>(&gather) | kIsGather;
 }
 

@@ -57,6 +57,7 @@ class UringEngine final : public Engine {
     uint64_t bytes = 0;
     DiscardLimits discard;  // none without a method
     DiscardMethod discard_method = DiscardMethod::None;
+    bool async = false;  // IOSQE_ASYNC: io_uring_enter() would wait for its file system otherwise
   };
 
   // A GatherRun on its way.
@@ -81,6 +82,7 @@ class UringEngine final : public Engine {
   int file_of(uint8_t device) const noexcept { return facts_.registered_files ? device : devices_[device].descriptor; }
   void prepare(io_uring_sqe& sqe, Request& request) const noexcept;
   void prepare(io_uring_sqe& sqe, Gather& gather) const noexcept;
+  void finish_sqe(io_uring_sqe& sqe, uint8_t device) const noexcept;
   void prepare_transfer(io_uring_sqe& sqe, const Request& like, Bytes memory, uint64_t offset) const noexcept;
   // Of another region, or to where a vector could not be of registered memory, it costs more together than by itself.
   bool fits(const Gather& gather, const Request& next) const noexcept;

@@ -394,6 +394,12 @@ void SocketFile::remove() noexcept {
   path_.clear();
 }
 
+bool is_unix_socket(int descriptor) noexcept {
+  int domain = 0;
+  socklen_t bytes = sizeof(domain);
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX;
+}
+
 Status accept_on(int listener, Accepted* out) {
   Resolved peer;
   int descriptor = -1;

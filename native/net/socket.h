@@ -27,6 +27,8 @@ std::string unix_path_of_shard(const std::string& path, uint32_t shard);
 // accepts on it) is replaced. `bound` gets the real port when 0 was asked for.
 Fault listen_on(const Address& address, int* descriptor, Address* bound);
 
+bool is_unix_socket(int descriptor) noexcept;
+
 // The file of a listening unix socket: nothing for TCP.
 class SocketFile {
  public:

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <string>
 
 #include "base/units.h"
 
@@ -70,7 +71,8 @@ FrameStream::FrameStream(Loop& loop, std::unique_ptr<Transport> transport, Frame
       transport_(std::move(transport)),
       ahead_bytes_(kAheadBytesMax),
       turn_(&FrameStream::run_turn, this),
-      trim_(&FrameStream::run_trim, this) {}
+      trim_(&FrameStream::run_trim, this),
+      late_(&FrameStream::run_body_late, this) {}
 
 FrameStream::~FrameStream() {
   assert(!in_turn_ && !pumping_);
@@ -116,7 +118,9 @@ void FrameStream::take_turn() {
   if (transport_ && send_error_ != 0) close({Code::Closed, -send_error_});
   if (!transport_) return finish();
   pump();
+  watch_body();
   trim_when_idle();
+  if (transport_) sink_.on_turn_end();
 }
 
 bool FrameStream::turn_is_over() noexcept {
@@ -295,6 +299,10 @@ bool FrameStream::parse_head(ConstBytes from) {
     abort(status, header_fault(status));
     return false;
   }
+  if (header_.body_bytes > body_bytes_max_) {
+    abort(Code::TooLarge, body_limit_why_);
+    return false;
+  }
   if (wire::is_skipped(header_.opcode)) {
     ++skipped_frames_;
     skip_left_ = uint64_t{header_.body_bytes} + header_.payload_bytes;
@@ -310,6 +318,7 @@ void FrameStream::on_whole_frame(ConstBytes body) {
     abort(Code::Corrupt, "frame body: its checksum does not match");
     return;
   }
+  ++frames_;
   landing_.pieces_.clear();
   landing_at_ = 0;
   landing_offset_ = 0;
@@ -331,6 +340,31 @@ void FrameStream::on_whole_frame(ConstBytes body) {
                      ? kAheadBytesMax
                      : std::clamp(wire::kHeaderBytes + body.size(), kAheadBytesMin, kAheadBytesMax);
   if (payload_left_ == 0) end_chunk();
+}
+
+// One timer for all that come in part: it is armed at most once in body_wait_us_.
+void FrameStream::watch_body() {
+  if (held_.empty() || body_wait_us_ == 0 || !transport_) return;
+  if (late_.armed() && part_mark_ == frames_) return;
+  part_mark_ = frames_;
+  part_since_us_ = loop_.turn_began_us();
+  if (!late_.armed()) loop_.arm(late_, part_since_us_ + body_wait_us_);
+}
+
+void FrameStream::run_body_late(void* self) {
+  auto* stream = static_cast<FrameStream*>(self);
+  if (stream->held_.empty() || !stream->transport_) return;
+  const uint64_t now_us = stream->loop_.now_us();
+  // It may be us who have not read.
+  const bool ours = stream->paused_ || stream->working_ || stream->turn_.queued();
+  if (stream->part_mark_ != stream->frames_ || ours) stream->part_since_us_ = now_us;
+  stream->part_mark_ = stream->frames_;
+  if (now_us - stream->part_since_us_ < stream->body_wait_us_) {
+    stream->loop_.arm(stream->late_, stream->part_since_us_ + stream->body_wait_us_);
+    return;
+  }
+  stream->abort(Code::Late,
+                "frame: its body did not arrive within " + std::to_string(stream->body_wait_us_ / 1'000'000) + " s");
 }
 
 void FrameStream::divert_landing() noexcept {
@@ -388,10 +422,12 @@ void FrameStream::pump() {
   pumping_ = true;
   size_t budget = turn_bytes();
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
+  bool asked = false;   // in this turn, of which reading may have left no time
   while (transport_) {
-    if (asked_ && may_ask && queue_.bytes() < send_low_bytes()) {
+    if (asked_ && may_ask && !(asked && over_) && queue_.bytes() < send_low_bytes()) {
       asked_ = false;
       may_ask = false;
+      asked = true;
       sink_.on_sendable();
       continue;
     }
@@ -524,6 +560,7 @@ void FrameStream::finish() {
   assert(!finished_);
   finished_ = true;
   loop_.disarm(trim_);
+  loop_.disarm(late_);
   queue_.drop();
   give_back(held_);
   give_back(rest_);

@@ -73,6 +73,8 @@ class FrameSink {
   virtual Status on_chunk_end() = 0;
   // After FrameStream::leave_work(): does the next step of what on_frame() left, a fraction of kTurnUs. False: that was all.
   virtual bool go_on() { return false; }
+  // The end of a turn: memory_bytes() may be another.
+  virtual void on_turn_end() {}
   // Less than send_low_bytes() are queued: queue more with send_…(), or nothing. Called again only after something was sent or
   // ask_for_more() was called.
   virtual void on_sendable() = 0;
@@ -106,9 +108,26 @@ class FrameStream final : public Watch, private PayloadKeeper {
   // Sent and given back: grows as long as the peer takes what it is sent.
   uint64_t let_go_bytes() const noexcept { return sent_bytes_ - held_bytes(); }
 
+  // No frame's body may have more bytes, nor take longer from its first byte to its last: that ends the connection, with `why`
+  // said of the former. Without this only wire/ bounds them.
+  void limit_bodies(uint32_t bytes_max, uint64_t wait_us, std::string_view why) noexcept {
+    body_bytes_max_ = bytes_max;
+    body_wait_us_ = wait_us;
+    body_limit_why_ = why;
+  }
+  // Of buffers: what came in part, what was not shown yet, and what waits to be sent, payload apart.
+  size_t memory_bytes() const noexcept { return held_.capacity() + rest_.capacity() + queue_.held_bytes(); }
+  size_t unsent_memory_bytes() const noexcept { return queue_.held_bytes(); }
+  // Since when a frame has come in part; UINT64_MAX: none has.
+  uint64_t part_since_us() const noexcept { return held_.empty() ? UINT64_MAX : part_since_us_; }
+
   // From on_frame(), of a request that would take longer than a turn: the sink is asked to go_on(), in this turn and others,
   // and no frame is shown before it has no more to do.
   void leave_work() noexcept { working_ = true; }
+
+  // From on_sendable(): whether this turn has lasted long enough. Then what is queued leaves, and the sink, if it asks for
+  // more, is asked in the next turn.
+  bool turn_is_over() noexcept;
 
   // The rest of the Chunk that is landing goes to scratch from now on.
   void divert_landing() noexcept;
@@ -138,9 +157,10 @@ class FrameStream final : public Watch, private PayloadKeeper {
  private:
   static void run_turn(void* self);
   static void run_trim(void* self);
+  static void run_body_late(void* self);
+  void watch_body();
   void later() { loop_.queue(turn_); }
   void take_turn();
-  bool turn_is_over() noexcept;
 
   // Receiving.
   void work();
@@ -193,6 +213,12 @@ class FrameStream final : public Watch, private PayloadKeeper {
   wire::Header header_;          // of the frame under way
   bool in_body_ = false;         // header_ holds, its body is incomplete in held_
   std::vector<std::byte> held_;  // header and body of a frame that has arrived in part
+  uint64_t frames_ = 0;          // that were whole
+  uint64_t part_since_us_ = 0;   // with late_ armed: frames_ was part_mark_ then
+  uint64_t part_mark_ = 0;
+  uint64_t body_wait_us_ = 0;
+  uint32_t body_bytes_max_ = UINT32_MAX;
+  std::string_view body_limit_why_;
   std::vector<std::byte> rest_;  // read, and not shown before the next turn or resume_reading()
   uint64_t skip_left_ = 0;       // of a frame that is skipped
   uint64_t payload_left_ = 0;    // of the Chunk that is landing
@@ -204,6 +230,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   SendQueue queue_;
   Turn turn_;
   Timer trim_;
+  Timer late_;  // for a frame that has come in part
 };
 
 }  // namespace halfstep::net

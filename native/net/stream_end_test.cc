@@ -256,6 +256,63 @@ TEST_P(StreamEndOver, APeerThatDiesWhileWeDoNotReadClosesTheConnection) {
   EXPECT_EQ(sink_.why.code(), Code::Closed);
 }
 
+TEST_P(StreamEndOver, ABodyOverTheLimitEndsTheConnectionBeforeItIsReceived) {
+  connect(GetParam());
+  stream_->limit_bodies(16 * KiB, 10'000'000, "no more than 16 KiB yet");
+  const Octets fits = frame(Opcode::Match, 1, random_octets(16 * KiB - 8, 1));
+  write_far(fits);
+  turns(8);
+  EXPECT_EQ(sink_.log, "3:1:16384 ");
+  const Octets large = frame(Opcode::Match, 2, random_octets(16 * KiB, 1));
+  write_far(ConstBytes(large).first(wire::kHeaderBytes));
+  turns();
+  EXPECT_EQ(abort_reason(read_far()), "no more than 16 KiB yet");
+  EXPECT_EQ(sink_.closed, 1);
+  EXPECT_EQ(sink_.why.code(), Code::TooLarge);
+}
+
+TEST_P(StreamEndOver, ABodyThatDoesNotArriveInTimeEndsTheConnection) {
+  connect(GetParam());
+  stream_->limit_bodies(wire::kBodyBytesMax, 10'000'000, {});
+  const Octets bytes = frame(Opcode::Match, 1, random_octets(1000, 1));
+  for (int i = 0; i < 9; ++i) {  // now and then some of it
+    write_far(ConstBytes(bytes).subspan(static_cast<size_t>(i) * 100, 100));
+    turns();
+    clock_.us += 1'100'000;
+  }
+  turns();
+  EXPECT_EQ(sink_.closed, 0);
+  clock_.us += 200'000;
+  turns();
+  EXPECT_EQ(abort_reason(read_far()), "frame: its body did not arrive within 10 s");
+  EXPECT_EQ(sink_.closed, 1);
+}
+
+TEST_P(StreamEndOver, EachFrameThatComesInPartHasItsOwnTime) {
+  connect(GetParam());
+  stream_->limit_bodies(wire::kBodyBytesMax, 10'000'000, {});
+  const Octets bytes = frame(Opcode::Match, 1, random_octets(1000, 1));
+  for (int i = 0; i < 10; ++i) {
+    write_far(ConstBytes(bytes).first(500));
+    turns();
+    clock_.us += 6'000'000;
+    turns();
+    write_far(ConstBytes(bytes).subspan(500));
+    turns();
+  }
+  EXPECT_EQ(sink_.closed, 0);
+  // While we do not read, it is not the peer that is late.
+  write_far(ConstBytes(bytes).first(500));
+  turns();
+  stream_->pause_reading();
+  clock_.us += 60'000'000;
+  turns();
+  stream_->resume_reading();
+  write_far(ConstBytes(bytes).subspan(500));
+  turns();
+  EXPECT_EQ(sink_.closed, 0);
+}
+
 TEST_P(StreamEndOver, AnythingMayArriveInAnyFragments) {
   Octets good;
   append(good, frame(Opcode::Match, 1, random_octets(100, 2)));

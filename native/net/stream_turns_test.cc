@@ -200,6 +200,34 @@ TEST_F(StreamTurns, OneThatAsksForLittleIsServedInTheNextTurnBesideManyThatAskFo
   }
 }
 
+TEST_F(StreamTurns, ASinkWhoseChunksTakeLongToGatherIsAskedInTurns) {
+  Recorder sink;
+  std::vector<Sent> sent;
+  FrameStream stream(loop_, std::make_unique<Taker>(sent), sink);
+  ASSERT_TRUE(stream.start().ok());
+  const Octets small = frame(Opcode::Chunk, 1, {}, 0);
+  int left = 100;
+  sink.at_sendable = [&] {
+    while (left != 0) {
+      stream.send_chunk(small, {}, nullptr, nullptr, 0);
+      --left;
+      clock_.us += kTurnUsAlone / 2;
+      if (!stream.turn_is_over()) continue;
+      stream.ask_for_more();
+      return;
+    }
+  };
+  stream.ask_for_more();
+  int turns = 0;
+  for (; left != 0 && turns < 1'000; ++turns) {
+    const int before = left;
+    loop_.turn(0);
+    ASSERT_GT(before, left);
+    ASSERT_LE(before - left, 2);
+  }
+  EXPECT_EQ(turns, 50);
+}
+
 TEST_F(StreamTurns, ConnectionsHaveTheSameTimeWhateverTheyAskFor) {
   Asker long_ones(loop_, clock_, 4'000);
   Asker short_ones(loop_, clock_, 50);

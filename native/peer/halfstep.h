@@ -66,13 +66,13 @@ int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t
 void hs_client_end(hs_client* client);
 /* The same, and the handle is gone. */
 void hs_client_close(hs_client* client);
-/* 1 when the first handshake is done and layouts are registered, 0 after timeout_ms, -1 when the daemon refused it for good
+/* 1 when every shard is reached and layouts are registered, 0 after timeout_ms, -1 when the daemon refused it for good
  * (unknown namespace, version) or the client was closed: `why` says it. */
 int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size_t why_bytes);
 int hs_client_forked(const hs_client* client);
 
 typedef struct hs_client_facts {
-  uint32_t connected;   /* connections that are up now */
+  uint32_t connected;   /* connections that are up now, and heard */
   uint32_t connections; /* that there should be, over all shards that are known */
   uint32_t handshakes;  /* since open */
   uint8_t store_uuid[16];

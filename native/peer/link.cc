@@ -28,7 +28,7 @@ std::string socket_path(std::string path, uint32_t shard_of_path, uint32_t shard
 }
 
 // How often all addresses of a name are tried before another store than the client's is taken for it.
-constexpr uint32_t kStorePatience = 8;
+constexpr uint32_t kStorePatience = 4;
 
 std::string hex(const std::array<std::byte, 16>& uuid) {
   constexpr std::string_view kDigits = "0123456789abcdef";

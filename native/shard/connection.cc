@@ -36,12 +36,14 @@ bool sent_by_clients(const wire::Header& header) noexcept {
 
 }  // namespace
 
-Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin)
+Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin, std::string peer)
     : shard_(shard),
       stream_(shard.loop(), std::move(transport), *this),
       map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),
+      peer_(std::move(peer)),
+      heard_us_(shard.loop().now_us()),
       put_limit_bytes_(shard.config().connection_credit_bytes),
       admin_(admin) {
   const uint64_t credit = shard.config().connection_credit_bytes;
@@ -54,6 +56,8 @@ Connection::~Connection() = default;
 
 Status Connection::start() {
   shard_.loop().arm(hello_timer_, shard_.loop().now_us() + kHelloWaitUs);
+  stream_.limit_bodies(wire::kHelloBodyBytesMax, kBodyWaitUs,
+                       "frame header: before Hello is answered a body has at most 16 KiB");
   return stream_.start();
 }
 
@@ -72,7 +76,8 @@ void Connection::refuse(std::string_view sentence) {
 void Connection::send(ConstBytes frames) {
   stream_.send(frames);
   watch_sending();
-  if (unread_ || stream_.queued_bytes() <= kUnreadBytesMax) return;
+  if (unread_ || stream_.queued_bytes() <= kUnreadBytesMin) return;
+  if (stream_.queued_bytes() <= std::clamp(4 * shard_.request_memory().free_bytes(), kUnreadBytesMin, kUnreadBytesMax)) return;
   unread_ = true;
   ++shard_.counts().connections_unread;
   stream_.pause_reading();
@@ -159,6 +164,21 @@ void Connection::resume_waiters() {
   put_credit_.resume_waiters();
 }
 
+void Connection::on_turn_end() {
+  const uint64_t bytes = stream_.memory_bytes();
+  if (bytes == buffer_bytes_) return;
+  RequestMemory& memory = shard_.request_memory();
+  memory.add(bytes);
+  memory.give(buffer_bytes_);
+  request_bytes_ += bytes;
+  request_bytes_ -= buffer_bytes_;
+  const bool more = bytes > buffer_bytes_;
+  buffer_bytes_ = bytes;
+  if (!more) return;
+  shard_.watch_memory();
+  if (memory.exceeded()) shard_.relieve();
+}
+
 // ---- The pace of puts ----------------------------------------------------------------------------------------------------
 
 void Connection::note_landed(uint64_t bytes) noexcept {
@@ -215,6 +235,10 @@ void Connection::on_sendable() {
   while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < stream_.send_low_bytes()) {
     Request* request = next_sender();
     if (request->send_chunk()) senders_.push_back(request);
+    if (stream_.turn_is_over()) {  // many small parts take long to gather
+      if (!senders_.empty()) stream_.ask_for_more();
+      break;
+    }
   }
   watch_sending();
 }
@@ -223,6 +247,7 @@ void Connection::on_sendable() {
 
 Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::Landing* landing) {
   const auto opcode = static_cast<Opcode>(header.opcode);
+  heard_us_ = shard_.loop().turn_began_us();
   if (state_ == State::Refused) {
     landing->to_scratch(header.payload_bytes);
     return {};
@@ -327,6 +352,7 @@ void Connection::on_closed(Status why) {
   for (Request* request : requests) request->drop();
   get_credit_.close();
   put_credit_.close();
+  shard_.request_memory().give(buffer_bytes_);
   if (dirty_) shard_.forget_dirty(*this);
   shard_.closed(*this);  // destroys this
 }
@@ -404,6 +430,7 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
   namespace_ = greeting.name_space;
   codecs_ = greeting.client.codecs;
   state_ = State::Open;
+  stream_.limit_bodies(wire::kBodyBytesMax, kBodyWaitUs, {});
   shard_.loop().disarm(hello_timer_);
   shard_.counts().answer(Opcode::Hello, {Answer::Ok, Reason::None});
   Reply reply(*this, header.request_id);

@@ -33,13 +33,21 @@ class Connection final : public net::FrameSink {
   };
   static constexpr size_t kHandlesMax = 1024;
 
-  Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin);
+  // peer: whose connections are counted together (connection_limit.h).
+  Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin, std::string peer);
   ~Connection() override;
   Status start();
 
   Shard& shard() noexcept { return shard_; }
   net::FrameStream& stream() noexcept { return stream_; }
   bool admin() const noexcept { return admin_; }
+  std::string_view peer() const noexcept { return peer_; }
+  // When its last frame came, or it did.
+  uint64_t heard_us() const noexcept { return heard_us_; }
+  // It has nothing under way, and nothing to send.
+  bool idle() const noexcept {
+    return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0;
+  }
   // Where the other shards are, for who came this way.
   void write_shard_map(wire::FrameWriter& frame) const;
   uint64_t codecs() const noexcept { return codecs_; }
@@ -57,15 +65,22 @@ class Connection final : public net::FrameSink {
   double put_pace(uint64_t us) const noexcept;
   // Ends what its puts were granted and have not filled, and how much it gives back with that.
   uint64_t take_back_puts();
+  // Of the memory of requests: what those of this connection have (request_memory.h).
+  uint64_t& request_bytes() noexcept { return request_bytes_; }
   // Bytes of puts that came before the first Want of each.
   uint64_t& early_bytes() noexcept { return early_bytes_; }
   ChunkLanding& landing() noexcept { return landing_; }
 
   // Ends the connection for what the peer did, and counts it. Returns a status for on_frame().
   Status violation(ProtocolError kind, Status why, std::string_view sentence);
+  // Ends it for no fault of its own, or before it could have any.
   void refuse(std::string_view sentence);
-  // While a client leaves this much of its answers unread it is not read either.
+  // While a client leaves this much of its answers unread it is not read either: less, down to the second, where the memory of
+  // requests is short.
   static constexpr uint64_t kUnreadBytesMax = 4 * MiB;
+  static constexpr uint64_t kUnreadBytesMin = 64 * KiB;
+  // How long a frame may come in part.
+  static constexpr uint64_t kBodyWaitUs = 10'000'000;
   void send(ConstBytes frames);
 
   // For requests.
@@ -87,6 +102,7 @@ class Connection final : public net::FrameSink {
   Status on_chunk_end() override;
   bool go_on() override { return working_ != nullptr && working_->go_on() && working_ != nullptr; }
   void on_sendable() override;
+  void on_turn_end() override;
   void on_closed(Status why) override;
 
  private:
@@ -119,6 +135,8 @@ class Connection final : public net::FrameSink {
   net::Timer send_timer_;     // runs while something is queued, or sent without a copy and held
   uint64_t let_go_mark_ = 0;  // what had left, or was given back, when it was armed
   uint64_t to_go_mark_ = 0;   // what had not
+  std::string peer_;
+  uint64_t heard_us_;
   std::string namespace_;
   uint64_t codecs_ = 0;
   std::vector<Handle> handles_;
@@ -132,6 +150,8 @@ class Connection final : public net::FrameSink {
   uint64_t landed_mark_ = 0;
   uint64_t granted_mark_ = 0;
   uint64_t early_bytes_ = 0;
+  uint64_t request_bytes_ = 0;  // buffer_bytes_ of them are the stream's
+  uint64_t buffer_bytes_ = 0;
   ChunkLanding landing_;
   size_t at_ = 0;  // in the shard's list
   uint32_t in_flight_ = 0;

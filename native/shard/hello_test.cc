@@ -96,6 +96,85 @@ TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
   open({});
 }
 
+TEST_F(HelloTest, TheConnectionThatIdledLongestGivesWayToANewcomer) {
+  configure([](Config& config) { config.connections_max = 3; });
+  auto busy = open({parted(1, 1000)});
+  busy->send(request_frame(Opcode::Put, 5, {}, {section_of({"a"}, 1000)}));
+  wait_until([&] { return fake_->open_writes() == 1; });
+  auto first = open({});
+  pass_ms(1'500);
+  auto second = open({});
+  auto third = open({});
+  EXPECT_TRUE(first->ended()) << "whoever has something under way does not idle";
+  for (auto* client : {second.get(), third.get()}) {
+    EXPECT_EQ(client->simple(Opcode::Stat, 6, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+  }
+  busy->send_item(5, section_of({"a"}, 1000), 0, 0);
+  EXPECT_EQ(busy->finish(5).at(0, 0), (AnswerReason{Answer::Ok, Reason::Stored}));
+  EXPECT_EQ(metric("halfstep_connections_gave_way_total"), 1);
+}
+
+TEST_F(HelloTest, ThePeerWithMostConnectionsGivesWayFirst) {
+  configure([](Config& config) { config.connections_max = 4; });
+  auto local = open({}, connect());
+  auto tcp = open({}, connect_tcp());
+  auto another = open({}, connect_tcp());
+  pass_ms(1'500);
+  auto newcomer = open({}, connect_tcp());
+  EXPECT_EQ(local->simple(Opcode::Stat, 6, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}))
+      << "though it has idled for longer";
+  EXPECT_TRUE(tcp->ended());
+  EXPECT_EQ(metric("halfstep_connections_gave_way_total"), 1);
+}
+
+TEST_F(HelloTest, SomeConnectionsAreKeptForTheUnixSocket) {
+  configure([](Config& config) { config.connections_max = 4; });
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(open({}, connect_tcp()));
+  auto refused = connect_tcp();
+  Frame frame;
+  ASSERT_TRUE(refused->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  open({}, connect());
+}
+
+// A frame of this length, of which not all is sent.
+std::vector<std::byte> large_frame(uint64_t id, size_t bytes) {
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Match, id);
+  frame.tlv_bytes(Tlv::Reason, std::vector<std::byte>(bytes));
+  frame.finish();
+  return out;
+}
+
+TEST_F(HelloTest, TakesSixteenKibibytesAtTheMostBeforeItKnowsWhoAsks) {
+  auto stranger = connect();
+  stranger->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));
+  Frame frame;
+  ASSERT_TRUE(stranger->receive(&frame));
+  EXPECT_EQ(frame.opcode(), Opcode::Abort);
+  auto known = open({});
+  known->send(large_frame(9, 1 * MiB));
+  EXPECT_EQ(known->finish(9).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
+TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
+  configure([](Config& config) { config.request_bytes_max = 4 * MiB; });
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(open({}));
+    clients.back()->send(ConstBytes(large_frame(9, 1 * MiB)).first(1 * MiB));
+    pass_ms(10);
+    EXPECT_LE(metric("halfstep_request_memory_bytes"), 6 * MiB);
+  }
+  wait_until([&] { return shard_->request_memory().bytes() <= 4 * MiB; });
+  EXPECT_GE(metric("halfstep_connections_relieved_total"), 2);
+  EXPECT_TRUE(clients.front()->ended()) << "it has been at it for longest";
+  clients.clear();
+  wait_until([&] { return shard_->request_memory().bytes() == 0; });
+}
+
 TEST_F(HelloTest, Serves256ConnectionsAtOnce) {
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 256; ++i) clients.push_back(open({parted(2, 512)}));

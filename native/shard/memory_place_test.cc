@@ -91,7 +91,7 @@ TEST_F(MemoryPlacesTest, RefusesANodeThatIsNotThereOrHasNoMemory) {
 
 TEST(MemoryFacts, SayWhatWasRefusedAndHow) {
   Mapping mapping;
-  ASSERT_TRUE(Mapping::create(2 * MiB, false, "test", &mapping).ok());
+  ASSERT_TRUE(Mapping::create({.bytes = 2 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
   const Status none;
   const Status eperm(Code::IoError, -EPERM);
   const Status einval(Code::IoError, -EINVAL);
@@ -111,7 +111,7 @@ TEST(MemoryFacts, NameNoNodeThatTheThreadDoesNotPrefer) {
   const std::vector<numa::Node> nodes = numa::read_nodes();
   if (nodes.empty()) GTEST_SKIP() << "the kernel tells of no memory nodes";
   Mapping mapping;
-  ASSERT_TRUE(Mapping::create(2 * MiB, false, "test", &mapping).ok());
+  ASSERT_TRUE(Mapping::create({.bytes = 2 * MiB, .large_pages = false, .what = "test"}, &mapping).ok());
   ASSERT_TRUE(numa::prefer(mapping.bytes(), nodes.front().number).ok());
   EXPECT_EQ(look_at_memory({0, ""}, {}, {}, mapping.bytes(), {}).node, -1);
 }

@@ -37,6 +37,7 @@ bool of_the_worst_shard(std::string_view name) noexcept {
                                          "halfstep_recovery_first_answer_us",
                                          "halfstep_store_scrub_age_seconds",
                                          "halfstep_store_age_limit_capacities",
+                                         "halfstep_store_clock_ahead_seconds",
                                          "halfstep_store_discards_on",
                                          "halfstep_zero_copy_on"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
@@ -112,6 +113,7 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(gauges, "halfstep_store_scrub_bytes_per_second", g.scrub_bytes_per_s);
   add(gauges, "halfstep_store_scrub_age_seconds", g.scrub_age_s);
   gauges.push_back({"halfstep_store_age_limit_capacities", {}, g.age_limit});
+  gauges.push_back({"halfstep_store_clock_ahead_seconds", {}, static_cast<double>(g.clock_ahead_s)});
   add(gauges, "halfstep_memory_bytes", "of", "resident", g.memory_resident_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "pinned", g.memory_pinned_bytes);
   add(gauges, "halfstep_memory_bytes", "of", "capacity", g.memory_capacity_bytes);
@@ -185,6 +187,8 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   }
   add(counters, "halfstep_connections_total", "outcome", "accepted", connections_accepted);
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
+  add(counters, "halfstep_connections_gave_way_total", connections_gave_way);
+  add(counters, "halfstep_connections_relieved_total", connections_relieved);
   add(counters, "halfstep_connections_paused_total", connections_unread);
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
   add(counters, "halfstep_put_grants_taken_back_total", grants_taken_back);
@@ -207,6 +211,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(out->gauges, "halfstep_zero_copy_on", zero_copy_on ? 1 : 0);
   add(out->gauges, "halfstep_requests_open", requests_open);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
+  add(out->gauges, "halfstep_request_memory_bytes", request_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);
   collect_store(store, gauges, out);
   collect_engine(engine.counters(), out);

@@ -44,6 +44,9 @@ class Counts {
 
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;
+  uint64_t connections_gave_way = 0;   // ended while idle, for a newcomer
+  uint64_t connections_relieved = 0;   // ended because the memory of requests was exceeded
+  uint64_t request_bytes = 0;          // gauge: of that memory
   uint64_t connections_unread = 0;     // times that reading paused because a client did not read
   uint64_t connections_stalled = 0;    // ended because a client took next to nothing of what was queued for it
   uint64_t grants_taken_back = 0;      // times that a connection lost what it was granted and did not fill

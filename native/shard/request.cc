@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <string>
 
 #include "shard/connection.h"
 #include "shard/reply.h"
@@ -66,19 +67,44 @@ void Request::admit(Connection& connection, wire::Opcode opcode, uint64_t id, ui
   connection.enrol(*this);
 }
 
-bool Request::admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, wire::RequestView* view,
-                           uint32_t deadline_us_default, uint32_t deadline_us_max) {
+bool Request::admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, size_t item_bytes,
+                           wire::RequestView* view, uint32_t deadline_us_default, uint32_t deadline_us_max) {
   const Status parsed = wire::parse_request(opcode, body, view);
   const uint32_t asked_us = view->batch.deadline_us;
   admit(connection, opcode, id, asked_us == 0 ? deadline_us_default : std::min(asked_us, deadline_us_max),
         view->batch.priority);
-  if (parsed.ok()) {
-    if (check_names(connection, opcode, id, *view)) return true;
-  } else {
+  if (!parsed.ok()) {
     answer_unparsed(connection, opcode, id, parsed, body);
+  } else if (check_names(connection, opcode, id, *view)) {
+    uint64_t items = 0;
+    for (uint32_t s = 0; s < view->section_count; ++s) items += view->sections[s].item_count();
+    if (take_memory(body.size() + items * item_bytes)) return true;
+    answer_whole(connection, opcode, id, {wire::Answer::Throttled, wire::Reason::Budget},
+                 "requests under way have " + std::to_string(shard_->request_memory().bytes()) + " of " +
+                     std::to_string(shard_->request_memory().bytes_max()) +
+                     " bytes of this shard's memory for them: ask again when some have ended");
   }
   finish();
   return false;
+}
+
+bool Request::take_memory(uint64_t bytes) noexcept {
+  if (!shard_->request_memory().take(connection_->request_bytes(), bytes)) return false;
+  connection_->request_bytes() += bytes;
+  memory_bytes_ = bytes;
+  return true;
+}
+
+// Nothing refers to it any more.
+void Request::retire() {
+  shard_->request_memory().give(memory_bytes_);
+  if (connection_ != nullptr) {
+    connection_->request_bytes() -= memory_bytes_;
+    connection_->strike(*this);
+  }
+  memory_bytes_ = 0;
+  connection_ = nullptr;
+  recycle();
 }
 
 void Request::finish() {
@@ -87,10 +113,7 @@ void Request::finish() {
   leave_lists();
   if (connection_ != nullptr) connection_->request_finished(*this);
   shard_->request_finished(opcode_, shard_->loop().now_us() - started_us_);
-  if (outstanding_ != 0) return;
-  if (connection_ != nullptr) connection_->strike(*this);
-  connection_ = nullptr;
-  recycle();
+  if (outstanding_ == 0) retire();
 }
 
 void Request::drop() {
@@ -101,15 +124,12 @@ void Request::drop() {
   on_drop();
   if (!was_finished) shard_->request_dropped();
   connection_ = nullptr;
-  if (--outstanding_ == 0) recycle();
+  if (--outstanding_ == 0) retire();
 }
 
 void Request::let_go() {
   assert(outstanding_ > 0);
-  if (--outstanding_ != 0 || !finished_) return;
-  if (connection_ != nullptr) connection_->strike(*this);
-  connection_ = nullptr;
-  recycle();
+  if (--outstanding_ == 0 && finished_) retire();
 }
 
 void Request::leave_lists() {

@@ -122,8 +122,9 @@ class Request {
   void admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority);
   // Parses `body`, which `view` refers to afterwards, and admits what it asks for, until `deadline_us_default` where it names
   // no deadline and `deadline_us_max` at most. False: it was answered as a whole, and the request may be recycled.
-  bool admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, wire::RequestView* view,
-                    uint32_t deadline_us_default, uint32_t deadline_us_max = UINT32_MAX);
+  // Its body and `item_bytes` for each item count in the memory of requests until it is recycled.
+  bool admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, size_t item_bytes,
+                    wire::RequestView* view, uint32_t deadline_us_default, uint32_t deadline_us_max = UINT32_MAX);
   // After Final was queued. The request may be recycled when this returns.
   void finish();
   // What the store or the send queue holds of it.
@@ -148,6 +149,8 @@ class Request {
  private:
   static void on_deadline(void* self);
   void leave_lists();
+  bool take_memory(uint64_t bytes) noexcept;
+  void retire();
 
   Shard* shard_ = nullptr;
   Connection* connection_ = nullptr;
@@ -158,6 +161,7 @@ class Request {
   uint64_t id_ = 0;
   uint64_t started_us_ = 0;
   uint64_t deadline_us_ = kNoDeadline;
+  uint64_t memory_bytes_ = 0;
   uint32_t outstanding_ = 0;
   wire::Opcode opcode_ = wire::Opcode::Hello;
   uint8_t priority_ = 0;

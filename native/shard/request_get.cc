@@ -25,7 +25,7 @@ constexpr uint64_t kSelectedPartsMax = uint64_t{1} << 20;
 
 void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  if (!admit_parsed(connection, Opcode::Get, id, body_, &view_, kDeadlineUsDefault)) return;
+  if (!admit_parsed(connection, Opcode::Get, id, body_, sizeof(Outcome), &view_, kDeadlineUsDefault)) return;
   if (!plan_sections()) {
     finish();
     return;

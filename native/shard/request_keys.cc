@@ -295,7 +295,7 @@ void answer_cancel(Connection& connection, uint64_t id, ConstBytes body) {
 
 void ChangeRequest::start(Connection& connection, Opcode opcode, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  if (!admit_parsed(connection, opcode, id, body_, &view_, 0)) return;
+  if (!admit_parsed(connection, opcode, id, body_, sizeof(store::Change) + sizeof(AnswerReason), &view_, 0)) return;
   const uint32_t items = answers_.open(view_);
   lease_until_us_ = lease_until_us(shard(), view_.until.hold_ms);
   refused_ = 0;

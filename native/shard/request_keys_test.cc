@@ -313,6 +313,24 @@ TEST_F(ManyItems, WhatWasNotBegunAtTheDeadlineIsNotDone) {
   expect_nothing_held();
 }
 
+TEST_F(ManyItems, RequestsUnderWayHaveNoMoreMemoryThanTheShardHasForThem) {
+  configure([](Config& config) { config.request_bytes_max = 8 * MiB; });
+  auto client = open({parted(1, 100)});
+  on_shard([&] { fake_->hold_removes = true; });
+  constexpr uint64_t kRequests = 32;
+  for (uint64_t id = 5; id < 5 + kRequests; ++id) client->send(request_frame(Opcode::Delete, id, {}, {many()}));
+  // The last is answered at once, since there is no memory for it; so all before it have been looked at.
+  EXPECT_EQ(client->finish(5 + kRequests - 1).whole, (AnswerReason{Answer::Throttled, Reason::Budget}));
+  EXPECT_LE(metric("halfstep_request_memory_bytes"), 8 * MiB);
+  auto other = open({parted(1, 100)});
+  on_shard([&] { fake_->hold_removes = false; });
+  EXPECT_EQ(other->ask(Opcode::Delete, 5, {}, {section_of({"a"}, 100)}).at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}))
+      << "one that asks for little has its share";
+  on_shard([&] { fake_->finish_removes(); });
+  EXPECT_EQ(client->finish(5).at(0, 0), (AnswerReason{Answer::Miss, Reason::Absent}));
+  expect_nothing_held();
+}
+
 TEST_F(ManyItems, ADisconnectEndsThem) {
   auto client = open({parted(1, 100)});
   on_shard([&] {

@@ -33,7 +33,9 @@ AnswerReason answer_of(const store::Stage& stage) noexcept {
 
 void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   wire::RequestView& view = connection.shard().request_view();
-  if (!admit_parsed(connection, Opcode::Prefetch, id, body, &view, kDeadlineUsDefault)) return;
+  if (!admit_parsed(connection, Opcode::Prefetch, id, body, sizeof(store::Stage) + sizeof(AnswerReason), &view,
+                    kDeadlineUsDefault))
+    return;
   const uint32_t items = answers_.open(view);
   uint64_t& all_open = shard().counts().stages_open;
   if (all_open + items > kStagesMax) {

@@ -53,7 +53,7 @@ AnswerReason answer_of_write(Status status) noexcept {
 
 void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  if (!admit_parsed(connection, Opcode::Put, id, body_, &view_, kDeadlineUsDefault, kDeadlineUsDefault)) return;
+  if (!admit_parsed(connection, Opcode::Put, id, body_, kItemBytes, &view_, kDeadlineUsDefault, kDeadlineUsDefault)) return;
   plans_.clear();
   offered_bytes_ = received_bytes_ = early_bytes_ = early_held_ = 0;
   wanted_ = false;

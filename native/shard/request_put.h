@@ -68,6 +68,8 @@ class PutRequest final : public Request {
     uint32_t first_key = 0;
   };
   static constexpr size_t kItemsKept = 1024;
+  // With its answer and, where a parent of the batch is named, its key.
+  static constexpr size_t kItemBytes = sizeof(ItemState) + sizeof(uint32_t) + sizeof(ConstBytes);
 
   void on_drop() override;
   void recycle() override;

@@ -325,6 +325,8 @@ class RunningServer final : public Server {
     facts_.arena.bytes = 0;
     facts_.arena.large_bytes = 0;
     facts_.arena.regions = 0;
+    if (!facts_.engine.why_async.empty()) facts_.recovery.notes.push_back(facts_.engine.why_async);
+    if (!facts_.arena.why_smaller.empty()) facts_.recovery.notes.push_back(facts_.arena.why_smaller);
     facts_.geometry = first.geometry;
     facts_.store = config_.store;
     facts_.latency_goal_us = config_.latency_goal_us;
@@ -367,7 +369,9 @@ class RunningServer final : public Server {
     setup.open_store = [this, &own](io::Engine& engine, SlotPool& slots, std::function<void()> wake,
                                     std::unique_ptr<store::Store>* out) {
       const store::ShardPlace place{keeper_, own.number, std::move(wake), {}};
-      return store::Store::open_shard(engine, slots, clock_, config_.store, place, out);
+      store::Options options = config_.store;
+      options.large_pages = config_.huge_pages;
+      return store::Store::open_shard(engine, slots, clock_, options, place, out);
     };
     // Before anything is allocated that is the shard's.
     const int node = own.place.node;

@@ -48,6 +48,8 @@ struct Config {
   ZeroCopy zero_copy = ZeroCopy::Auto;
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   uint64_t get_credit_bytes_max = 64ULL << 20;     // the latter, as far as others leave it (Credit::Common)
+  // Of one shard: bodies, plans and unsent answers of requests, without payload (request_memory.h).
+  uint64_t request_bytes_max = 64ULL << 20;
   // A small store is recovered before anything is answered, a large one serves meanwhile.
   store::Options store{.recover_before_us = 200'000};
   // Making or recovering a large store takes time: called now and then with what is being done; false stops.

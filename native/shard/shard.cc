@@ -7,6 +7,7 @@
 #include "net/shm_setup.h"
 #include "net/zero_copy_transport.h"
 #include "shard/connection.h"
+#include "shard/connection_limit.h"
 #include "shard/listener.h"
 
 namespace halfstep::shard {
@@ -15,6 +16,12 @@ namespace {
 constexpr uint64_t kWaitUsMax = 1'000'000;
 // How often it is looked at who fills what was granted, while others wait for memory.
 constexpr uint64_t kPaceUs = 500'000;
+// What is kept of the buffer for frames, and how much the memory of requests must have shrunk for the heap to be given back,
+// which walks all of it.
+constexpr size_t kFrameBufferKept = 256 * KiB;
+constexpr uint64_t kPeakBytesMin = 16 * MiB;
+// What idle connections may have without being looked after.
+constexpr uint64_t kIdleBytesMax = 1 * MiB;
 // Turns that connections get to say that they are closed.
 constexpr int kClosingTurns = 1000;
 
@@ -47,6 +54,8 @@ Shard::Shard(const Setup& setup)
       ring_graveyard_(loop_),
       zero_copy_linger_(loop_, lingering_max(*setup.config, *setup.arena)),
       slots_(*setup.arena),
+      request_memory_(setup.config->request_bytes_max),
+      tidy_timer_(&Shard::on_tidy, this),
       pace_timer_(&Shard::on_pace, this) {}
 
 Shard::~Shard() {
@@ -108,6 +117,7 @@ Fault Shard::check_memory() const {
 
 Fault Shard::listen(std::vector<ListeningSocket> sockets) {
   for (ListeningSocket& socket : sockets) {
+    if (net::is_unix_socket(socket.descriptor)) kept_for_unix_ = kept_for_unix(setup_.config->connections_max);
     listeners_.push_back(std::make_unique<Listener>(*this, std::move(socket)));
   }
   for (const auto& listener : listeners_) {
@@ -234,6 +244,7 @@ void Shard::collect_own(Metrics* out) {
     now.zero_copy_held_bytes += connection->stream().held_bytes();
   }
   now.connections_open = connections_.size();
+  now.request_bytes = request_memory_.bytes();
   now.zero_copy_held_bytes += zero_copy_linger_.bytes();
   now.zero_copy_on = zero_copy_on_;
   now.zero_copy = zero_copy_linger_.counts();
@@ -271,7 +282,8 @@ std::unique_ptr<net::Transport> Shard::transport_to(const net::Accepted& peer) {
 
 void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
-  auto connection = std::make_unique<Connection>(*this, transport_to(peer), map, peer.peer_loopback || peer.peer_uid >= 0);
+  auto connection =
+      std::make_unique<Connection>(*this, transport_to(peer), map, peer.peer_loopback || peer.peer_uid >= 0, peer_of(peer));
   Connection& opened = *connection;
   opened.at_ = connections_.size();
   connections_.push_back(std::move(connection));
@@ -279,13 +291,29 @@ void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
     opened.stream().close(status);
     return;
   }
-  if (connections_.size() > setup_.config->connections_max) {
-    ++counts_.connections_refused;
-    opened.refuse("connections_max=" + std::to_string(setup_.config->connections_max) + " is reached");
+  make_room(opened, peer.is_unix);
+}
+
+void Shard::make_room(Connection& newcomer, bool is_unix) {
+  const uint32_t most = setup_.config->connections_max;
+  const uint32_t limit = most - (is_unix ? 0 : kept_for_unix_);
+  const auto open = [](const auto& connection) { return connection->stream().descriptor() >= 0; };
+  if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return;
+  const std::string reached = "connections_max=" + std::to_string(most) + " is reached";
+  const uint64_t now_us = loop_.now_us();
+  if (Connection* idle = who_gives_way(connections_, newcomer, now_us); idle != nullptr) {
+    ++counts_.connections_gave_way;
+    return idle->refuse(reached + ": this connection has been idle for " +
+                        std::to_string((now_us - idle->heard_us()) / 1'000'000) + " s and gives way to another");
   }
+  ++counts_.connections_refused;
+  newcomer.refuse(
+      reached + (is_unix || kept_for_unix_ == 0 ? "" : ", " + std::to_string(kept_for_unix_) + " of them for the unix socket") +
+      ", and none of them is idle; raise it with halfstep serve --connections");
 }
 
 void Shard::closed(Connection& connection) {
+  freed_bytes_ += connection.buffer_bytes_;
   const size_t at = connection.at_;
   connections_.back()->at_ = at;
   std::swap(connections_[at], connections_.back());
@@ -323,6 +351,50 @@ void Shard::join_memory(Request& waiter) {
 
 void Shard::leave_memory(Request& waiter) noexcept {
   if (memory_waiters(waiter).leave(waiter)) memory_freed_ = true;  // the next may need less
+}
+
+// ---- Memory of requests --------------------------------------------------------------------------------------------------
+
+void Shard::relieve() {
+  Connection* out = nullptr;
+  uint64_t ending_bytes = 0;
+  const auto part_since = [](const Connection& connection) { return connection.stream_.part_since_us(); };
+  const auto unsent = [](const Connection& connection) { return connection.stream_.unsent_memory_bytes(); };
+  for (const auto& connection : connections_) {
+    if (connection->stream_.descriptor() < 0) {
+      ending_bytes += connection->buffer_bytes_;
+      continue;
+    }
+    if (out == nullptr || part_since(*connection) < part_since(*out) ||
+        (part_since(*connection) == part_since(*out) && unsent(*connection) > unsent(*out))) {
+      out = connection.get();
+    }
+  }
+  if (request_memory_.bytes() - ending_bytes <= request_memory_.bytes_max()) return;
+  if (out == nullptr || (part_since(*out) == UINT64_MAX && unsent(*out) <= Connection::kUnreadBytesMin)) return;
+  ++counts_.connections_relieved;
+  out->refuse("requests under way have more than " + std::to_string(request_memory_.bytes_max()) +
+              " bytes of this shard's memory; this connection's frame has been incomplete, or its answers unread, for longest");
+}
+
+// Frees what pooled objects are too many, and has the allocator return what a burst has taken.
+void Shard::on_tidy(void* self) {
+  auto& shard = *static_cast<Shard*>(self);
+  bool freed = false;
+  const auto trim = [&freed](auto&... pools) { freed = (pools.trim() | ... | freed); };
+  trim(shard.gets_, shard.get_items_, shard.sent_chunks_, shard.puts_, shard.put_items_, shard.prefetches_, shard.changes_,
+       shard.store_calls_);
+  if (shard.frame_buffer_.capacity() > kFrameBufferKept) {
+    std::vector<std::byte>().swap(shard.frame_buffer_);
+    freed = true;
+  }
+  const uint64_t now = shard.request_memory_.bytes();
+  const bool shrunk = shard.request_memory_.take_peak() > now + kPeakBytesMin;
+  if (freed || shrunk || shard.freed_bytes_ > kPeakBytesMin) {
+    shard.freed_bytes_ = 0;
+    give_heap_back();
+  }
+  if (shard.counts_.requests_open != 0 || now > kIdleBytesMax) shard.watch_memory();
 }
 
 // ---- Slow puts -----------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@
 #include "shard/request_catalog.h"
 #include "shard/request_get.h"
 #include "shard/request_keys.h"
+#include "shard/request_memory.h"
 #include "shard/request_prefetch.h"
 #include "shard/request_put.h"
 #include "shard/server.h"
@@ -85,14 +86,26 @@ class Shard {
   Counts& counts() noexcept { return counts_; }
   Credit::Common& get_credits() noexcept { return get_credits_; }
   Credit::Common& put_credits() noexcept { return put_credits_; }
+  RequestMemory& request_memory() noexcept { return request_memory_; }
+  // The memory of requests is exceeded: ends the connection whose frame has been coming in part for longest, or else the one
+  // that leaves most of its answers unread.
+  void relieve();
   const wire::HelloServer& hello() const noexcept { return hello_; }
   bool stopping() const noexcept { return stopping_; }
   wire::LoadRecord load() const noexcept;
   void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
 
   void accepted(const net::Accepted& peer, const ShardMap& map);
+  void make_room(Connection& newcomer, bool is_unix);
   void closed(Connection& connection);
-  void request_admitted() noexcept { ++counts_.requests_open; }
+  void request_admitted() {
+    ++counts_.requests_open;
+    watch_memory();
+  }
+  // Some was taken that is to go back when it is not needed any more.
+  void watch_memory() {
+    if (!tidy_timer_.armed()) loop_.arm(tidy_timer_, loop_.now_us() + kTidyUs);
+  }
   void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
   void request_dropped() noexcept { --counts_.requests_open; }
 
@@ -130,6 +143,9 @@ class Shard {
   uint64_t wait_us() const;
   void run_posted();
   void close_connections();
+  // What a burst has left goes back, a while after it.
+  static constexpr uint64_t kTidyUs = 1'000'000;
+  static void on_tidy(void* self);
   void watch_pace();
   static void on_pace(void* self);
   void take_back_slowest();
@@ -161,6 +177,9 @@ class Shard {
   Counts counts_;
   Credit::Common get_credits_;
   Credit::Common put_credits_;
+  RequestMemory request_memory_;
+  net::Timer tidy_timer_;
+  uint64_t freed_bytes_ = 0;  // of buffers of connections that have ended, since the heap was last given back
   LoadMeter meter_;
   std::vector<Request*> dirty_;
   std::vector<Connection*> dirty_connections_;
@@ -170,9 +189,10 @@ class Shard {
   net::Timer pace_timer_;  // runs while somebody waits to write
   bool memory_freed_ = false;
   bool stopping_ = false;
-  bool recovering_ = true;     // the store, when it was last asked
-  bool tells_nodes_ = true;    // the kernel, of pages
-  bool zero_copy_on_ = false;  // asked for, and the kernel has it
+  bool recovering_ = true;      // the store, when it was last asked
+  bool tells_nodes_ = true;     // the kernel, of pages
+  bool zero_copy_on_ = false;   // asked for, and the kernel has it
+  uint32_t kept_for_unix_ = 0;  // connections
   uint64_t stop_by_us_ = 0;
 
   std::vector<std::byte> frame_buffer_;

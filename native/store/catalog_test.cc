@@ -75,7 +75,7 @@ class CatalogTest : public testing::Test {
   CatalogTest() { make(128); }
   void make(uint64_t buckets) {
     Catalog::Setup setup{4, kSegmentBytes, nullptr};
-    ASSERT_TRUE(index::BlockIndex::create(buckets * sizeof(index::Bucket), &setup.index).ok());
+    ASSERT_TRUE(index::BlockIndex::create(buckets * sizeof(index::Bucket), true, &setup.index).ok());
     catalog = std::make_unique<Catalog>(std::move(setup), names);
     for (Segment& segment : catalog->segments()) catalog->begin(segment, 1000);
   }
@@ -230,7 +230,7 @@ TEST_F(CatalogTest, TakesAtMost32BytesABlockAllTold) {
   constexpr uint32_t kSegments = 64, kBlocksPerSegment = 4000, kPages = 64;  // of 256 KiB
   constexpr uint64_t kBlocks = uint64_t{kSegments} * kBlocksPerSegment;
   Catalog::Setup setup{kSegments, GiB, nullptr};
-  ASSERT_TRUE(index::BlockIndex::create(index::BlockIndex::bytes_for(kBlocks), &setup.index).ok());
+  ASSERT_TRUE(index::BlockIndex::create(index::BlockIndex::bytes_for(kBlocks), true, &setup.index).ok());
   catalog = std::make_unique<Catalog>(std::move(setup), names);
   for (uint64_t i = 0; i < kBlocks; ++i) {
     format::Entry entry = entry_of(i, static_cast<uint32_t>(1 + i % kBlocksPerSegment * kPages));

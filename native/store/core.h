@@ -20,6 +20,7 @@
 #include "store/names.h"
 #include "store/record_log.h"
 #include "store/staged_blocks.h"
+#include "store/store_time.h"
 #include "store/transfer.h"
 
 namespace halfstep::store {
@@ -80,8 +81,7 @@ struct Core {
         memory(slots, own_memory_bytes(places.segments(), slots.capacity_bytes()), options.write_share),
         staged(memory, counters, places.geometry.block_bytes_max),
         holds(options.holds_max, options.lease_ms_max * 1000, index_secret, names),
-        store_time_base_s(header.fixed.store_time_s),
-        store_time_base_us(clock.now_us()) {
+        store_time(clock, header.fixed.store_time_s) {
     (void)names.refresh(header);
     for (uint32_t i = 0; i < kFrameHeaders; ++i) {
       frame_headers.push_back(slots.take(kFrameHeaderBytes));
@@ -118,24 +118,16 @@ struct Core {
   // counts for what has not been found yet. Null: all that is on flash is known.
   std::unique_ptr<index::Table> buried;
   uint64_t sequence = 0;
-  uint64_t store_time_base_s = 0;
-  uint64_t store_time_base_us = 0;  // by the monotonic clock, when the base was that
+  StoreTime store_time;
 
+  // A segment that ends behind the end of its backing, which was cut: it takes no frame any more.
+  bool cut_off(uint32_t segment) const noexcept {
+    const uint64_t there = engine.device_bytes(0);
+    return there != 0 && places.segment(segment) + places.geometry.segment_bytes > there;
+  }
   bool recovering() const noexcept { return buried != nullptr; }
   uint64_t draw() noexcept { return ++sequence; }
-  uint64_t store_time_s() noexcept {
-    const uint64_t wall_s = clock.wall_s();
-    const uint64_t now_us = clock.now_us();
-    if (wall_s >= store_time_base_s) {
-      store_time_base_s = wall_s;
-      store_time_base_us = now_us;
-    } else {  // the wall clock went back: time goes on from where it was
-      const uint64_t passed_s = (now_us - store_time_base_us) / 1'000'000;
-      store_time_base_s += passed_s;
-      store_time_base_us += passed_s * 1'000'000;
-    }
-    return store_time_base_s;
-  }
+  uint64_t store_time_s() noexcept { return store_time.now_s(); }
   bool expired(uint32_t expiry_s) noexcept {
     if (HALFSTEP_MUTANT(ExpiryIgnored)) return false;
     return expiry_s != 0 && expiry_s <= store_time_s();

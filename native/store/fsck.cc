@@ -10,6 +10,7 @@
 #include "store/payload_check.h"
 #include "store/record_log.h"
 #include "store/segment_scan.h"
+#include "store/store_time.h"
 
 namespace halfstep::store {
 namespace {
@@ -80,7 +81,7 @@ Fault Fsck::run() {
   secret_ = loaded.state.page_secret();
   names_.refresh(loaded.state);
   look_at_header(loaded);
-  store_time_s_ = std::max(clock_.wall_s(), loaded.state.fixed.store_time_s);
+  store_time_s_ = std::max(believable_s(clock_.wall_s()), believable_s(loaded.state.fixed.store_time_s));
   report_.segments.resize(places_.geometry.segments);
   for (uint32_t shard = 0; shard < places_.geometry.shards; ++shard) {
     if (!look_at_shard(shard)) break;
@@ -94,7 +95,7 @@ bool Fsck::look_at_shard(uint32_t shard) {
   taken_ = index::Table();
   copies_.clear();
   look_at_log();
-  store_time_s_ = std::max(store_time_s_, log_.created_max_s);
+  store_time_s_ = std::max(store_time_s_, believable_s(log_.created_max_s));
 
   scanner_.emplace(engine_, places_, secret_);
   std::vector<FsckSegment*> newest_first;
@@ -165,7 +166,7 @@ void Fsck::look_at_log() {
 void Fsck::look_at_segment(FsckSegment& segment) {
   ScannedSegment scanned;
   scanner_->scan(segment.number, segment.generation, &scanned);
-  store_time_s_ = std::max(store_time_s_, scanned.created_max_s);
+  store_time_s_ = std::max(store_time_s_, believable_s(scanned.created_max_s));
   if (!scanned.anything) {
     segment.state = scanned.read_errors > 0 ? FsckSegmentState::Unreadable : FsckSegmentState::Empty;
     if (scanned.read_errors > 0) {

@@ -7,6 +7,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "store/store_time.h"
+
 namespace halfstep::store {
 namespace {
 
@@ -156,7 +158,7 @@ void begin_ownership(HeaderState& state, const Clock& clock) {
   ++state.fixed.start_number;
   sign_owner(state.fixed);
   state.fixed.clean_stop = 0;
-  state.fixed.store_time_s = std::max(state.fixed.store_time_s, clock.wall_s());
+  state.fixed.store_time_s = std::max(believable_s(state.fixed.store_time_s), believable_s(clock.wall_s()));
   for (format::DeviceRecord& device : state.devices) device.start_number = state.fixed.start_number;
 }
 

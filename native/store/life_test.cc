@@ -7,6 +7,7 @@
 #include "store/header.h"
 #include "store/page.h"
 #include "store/store_fixture.h"
+#include "store/store_time.h"
 
 namespace halfstep::store {
 namespace {
@@ -467,6 +468,8 @@ TEST(Life, TimeGoesOnAfterTheClockJumpedAheadAndBack) {
   StoreBed bed(18);
   bed.open();
   bed.clock.wall += 315'360'000;
+  ASSERT_EQ(bed.put("as it jumped"), Code::Ok);
+  bed.clock.us += kBelievedAfterUs;  // and it lasted
   ASSERT_EQ(bed.put("during the jump"), Code::Ok);
   bed.clock.wall -= 315'360'000;
   ASSERT_EQ(bed.put("short", kGroupPlain, 16384, true, 10), Code::Ok);

@@ -54,7 +54,7 @@ void Recovery::begin() {
 void Recovery::load_log() {
   (void)core_.log.load(&log_);
   sequence_max_ = log_.sequence_max;
-  core_.store_time_base_s = std::max(core_.store_time_base_s, log_.created_max_s);
+  core_.store_time.raise_to(log_.created_max_s);
   report_.pages_bad += log_.pages_bad;
   report_.tombstones = log_.tombstone_list.size();
   if (log_.pages_bad > 0) {
@@ -87,13 +87,33 @@ std::vector<uint32_t> Recovery::segments_with_frames() {
     if (record.bad) {
       segment.state = SegmentState::Bad;
       ++report_.segments_bad;
-    } else if (record.generation != 0) {
+    } else if (record.generation != 0 && !lies_behind_the_end(number)) {
       numbers.push_back(number);
     }
   }
+  give_up_cut_off();
   std::sort(numbers.begin(), numbers.end(),
             [&](uint32_t a, uint32_t b) { return log_.segments[a].generation > log_.segments[b].generation; });
   return numbers;
+}
+
+bool Recovery::lies_behind_the_end(uint32_t number) const noexcept {
+  const uint64_t there = core_.engine.device_bytes(0);
+  return there != 0 && core_.places.segment(number) >= there;
+}
+
+// Each would be chosen, logged and given up by itself, while the first puts wait. What a segment that is cut in its middle
+// still has is read like any other's.
+void Recovery::give_up_cut_off() {
+  uint64_t given_up = 0;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (!core_.cut_off(segment.number) || segment.state == SegmentState::Bad) continue;
+    ++given_up;
+    if (segment.generation == 0 || lies_behind_the_end(segment.number)) segment.state = SegmentState::Bad;
+  }
+  if (given_up > 0) {
+    note(std::to_string(given_up) + " segments lie behind the end of the backing, which was cut, and are not used");
+  }
 }
 
 void Recovery::read_tails(const std::vector<uint32_t>& numbers) {
@@ -129,7 +149,7 @@ void Recovery::expect_sealed(uint32_t number) {
   segment.newest_frame = tail.sequence;
   segment.records_missing = true;
   sequence_max_ = std::max({sequence_max_, tail.sequence, segment.generation});
-  core_.store_time_base_s = std::max(core_.store_time_base_s, tail.created_s);
+  core_.store_time.raise_to(tail.created_s);
 }
 
 void Recovery::load(std::vector<uint32_t> numbers) {
@@ -179,7 +199,11 @@ void Recovery::seal_walked(const std::vector<uint32_t>& numbers) {
 void Recovery::restart_log() {
   std::vector<SegmentRecord> segments = log_.segments;
   for (Segment& segment : core_.catalog.segments()) {
-    if (segment.state == SegmentState::Bad && !segments[segment.number].bad) segments[segment.number] = {core_.draw(), true};
+    // Of a segment that never had a frame nothing has to be remembered: it is as good as ever when its end is there again.
+    const bool unused = segments[segment.number].generation == 0 && core_.cut_off(segment.number);
+    if (segment.state == SegmentState::Bad && !segments[segment.number].bad && !unused) {
+      segments[segment.number] = {core_.draw(), true};
+    }
   }
   const uint64_t oldest = core_.catalog.oldest_generation(core_.sequence);
   std::erase_if(log_.tombstone_list, [&](const Tombstone& t) { return t.sequence < oldest; });
@@ -256,7 +280,7 @@ bool Recovery::open_segment(SegmentLoader& loader) {
   const ScannedSegment& scanned = loader.scanned();
   Segment& segment = core_.catalog.segment(loader.number());
   sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
-  core_.store_time_base_s = std::max(core_.store_time_base_s, scanned.created_max_s);
+  core_.store_time.raise_to(scanned.created_max_s);
   report_.pages_bad += scanned.pages_bad;
   if (!scanned.anything) {
     // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.

@@ -42,6 +42,8 @@ class Recovery {
   void load_log();
   void note_pins();
   std::vector<uint32_t> segments_with_frames();
+  void give_up_cut_off();
+  bool lies_behind_the_end(uint32_t number) const noexcept;
   void read_tails(const std::vector<uint32_t>& numbers);
   void expect_sealed(uint32_t number);
   void load(std::vector<uint32_t> numbers);

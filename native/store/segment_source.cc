@@ -359,7 +359,7 @@ void SegmentSource::log_generation(Segment& segment) {
   segment.state = SegmentState::Logging;
   core_.catalog.release(segment);
   RecordLog::Pending& pending = core_.take_pending();
-  const bool bad = worn(segment);
+  const bool bad = worn(segment) || core_.cut_off(segment.number);
   pending.record.kind = static_cast<uint8_t>(bad ? format::RecordKind::SegmentBad : format::RecordKind::Segment);
   pending.record.segment = segment.number;
   pending.record.sequence = HALFSTEP_MUTANT(NoReuseCount) && segment.records_missing ? segment.generation : core_.draw();

@@ -320,6 +320,7 @@ Gauges StoreImpl::gauges() const noexcept {
       case SegmentState::Bad: break;
     }
   }
+  g.clock_ahead_s = core_.store_time.clock_ahead_s();
   g.holds = core_.holds.size();
   g.pins = core_.holds.pins();
   g.memory_resident_bytes = core_.memory.resident_bytes();

@@ -308,6 +308,7 @@ struct Counters {
 };
 struct Gauges {
   uint64_t blocks = 0, bytes_live = 0, segments_free = 0, segments_open = 0, segments_sealed = 0, holds = 0, pins = 0;
+  int64_t clock_ahead_s = 0;  // of the store's time (store_time.h); below 0: behind it
   uint64_t memory_resident_bytes = 0, memory_pinned_bytes = 0, memory_capacity_bytes = 0, index_bytes = 0;
   uint64_t staged_bytes = 0;                        // kept for their first read, or on their way
   uint64_t scrub_bytes_per_s = 0, scrub_age_s = 0;  // older than this is nothing that the scrub has still to look at
@@ -324,6 +325,7 @@ struct Options {
   // The index is sized once. 0: for blocks of 256 KiB on average, but never less than 16 MiB where smaller blocks would fill
   // that.
   uint64_t index_bytes = 0;
+  bool large_pages = true;  // for the index, where they are to be had
   // Of the slots, what writes may hold at once. The rest is for reads; of it what is staged takes half at most, and never the
   // room for one largest block.
   double write_share = 0.5;

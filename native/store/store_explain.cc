@@ -18,7 +18,7 @@ class Explainer {
       : store_(store), core_(core), question_(question) {}
 
   Explanation run(uint32_t namespace_number) {
-    out_.now_s = std::max(core_.store_time_base_s, core_.clock.wall_s());
+    out_.now_s = core_.store_time.last_s();
     note_horizon();
     for (uint32_t scope = 1; scope < core_.names.scopes_end(); ++scope) {
       const wire::Layout* layout = core_.names.layout(scope);

@@ -58,7 +58,7 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
 void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
   header_writer_.submit(
       [this, change = std::move(change)](HeaderState& state) {
-        state.fixed.store_time_s = std::max(state.fixed.store_time_s, core_.store_time_s());
+        state.fixed.store_time_s = std::max(believable_s(state.fixed.store_time_s), core_.store_time_s());
         return change(state);
       },
       std::move(done));

@@ -20,6 +20,23 @@ uint64_t index_bytes_of(const Options& options, const format::StoreHeader& heade
                   std::min(index::BlockIndex::bytes_for(capacity / kPageBytes), share_of(kSmallIndexBytes, header.shards)));
 }
 
+// Behind by less, a clock was only set right.
+constexpr uint64_t kBehindS = 60;
+
+// stored_s: the store's time before this start.
+void note_clock(const Clock& clock, uint64_t stored_s, std::vector<std::string>* notes) {
+  const uint64_t wall_s = clock.wall_s();
+  if (believable_s(wall_s) == 0) {
+    notes->push_back(
+        "clock: it says " + std::to_string(wall_s) +
+        " s since 1970, from where no end of a block can be expressed; the store's time goes on without it: set it");
+  } else if (believable_s(stored_s) > wall_s + kBehindS) {
+    notes->push_back("clock: it is " + std::to_string(stored_s - wall_s) +
+                     " s behind the store's time, which goes on from where it was; ends of blocks are counted by it: set the "
+                     "clock, if it is wrong");
+  }
+}
+
 }  // namespace
 
 Options share_of(Options whole, uint32_t shards) noexcept {
@@ -96,10 +113,15 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
   const PolicySetup setup{f.segments / f.shards, options.rewrite_share, share_of(options.rewrite_bytes_per_day, f.shards)};
   if (Fault fault = make_policy(options.policy, setup, &policy); !fault.ok()) return fault;
   std::unique_ptr<index::BlockIndex> index;
-  if (Fault fault = index::BlockIndex::create(index_bytes_of(options, f), &index); !fault.ok()) return fault;
+  if (Fault fault = index::BlockIndex::create(index_bytes_of(options, f), options.large_pages, &index); !fault.ok()) {
+    return fault;
+  }
   if (Fault fault = place.keeper->start(engine, clock); !fault.ok()) return fault;
+  const std::string why_smaller = index->mapping().why_smaller();
   auto store = std::make_unique<StoreImpl>(engine, slots, clock, options, place, std::move(policy), std::move(index));
   store->report().notes = place.keeper->take_notes();
+  if (!why_smaller.empty()) store->report().notes.push_back(why_smaller);
+  if (place.number == 0) note_clock(clock, f.store_time_s, &store->report().notes);
   store->header_bytes_counted(place.keeper->take_bytes_written());
   store->begin_recovery();
   *out = std::move(store);

@@ -163,6 +163,61 @@ def stores_uuid(daemon: Daemon, layout: Layout) -> bytes:
         return client.facts().store_uuid
 
 
+# A name with two addresses, in a mount namespace of its own.
+BY_NAME = """
+import pathlib, socket, subprocess, sys, time
+import halfstep
+
+hosts = pathlib.Path(sys.argv[1])
+hosts.write_text("127.0.0.1 two.test\\n127.0.0.2 two.test\\n")
+subprocess.run(["mount", "--bind", str(hosts), "/etc/hosts"], check=True)
+addresses = [info[4][0] for info in socket.getaddrinfo("two.test", 1, type=socket.SOCK_STREAM)]
+if addresses != ["127.0.0.1", "127.0.0.2"]:
+    print(f"two.test resolves to {addresses} here", flush=True)
+    sys.exit()
+client = halfstep.connect(sys.argv[2], required=True, deadline_ms=60_000, connections=2)
+first = client.facts().store_uuid
+print(first.hex(), flush=True)
+while "answers there, the client's is " + first.hex() not in client.facts().last_error:
+    time.sleep(0.001)
+while client.facts().connected < 2 or client.facts().store_uuid == first:
+    time.sleep(0.01)
+print(client.facts().store_uuid.hex(), flush=True)
+client.close()
+"""
+
+
+def test_another_store_of_the_same_name_is_taken_only_after_the_first_was_tried_again(
+    daemons: Any, layout: Layout, tmp_path: Path
+) -> None:
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("a mount namespace cannot be made here")
+    first = daemons()
+    second = daemons(listen=f"127.0.0.2:{first.address[1]}")
+    stores = [stores_uuid(daemon, layout).hex() for daemon in (first, second)]
+    script = tmp_path / "by_name.py"
+    script.write_text(BY_NAME)
+    url = f"halfstep://two.test:{first.address[1]}"
+    command = ["unshare", "-m", sys.executable, str(script), str(tmp_path / "hosts"), url]
+    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(2 * PATIENCE_S, client.kill)
+    watchdog.start()
+    assert client.stdout is not None
+    try:
+        told = client.stdout.readline().strip()
+        if "resolves to" in told:
+            pytest.skip(told)
+        assert told == stores[0]
+        first.kill()
+        assert client.stdout.readline().strip() == stores[1]
+        assert client.wait(PATIENCE_S) == 0
+    finally:
+        watchdog.cancel()
+        client.kill()
+        client.wait()
+        client.stdout.close()
+
+
 # ---- a node of its own ---------------------------------------------------------------------------------------------------
 
 

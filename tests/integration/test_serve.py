@@ -318,6 +318,7 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
     [
         (("--arena", "1MiB"), "arena"),
         (("--queue-depth", "0"), "queue_depth"),
+        (("--connections", "15"), "connections=15: must be 16 to 65536"),
         (("--eviction", "lru"), "policy=lru"),
         (("--eviction", "\udcff"), "policy=\\udcff"),
         (("--rewrite-share", "2"), "rewrite_share"),

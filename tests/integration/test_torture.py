@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.torture import churn, flips, kills, malformed, power_cuts
+from tests.torture import churn, flips, hostile, kills, malformed, power_cuts
 
 pytestmark = pytest.mark.integration
 
 SEED = 20261
+# Of the hostile ones, one of each kind; `make hostile` has them all.
+HOSTILE = ("explains", "changes", "stats", "leases", "layouts", "mutations", "cancels", "storms")
 
 
 def test_kills_under_full_load_break_no_rule(tmp_path: Path) -> None:
@@ -43,6 +45,12 @@ def test_malformed_frames_cost_a_good_client_nothing(tmp_path: Path) -> None:
     assert tally.good_calls > 0, "the good client never had its turn"
     assert tally.descriptors_growth <= 0, tally
     assert tally.rss_growth_bytes < malformed.GROWTH_BYTES_MAX, tally
+
+
+def test_hostile_clients_cost_others_neither_blocks_nor_their_turn(tmp_path: Path) -> None:
+    result = hostile.run(0.4, SEED, tmp_path, names=HOSTILE, timed=False)
+    assert [phase.scenario for phase in result.phases] == list(HOSTILE)
+    assert not result.breaches, [(each.scenario, each.rule.name, each.seen) for each in result.breaches]
 
 
 def test_a_flipped_byte_is_a_counted_miss_and_never_a_wrong_byte(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.wire.checksums import name_number, part_check
 from tests.wire.chunks import ABORTED_RUN, Run, runs_tlv
 from tests.wire.frames import Kind, Op, tlv
 from tests.wire.layouts import VALUE_PART_BYTES, Group, Layout, component
-from tests.wire.requests import KEY_MAJOR, LAYER_MAJOR, PERSIST, Batch, Offer, PartRange, Section
+from tests.wire.requests import DECODABLE, KEY_MAJOR, LAYER_MAJOR, PERSIST, Batch, Offer, PartRange, Section
 from tests.wire.rings import SharedMemoryStream, ShmRefused
 from tests.wire.session import Refused, Session
 
@@ -70,7 +71,7 @@ def test_hello_tells_the_store_and_its_limits(wire: Connect) -> None:
 
 
 def test_a_tlv_that_need_not_be_understood_is_skipped(wire: Connect, values: Layout) -> None:
-    session = wire(more=tlv(Kind.AUTHENTICATION, b"who I am") + tlv(0x7FFF, b"from a later version"))
+    session = wire(more=tlv(64, b"an offer of memory") + tlv(0x7FFF, b"from a later version"))
     body = Batch().tlv() + tlv(0x1234, b"") + session.sections([Section(values, [b"a"])])
     assert match_bits(session.ask(Op.MATCH, body)) == {0: [False]}
 
@@ -304,6 +305,7 @@ def test_namespaces_are_made_limited_and_deleted(wire: Connect, values: Layout) 
         (entry,) = catalog.list_all(tenant)
         assert (entry.key, entry.expiry_s - entry.created_s) == (b"a", 500)
     assert gets.match(admin, [section]).present == [[False]]
+    assert str(catalog.namespace(admin, catalog.CREATE, name)) == "ok(present)"
     assert str(catalog.namespace(admin, catalog.LIMIT, name)) == "ok"
     assert str(catalog.namespace(admin, catalog.DELETE, name)) == "ok"
     assert str(catalog.namespace(admin, catalog.DELETE, "default")) == "rejected(policy)"
@@ -390,6 +392,35 @@ def test_coded_blocks_travel_as_they_are_stored(wire: Connect, values: Layout) -
     assert got.arrivals.tables == {(0, 0): block.table}
     assert got.block(0, 0) == b"".join(stored)
     assert texts(gets.get(raw_only, [section]).statuses[0]) == ["rejected(unsupported)"]
+
+
+def test_what_cannot_be_decoded_may_be_asked_to_count_as_absent(wire: Connect, values: Layout) -> None:
+    knows, raw_only = wire(codecs=1 | 1 << 3), wire()
+    section = Section(values, [b"a"])
+    raw, decodable = [b"r" * 1000], Batch(flags=DECODABLE)
+    # On media: a block that is still on its way there is not replaced yet, which is told as pending.
+    puts.put(knows, [section], [[puts.coded(raw, [b"short form"], [3])]], Batch(durability=PERSIST))
+    assert gets.match(raw_only, [section]).present == [[True]]
+    assert gets.match(raw_only, [section], decodable, with_lengths=True).lengths == {0: {0: 0}}
+    assert gets.match(knows, [section], decodable).present == [[True]]
+    assert texts(gets.get(raw_only, [section], decodable).statuses[0]) == ["miss(absent)"]
+    assert texts(puts.put_bytes(raw_only, section, raw)) == ["ok(present)"]
+    assert texts(puts.put_bytes(raw_only, section, raw, decodable)) == ["ok(stored)"]
+    assert gets.get(raw_only, [section]).blocks() == raw
+
+
+def test_a_layout_is_told_by_its_id(wire: Connect, values: Layout) -> None:
+    session = wire()
+    session.register(values)
+    assert catalog.layout_of(session, values.id) == values.canonical
+    with pytest.raises(Refused, match="absent"):
+        catalog.layout_of(session, Layout({"name": "never registered here"}).id)
+
+
+def test_authentication_is_echoed_where_it_was_sent(wire: Connect) -> None:
+    sent = tlv(Kind.AUTHENTICATION, struct.pack("<HHI", 7, 0, 0) + b"a secret")
+    assert wire(more=sent).hello.one(Kind.AUTHENTICATION) == bytes(8)
+    assert wire().hello.all(Kind.AUTHENTICATION) == []
 
 
 def test_a_server_knows_versions_of_shared_memory(daemon: Any) -> None:

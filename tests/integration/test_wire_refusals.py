@@ -12,7 +12,7 @@ from tests.wire import gets, puts
 from tests.wire.answers import whole
 from tests.wire.checksums import name_number, part_check
 from tests.wire.chunks import Run, runs_tlv
-from tests.wire.frames import MAGIC, Aborted, Closed, Kind, Op, frame, tlv
+from tests.wire.frames import MAGIC, Aborted, Closed, Kind, Op, frame, read_frame, tlv
 from tests.wire.layouts import Group, Layout, component
 from tests.wire.requests import Batch, PartRange, Section
 from tests.wire.session import Refused, Session, hello_body
@@ -48,7 +48,8 @@ BREACHES = {
     "body of a chunk over its limit": frame(Op.CHUNK, 9, body_bytes=(64 << 10) + 8),
     "payload over its limit": frame(Op.CHUNK, 9, payload_bytes=(256 << 10) + 1),
     "payload of what is no chunk": frame(Op.STAT, 9, payload=b"payload!"),
-    "opcode that must be understood": frame(0x80, 9),
+    "request id 0 of a chunk": frame(Op.CHUNK, 0, runs_tlv([], [])),
+    "chunk with a TLV that must be understood": frame(Op.CHUNK, 9, tlv(0x9000, b"")),
     "second Hello": frame(Op.HELLO, 9, hello_body(None, 1, (1, 1), 1)),
     "opcode of servers": frame(Op.FINAL, 9),
     "request id 0": frame(Op.STAT, 0),
@@ -71,6 +72,32 @@ def test_a_request_id_that_is_in_flight_ends_the_connection(wire: Connect, value
     assert session.frame_of(one.request_id).op == Op.WANT
     session.send(Op.STAT, request_id=one.request_id)
     assert ends(session)
+
+
+def test_every_request_is_answered_and_other_frames_are_skipped(wire: Connect) -> None:
+    session = wire()
+    for skipped in (0, 37, 64, 127):
+        session.stream.send(frame(skipped, 9, tlv(0x1000, b"whatever"), body_crc=1))
+    for unknown in (18, 31, 129, 200, 255):
+        assert str(whole(session.ask(unknown, b"not looked at..."))) == "rejected(unsupported)"
+
+
+def test_a_hello_that_cannot_be_served_is_told_why(daemon: Any) -> None:
+    client = tlv(Kind.HELLO_CLIENT, struct.pack("<HHIQQ", 1, 1, 0, 1, 7))
+    for sent, answer in (
+        (b"", "rejected(malformed)"),
+        (client + tlv(Kind.NAMESPACE_NAME, b"a\nb"), "rejected(malformed)"),
+        (client + tlv(Kind.NAMESPACE_NAME, b"\xff"), "rejected(malformed)"),
+        (client + tlv(Kind.NAMESPACE_NAME, b""), "rejected(malformed)"),
+        (client * 2, "rejected(malformed)"),
+        (client + tlv(0x9000, b""), "rejected(unsupported)"),
+    ):
+        stream = daemon.stream("tcp")
+        stream.send(frame(Op.HELLO, 5, sent))
+        assert str(whole(read_frame(stream, 30))) == answer, sent
+        with pytest.raises(Closed):
+            stream.receive(1, 30)
+        stream.close()
 
 
 @pytest.mark.parametrize("first", [frame(Op.STAT, 1), frame(Op.CHUNK, 1, payload=b"x"), b"\0" * 64, MAGIC * 16])

@@ -77,7 +77,8 @@ def _requests(rng: random.Random, handle: int) -> list[tuple[int, bytes, bytes]]
         (Op.HOLD, batch + owner + until + sent, b""),
         (Op.RENEW, batch + owner + until, b""),
         (Op.EXPIRE, batch + tlv(Kind.EXPIRY, struct.pack("<II", rng.randrange(9), 0)) + sent, b""),
-        (Op.CLEAR, tlv(Kind.CLEARED_LAYOUT, CRUMBS.id), b""),
+        (Op.CLEAR, tlv(Kind.LAYOUT_ID, CRUMBS.id), b""),
+        (Op.LAYOUT_OF, tlv(Kind.LAYOUT_ID, CRUMBS.id), b""),
         (Op.REGISTER_LAYOUT, tlv(Kind.LAYOUT_CANONICAL, CRUMBS.canonical), b""),
     ]
 

@@ -5,8 +5,8 @@
 
 Each scenario runs in processes of its own (scenarios.py), as a client in plain Python, written from the page of the protocol
 alone. Beside it: the library's client (bystander.py), newcomers over TCP, the operator at the unix socket, and a look at the
-daemon's memory (witnesses.py). After each scenario there is a calm without attackers: the good client's share of matches there
-is what it should have had under attack. The rules are data (judging.py).
+daemon's memory (witnesses.py). Before each scenario the same attack hits another daemon, a decoy: the good client's share of
+matches there is what it should have under attack. After it there is a calm without attackers. The rules are data (judging.py).
 
 Exit status: 0; 1 where a rule was broken; 77 where none was, but the machine was too busy to judge by time.
 """
@@ -14,6 +14,7 @@ Exit status: 0; 1 where a rule was broken; 77 where none was, but the machine wa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -38,12 +39,14 @@ from tests.torture.process import WatchedDaemon
 from tests.torture.witnesses import Meter, Visitor, wait_for
 from tests.wire import catalog
 from tests.wire.session import Session
+from tests.wire.streams import Address
 
 STORE, STORE_BYTES = "1GiB", 1 << 30
 ARENA = "64MiB"
 TOGETHER = 3
-# Calm, as a share of what a scenario gets, and at least.
-CALM_SHARE, CALM_S_MIN = 0.25, 1.5
+# Calm and attack on the decoy, each as a share of what a scenario gets; and at least.
+CALM_SHARE, CALM_S_MIN = 0.2, 1.5
+CONTROL_SHARE, CONTROL_S_MIN = 0.3, 2.0
 # A machine that keeps fewer matches within their deadline with nobody attacking says nothing about attackers.
 CALM_WHOLE_SHARE_MIN = 0.8
 # An attacker that waits for an answer when its time is over is ended.
@@ -53,9 +56,10 @@ BUSY_STATUS = 77
 
 @dataclass
 class Result:
-    """A whole run. calm: of the good client, without attackers, all calms together."""
+    """A whole run. calm: of the good client, without attackers, all calms together. load: of the machine before it began."""
 
     seed: int
+    load: float = 0.0
     phases: list[Phase] = field(default_factory=list)
     calm: Counter[str] = field(default_factory=Counter)
     timed: bool = True
@@ -68,12 +72,12 @@ class Result:
 
     @property
     def too_busy(self) -> bool:
-        """Whether rules of time could not be judged."""
-        return self.timed and self.calm_share < CALM_WHOLE_SHARE_MIN
+        """Whether rules of time could not be judged: a daemon that works waits for its turn behind what else runs there."""
+        return self.timed and (self.calm_share < CALM_WHOLE_SHARE_MIN or self.load > (os.cpu_count() or 1))
 
     def settle(self) -> None:
         """Judges."""
-        self.breaches = judge(self.phases, self.calm_share, timed=self.timed and not self.too_busy)
+        self.breaches = judge(self.phases, timed=self.timed and not self.too_busy)
 
 
 class Attackers:
@@ -124,10 +128,11 @@ def _attack(name: str, target: Target, seed: str, seconds: float, there: Connect
 
 
 class Arena:
-    """A daemon, the good client beside it, and the scenarios."""
+    """A daemon, the good client beside it, and the scenarios. decoy: hit first, where time is judged."""
 
-    def __init__(self, daemon: WatchedDaemon, unix: str, result: Result) -> None:
+    def __init__(self, daemon: WatchedDaemon, unix: str, decoy: WatchedDaemon | None, result: Result) -> None:
         self._daemon = daemon
+        self._decoy = decoy
         self._result = result
         self._unix = unix
         self._good = Bystander(daemon.url)
@@ -143,11 +148,16 @@ class Arena:
     def run(self, title: str, names: Sequence[str], seconds: float) -> Phase:
         """One scenario, and the calm after it."""
         calm_s = max(CALM_S_MIN, seconds * CALM_SHARE)
-        phase = Phase(title, seconds=max(1.0, seconds - calm_s))
-        self._change_namespace(catalog.CREATE, title)
+        control_s = max(CONTROL_S_MIN, seconds * CONTROL_SHARE) if self._decoy else 0.0
+        phase = Phase(title, seconds=max(1.0, seconds - calm_s - control_s))
+        seed = f"{self._result.seed} {title}"
+        if self._decoy:
+            phase.control = self._control(self._decoy, title, names, seed, control_s)
+        self._change_namespace(self._unix, catalog.CREATE, title)
         target = Target(self._daemon.address, self._unix, title, STORE_BYTES)
-        attackers = Attackers(names, target, f"{self._result.seed} {title}", phase.seconds)
+        attackers = Attackers(names, target, seed, phase.seconds)
         self._result.calm += self._good.take()[0]
+        resident_bytes = self._daemon.resident_bytes()
         meter = Meter(self._daemon)
         attackers.begin()
         newcomer, operator = Visitor(self._daemon.address, title), Visitor(self._unix, title)
@@ -157,20 +167,39 @@ class Arena:
         phase.attack = attackers.end()
         phase.notes += [name.removeprefix("fault: ") for name in phase.attack if name.startswith("fault: ")]
         phase.good += self._good.take()[0]
-        phase.memory_growth_bytes = meter.end() - self._resident_bytes
+        phase.memory_growth_bytes = max(0, meter.end() - resident_bytes)
         phase.calm = self.calm(calm_s)
         phase.alive = self._daemon.running
         if phase.alive:
-            phase.memory_kept_bytes = self._daemon.resident_bytes() - self._resident_bytes
-            self._change_namespace(catalog.DELETE, title)
+            left_bytes = self._daemon.resident_bytes()
+            phase.memory_kept_bytes = max(0, left_bytes - resident_bytes)
+            phase.memory_run_bytes = max(0, left_bytes - self._resident_bytes)
+            self._change_namespace(self._unix, catalog.DELETE, title)
         else:
             phase.notes.append(f"{self._daemon.how_ended}; {self._daemon.log_end()[-500:]}")
         self._result.phases.append(phase)
         return phase
 
-    def _change_namespace(self, verb: int, name: str) -> None:
+    def _control(self, decoy: WatchedDaemon, title: str, names: Sequence[str], seed: str, seconds: float) -> Counter[str]:
+        """What the good client has while the decoy is attacked."""
+        self._change_namespace(decoy.address, catalog.CREATE, title)
+        target = Target(decoy.address, self._unix + ".decoy", title, STORE_BYTES)
+        attackers = Attackers(names, target, seed, seconds)
+        self._result.calm += self._good.take()[0]
+        attackers.begin()
+        wait_for(seconds, lambda: decoy.running)
+        counts, _ = self._good.take()
+        attackers.end()
+        self._good.take()
+        if not decoy.running:
+            decoy.start()  # its end is seen where the scenario hits the daemon that is judged
+            return counts
+        self._change_namespace(decoy.address, catalog.DELETE, title)
+        return counts
+
+    def _change_namespace(self, address: Address, verb: int, name: str) -> None:
         """Each scenario has one of its own, so that none lives with what another left there."""
-        with Session.connect(self._unix) as admin:
+        with Session.connect(address) as admin:
             changed = catalog.namespace(admin, verb, name)
             assert changed.ok, f"namespace {name}: {changed}"
 
@@ -190,7 +219,7 @@ def run(
     serve_arguments: Sequence[str] = (),
 ) -> Result:
     """All scenarios within about so many minutes, in the order of the seed; names: only these, one after the other."""
-    result = Result(seed, timed=timed)
+    result = Result(seed, os.getloadavg()[0], timed=timed)
     rng = random.Random(seed)
     chosen = [(name, [name]) for name in names or rng.sample(list(scenarios.SCENARIOS), len(scenarios.SCENARIOS))]
     if not names:
@@ -199,24 +228,29 @@ def run(
     weight = sum(weight_of(some) for _, some in chosen) + 1
     seconds = minutes * 60 / weight
     # A socket's path is short; a test's directory may not be.
-    with tempfile.TemporaryDirectory(prefix="halfstep-") as sockets:
+    with tempfile.TemporaryDirectory(prefix="halfstep-") as sockets, contextlib.ExitStack() as stack:
         unix = str(Path(sockets) / "h.sock")
         arguments = ["--size", STORE, "--arena", ARENA, *serve_arguments]
-        with WatchedDaemon(directory, *arguments, unix=unix, own_session=True) as daemon:
-            arena = Arena(daemon, unix, result)
-            try:
-                arena.calm(max(CALM_S_MIN, seconds))
-                for title, some in chosen:
-                    phase = arena.run(title, some, seconds * weight_of(some))
-                    if verbose:
-                        print(line_of(phase), flush=True)
-                    if not phase.alive:
-                        break
-            finally:
-                arena.close()
-            if daemon.running and daemon.end() != 0:
-                result.phases[-1].alive = False
-                result.phases[-1].notes.append("the daemon did not stop clean")
+        decoy = None
+        if timed:
+            (directory / "decoy").mkdir()
+            decoy = WatchedDaemon(directory / "decoy", *arguments, unix=unix + ".decoy", own_session=True)
+            stack.enter_context(decoy)
+        daemon = stack.enter_context(WatchedDaemon(directory, *arguments, unix=unix, own_session=True))
+        arena = Arena(daemon, unix, decoy, result)
+        try:
+            arena.calm(max(CALM_S_MIN, seconds))
+            for title, some in chosen:
+                phase = arena.run(title, some, seconds * weight_of(some))
+                if verbose:
+                    print(line_of(phase), flush=True)
+                if not phase.alive:
+                    break
+        finally:
+            arena.close()
+        if daemon.running and daemon.end() != 0:
+            result.phases[-1].alive = False
+            result.phases[-1].notes.append("the daemon did not stop clean")
     result.settle()
     return result
 
@@ -234,10 +268,12 @@ def line_of(phase: Phase) -> str:
     others = [f"{name} {count}" for name, count in sorted((phase.newcomers + phase.operators).items()) if name != "ok"]
     return (
         f"{phase.scenario:<14} {phase.seconds:4.1f} s  matches whole {whole_share(good):6.1%} of {judging.matches_of(good):<5}"
+        f" (decoy {whole_share(phase.control):.1%})"
         f" puts {good['puts_ok']} ok {good['puts_late']} late {good['puts_refused']} refused"
         f"  gets {good['gets_ok']} ok {good['gets_late']} late  wrong {good['bytes_wrong']}"
         f"  visits {phase.newcomers['ok']} + {phase.operators['ok']} {', '.join(others)}"
-        f"  memory +{phase.memory_growth_bytes >> 20} MiB, kept {phase.memory_kept_bytes >> 20}"
+        f"  memory +{phase.memory_growth_bytes >> 20} MiB, kept {phase.memory_kept_bytes >> 20}, "
+        f"run {phase.memory_run_bytes >> 20}"
         f"  worst ms: {worst}  | {counts}"
     )
 
@@ -248,6 +284,7 @@ def report_of(result: Result) -> dict[str, Any]:
     broken = [{"scenario": each.scenario, "rule": each.rule.name, "seen": each.seen} for each in result.breaches]
     return {
         "seed": result.seed,
+        "load": result.load,
         "calm_whole_share": result.calm_share,
         "timed": result.timed,
         "too_busy": result.too_busy,
@@ -274,7 +311,10 @@ def tell(result: Result) -> None:
         names = " ".join(f"--scenario {name}" for name in scenario.split(" + "))
         print(f"again: python -m tests.torture.hostile --minutes 0.5 --seed {result.seed} {names}")
     if result.too_busy:
-        print(f"rules of time were not judged: without attackers only {result.calm_share:.1%} of matches are whole in time")
+        print(
+            f"rules of time were not judged: the machine is busy (load {result.load:.1f} on {os.cpu_count()} processors before "
+            f"the run, {result.calm_share:.1%} of matches whole without attackers); run it on an idle one"
+        )
 
 
 def main() -> int:

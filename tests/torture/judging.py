@@ -1,7 +1,8 @@
 """What a hostile run may not break: rules as data, each with the promise it stands for, judged over one scenario's counts.
 
-A rule that counts holds on any machine. A rule that is `timed` compares with the calm phases of the same run, when no attacker
-was there, and is judged by the long run alone: `make hostile`. Invariants: a rule reads counts and nothing else, so that a test
+A rule that counts holds on any machine. A rule that is `timed` compares with what the good client had while the same attack hit
+another daemon of the same machine: an attacker costs processors, too, and that is not the daemon's fault. It is judged by the
+long run alone: `make hostile`. Invariants: a rule reads counts and nothing else, so that a test
 can show each of them a fault (tests/unit/test_hostile_rules.py).
 """
 
@@ -12,14 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 MIB = 1 << 20
-# Memory of the daemon's own, beyond what it had before the first attack: requests that are still coming, answers that wait for
-# clients that do not read, and connections by the thousand all have to find room in it.
-MEMORY_GROWTH_BYTES_MAX = 96 * MIB
-# What an allocator may keep afterwards.
-MEMORY_KEPT_BYTES_MAX = 48 * MIB
+# Memory of the daemon's own, beyond what it had before a scenario: requests that are still coming, answers that wait for
+# clients that do not read, connections by the thousand, and an attacker's share of the table of holds find room in it.
+MEMORY_GROWTH_BYTES_MAX = 128 * MIB
+# What an allocator may keep of it afterwards, and of a whole run.
+MEMORY_KEPT_BYTES_MAX = 96 * MIB
+MEMORY_RUN_BYTES_MAX = 160 * MIB
 MATCHES_WHOLE_SHARE_MIN = 0.95
 # Fewer say nothing about a share.
-MATCHES_MIN = 100
+MATCHES_MIN = 30
 
 
 @dataclass
@@ -27,14 +29,17 @@ class Phase:
     """What was counted while one scenario ran, and in the calm that follows it.
 
     good: of the good client: matches_whole, matches_late, matches_partial, puts_ok, puts_late, puts_refused, gets_ok,
-    gets_late, gets_missed, bytes_wrong. calm: the same, without an attacker, after the scenario. attack: what the attackers
-    did and were answered. newcomers, operators: connections that others opened meanwhile, over TCP and over the unix socket,
-    by how that ended.
+    gets_late, gets_missed, bytes_wrong. control: the same, while the scenario ran against another daemon; empty where time
+    is not judged. calm: the same, without attackers, after the scenario. attack: what the attackers did and were answered.
+    newcomers, operators: connections that others opened meanwhile, over TCP and over the unix socket, by how that ended.
+    memory_growth_bytes, memory_kept_bytes: against the moment before the scenario, while it ran and after the calm;
+    memory_run_bytes: after the calm, against the moment before the first attack of the run.
     """
 
     scenario: str
     seconds: float = 0.0
     good: Counter[str] = field(default_factory=Counter)
+    control: Counter[str] = field(default_factory=Counter)
     calm: Counter[str] = field(default_factory=Counter)
     attack: Counter[str] = field(default_factory=Counter)
     newcomers: Counter[str] = field(default_factory=Counter)
@@ -42,17 +47,18 @@ class Phase:
     alive: bool = True
     memory_growth_bytes: int = 0
     memory_kept_bytes: int = 0
+    memory_run_bytes: int = 0
     worst_ms: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """breach: what is wrong with a phase, or None. Its second argument is the share of matches whole without an attacker."""
+    """breach: what is wrong with a phase, or None."""
 
     name: str
     promise: str
-    breach: Callable[[Phase, float], str | None]
+    breach: Callable[[Phase], str | None]
     timed: bool = False
 
 
@@ -75,44 +81,48 @@ def whole_share(counts: Counter[str]) -> float:
     return counts["matches_whole"] / max(1, matches_of(counts))
 
 
-def _died(phase: Phase, _: float) -> str | None:
+def _died(phase: Phase) -> str | None:
     return None if phase.alive else "the daemon ended: " + "; ".join(phase.notes)
 
 
-def _wrong(phase: Phase, _: float) -> str | None:
+def _wrong(phase: Phase) -> str | None:
     wrong = phase.good["bytes_wrong"] + phase.calm["bytes_wrong"]
     return f"{wrong} blocks with other bytes than were put" if wrong else None
 
 
-def _lost(phase: Phase, _: float) -> str | None:
+def _lost(phase: Phase) -> str | None:
     lost = sum(counts[name] for counts in (phase.good, phase.calm) for name in ("matches_partial", "gets_missed"))
     return f"{lost} answers without blocks that are pinned" if lost else None
 
 
-def _put_refused(phase: Phase, _: float) -> str | None:
+def _put_refused(phase: Phase) -> str | None:
     refused = phase.good["puts_refused"] + phase.calm["puts_refused"]
     late = phase.good["puts_late"] + phase.calm["puts_late"]
     done = phase.good["puts_ok"] + phase.calm["puts_ok"]
     return f"{refused} puts refused and {late} late, {done} ok" if refused or late else None
 
 
-def _get_late(phase: Phase, _: float) -> str | None:
+def _get_late(phase: Phase) -> str | None:
     late = phase.good["gets_late"] + phase.calm["gets_late"]
     return f"{late} gets without their answer, {phase.good['gets_ok']} ok" if late else None
 
 
-def _grew(phase: Phase, _: float) -> str | None:
-    if phase.memory_growth_bytes <= MEMORY_GROWTH_BYTES_MAX:
+def _over(seen_bytes: int, bytes_max: int, when: str) -> str | None:
+    if seen_bytes <= bytes_max:
         return None
-    return f"{phase.memory_growth_bytes / MIB:.0f} MiB more than before, {MEMORY_GROWTH_BYTES_MAX // MIB} are allowed"
+    return f"{seen_bytes / MIB:.0f} MiB more than before {when}, {bytes_max // MIB} are allowed"
 
 
-def _kept(phase: Phase, _: float) -> str | None:
-    if phase.memory_kept_bytes <= MEMORY_KEPT_BYTES_MAX:
-        return None
-    return (
-        f"{phase.memory_kept_bytes / MIB:.0f} MiB more than before after the attack, {MEMORY_KEPT_BYTES_MAX // MIB} are allowed"
-    )
+def _grew(phase: Phase) -> str | None:
+    return _over(phase.memory_growth_bytes, MEMORY_GROWTH_BYTES_MAX, "it, while it ran")
+
+
+def _kept(phase: Phase) -> str | None:
+    return _over(phase.memory_kept_bytes, MEMORY_KEPT_BYTES_MAX, "it, after the calm")
+
+
+def _piled_up(phase: Phase) -> str | None:
+    return _over(phase.memory_run_bytes, MEMORY_RUN_BYTES_MAX, "the run")
 
 
 def _failed(counts: Counter[str]) -> str | None:
@@ -120,20 +130,20 @@ def _failed(counts: Counter[str]) -> str | None:
     return None if not failed and counts["ok"] else f"{counts['ok']} connected, not so: {failed or 'nobody tried'}"
 
 
-def _newcomer(phase: Phase, _: float) -> str | None:
+def _newcomer(phase: Phase) -> str | None:
     return _failed(phase.newcomers)
 
 
-def _operator(phase: Phase, _: float) -> str | None:
+def _operator(phase: Phase) -> str | None:
     return _failed(phase.operators)
 
 
-def _page(phase: Phase, _: float) -> str | None:
+def _page(phase: Phase) -> str | None:
     faults = phase.attack["server_faults"]
     return f"{faults} frames that break docs/wire-protocol.md: {'; '.join(phase.notes)}" if faults else None
 
 
-def _idle(phase: Phase, _: float) -> str | None:
+def _idle(phase: Phase) -> str | None:
     """A run that shows nothing is no run that found nothing."""
     if not phase.attack["acts"]:
         return "the attackers did nothing"
@@ -142,12 +152,14 @@ def _idle(phase: Phase, _: float) -> str | None:
     return None
 
 
-def _slow(phase: Phase, calm_share: float) -> str | None:
-    if matches_of(phase.good) < MATCHES_MIN:
-        return f"{matches_of(phase.good)} matches in {phase.seconds:.0f} s, {MATCHES_MIN} are the least"
-    share = whole_share(phase.good)
-    bound = MATCHES_WHOLE_SHARE_MIN * calm_share
-    return None if share >= bound else f"{share:.1%} of matches whole within their deadline, without attackers {calm_share:.1%}"
+def _slow(phase: Phase) -> str | None:
+    for counts, where in ((phase.good, "under attack"), (phase.control, "beside it")):
+        if matches_of(counts) < MATCHES_MIN:
+            return f"{matches_of(counts)} matches {where} in {phase.seconds:.0f} s, {MATCHES_MIN} are the least"
+    share, control = whole_share(phase.good), whole_share(phase.control)
+    if share >= MATCHES_WHOLE_SHARE_MIN * control:
+        return None
+    return f"{share:.1%} of matches whole within their deadline, {control:.1%} while the attack hit another daemon"
 
 
 RULES = (
@@ -158,17 +170,21 @@ RULES = (
     Rule("get-late", "a get among attackers is answered in its 10 s", _get_late),
     Rule("memory", "memory stays within its budget", _grew),
     Rule("memory-kept", "memory is given back after an attack", _kept),
+    Rule("memory-run", "attacks one after the other do not pile memory up", _piled_up),
     Rule("newcomer", "who comes new over TCP is answered, and may register a layout", _newcomer),
     Rule("operator", "who comes through the unix socket is answered", _operator),
     Rule("page", "what the daemon sends is what the page says", _page),
     Rule("shown", "attackers and good client had their turns", _idle),
-    Rule("match-deadline", "matches are whole within 20 ms as often as without attackers, but for 1 in 20", _slow, timed=True),
+    Rule(
+        "match-deadline",
+        "95 % as many matches are whole within 20 ms as while a decoy is attacked",
+        _slow,
+        timed=True,
+    ),
 )
 
 
-def judge(phases: Iterable[Phase], calm_share: float, *, timed: bool, rules: Iterable[Rule] = RULES) -> list[Breach]:
-    """All that was broken. calm_share: of matches whole without an attacker. timed: whether rules of time count, too."""
+def judge(phases: Iterable[Phase], *, timed: bool, rules: Iterable[Rule] = RULES) -> list[Breach]:
+    """All that was broken. timed: whether rules of time count, too."""
     wanted = [rule for rule in rules if timed or not rule.timed]
-    return [
-        Breach(phase.scenario, rule, seen) for phase in phases for rule in wanted if (seen := rule.breach(phase, calm_share))
-    ]
+    return [Breach(phase.scenario, rule, seen) for phase in phases for rule in wanted if (seen := rule.breach(phase))]

@@ -10,7 +10,6 @@ from tests.torture import judging
 from tests.torture.judging import RULES, Phase, judge
 
 GOOD = {"matches_whole": 970, "matches_late": 30, "puts_ok": 40, "gets_ok": 200}
-CALM_SHARE = 0.99
 
 
 def phase() -> Phase:
@@ -19,12 +18,14 @@ def phase() -> Phase:
         "any",
         seconds=10,
         good=Counter(GOOD),
+        control=Counter(GOOD),
         calm=Counter(GOOD),
         attack=Counter(acts=1000, refused=7, closed_by_daemon=3),
         newcomers=Counter(ok=20),
         operators=Counter(ok=20),
         memory_growth_bytes=judging.MEMORY_GROWTH_BYTES_MAX,
         memory_kept_bytes=judging.MEMORY_KEPT_BYTES_MAX,
+        memory_run_bytes=judging.MEMORY_RUN_BYTES_MAX,
     )
 
 
@@ -53,6 +54,7 @@ FAULTS = [
     ("get-late", counted("good", gets_late=1)),
     ("memory", changed(memory_growth_bytes=judging.MEMORY_GROWTH_BYTES_MAX + 1)),
     ("memory-kept", changed(memory_kept_bytes=judging.MEMORY_KEPT_BYTES_MAX + 1)),
+    ("memory-run", changed(memory_run_bytes=judging.MEMORY_RUN_BYTES_MAX + 1)),
     ("newcomer", counted("newcomers", TimeoutError=1)),
     ("newcomer", changed(newcomers=Counter())),
     ("operator", counted("operators", Closed=1)),
@@ -62,12 +64,13 @@ FAULTS = [
     ("shown", changed(good=Counter(GOOD | {"gets_ok": 0}))),
     ("shown", changed(good=Counter(GOOD | {"puts_ok": 0}))),
     ("match-deadline", counted("good", matches_late=200)),
-    ("match-deadline", changed(good=Counter(GOOD | {"matches_whole": 90, "matches_late": 0}))),
+    ("match-deadline", changed(good=Counter(GOOD | {"matches_whole": 20, "matches_late": 0}))),
+    ("match-deadline", changed(control=Counter())),
 ]
 
 
 def broken(each: Phase, *, timed: bool = True) -> list[str]:
-    return [breach.rule.name for breach in judge([each], CALM_SHARE, timed=timed)]
+    return [breach.rule.name for breach in judge([each], timed=timed)]
 
 
 def test_a_phase_in_which_all_is_well_breaks_no_rule() -> None:
@@ -79,7 +82,7 @@ def test_a_fault_breaks_its_rule_alone(name: str, fault: Callable[[Phase], None]
     faulty = phase()
     fault(faulty)
     assert broken(faulty) == [name]
-    assert all(breach.seen for breach in judge([faulty], CALM_SHARE, timed=True))
+    assert all(breach.seen for breach in judge([faulty], timed=True))
 
 
 def test_every_rule_was_shown_a_fault() -> None:
@@ -94,14 +97,16 @@ def test_rules_of_time_are_left_out_where_time_says_nothing() -> None:
     assert broken(slow, timed=False) == []
 
 
-def test_a_share_is_judged_against_the_same_machine_without_attackers() -> None:
+def test_a_share_is_judged_against_the_same_machine_under_the_same_load() -> None:
     slow = phase()
     slow.good = Counter(GOOD | {"matches_late": 970})
-    assert [breach.rule.name for breach in judge([slow], 0.5, timed=True)] == []
-    assert [breach.rule.name for breach in judge([slow], 0.6, timed=True)] == ["match-deadline"]
+    slow.control = Counter(GOOD | {"matches_late": 950})
+    assert broken(slow) == []
+    slow.control = Counter(GOOD | {"matches_late": 800})
+    assert broken(slow) == ["match-deadline"]
 
 
 def test_breaches_name_the_scenario_that_they_were_seen_in() -> None:
     first, second = phase(), phase()
     second.scenario, second.alive = "second", False
-    assert [breach.scenario for breach in judge([first, second], CALM_SHARE, timed=True)] == ["second"]
+    assert [breach.scenario for breach in judge([first, second], timed=True)] == ["second"]

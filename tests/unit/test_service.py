@@ -44,3 +44,16 @@ def test_unit_leaves_io_uring_and_locked_memory_to_the_daemon(unit: Path) -> Non
     assert "SystemCallFilter" not in service
     assert "MemoryDenyWriteExecute" not in service
     assert "PrivateDevices" not in service, "flash nodes name block devices"
+
+
+def test_memory_max_leaves_room_for_all_that_the_daemon_may_take_by_default(unit: Path) -> None:
+    from halfstep.daemon.config import GIB, MIB, ServeConfig
+
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(unit.read_text())
+    text = parser["Service"]["MemoryMax"]
+    assert text.endswith("G")
+    config = ServeConfig(store=Path("store.hs"))
+    requests, rings, rest = 64 * MIB, 512 * 2 * config.shm_ring_bytes, 256 * MIB
+    assert int(text[:-1]) * GIB >= config.arena_bytes + 16 * MIB + requests + rings + rest

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import halfstep
 from halfstep import ConfigError, PartDescriptor, Rows, Template, _peer
 from halfstep.client.request import OP_GET, OP_PUT
+from halfstep.client.ticket import Event
 
 KEYS = [b"a", b"b"]
 
@@ -275,10 +276,10 @@ def test_a_batch_whose_region_was_closed_before_its_submit_is_refused(client: ha
     batch.set_keys(core.register_layout(client.layout.canonical), KEYS, 0, 1, False)
     batch.set_rows(template.native, np.array([0, 1]), False, None)
     region.close()
-    queue = _peer.Queue(core)
+    queue = _peer.Queue(Event)
     try:
         with pytest.raises(ConfigError, match="region is closed"):
-            queue.submit(batch, None)
+            queue.submit(batch, None, core)
         assert queue.in_flight == 0
     finally:
         queue.close()
@@ -416,7 +417,7 @@ def test_a_time_to_wait_is_a_number(client: halfstep.Client) -> None:
 
 def test_a_block_that_cannot_be_is_refused_with_the_lengths_that_can() -> None:
     core = _peer.Core("127.0.0.1:1", "default", 1, 0)
-    queue = _peer.Queue(core)
+    queue = _peer.Queue(Event)
     try:
         for layout, says in (
             (halfstep.Layout.opaque("any"), "it has 1 byte or more, in at most 2560 parts"),
@@ -426,7 +427,7 @@ def test_a_block_that_cannot_be_is_refused_with_the_lengths_that_can() -> None:
             batch.set_keys(core.register_layout(layout.canonical), [b"a"], 0, 1, False)
             batch.set_source([b""], None)
             with pytest.raises(ConfigError, match=f"block_bytes=0 of item 0: no block of its group has that length; {says}"):
-                queue.submit(batch, None)
+                queue.submit(batch, None, core)
     finally:
         queue.close()
         core.close()
@@ -438,8 +439,8 @@ def test_a_submitted_batch_cannot_be_changed(client: halfstep.Client) -> None:
     core = _peer.Core("127.0.0.1:1", "default", 1, 0)
     layout = core.register_layout(client.layout.canonical)
     batch.set_keys(layout, KEYS, 0, 1, False)
-    queue = _peer.Queue(core)
-    queue.submit(batch, None)
+    queue = _peer.Queue(Event)
+    queue.submit(batch, None, core)
     try:
         with pytest.raises(ConfigError, match="submitted"):
             batch.set_target(bytearray(64))

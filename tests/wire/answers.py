@@ -35,6 +35,8 @@ REASONS = {
     55: "unknown_namespace",
     56: "version",
     57: "limit",
+    58: "not_authenticated",
+    59: "forbidden",
     64: "stopping",
     65: "media",
 }

@@ -16,6 +16,8 @@ CREATE, LIMIT, DELETE = 1, 2, 3
 TTL_SLIDES = 1
 EVERY_GROUP = 1
 PAGE_BYTES_MAX = 64 << 10
+# In every page of a Stat of a store with several shards.
+SHARD_COUNTER = "halfstep_shard"
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Entry:
 
 def list_page(session: Session, position: int = 0, limit: int = 0) -> tuple[list[Entry], int]:
     """Some entries, and the next position; 0 at the end."""
-    final = session.ask(Op.LIST, tlv(Kind.CURSOR, struct.pack("<QII", position, limit, 0)))
+    final = session.ask(Op.LIST, _cursor_tlv(position, limit))
     if not final.all(Kind.ENTRIES):
         raise Refused(final)
     value = final.one(Kind.ENTRIES)
@@ -49,7 +51,8 @@ def list_page(session: Session, position: int = 0, limit: int = 0) -> tuple[list
         entries.append(Entry(*fields, value[at + 40 : at + 40 + key_bytes]))
         at += 40 + key_bytes + -key_bytes % 8
     need(at == len(value), f"Entries of {len(value)} bytes, {count} of them end at {at}")
-    next_position, _, _ = struct.unpack("<QII", final.one(Kind.CURSOR))
+    next_position, listed, _ = struct.unpack("<QII", final.one(Kind.CURSOR))
+    need(listed == count, f"the Cursor says {listed} entries, there are {count}")
     return entries, next_position
 
 
@@ -63,8 +66,19 @@ def list_all(session: Session, limit: int = 0) -> list[Entry]:
 
 
 def stat(session: Session) -> dict[str, int]:
-    """The counters of this shard."""
-    value = session.ask(Op.STAT).one(Kind.COUNTERS)
+    """The counters of this shard, all pages."""
+    found, position = stat_page(session)
+    while position:
+        more, position = stat_page(session, position)
+        need(not set(more) & set(found) - {SHARD_COUNTER}, f"told twice: {sorted(set(more) & set(found))[:3]}")
+        found |= more
+    return found
+
+
+def stat_page(session: Session, position: int | None = None) -> tuple[dict[str, int], int]:
+    """Some counters, and the next position; 0 at the end. position: None sends no Cursor, which is the first page."""
+    final = session.ask(Op.STAT, b"" if position is None else _cursor_tlv(position, 0))
+    value = final.one(Kind.COUNTERS)
     found = {}
     at = 0
     while at < len(value):
@@ -72,7 +86,21 @@ def stat(session: Session) -> dict[str, int]:
         need(zero_16 == 0 and zero_32 == 0, "the zero fields of a counter")
         found[value[at + 16 : at + 16 + name_bytes].decode()] = number
         at += 16 + name_bytes + -name_bytes % 8
-    return found
+    next_position, limit, zero = struct.unpack("<QII", final.one(Kind.CURSOR))
+    need(limit == 0 and zero == 0, "the Cursor of a Stat has a limit")
+    return found, next_position
+
+
+def layout_of(session: Session, layout_id: bytes) -> bytes:
+    """A layout's canonical form. Errors: Refused."""
+    final = session.ask(Op.LAYOUT_OF, tlv(Kind.LAYOUT_ID, layout_id))
+    if not final.all(Kind.LAYOUT_CANONICAL):
+        raise Refused(final)
+    return final.one(Kind.LAYOUT_CANONICAL)
+
+
+def _cursor_tlv(position: int, limit: int) -> bytes:
+    return tlv(Kind.CURSOR, struct.pack("<QII", position, limit, 0))
 
 
 def question_tlv(key: bytes, ranges: Sequence[tuple[int, int]] = ((0, 1),), every_group: bool = False) -> bytes:

@@ -38,6 +38,7 @@ class Op(IntEnum):
     EXPIRE = 15
     CLEAR = 16
     NAMESPACE = 17
+    LAYOUT_OF = 128
     CHUNK = 32
     WANT = 33
     ANSWERS = 34
@@ -74,10 +75,15 @@ class Kind(IntEnum):
     NAMESPACE_ACTION = 24
     UNTIL = 25
     EXPIRY = 26
-    CLEARED_LAYOUT = 27
+    LAYOUT_ID = 27
     PIN_BUDGET = 28
     EXPLANATION = 30
+    SHARD_HOSTS = 31
     KEY_QUESTION = 32797
+
+
+# A kind with this bit must be understood, whoever receives it.
+MUST_UNDERSTAND = 0x8000
 
 
 class WireFault(Exception):
@@ -164,6 +170,7 @@ def parse_tlvs(body: bytes) -> list[Tlv]:
         need(reserved == 0, f"TLV {kind}: its reserved field is {reserved}")
         need(at + 8 + padded <= len(body), f"TLV {kind} of {size} bytes reaches past its body")
         need(not any(body[at + 8 + size : at + 8 + padded]), f"TLV {kind}: its padding is not zero")
+        need(not kind & MUST_UNDERSTAND, f"TLV {kind} of a server's has to be understood, and is not")
         found.append((kind, body[at + 8 : at + 8 + size]))
         at += 8 + padded
     return found

@@ -68,4 +68,4 @@ def prefetch(session: Session, sections: Sequence[Section], hold_ms: int, follow
 
 def clear(session: Session, layout: Layout) -> Status:
     """All blocks of a layout in the session's namespace."""
-    return whole(session.ask(Op.CLEAR, tlv(Kind.CLEARED_LAYOUT, layout.id)))
+    return whole(session.ask(Op.CLEAR, tlv(Kind.LAYOUT_ID, layout.id)))

@@ -21,8 +21,39 @@ RAW_CODECS = 1
 
 
 @dataclass(frozen=True)
+class ShardAddress:
+    """Where a shard listens. port: 0 is the address of the connection. host: "" is the host of the connection."""
+
+    port: int
+    host: str
+
+
+def shard_addresses(final: Frame) -> tuple[int, tuple[ShardAddress, ...]]:
+    """The epoch of the map, and each shard's address, from ShardMap and ShardHosts."""
+    hosts_value = final.one(Kind.SHARD_HOSTS)
+    epoch, host_count, zero = struct.unpack_from("<QII", hosts_value)
+    need(host_count <= 16 and zero == 0, f"ShardHosts of {host_count} hosts, zero {zero}")
+    hosts, at = [""], 16
+    for _ in range(host_count):
+        size = hosts_value[at]
+        need(size > 0, "a host of no bytes")
+        hosts.append(hosts_value[at + 1 : at + 1 + size].decode())
+        at += 1 + size
+    at += -at % 8
+    need(at == len(hosts_value), f"ShardHosts of {len(hosts_value)} bytes, its hosts end at {at}")
+    map_value = final.one(Kind.SHARD_MAP)
+    need(len(map_value) % 8 == 0, f"ShardMap of {len(map_value)} bytes")
+    addresses = []
+    for at in range(0, len(map_value), 8):
+        port, _, host, reserved = struct.unpack_from("<HHHH", map_value, at)
+        need(host < len(hosts) and reserved == 0, f"ShardAddress: host {host} of {len(hosts) - 1}, zero {reserved}")
+        addresses.append(ShardAddress(port, hosts[host]))
+    return epoch, tuple(addresses)
+
+
+@dataclass(frozen=True)
 class Server:
-    """What HelloServer and ShardMap say."""
+    """What HelloServer and the map of shards say."""
 
     version: int
     shards: int
@@ -38,7 +69,8 @@ class Server:
     early_credit_bytes: int
     lease_ms_max: int
     shard: int
-    ports: tuple[int, ...]
+    epoch: int
+    addresses: tuple[ShardAddress, ...]
 
     @classmethod
     def of(cls, final: Frame) -> Self:
@@ -46,15 +78,10 @@ class Server:
         hello = final.one(Kind.HELLO_SERVER)
         need(len(hello) == 80, f"HelloServer of {len(hello)} bytes")
         fields = struct.unpack("<HHIQ16s16s8I", hello)
-        addresses = final.one(Kind.SHARD_MAP)
-        need(len(addresses) == 8 * fields[1], f"ShardMap of {len(addresses)} bytes for {fields[1]} shards")
-        ports = []
-        for at in range(fields[1]):
-            port, *zeros = struct.unpack_from("<HHHH", addresses, 8 * at)
-            need(not any(zeros), "a zero field of ShardMap is not")
-            ports.append(port)
+        epoch, addresses = shard_addresses(final)
+        need(len(addresses) == fields[1], f"ShardMap of {len(addresses)} shards, HelloServer of {fields[1]}")
         need(fields[-1] < fields[1], f"shard {fields[-1]} of {fields[1]}")
-        return cls(*fields, tuple(ports))
+        return cls(*fields, epoch, addresses)
 
 
 class Refused(Exception):

@@ -58,6 +58,7 @@ _OF_THE_WORST_SHARD = {
     "halfstep_recovery_first_answer_us",
     "halfstep_store_scrub_age_seconds",
     "halfstep_store_age_limit_capacities",
+    "halfstep_store_clock_ahead_seconds",
     "halfstep_store_discards_on",
     "halfstep_zero_copy_on",
 }

@@ -27,6 +27,7 @@ DEFAULT_ARENA_BYTES = 256 * MIB
 ARENA_BYTES_MIN, ARENA_BYTES_MAX = 32 * MIB, 8 * GIB
 SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
 INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
+CONNECTIONS_MIN, CONNECTIONS_MAX = 16, 65_536
 SHARDS_MAX = 16
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un has 108, with the NUL at the end
 CORES_MAX = 4096
@@ -236,6 +237,7 @@ class ServeConfig:
     None = that of each shard's core, where they are bound and there are several. arena_bytes, index_bytes and the rates are
     those of all shards together.
     listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
+    connections_max: of one shard; a sixteenth of them is for the unix socket alone, where there is one.
     shm_ring_bytes: of each of the two rings of every connection through that socket.
     zero_copy: "auto" sends large payload to other machines without a copy by the kernel where that is to be had, "off" copies.
     eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
@@ -310,6 +312,11 @@ class ServeConfig:
             )
         if self.zero_copy not in ("auto", "off"):
             raise ConfigError(f"zero_copy={self.zero_copy!r}: must be auto or off")
+        if not CONNECTIONS_MIN <= self.connections_max <= CONNECTIONS_MAX:
+            raise ConfigError(
+                f"connections={self.connections_max}: must be {CONNECTIONS_MIN} to {CONNECTIONS_MAX}, of each shard; every "
+                f"connection is a descriptor, three over shared memory"
+            )
         if not 1 <= self.queue_depth <= 1024:
             raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
         if not 0 <= self.rewrite_share <= 1:

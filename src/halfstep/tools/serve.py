@@ -58,6 +58,13 @@ from halfstep.tools.options import json_option
     show_default=True,
     help="Sending to other machines without a copy by the kernel, as long as it need not copy all the same.",
 )
+@click.option(
+    "--connections",
+    type=int,
+    default=4096,
+    show_default=True,
+    help="Connections of one shard at the most, a sixteenth of them for the unix socket alone; idle ones give way.",
+)
 @click.option("--insecure-listen", is_flag=True, help="Allow --listen beyond loopback, though clients are not authenticated.")
 @click.option(
     "--engine",
@@ -80,7 +87,7 @@ from halfstep.tools.options import json_option
     metavar="TIME",
     help='Of reads that gets wait for at the device: what comes later makes writes and background work give way; "off".',
 )
-@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for the arena.")
+@click.option("--huge-pages/--no-huge-pages", default=True, show_default=True, help="Try 2 MiB pages for arena and index.")
 @click.option("--require-direct", is_flag=True, help="Refuse to start where O_DIRECT is not to be had.")
 @click.option(
     "--eviction",
@@ -130,6 +137,7 @@ def serve(
     unix: str,
     shm_ring: str,
     zero_copy: str,
+    connections: int,
     insecure_listen: bool,
     engine: str,
     queue_depth: int,
@@ -174,6 +182,7 @@ def serve(
         unix=unix,
         shm_ring_bytes=parse_bytes(shm_ring, "shm_ring"),
         zero_copy=zero_copy,
+        connections_max=connections,
         insecure_listen=insecure_listen,
         engine=engine,
         queue_depth=queue_depth,
