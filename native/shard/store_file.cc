@@ -79,11 +79,15 @@ int sync_directory_of(const std::string& path) {
 
 }  // namespace
 
-StoreFile::~StoreFile() {
-  // Not what another daemon made in its place.
+StoreFile::~StoreFile() { close(); }
+
+void StoreFile::close() noexcept {
+  // What was made and not published goes, but not what another daemon made in its place.
   if (!unpublished_.empty() && backing_ != nullptr && same_file(unpublished_, backing_->descriptor())) {
     ::unlink(unpublished_.c_str());
   }
+  unpublished_.clear();
+  backing_ = nullptr;
 }
 
 Fault StoreFile::open(const Config& config) {

@@ -23,15 +23,14 @@ class StoreFile {
   StoreFile() = default;
   StoreFile(const StoreFile&) = delete;
   StoreFile& operator=(const StoreFile&) = delete;
-  // Removes what was made and not published.
-  ~StoreFile();
+  ~StoreFile();  // closes
 
   Fault open(const Config& config);
   // A made file gets the store's name. Nothing to do for one that was found.
   Fault publish();
 
-  // Unlocks it.
-  void close() noexcept { backing_ = nullptr; }
+  // Unlocks it, and removes what was made and not published.
+  void close() noexcept;
 
   io::Backing& backing() noexcept { return *backing_; }
   // Null unless the file was made, or the device is blank: what it has to be formatted to.
