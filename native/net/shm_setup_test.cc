@@ -447,7 +447,7 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
 }
 
 // What the published vectors say of it (tests/unit/vectors/wire.txt).
-TEST(ShmSetup, IsWrittenByteForByteAsPublished) {
+TEST(ShmVectors, AreWrittenByteForByte) {
   const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
   std::ifstream file(root / "tests/unit/vectors/wire.txt");
   std::map<std::string, std::string> published;
