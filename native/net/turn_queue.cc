@@ -23,8 +23,8 @@ void TurnQueue::push(Turn& turn) {
 
 void TurnQueue::insert(Turn& turn) {
   turn.order_ = pushed_++;
-  const uint64_t credit_us = turn.round_ == 0 ? 0 : std::min(used_us_, kCreditUs);
-  turn.used_us_ = std::max(turn.used_us_, used_us_ - credit_us);
+  const uint64_t from_us = turn.round_ == 0 ? std::max(used_us_, newcomers_us_) : used_us_ - std::min(used_us_, kCreditUs);
+  turn.used_us_ = std::max(turn.used_us_, from_us);
   if (turn.round_ == round_) ++again_count_;
   waiting_.push(turn);
 }
@@ -49,13 +49,15 @@ size_t TurnQueue::run(const Clock& clock, uint64_t began_us, uint64_t round_us_m
     Turn& turn = *waiting_.front();
     waiting_.remove(turn);
     turn.queued_ = false;
-    turn.round_ = round_;
+    const bool newcomer = std::exchange(turn.round_, round_) == 0;
     used_us_ = std::max(used_us_, turn.used_us_);
     taken_ = &turn;
     ++taken_count_;
     turn.take_(turn.owner_);  // may destroy the turn
     const uint64_t now_us = clock.now_us();
-    if (std::exchange(taken_, nullptr) != nullptr) {
+    const bool gone = std::exchange(taken_, nullptr) == nullptr;
+    if (newcomer || gone) newcomers_us_ = std::max(newcomers_us_, used_us_) + (now_us - began_us_);
+    if (!gone) {
       turn.used_us_ += now_us - began_us_;
       if (turn.queued_) {
         insert(turn);

@@ -2,7 +2,8 @@
 // Each turn is charged the time that it took, so that one who asks for much work waits until the others have had as much, and
 // one who asks for little never stands behind it (start-time fair queueing). Who comes back after a pause starts where the
 // others are, less kCreditUs: what was not used is not saved up. A newcomer has no such credit, or one would ask each time
-// anew.
+// anew. Newcomers share one account: each starts where the last one's first turn ended, and who ends in a turn leaves the
+// account what it took. Else those that come, take one turn and go would all be at the same place, before everybody else.
 // Invariants: a turn is queued once, however often it is asked for; a round ends at the latest when the next in line is one who
 // had a turn in it, so that none goes on for ever and whoever has come meanwhile is looked at.
 // Thread: the loop's.
@@ -64,6 +65,7 @@ class TurnQueue {
   IndexedHeap<Turn, &TurnQueue::before, &Turn::heap_at_> waiting_;
   Turn* taken_ = nullptr;  // null: none, or it is gone
   uint64_t used_us_ = 0;   // of whoever was served last, before that: where newcomers start
+  uint64_t newcomers_us_ = 0;
   uint64_t began_us_ = 0;
   uint64_t pushed_ = 0;
   uint64_t round_ = 0;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -105,6 +106,17 @@ TEST_F(TurnQueueTest, APauseIsNotSavedUp) {
   log_.clear();
   for (int i = 0; i < 10; ++i) round();
   EXPECT_GE(std::count(log_.begin(), log_.end(), 'b'), 4) << log_;
+}
+
+// One turn each: a storm of connections that are refused, beside one that stays.
+TEST_F(TurnQueueTest, ThoseThatComeAndGoDoNotKeepOthersWaiting) {
+  queue_.push(worker('g', 100, 1'000).turn);
+  for (int i = 0; i < 220; ++i) {
+    Worker storm(queue_, clock_, log_, 'n', 10);
+    queue_.push(storm.turn);
+    round(1);
+  }
+  EXPECT_GE(std::count(log_.begin(), log_.end(), 'g'), 10);
 }
 
 TEST_F(TurnQueueTest, OneThatIsGoneIsNotTaken) {
