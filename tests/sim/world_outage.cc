@@ -58,7 +58,7 @@ void World::check_outage() {
   // Where reads fail, too, a put may wait for a segment, and that for what is worth a copy.
   const bool whole =
       in_outage() && outage_.segments.empty() && (outage_.kinds & (kOutageWrites | kOutageReads)) == kOutageWrites;
-  if (!whole || !strict_outage() || process_->store->recovering()) return;
+  if (!whole || !strict_outage() || on(FaultKind::Stall) || process_->store->recovering()) return;
   if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < kAnswerTurns) return;
   for (const auto& write : process_->writes) {
     if (!write->committed || write->answers > 0 || turns_ - write->committed_at < kAnswerTurns) continue;
