@@ -237,8 +237,8 @@ TEST_F(EarlyReads, ThatFailInFullMemoryDoNotWaitForSome) {
   tap->held[7]->device = 9;  // there is none
   for (size_t at = 6; at <= kPieces; ++at) let_go(at);
   EXPECT_TRUE(told.done);
-  EXPECT_EQ(told.read.status, Code::IoError) << "others may wait for what it holds";
-  EXPECT_EQ(store->counters().misses_io, 1U);
+  EXPECT_EQ(told.read.status, Status(Code::Throttled, kThrottledMemory)) << "others may wait for what it holds";
+  EXPECT_EQ(store->counters().misses_memory, 1U);
   expect_early(told);
   for (Asked& other : others) store->unpin(other.read.resident);
   let_all_go();

@@ -51,7 +51,6 @@
   X(BadForGood, "a segment that was retired is never tried again")                                \
   X(ErrorCountsAsRot, "a block that the device does not give now is dropped")                     \
   X(UnreadIsEmpty, "a start takes a segment that it cannot read now for an empty one")            \
-  X(UnreadIsUnsound, "a start buries what it cannot read now to verify it")                       \
   X(StagedTwice, "a block that is staged once more takes its room once more")
 
 namespace halfstep {

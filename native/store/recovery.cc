@@ -528,7 +528,7 @@ void Recovery::ask_soundness(const Segment& segment, const format::Entry& entry)
 
 // True: what the device did not answer is asked once more, later.
 bool Recovery::ask_again() {
-  doubt_later_.again_us = HALFSTEP_MUTANT(UnreadIsUnsound) ? 0 : patience_.again_at_us(doubt_later_.unanswered);
+  doubt_later_.again_us = patience_.again_at_us(doubt_later_.unanswered);
   return doubt_later_.again_us != 0;
 }
 
@@ -562,7 +562,7 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
   if (doubt_ == Doubt::Soundness) {
     if (check_.reading() || check_.go_on()) return false;
     if (check_.unanswered() && ask_again()) return false;
-    left_ = check_.unanswered() && !HALFSTEP_MUTANT(UnreadIsUnsound);
+    left_ = check_.unanswered();
     sound_ = check_.sound() ? Verdict::Yes : Verdict::No;
   }
   doubt_later_ = {};

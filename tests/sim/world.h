@@ -159,6 +159,7 @@ class World {
     uint64_t from_us = 0;
     uint64_t from_turn = 0;
     uint32_t kinds = 0;
+    uint64_t spared_reads = 0;   // the first ones: so that it begins in the middle of a start
     std::vector<bool> segments;  // that it is of; none: of the whole device
   };
   Outage outage_;

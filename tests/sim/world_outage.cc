@@ -16,7 +16,7 @@ constexpr uint64_t kRetirementsMax = 3;  // of a segment, before it is not tried
 
 void World::begin_outage(const Op& op) {
   Prng prng(op.salt);
-  outage_ = {clock_.us + op.amount, clock_.us, turns_, op.count, {}};
+  outage_ = {clock_.us + op.amount, clock_.us, turns_, op.count, prng.chance(0.6) ? prng.below(80) : 0, {}};
   if (!op.flag) return;
   outage_.segments.resize(places_.geometry.segments);
   for (size_t segment = 0; segment < outage_.segments.size(); ++segment) outage_.segments[segment] = prng.chance(0.5);
@@ -37,6 +37,10 @@ int32_t World::outage_error(const io::Request& request) {
     const bool in_segment = request.offset >= from && request.offset < places_.segment(places_.geometry.segments);
     if (!in_segment || !outage_.segments[(request.offset - from) / places_.geometry.segment_bytes]) return 0;
   }
+  if (request.op == io::Op::Read && outage_.spared_reads > 0) {
+    --outage_.spared_reads;
+    return 0;
+  }
   ++count(FaultKind::Outage);
   fault_is_outage_ = true;
   if (request.op == io::Op::Read) ++unread_;
@@ -54,7 +58,7 @@ void World::check_outage() {
   // Where reads fail, too, a put may wait for a segment, and that for what is worth a copy.
   const bool whole =
       in_outage() && outage_.segments.empty() && (outage_.kinds & (kOutageWrites | kOutageReads)) == kOutageWrites;
-  if (!whole || !strict_outage() || process_->store->recovering()) return;
+  if (!whole || !strict_outage() || on(FaultKind::Stall) || process_->store->recovering()) return;
   if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < kAnswerTurns) return;
   for (const auto& write : process_->writes) {
     if (!write->committed || write->answers > 0 || turns_ - write->committed_at < kAnswerTurns) continue;
