@@ -158,7 +158,7 @@ TEST(WriteOutages, AFlushThatFailsForLongCostsOneSegmentOfAWriter) {
     StoreBed::Put put;
     (void)bed.begin_put(put, "b" + std::to_string(i), kGroupPlain, 16384, true);
     bed.pass(500'000);
-    if (put.write.store_own != nullptr) EXPECT_TRUE(put.done) << i;
+    EXPECT_TRUE(put.write.store_own == nullptr || put.done) << i;
   }
   bed.end_outage();
   bed.pass(2'000'000);
@@ -390,7 +390,7 @@ TEST_P(StartInReadOutage, OfSomeSegmentsForLongLeavesThemForTheNextStart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recovery, StartInReadOutage, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "WhileItServes" : "BeforeItServes"; });
+                         [](const auto& each) { return each.param ? "WhileItServes" : "BeforeItServes"; });
 
 // Both copies of the log as they were some time ago.
 TEST(OlderLog, IsToldByTheFramesAndTheShardStartsEmpty) {
