@@ -312,6 +312,38 @@ def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any,
     assert (done.returncode, done.stdout) == (0, "7 False False\n"), done.stderr
 
 
+FORKED_BY_A_THREAD = """
+import os, signal, sys, threading
+import halfstep
+client = halfstep.connect(sys.argv[1], mode="on")
+assert client.queue().wait(0) == []     # the main thread of the parent hears signals here
+class Heard(Exception): pass
+def hear(*_): raise Heard
+def fork():
+    if child := os.fork():
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return
+    signal.signal(signal.SIGALRM, hear)  # this thread is the child's main thread now
+    try:
+        queue = client.queue()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        queue.wait()
+    except Heard:
+        os._exit(7)
+statuses = []
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+print(statuses, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_that_a_thread_forked_hears_signals_while_it_waits(run_script: Any) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKED_BY_A_THREAD, "halfstep://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (0, "[7]\n"), done.stderr
+
+
 # ---- exit ----------------------------------------------------------------------------------------------------------------
 
 EXITS = """
