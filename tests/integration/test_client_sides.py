@@ -95,6 +95,28 @@ def test_a_queue_that_was_never_used_is_waited_on_and_closed(client: halfstep.Cl
     assert "closed" in said[1]
 
 
+CLOSES_IN_A_POLL = """
+import sys
+import numpy as np
+import halfstep
+class Closing(np.ndarray):
+    def __del__(self):
+        queue.close()
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("polls"))
+queue = client.queue()
+queue.get([b"a"], np.zeros(8, np.uint8).view(Closing), deadline_ms=1)
+for _ in range(299):                    # more than a poll takes from the core at once
+    queue.get([b"a"], np.zeros(8, np.uint8), deadline_ms=1)
+client.queue().get([b"a"], np.zeros(8, np.uint8), deadline_ms=400).result(60)   # by then all those are over
+print(len(queue.poll()), queue._native.closed)
+"""
+
+
+def test_a_poll_whose_events_let_go_of_memory_that_closes_the_queue_returns(run_script: Any) -> None:
+    done = run_script(CLOSES_IN_A_POLL)
+    assert (done.returncode, done.stdout) == (0, "300 True\n"), done.stderr
+
+
 def test_closes_beside_gets_return(daemon: Any, layout: halfstep.Layout) -> None:
     for _ in range(30):
         client = halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=30_000)
