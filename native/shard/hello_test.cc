@@ -261,7 +261,7 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
   wait_until([&] { return shard_->request_memory().bytes() <= 2 * MiB; });
   EXPECT_GE(metric("halfstep_connections_relieved_total"), 2);
   EXPECT_TRUE(clients.front()->ended()) << "it has been at it for longest";
-  auto whole = open({});
+  auto whole = open({parted(1, 1)});
   whole->send(request_frame(Opcode::Match, 3, {}, {section_of({"key"}, 1)}));
   EXPECT_EQ(whole->finish(3).whole, std::nullopt) << "a request that came whole found no memory";
   whole.reset();
