@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <limits>
 
 #include "bind/interpreter.h"
 #include "bind/peer_memory.h"
@@ -13,8 +12,6 @@
 namespace halfstep::bind {
 namespace {
 
-constexpr size_t kWhyBytes = 512;
-constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 // How long a signal may go unheard. The core's wait ends at once on an event; this is only for the handler's sake.
 constexpr uint64_t kSliceUs = 50'000;
 

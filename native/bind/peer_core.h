@@ -5,7 +5,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,10 +25,14 @@ struct Options {
   uint32_t tickets_max = 0;
 };
 
-// A time of Python's time.monotonic(); None = never, which is UINT64_MAX. Microseconds.
+// Room for the core's text of why a call failed.
+inline constexpr size_t kWhyBytes = 512;
+inline constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+// A time of Python's time.monotonic(); None = kNever. Microseconds.
 uint64_t time_of(nb::handle until);
 uint64_t now_us();
-// How long a thread that has signals to hear may wait in the core. UINT64_MAX for one that has none to hear.
+// How long a thread that has signals to hear may wait in the core. kNever for one that has none to hear.
 uint64_t slice_us();
 
 class Core {

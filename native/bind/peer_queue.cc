@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +14,7 @@ namespace halfstep::bind {
 namespace {
 
 constexpr const char* kClosed = "queue is closed; open another with client.queue()";
-constexpr size_t kWhyBytes = 512;
 constexpr size_t kEventsMax = 128;
-constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 Batch& batch_of(nb::handle object) { return *nb::inst_ptr<Batch>(object); }
 
