@@ -13,6 +13,7 @@
 #include "base/build_info.h"
 #include "peer/client.h"
 #include "peer/submission.h"
+#include "peer/text.h"
 #include "wire/names.h"
 
 using halfstep::Fault;
@@ -41,10 +42,7 @@ bool forked(const Handle* handle) noexcept {
 }
 
 void tell(char* why, size_t why_bytes, const std::string& text) noexcept {
-  if (why == nullptr || why_bytes == 0) return;
-  const size_t bytes = std::min(text.size(), why_bytes - 1);
-  std::memcpy(why, text.data(), bytes);
-  why[bytes] = 0;
+  if (why != nullptr && why_bytes != 0) halfstep::peer::copy_text(why, why_bytes, text);
 }
 
 Fault read_options(const hs_options& from, Client::Options* out) {
