@@ -48,6 +48,8 @@ Connection::~Connection() {
 
 void Connection::start() { connect(); }
 
+void Connection::start_later() { client_.loop().arm(timer_, client_.loop().now_us() + client_.options().backoff_us_min); }
+
 void Connection::stop() {
   stopping_ = true;
   client_.loop().disarm(timer_);

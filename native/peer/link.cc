@@ -111,7 +111,8 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
+    copy_text(facts_.congestion, sizeof(facts_.congestion),
+              connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
   return "";
 }
