@@ -5,6 +5,7 @@ A hang is a failure: whoever may hang is a thread that is joined for a minute, o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -93,6 +94,30 @@ def test_a_queue_that_was_never_used_is_waited_on_and_closed(client: halfstep.Cl
     waiter.join(60)
     assert said[0].ticket is ticket
     assert "closed" in said[1]
+
+
+class ClosesMeanwhile(asyncio.SelectorEventLoop):
+    """Closed by its own thread once another has found it running."""
+
+    found = False
+
+    def is_running(self) -> bool:
+        return self.found or super().is_running()
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        if self.found:
+            self.found = False
+            self.close()
+        return super().call_soon_threadsafe(callback, *arguments, context=context)
+
+
+def test_a_close_goes_on_where_a_loop_is_closed_meanwhile(client: halfstep.Client) -> None:
+    loop = ClosesMeanwhile()
+    assert loop.run_until_complete(client.aio.match(KEYS)).prefix == 0
+    loop.found = True
+    client.close()
+    assert loop.is_closed()
+    assert client.closed
 
 
 CLOSES_IN_A_POLL = """
