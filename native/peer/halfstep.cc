@@ -71,6 +71,18 @@ Fault read_options(const hs_options& from, Client::Options* out) {
   return {};
 }
 
+Fault take_batch(hs_queue& queue, const hs_batch& batch, Ticket** out) {
+  using halfstep::Code;
+  try {
+    *out = queue.core->acquire(queue.queue);
+    if (*out == nullptr) return {Code::Closed, "closed: this queue or its client was closed"};
+    return fill_ticket(*queue.core, batch, **out);
+  } catch (const std::bad_alloc&) {
+    if (*out != nullptr) (*out)->shed();
+    return {Code::NoSpace, "out of memory for the batch; split it"};
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -188,15 +200,14 @@ hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t wh
     tell(why, why_bytes, kForked);
     return 0;
   }
-  Ticket* ticket = queue->core == nullptr ? nullptr : queue->core->acquire(queue->queue);
-  if (ticket == nullptr) {
-    tell(why, why_bytes,
-         queue->core == nullptr ? "no client: this queue was opened without one"
-                                : "closed: this queue or its client was closed");
+  if (queue->core == nullptr) {
+    tell(why, why_bytes, "no client: this queue was opened without one");
     return 0;
   }
-  if (const Fault fault = fill_ticket(*queue->core, *batch, *ticket); !fault.ok()) {
-    queue->core->withdraw(*ticket);
+  Ticket* ticket = nullptr;
+  if (const Fault fault = take_batch(*queue, *batch, &ticket); !fault.ok()) {
+    // One that is neither submitted nor withdrawn would keep its queue open for ever.
+    if (ticket != nullptr) queue->core->withdraw(*ticket);
     tell(why, why_bytes, fault.what);
     return 0;
   }

@@ -359,6 +359,33 @@ def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any,
     assert (done.returncode, done.stdout) == (0, "7 False False\n"), done.stderr
 
 
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+TOO_LARGE = """
+import resource
+import halfstep
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("memory"))
+queue = client.queue()
+assert queue.match([b"a"], deadline_ms=1).result(60).prefix == 0
+request = client._requests.match([b"%d" % n for n in range(1024)], components=16384)
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * resource.getpagesize() + (64 << 20)      # less than the core needs for 2^24 items
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+try:
+    queue.submit(request)
+except halfstep.ConfigError as error:
+    print(error)
+assert queue.match([b"a"], deadline_ms=1).result(60).prefix == 0
+queue.close()
+client.close()
+"""
+
+
+def test_a_batch_beyond_the_memory_is_refused_and_its_queue_goes_on(run_script: Any) -> None:
+    done = run_script(TOO_LARGE)
+    assert (done.returncode, done.stdout) == (0, "out of memory for the batch; split it\n"), done.stderr
+
+
 # ---- exit ----------------------------------------------------------------------------------------------------------------
 
 EXITS = """
