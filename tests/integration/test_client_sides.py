@@ -353,6 +353,30 @@ else:
 """
 
 
+CLOSES_IN_A_FORK = """
+import os, sys, threading
+import halfstep
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("fork"), deadline_ms=60_000)
+future = client.submit("get", [b"a"], bytearray(3))
+begins, later = threading.Thread.start, []
+threading.Thread.start = lambda thread: later.append(thread)        # the thread comes too late
+if child := os.fork():
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    client.close()
+else:
+    client.close()
+    assert len(later) == 1 and not future.done()
+    begins(later[0])
+    assert future.result(60).reason(0) == "cancelled (forked)"
+    os._exit(7)
+"""
+
+
+def test_the_parents_futures_end_in_a_fork_that_closes_at_once(run_script: Any) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + CLOSES_IN_A_FORK)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
 @pytest.mark.parametrize("child", ["polls", "ends"])
 def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any, child: str) -> None:
     done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKS, "halfstep://127.0.0.1:1", child)
