@@ -269,6 +269,26 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
   wait_until([&] { return shard_->request_memory().bytes() == 0; });
 }
 
+TEST_F(HelloTest, UnreadAnswersEndWhoeverLeavesThemNotAFrameInPart) {
+  configure([](Config& config) { config.request_bytes_max = 1 * MiB; });
+  auto slow = open({});
+  slow->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));
+  wait_until([&] { return shard_->request_memory().bytes() >= 1000; });
+  auto deaf = open({});
+  std::vector<std::byte> asked;
+  for (uint64_t id = 100; id < 356; ++id) {
+    std::vector<std::byte> one;
+    wire::FrameWriter frame(one);
+    frame.begin(Opcode::Stat, id);
+    frame.finish();
+    asked.insert(asked.end(), one.begin(), one.end());
+  }
+  deaf->send(asked);
+  wait_until([&] { return shard_->counts().connections_relieved == 1; });
+  EXPECT_FALSE(slow->ended()) << "it has a thousand bytes";
+  while (!deaf->ended()) pass_ms(10);
+}
+
 TEST_F(HelloTest, BuffersThatWereGivenBackAreNotCounted) {
   auto client = open({});
   const std::vector<std::byte> frame = large_frame(9, 1 * MiB);

@@ -355,26 +355,34 @@ void Shard::leave_memory(Request& waiter) noexcept {
 
 // ---- Memory of requests --------------------------------------------------------------------------------------------------
 
+// Whichever is more, frames that came in part or unread answers, is what is relieved. Capacity that is empty is nobody's fault,
+// and goes back by itself.
 void Shard::relieve() {
-  Connection* out = nullptr;
-  uint64_t ending_bytes = 0;
-  const auto part_since = [](const Connection& connection) { return connection.stream_.part_since_us(); };
-  const auto unsent = [](const Connection& connection) { return connection.stream_.unsent_memory_bytes(); };
+  Connection* oldest = nullptr;  // of those whose frame came in part
+  Connection* deaf = nullptr;    // leaves most unread
+  uint64_t part_bytes = 0;
+  uint64_t unread_bytes = 0;
+  uint64_t most_unread_bytes = Connection::kUnreadBytesMin;
   for (const auto& connection : connections_) {
-    if (connection->stream_.descriptor() < 0) {
-      ending_bytes += connection->buffer_bytes_;
-      continue;
+    const net::FrameStream& stream = connection->stream_;
+    if (stream.descriptor() < 0) continue;  // it ends anyway
+    const uint64_t unread = std::min<uint64_t>(stream.queued_bytes(), stream.unsent_memory_bytes());
+    unread_bytes += unread;
+    if (unread > most_unread_bytes) {
+      most_unread_bytes = unread;
+      deaf = connection.get();
     }
-    if (out == nullptr || part_since(*connection) < part_since(*out) ||
-        (part_since(*connection) == part_since(*out) && unsent(*connection) > unsent(*out))) {
-      out = connection.get();
-    }
+    if (stream.part_since_us() == UINT64_MAX) continue;
+    part_bytes += stream.memory_bytes() - stream.unsent_memory_bytes();
+    if (oldest == nullptr || stream.part_since_us() < oldest->stream_.part_since_us()) oldest = connection.get();
   }
-  if (!request_memory_.buffers_exceeded(ending_bytes)) return;
-  if (out == nullptr || (part_since(*out) == UINT64_MAX && unsent(*out) <= Connection::kUnreadBytesMin)) return;
+  if (part_bytes + unread_bytes <= request_memory_.buffer_bytes_max()) return;
+  Connection* out = deaf != nullptr && (unread_bytes > part_bytes || oldest == nullptr) ? deaf : oldest;
+  if (out == nullptr) return;
   ++counts_.connections_relieved;
-  out->refuse("frames that came in part and unread answers have more than " + std::to_string(request_memory_.bytes_max() / 2) +
-              " bytes of this shard's memory; this connection's frame has been incomplete, or its answers unread, for longest");
+  out->refuse("frames that came in part and unread answers have more than " +
+              std::to_string(request_memory_.buffer_bytes_max()) + " bytes of this shard's memory; this connection's " +
+              (out == deaf ? "answers are the most that are unread" : "frame has been incomplete for longest"));
 }
 
 // Frees what pooled objects are too many, and has the allocator return what a burst has taken.

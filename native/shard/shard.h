@@ -87,8 +87,8 @@ class Shard {
   Credit::Common& get_credits() noexcept { return get_credits_; }
   Credit::Common& put_credits() noexcept { return put_credits_; }
   RequestMemory& request_memory() noexcept { return request_memory_; }
-  // The memory of requests is exceeded: ends the connection whose frame has been coming in part for longest, or else the one
-  // that leaves most of its answers unread.
+  // The buffers' share of the memory of requests is exceeded: ends the connection whose frame has been coming in part for
+  // longest, or, where unread answers have more, the one that leaves most of them.
   void relieve();
   const wire::HelloServer& hello() const noexcept { return hello_; }
   bool stopping() const noexcept { return stopping_; }
