@@ -149,6 +149,7 @@ class Connection final : public net::FrameSink {
   uint64_t landed_bytes_ = 0;
   uint64_t landed_mark_ = 0;
   uint64_t granted_mark_ = 0;
+  uint32_t slow_looks_ = 0;  // of the shard's, in a row
   uint64_t early_bytes_ = 0;
   uint64_t request_bytes_ = 0;  // buffer_bytes_ of them are the stream's
   uint64_t buffer_bytes_ = 0;

@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t kWaitUsMax = 1'000'000;
 // How often it is looked at who fills what was granted, while others wait for memory.
 constexpr uint64_t kPaceUs = 500'000;
+// A look that is later than this says more of us than of them.
+constexpr uint64_t kPaceLateUs = kPaceUs / 10;
+constexpr uint32_t kSlowLooksMin = 2;  // in a row, before a grant is taken back
 // What is kept of the buffer for frames, and how much the memory of requests must have shrunk for the heap to be given back,
 // which walks all of it.
 constexpr size_t kFrameBufferKept = 256 * KiB;
@@ -346,7 +349,9 @@ void Shard::forget_dirty(Connection& connection) noexcept {
 
 void Shard::join_memory(Request& waiter) {
   memory_waiters(waiter).join(waiter);
-  if (!write_waiters_.empty() && !pace_timer_.armed()) watch_pace();
+  if (write_waiters_.empty() || pace_timer_.armed()) return;
+  for (const auto& connection : connections_) connection->slow_looks_ = 0;
+  watch_pace();
 }
 
 void Shard::leave_memory(Request& waiter) noexcept {
@@ -409,13 +414,14 @@ void Shard::on_tidy(void* self) {
 
 void Shard::watch_pace() {
   for (const auto& connection : connections_) connection->mark_pace();
-  loop_.arm(pace_timer_, loop_.now_us() + kPaceUs);
+  pace_due_us_ = loop_.now_us() + kPaceUs;
+  loop_.arm(pace_timer_, pace_due_us_);
 }
 
 void Shard::on_pace(void* self) {
   auto* shard = static_cast<Shard*>(self);
   if (shard->write_waiters_.empty()) return;
-  shard->take_back_slowest();
+  if (shard->loop_.now_us() <= shard->pace_due_us_ + kPaceLateUs) shard->take_back_slowest();
   shard->watch_pace();
 }
 
@@ -424,7 +430,8 @@ void Shard::take_back_slowest() {
   std::vector<std::pair<double, Connection*>> slow;
   for (const auto& connection : connections_) {
     const double pace = connection->put_pace(kPaceUs);
-    if (pace < 1) slow.emplace_back(pace, connection.get());
+    connection->slow_looks_ = pace < 1 ? connection->slow_looks_ + 1 : 0;
+    if (connection->slow_looks_ >= kSlowLooksMin) slow.emplace_back(pace, connection.get());
   }
   std::sort(slow.begin(), slow.end());
   const uint64_t wanted_bytes = write_waiters_.wanted_bytes(put_credits_.memory_bytes);

@@ -187,6 +187,7 @@ class Shard {
   MemoryWaiters read_waiters_;
   MemoryWaiters write_waiters_;
   net::Timer pace_timer_;  // runs while somebody waits to write
+  uint64_t pace_due_us_ = 0;
   bool memory_freed_ = false;
   bool stopping_ = false;
   bool recovering_ = true;      // the store, when it was last asked
