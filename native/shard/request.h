@@ -162,6 +162,7 @@ class Request {
   uint64_t started_us_ = 0;
   uint64_t deadline_us_ = kNoDeadline;
   uint64_t memory_bytes_ = 0;
+  size_t dirty_at_ = 0;  // in the shard's list, while dirty_
   uint32_t outstanding_ = 0;
   wire::Opcode opcode_ = wire::Opcode::Hello;
   uint8_t priority_ = 0;

@@ -339,9 +339,7 @@ void Shard::request_finished(wire::Opcode opcode, uint64_t us) noexcept {
   counts_.latency(opcode, us);
 }
 
-void Shard::forget_dirty(Request& request) noexcept {
-  std::replace(dirty_.begin(), dirty_.end(), &request, static_cast<Request*>(nullptr));
-}
+void Shard::forget_dirty(Request& request) noexcept { dirty_[request.dirty_at_] = nullptr; }
 
 void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));

@@ -109,7 +109,10 @@ class Shard {
   void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
   void request_dropped() noexcept { --counts_.requests_open; }
 
-  void add_dirty(Request& request) { dirty_.push_back(&request); }
+  void add_dirty(Request& request) {
+    request.dirty_at_ = dirty_.size();
+    dirty_.push_back(&request);
+  }
   void forget_dirty(Request& request) noexcept;
   void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
   void forget_dirty(Connection& connection) noexcept;
