@@ -283,7 +283,7 @@ std::unique_ptr<net::Transport> Shard::transport_to(const net::Accepted& peer) {
   return without_copies ? net::zero_copy_transport(peer.descriptor, zero_copy_linger_) : net::socket_transport(peer.descriptor);
 }
 
-void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
+bool Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
   auto connection =
       std::make_unique<Connection>(*this, transport_to(peer), map, peer.peer_loopback || peer.peer_uid >= 0, peer_of(peer));
@@ -292,27 +292,29 @@ void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   connections_.push_back(std::move(connection));
   if (const Status status = opened.start(); !status.ok()) {
     opened.stream().close(status);
-    return;
+    return true;
   }
-  make_room(opened, peer.is_unix);
+  return make_room(opened, peer.is_unix);
 }
 
-void Shard::make_room(Connection& newcomer, bool is_unix) {
+bool Shard::make_room(Connection& newcomer, bool is_unix) {
   const uint32_t most = setup_.config->connections_max;
   const uint32_t limit = most - (is_unix ? 0 : kept_for_unix_);
   const auto open = [](const auto& connection) { return connection->stream().descriptor() >= 0; };
-  if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return;
+  if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return true;
   const std::string reached = "connections_max=" + std::to_string(most) + " is reached";
   const uint64_t now_us = loop_.now_us();
   if (Connection* idle = who_gives_way(connections_, newcomer, now_us); idle != nullptr) {
     ++counts_.connections_gave_way;
-    return idle->refuse(reached + ": this connection has been idle for " +
-                        std::to_string((now_us - idle->heard_us()) / 1'000'000) + " s and gives way to another");
+    idle->refuse(reached + ": this connection has been idle for " + std::to_string((now_us - idle->heard_us()) / 1'000'000) +
+                 " s and gives way to another");
+    return false;
   }
   ++counts_.connections_refused;
   newcomer.refuse(
       reached + (is_unix || kept_for_unix_ == 0 ? "" : ", " + std::to_string(kept_for_unix_) + " of them for the unix socket") +
       ", and none of them is idle; raise it with halfstep serve --connections");
+  return false;
 }
 
 void Shard::closed(Connection& connection) {

@@ -95,8 +95,9 @@ class Shard {
   wire::LoadRecord load() const noexcept;
   void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
 
-  void accepted(const net::Accepted& peer, const ShardMap& map);
-  void make_room(Connection& newcomer, bool is_unix);
+  // False: there were too many, and one had to go, which took a look at all of them. Others wait for the next turn.
+  bool accepted(const net::Accepted& peer, const ShardMap& map);
+  bool make_room(Connection& newcomer, bool is_unix);
   void closed(Connection& connection);
   void request_admitted() {
     ++counts_.requests_open;
