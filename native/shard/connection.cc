@@ -390,7 +390,10 @@ Connection::Greeting Connection::parse_greeting(ConstBytes body) {
         }
         out.has_namespace = true;
         break;
-      case Tlv::Authentication: out.authenticates = true; break;
+      case Tlv::Authentication:
+        if (out.authenticates) refuse(Reason::Malformed, "hello: Authentication comes once");
+        out.authenticates = true;
+        break;
       default:
         if (wire::is_known(tlv.kind)) {
           refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");

@@ -44,9 +44,10 @@ class Connection final : public net::FrameSink {
   std::string_view peer() const noexcept { return peer_; }
   // When its last frame came, or it did.
   uint64_t heard_us() const noexcept { return heard_us_; }
-  // It has nothing under way, and nothing to send.
+  // It has nothing under way, and nothing to send; nor is a client that said Hello in the middle of a frame.
   bool idle() const noexcept {
-    return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0;
+    return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0 &&
+           (state_ != State::Open || stream_.part_since_us() == UINT64_MAX);
   }
   // Where the other shards are, for who came this way.
   void write_shard_map(wire::FrameWriter& frame) const;

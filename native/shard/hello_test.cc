@@ -269,6 +269,31 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
   wait_until([&] { return shard_->request_memory().bytes() == 0; });
 }
 
+TEST_F(HelloTest, AFrameInPartIsNoIdleness) {
+  configure([](Config& config) { config.connections_max = 2; });
+  auto busy = open({});
+  busy->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));
+  wait_until([&] { return shard_->request_memory().bytes() >= 1000; });
+  pass_ms(1'500);
+  auto idle = open({});
+  pass_ms(1'500);
+  auto newcomer = open({});
+  EXPECT_TRUE(idle->ended()) << "though the other was last heard of before it";
+  EXPECT_FALSE(busy->ended());
+}
+
+TEST_F(HelloTest, RefusesASecondAuthentication) {
+  auto client = connect();
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Hello, 1);
+  frame.tlv(Tlv::HelloClient, wire::HelloClient{});
+  for (int i = 0; i < 2; ++i) frame.tlv(Tlv::Authentication, wire::AuthenticationHead{});
+  frame.finish();
+  client->send(out);
+  EXPECT_EQ(client->finish(1).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
 TEST_F(HelloTest, UnreadAnswersEndWhoeverLeavesThemNotAFrameInPart) {
   configure([](Config& config) { config.request_bytes_max = 1 * MiB; });
   auto slow = open({});
