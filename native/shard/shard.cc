@@ -394,7 +394,7 @@ void Shard::relieve() {
 void Shard::on_tidy(void* self) {
   auto& shard = *static_cast<Shard*>(self);
   bool freed = false;
-  const auto trim = [&freed](auto&... pools) { freed = (pools.trim() | ... | freed); };
+  const auto trim = [&freed](auto&... pools) { ((freed = pools.trim() || freed), ...); };
   trim(shard.gets_, shard.get_items_, shard.sent_chunks_, shard.puts_, shard.put_items_, shard.prefetches_, shard.changes_,
        shard.store_calls_);
   if (shard.frame_buffer_.capacity() > kFrameBufferKept) {
