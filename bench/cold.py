@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Question: do cold gets keep the device as busy as fio does, reading the same extents of the same file?
 
-A store of its own in --directory with twelve times as many blocks as its memory takes, walked through in batches of neighbours
-in random order, so that nothing of it is in memory; ours and fio in turns. Our gets are made by the client core without an
-interpreter (halfstep_client_bench --rw cold; `make native` makes it) or, with --python, by the Python client. fio replays a list
-of extents of what the store wrote, batches of neighbours in random order as well, with io_uring and O_DIRECT, its buffers in
-huge pages, and as many reads at once as our gets have blocks in flight, in two ways, one read after the other and a batch at
-once, which lets the kernel make one request of neighbours; the faster counts. Both count only if the kernel's counter of the
-device says that it read the bytes, ours also only if the daemon's engine does; every block is verified. A ratio is ours to the
-mean of the fio runs right before and right after. Ours are made again while the host of a virtual machine has the two cores
-apart (cores.py); fio has one core. Exit status 1 when a median misses its goal.
+A store of its own in --directory with twelve times as many blocks as its memory takes, walked through in batches of
+neighbours in random order, so that nothing of it is in memory; ours and fio in turns. Our gets are made by the client core
+without an interpreter (halfstep_client_bench --rw cold; `make native` makes it) or, with --python, by the Python client. fio
+replays a list of extents of what the store wrote, batches of neighbours in random order as well, with io_uring and O_DIRECT,
+its buffers in huge pages, and as many reads at once as our gets have blocks in flight, in two ways, one read after the other
+and a batch at once, which lets the kernel make one request of neighbours; the faster counts. Both count only if the kernel's
+counter of the device says that it read the bytes, ours also only if the daemon's engine does; every block is verified. A
+ratio is ours to the mean of the fio runs right before and right after. Ours are made again while the host of a virtual
+machine has the two cores apart (cores.py); fio has one core. Exit status 1 when a median misses its goal.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ find_program(HALFSTEP_CCACHE ccache DOC "Compiler cache; empty builds without on
 mark_as_advanced(HALFSTEP_CCACHE)
 if(HALFSTEP_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
-    "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}"
-    CCACHE_NOHASHDIR=1 "${HALFSTEP_CCACHE}")
+    "CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime" "${HALFSTEP_CCACHE}")
 endif()
 
 # What every target of ours links: warnings and sanitizer flags, and nothing that third-party sources would inherit.

@@ -1,4 +1,4 @@
-"""A trace as agents make it: roots that all share, conversations that grow by a few blocks a turn, subagents, branches that die.
+"""A trace as agents make it: roots that all share, conversations that grow by a few blocks a turn, branches that die.
 
 What makes it hard for a log: every turn asks for the whole conversation, so that its first blocks lie in segments that were
 written long ago and its last ones in fresh ones, and all of them are touched at the same moment.

@@ -1,6 +1,6 @@
 #include "bind/peer_core.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <array>
@@ -34,12 +34,13 @@ uint64_t now_us() {
 }
 
 uint64_t slice_us() {
-  // A child's main thread is the one that forked.
-  static pid_t known_of = 0;
+  // A child's main thread is the one that forked. To ask for the process each time would be a system call in every get.
+  static bool known = false;
   static unsigned long main_thread = 0;
-  if (known_of != ::getpid()) {
+  static const bool forgets = ::pthread_atfork(nullptr, nullptr, [] { known = false; }) == 0;
+  if (!known) {
     main_thread = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
-    known_of = ::getpid();
+    known = forgets;
   }
   return PyThread_get_thread_ident() == main_thread ? kSliceUs : kNever;
 }

@@ -70,6 +70,7 @@ void Queue::submit(nb::object object, nb::object owner, nb::object core) {
   Batch& batch = batch_of(object);
   attach(std::move(core));
   const Handle queue = queue_;
+  if (queue == nullptr) throw Refused(kClosed);  // by another thread, while attach() let go of the queue before
   const uint64_t user_data = next_++;
   const hs_batch prepared = batch.prepared(user_data);
   std::array<char, kWhyBytes> why{};
@@ -84,6 +85,7 @@ void Queue::submit(nb::object object, nb::object owner, nb::object core) {
   if (ticket == 0) {
     batches_.erase(user_data);
     if (!batch.done()) batch.refused();
+    tell_others();  // a Region that is closed waits for it: no event will come
     throw Refused(closed() ? kClosed : why.data());
   }
   batch.named(ticket);
@@ -116,9 +118,13 @@ void Queue::post(nb::object object, nb::object owner) {
 
 // ---- Events --------------------------------------------------------------------------------------------------------------
 
-const Queue::Handle& Queue::place() {
-  // A fork that went round Python's hooks.
+// A fork that went round Python's hooks.
+void Queue::leave_fork() {
   if (core_.is_valid() && nb::inst_ptr<Core>(core_)->forked()) abandon();
+}
+
+const Queue::Handle& Queue::place() {
+  leave_fork();
   if (queue_ == nullptr) {
     hs_queue* made = nullptr;
     (void)hs_queue_open(nullptr, &made);
@@ -131,6 +137,10 @@ template <typename Done>
 bool Queue::wait_until(const Done& done, uint64_t until_us, bool hears_signals) {
   bool looked = false;
   for (;;) {
+    // These may run Python code and let another thread in: both come before what is looked at, and not between that and the
+    // wait.
+    const uint64_t slice = hears_signals ? slice_us() : kNever;
+    leave_fork();
     if (done()) return true;
     const uint64_t nudges = hs_queue_nudges(place().get());
     uint64_t left_us = kNever;
@@ -139,7 +149,7 @@ bool Queue::wait_until(const Done& done, uint64_t until_us, bool hears_signals) 
       left_us = until_us - std::min(until_us, now);
       if (left_us == 0 && looked) return false;
     }
-    look(hears_signals ? std::min(left_us, slice_us()) : left_us, nudges);
+    look(std::min(left_us, slice), nudges);
     looked = true;
     if (hears_signals && !done() && PyErr_CheckSignals() != 0) throw nb::python_error();
   }
@@ -218,7 +228,10 @@ void Queue::take_inherited() {
 void Queue::poll() {
   check_open();
   take_inherited();
-  if (queue_ != nullptr) drain(place());
+  if (queue_ == nullptr) return;
+  place();
+  const Handle queue = queue_;  // another thread may close while this one is in the core
+  drain(queue);
 }
 
 bool Queue::wait(nb::handle until) {

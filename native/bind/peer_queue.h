@@ -89,6 +89,7 @@ class Queue {
 
   void check_open() const;
   void attach(nb::object core);
+  void leave_fork();
   // To wait on: one without a client, where there is none.
   const Handle& place();
   template <typename Done>

@@ -448,7 +448,7 @@ TEST(ShmAnswer, IsTakenWhenItIsRightAndRefusedInWordsWhenItIsNot) {
 
 // What the published vectors say of it (tests/unit/vectors/wire.txt).
 TEST(ShmVectors, AreWrittenByteForByte) {
-  const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+  const std::filesystem::path root = HALFSTEP_SOURCE_DIR;
   std::ifstream file(root / "tests/unit/vectors/wire.txt");
   std::map<std::string, std::string> published;
   for (std::string line; std::getline(file, line);) {

@@ -37,7 +37,8 @@ constexpr size_t kDirectBytesMin = 32 * KiB;
 // Where reading costs no system call: enough for a small frame at once.
 constexpr size_t kCopiedAheadBytes = 4 * KiB;
 
-constexpr size_t kIdleBytesMax = 4 * KiB;  // of buffers that an idle connection may keep
+constexpr size_t kIdleBytesMax = 4 * KiB;   // of buffers that an idle connection may keep
+constexpr size_t kBusyBytesMax = 64 * KiB;  // of each that is empty when it is looked at, while the connection is busy
 constexpr uint64_t kIdleUs = 100'000;
 
 bool is_chunk(const wire::Header& header) noexcept { return header.opcode == static_cast<uint8_t>(wire::Opcode::Chunk); }
@@ -518,14 +519,19 @@ void FrameStream::trim_when_idle() {
 
 void FrameStream::run_trim(void* self) {
   auto* stream = static_cast<FrameStream*>(self);
-  if (stream->received_bytes_ + stream->sent_bytes_ == stream->trim_mark_) {
-    stream->queue_.trim();
-    if (stream->transport_) stream->transport_->trim();
-    if (stream->held_.empty()) give_back(stream->held_);
+  if (!stream->transport_) return;
+  const bool idle = stream->received_bytes_ + stream->sent_bytes_ == stream->trim_mark_;
+  const size_t kept = idle ? 0 : kBusyBytesMax;
+  if (stream->queue_.held_bytes() > kept) stream->queue_.trim();
+  if (stream->held_.empty() && stream->held_.capacity() > kept) give_back(stream->held_);
+  if (idle) {
+    stream->transport_->trim();
     if (stream->payload_left_ == 0) give_back(stream->landing_.pieces_);
-    return;  // what is still held belongs to a frame under way; the next event looks again
+  } else {
+    stream->trim_when_idle();
   }
-  stream->trim_when_idle();
+  // What is still held belongs to a frame under way; the next event looks again.
+  stream->sink_.on_turn_end();
 }
 
 void FrameStream::abort(Status why, std::string_view reason) {

@@ -73,7 +73,7 @@ class FrameSink {
   virtual Status on_chunk_end() = 0;
   // After FrameStream::leave_work(): does the next step of what on_frame() left, a fraction of kTurnUs. False: that was all.
   virtual bool go_on() { return false; }
-  // The end of a turn: memory_bytes() may be another.
+  // The end of a turn, or buffers were given back between two: memory_bytes() may be another.
   virtual void on_turn_end() {}
   // Less than send_low_bytes() are queued: queue more with send_…(), or nothing. Called again only after something was sent or
   // ask_for_more() was called.

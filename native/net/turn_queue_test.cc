@@ -15,8 +15,8 @@ namespace {
 
 // Takes so long each time, and comes again as often as it is told.
 struct Worker {
-  Worker(TurnQueue& queue, ManualClock& clock, std::string& log, char name, uint64_t us)
-      : queue(queue), clock(clock), log(log), name(name), us(us) {}
+  Worker(TurnQueue& its_queue, ManualClock& its_clock, std::string& its_log, char its_name, uint64_t its_us)
+      : queue(its_queue), clock(its_clock), log(its_log), name(its_name), us(its_us) {}
   static void take(void* self) {
     auto* worker = static_cast<Worker*>(self);
     worker->log += worker->name;
@@ -132,7 +132,7 @@ TEST_F(TurnQueueTest, OneThatIsGoneIsNotTaken) {
 TEST_F(TurnQueueTest, OneMayEndItself) {
   struct Ending {
     static void take(void* self) { static_cast<Ending*>(self)->owner.reset(); }
-    explicit Ending(std::unique_ptr<Ending>& owner) : owner(owner) {}
+    explicit Ending(std::unique_ptr<Ending>& its_owner) : owner(its_owner) {}
     std::unique_ptr<Ending>& owner;
     Turn turn{&Ending::take, this};
   };

@@ -386,7 +386,8 @@ TEST(Life, StatFollowsItsPagesToTheEnd) {
     wire::TlvView tlv;
     wire::CursorRecord cursor;
     while (reader.next(&tlv)) {
-      if (tlv.kind == static_cast<uint16_t>(wire::Tlv::Cursor)) EXPECT_TRUE(wire::parse_cursor(tlv.value, &cursor).ok());
+      if (tlv.kind != static_cast<uint16_t>(wire::Tlv::Cursor)) continue;
+      EXPECT_TRUE(wire::parse_cursor(tlv.value, &cursor).ok());
     }
     asked.push_back(cursor.position);
     Octets out;

@@ -168,15 +168,14 @@ void Connection::on_turn_end() {
   const uint64_t bytes = stream_.memory_bytes();
   if (bytes == buffer_bytes_) return;
   RequestMemory& memory = shard_.request_memory();
-  memory.add(bytes);
-  memory.give(buffer_bytes_);
+  memory.note_buffer(buffer_bytes_, bytes);
   request_bytes_ += bytes;
   request_bytes_ -= buffer_bytes_;
   const bool more = bytes > buffer_bytes_;
   buffer_bytes_ = bytes;
   if (!more) return;
   shard_.watch_memory();
-  if (memory.exceeded()) shard_.relieve();
+  if (memory.buffers_exceeded()) shard_.relieve();
 }
 
 // ---- The pace of puts ----------------------------------------------------------------------------------------------------
@@ -352,7 +351,7 @@ void Connection::on_closed(Status why) {
   for (Request* request : requests) request->drop();
   get_credit_.close();
   put_credit_.close();
-  shard_.request_memory().give(buffer_bytes_);
+  shard_.request_memory().note_buffer(buffer_bytes_, 0);
   if (dirty_) shard_.forget_dirty(*this);
   shard_.closed(*this);  // destroys this
 }

@@ -256,13 +256,41 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
     clients.push_back(open({}));
     clients.back()->send(ConstBytes(large_frame(9, 1 * MiB)).first(1 * MiB));
     pass_ms(10);
-    EXPECT_LE(metric("halfstep_request_memory_bytes"), 6 * MiB);
+    EXPECT_LE(metric("halfstep_request_memory_bytes"), 4 * MiB);
   }
-  wait_until([&] { return shard_->request_memory().bytes() <= 4 * MiB; });
+  wait_until([&] { return shard_->request_memory().bytes() <= 2 * MiB; });
   EXPECT_GE(metric("halfstep_connections_relieved_total"), 2);
   EXPECT_TRUE(clients.front()->ended()) << "it has been at it for longest";
+  auto whole = open({parted(1, 1)});
+  whole->send(request_frame(Opcode::Match, 3, {}, {section_of({"key"}, 1)}));
+  EXPECT_EQ(whole->finish(3).whole, std::nullopt) << "a request that came whole found no memory";
+  whole.reset();
   clients.clear();
   wait_until([&] { return shard_->request_memory().bytes() == 0; });
+}
+
+TEST_F(HelloTest, BuffersThatWereGivenBackAreNotCounted) {
+  auto client = open({});
+  const std::vector<std::byte> frame = large_frame(9, 1 * MiB);
+  client->send(ConstBytes(frame).first(1000));
+  wait_until([&] { return shard_->request_memory().bytes() >= 1000; });
+  client->send(ConstBytes(frame).subspan(1000));
+  EXPECT_EQ(client->finish(9).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  EXPECT_GE(on_shard([&] { return shard_->request_memory().bytes(); }), 1 * MiB);
+  pass_ms(300);
+  wait_until([&] { return shard_->request_memory().bytes() < 64 * KiB; });
+  EXPECT_FALSE(client->ended());
+}
+
+TEST_F(HelloTest, BuffersOfABusyConnectionAreGivenBackWhenTheyAreEmpty) {
+  auto client = open({});
+  client->send(large_frame(9, 1 * MiB));
+  EXPECT_EQ(client->finish(9).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+  for (uint64_t id = 10; id < 14; ++id) {
+    pass_ms(60);  // less than a connection idles before its buffers are given back
+    EXPECT_EQ(client->simple(Opcode::Stat, id, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+  }
+  EXPECT_LT(on_shard([&] { return shard_->request_memory().bytes(); }), 512 * KiB);
 }
 
 TEST_F(HelloTest, Serves256ConnectionsAtOnce) {

@@ -1,8 +1,9 @@
 // request_memory.h — what all requests of a shard have on the heap: bodies that came in part, bodies and plans of what is under
 // way, and answers that were not sent. Payload is not of it: that lies in the arena, and Credit counts it.
 // A connection may have four times what nobody has, as of blocks (Credit::Common): so one alone comes to four fifths of it,
-// many leave a newcomer some, and all together never have more. Invariant: `bytes_max` is the bound of what take() gives;
-// buffers are noted as they are, and whoever is over is relieved of some (Shard::relieve). Thread: the shard's.
+// many leave a newcomer some, and all together never have more. Invariants: `bytes_max` is the bound of what take() gives;
+// buffers (bodies that came in part, unsent answers) are noted as they are, and beyond half of it connections end
+// (Shard::relieve), so that requests which came whole find the other half. Thread: the shard's.
 #pragma once
 
 #include <algorithm>
@@ -29,16 +30,25 @@ class RequestMemory {
     assert(bytes <= bytes_);
     bytes_ -= bytes;
   }
+  // What a connection's buffers have grown or shrunk to.
+  void note_buffer(uint64_t before_bytes, uint64_t bytes) noexcept {
+    add(bytes);
+    give(before_bytes);
+    assert(before_bytes <= buffer_bytes_ + bytes);
+    buffer_bytes_ = buffer_bytes_ + bytes - before_bytes;
+  }
   uint64_t bytes() const noexcept { return bytes_; }
   uint64_t bytes_max() const noexcept { return bytes_max_; }
   uint64_t free_bytes() const noexcept { return bytes_max_ - std::min(bytes_max_, bytes_); }
-  bool exceeded() const noexcept { return bytes_ > bytes_max_; }
+  // `ending_bytes` of the buffers are of connections that end anyway.
+  bool buffers_exceeded(uint64_t ending_bytes = 0) const noexcept { return buffer_bytes_ - ending_bytes > bytes_max_ / 2; }
   // The most since it was last asked.
   uint64_t take_peak() noexcept { return std::exchange(peak_bytes_, bytes_); }
 
  private:
   const uint64_t bytes_max_;
   uint64_t bytes_ = 0;
+  uint64_t buffer_bytes_ = 0;  // of them
   uint64_t peak_bytes_ = 0;
 };
 

@@ -370,10 +370,10 @@ void Shard::relieve() {
       out = connection.get();
     }
   }
-  if (request_memory_.bytes() - ending_bytes <= request_memory_.bytes_max()) return;
+  if (!request_memory_.buffers_exceeded(ending_bytes)) return;
   if (out == nullptr || (part_since(*out) == UINT64_MAX && unsent(*out) <= Connection::kUnreadBytesMin)) return;
   ++counts_.connections_relieved;
-  out->refuse("requests under way have more than " + std::to_string(request_memory_.bytes_max()) +
+  out->refuse("frames that came in part and unread answers have more than " + std::to_string(request_memory_.bytes_max() / 2) +
               " bytes of this shard's memory; this connection's frame has been incomplete, or its answers unread, for longest");
 }
 

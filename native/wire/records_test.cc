@@ -187,7 +187,16 @@ TEST(ShardHosts, AreNamesBehindAnEpoch) {
   const auto hosts = [](uint32_t count, const std::string& tail) {
     return packed(ShardHostsHead{.epoch = 9, .host_count = count}) + text(tail);
   };
-  const std::string two = std::string("\x06" "flash3" "\0", 8) + std::string("\x01" "a" "\0\0\0\0\0\0", 8);
+  const std::string two = std::string(
+                              "\x06"
+                              "flash3"
+                              "\0",
+                              8) +
+                          std::string(
+                              "\x01"
+                              "a"
+                              "\0\0\0\0\0\0",
+                              8);
   ASSERT_TRUE(parse_shard_hosts(hosts(2, two), &out).ok());
   EXPECT_EQ(out.epoch, 9U);
   EXPECT_EQ(out.hosts[0], "flash3");
@@ -197,8 +206,18 @@ TEST(ShardHosts, AreNamesBehindAnEpoch) {
   EXPECT_EQ(parse_shard_hosts(hosts(3, two), &out), Code::Invalid);
   EXPECT_EQ(parse_shard_hosts(hosts(kShardsMax + 1, two), &out), Code::TooLarge);
   EXPECT_EQ(parse_shard_hosts(hosts(1, std::string(8, '\0')), &out), Code::Invalid);  // an empty name
-  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06" "flash3" "\1", 8)), &out), Code::Invalid);
-  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06" "flash\xFF" "\0", 8)), &out), Code::Invalid);
+  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06"
+                                                   "flash3"
+                                                   "\1",
+                                                   8)),
+                              &out),
+            Code::Invalid);
+  EXPECT_EQ(parse_shard_hosts(hosts(1, std::string("\x06"
+                                                   "flash\xFF"
+                                                   "\0",
+                                                   8)),
+                              &out),
+            Code::Invalid);
 }
 
 TEST(Batch, RefusesWhatVersion1DoesNotDefine) {

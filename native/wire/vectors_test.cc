@@ -15,7 +15,7 @@ namespace {
 
 const std::map<std::string, std::string>& published() {
   static const std::map<std::string, std::string> vectors = [] {
-    const auto root = std::filesystem::path(__FILE__).parent_path().parent_path().parent_path();
+    const std::filesystem::path root = HALFSTEP_SOURCE_DIR;
     std::ifstream file(root / "tests/unit/vectors/wire.txt");
     std::map<std::string, std::string> out;
     for (std::string line; std::getline(file, line);) {

@@ -95,6 +95,28 @@ def test_a_queue_that_was_never_used_is_waited_on_and_closed(client: halfstep.Cl
     assert "closed" in said[1]
 
 
+CLOSES_IN_A_POLL = """
+import sys
+import numpy as np
+import halfstep
+class Closing(np.ndarray):
+    def __del__(self):
+        queue.close()
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("polls"))
+queue = client.queue()
+queue.get([b"a"], np.zeros(8, np.uint8).view(Closing), deadline_ms=1)
+for _ in range(299):                    # more than a poll takes from the core at once
+    queue.get([b"a"], np.zeros(8, np.uint8), deadline_ms=1)
+client.queue().get([b"a"], np.zeros(8, np.uint8), deadline_ms=400).result(60)   # by then all those are over
+print(len(queue.poll()), queue._native.closed)
+"""
+
+
+def test_a_poll_whose_events_let_go_of_memory_that_closes_the_queue_returns(run_script: Any) -> None:
+    done = run_script(CLOSES_IN_A_POLL)
+    assert (done.returncode, done.stdout) == (0, "300 True\n"), done.stderr
+
+
 def test_closes_beside_gets_return(daemon: Any, layout: halfstep.Layout) -> None:
     for _ in range(30):
         client = halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=30_000)
@@ -310,6 +332,38 @@ else:
 def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any, child: str) -> None:
     done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKS, "halfstep://127.0.0.1:1", child)
     assert (done.returncode, done.stdout) == (0, "7 False False\n"), done.stderr
+
+
+FORKED_BY_A_THREAD = """
+import os, signal, sys, threading
+import halfstep
+client = halfstep.connect(sys.argv[1], mode="on")
+assert client.queue().wait(0) == []     # the main thread of the parent hears signals here
+class Heard(Exception): pass
+def hear(*_): raise Heard
+def fork():
+    if child := os.fork():
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        return
+    signal.signal(signal.SIGALRM, hear)  # this thread is the child's main thread now
+    try:
+        queue = client.queue()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        queue.wait()
+    except Heard:
+        os._exit(7)
+statuses = []
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+print(statuses, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_child_that_a_thread_forked_hears_signals_while_it_waits(run_script: Any) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKED_BY_A_THREAD, "halfstep://127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (0, "[7]\n"), done.stderr
 
 
 # ---- exit ----------------------------------------------------------------------------------------------------------------

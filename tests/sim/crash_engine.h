@@ -40,6 +40,7 @@ class CrashEngine final : public io::Engine {
   }
   int wake_descriptor() const noexcept override { return -1; }
   uint32_t in_flight() const noexcept override { return static_cast<uint32_t>(outstanding_.size()); }
+  uint64_t device_bytes(uint8_t device) const noexcept override { return inner_.device_bytes(device); }
   io::DiscardLimits discard_limits(uint8_t device) const noexcept override { return inner_.discard_limits(device); }
   const io::EngineFacts& facts() const noexcept override { return inner_.facts(); }
   const io::EngineCounters& counters() const noexcept override { return inner_.counters(); }

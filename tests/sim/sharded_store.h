@@ -33,6 +33,7 @@ class ShardedStore final : public store::Store {
   const store::Store& shard(uint32_t number) const noexcept { return *shards_[number].store; }
   bool lost() const noexcept override { return first().lost(); }
   std::array<std::byte, 16> uuid() const noexcept override { return first().uuid(); }
+  uint64_t start_number() const noexcept override { return first().start_number(); }
 
   bool has_namespace(std::string_view name) const noexcept override { return any().has_namespace(name); }
   std::vector<store::NamespaceInfo> namespaces() const override;
@@ -81,6 +82,9 @@ class ShardedStore final : public store::Store {
   void expire(store::Change& change) override { of(change.key).expire(change); }
   void list(store::Listing& listing) override;
 
+  uint64_t owner_of(std::string_view name_space, uint64_t owner) const noexcept override {
+    return first().owner_of(name_space, owner);
+  }
   Status hold(const store::IndexKey& key, uint64_t owner, uint64_t until_us) override {
     return of(key).hold(key, owner, until_us);
   }
