@@ -322,11 +322,15 @@ void Batch::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uin
   section_.hint = hint;
 }
 
+size_t Batch::answer_count() const noexcept {
+  size_t selected = 0;
+  for (const auto& range : ranges_) selected += range.count;
+  return item_count() * (ranges_.empty() ? 1 : selected);
+}
+
 void Batch::set_outputs(bool lengths) {
   check_open();
-  uint64_t selected = 0;
-  for (const auto& range : ranges_) selected += range.count;
-  answers_.resize(item_count() * (ranges_.empty() ? 1 : selected));
+  answers_.resize(answer_count());
   section_.answers = answers_.data();
   if (!lengths) return;
   lengths_.resize(item_count());
@@ -425,8 +429,10 @@ hs_batch Batch::prepared(uint64_t user_data) {
                      (section_.target_kind != HS_TARGET_ROWS || is_per_item(rows_.size())) &&
                      (block_bytes_.empty() || is_per_item(block_bytes_.size())) &&
                      (parents_.empty() || is_per_item(parents_.size())) && (depths_.empty() || is_per_item(depths_.size())) &&
-                     (lengths_.empty() || is_per_item(lengths_.size()));
-  if (has_section && !whole) throw Refused("batch: its keys were changed after its targets or sources were set");
+                     (lengths_.empty() || is_per_item(lengths_.size())) &&
+                     (section_.answers == nullptr || answers_.size() == answer_count());
+  if (has_section && !whole)
+    throw Refused("batch: its keys or ranges were changed after its targets, sources or outputs were set");
   if (section_.target_kind == HS_TARGET_IOVEC) {
     section_.iovecs = iovecs_.data();
     section_.iovec_counts = iovec_counts_.data();

@@ -92,6 +92,8 @@ class Batch {
   void set_layout_id(nb::bytes id);
 
   uint32_t item_count() const noexcept { return section_.key_count * section_.component_count; }
+  // One an item, or one a part that the ranges select of each.
+  size_t answer_count() const noexcept;
   // The keys as the core gets them.
   nb::bytes packed_keys() const;
 

@@ -207,6 +207,7 @@ void bind_queue(nb::module_& m) {
       .def_prop_ro("in_flight", &Queue::in_flight)
       .def_prop_ro("inside", &Queue::inside)
       .def_prop_ro("inherited", &Queue::inherited)
+      .def("take_inherited", &Queue::take_inherited)
       .def("close", &Queue::close)
       .def("abandon", &Queue::abandon);
 }

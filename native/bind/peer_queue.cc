@@ -317,7 +317,6 @@ void Queue::settle_rest() {
 
 void Queue::close() {
   ended_ = true;
-  inherited_.clear();
   const Handle queue = queue_;
   const bool ours = queue != nullptr && !(core_.is_valid() && nb::inst_ptr<Core>(core_)->forked());
   if (ours) {
@@ -374,6 +373,7 @@ int Queue::clear(PyObject* self) {
   queue.close();
   const auto unseen = std::exchange(queue.unseen_, {});
   const auto over = std::exchange(queue.over_, {});
+  const auto inherited = std::exchange(queue.inherited_, {});
   return 0;
 }
 

@@ -64,9 +64,12 @@ class Queue {
   size_t in_flight() const noexcept { return batches_.size(); }
   // Tickets of the parent process whose call-backs nobody has called here.
   size_t inherited() const noexcept { return inherited_.size(); }
+  // They are to be called now, also where the queue is closed.
+  void take_inherited();
   // Threads that are in the core for it now.
   uint32_t inside() const noexcept { return inside_; }
-  // Takes nothing more, fences what is in flight, sends away who waits. Call-backs are left to be called. Idempotent.
+  // Takes nothing more, fences what is in flight, sends away who waits. Call-backs are left to be called, of tickets of the
+  // parent process after take_inherited() alone. Idempotent.
   void close();
   // In a child: ends every batch as cancelled(forked) and forgets the parent's queue. Call-backs wait for a poll or wait.
   void abandon();
@@ -102,7 +105,6 @@ class Queue {
   void keep(bool kept);
   void fence(const Batch& batch);
   void settle_rest();
-  void take_inherited();
 
   const nb::object event_;
   const nb::object new_tuple_;

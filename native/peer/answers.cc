@@ -1,6 +1,6 @@
 #include "peer/answers.h"
 
-#include <algorithm>
+#include "peer/text.h"
 
 namespace halfstep::peer {
 namespace {
@@ -128,7 +128,7 @@ Status take_notes(ConstBytes body, FinalNotes* out) {
       case Tlv::Load: out->has_load = true; return wire::parse_load(tlv.value, &out->load);
       case Tlv::Reason: {
         constexpr size_t kReasonBytesMax = 240;
-        out->reason = std::string(as_text(tlv.value.first(std::min(tlv.value.size(), kReasonBytesMax))));
+        out->reason = readable(as_text(tlv.value), kReasonBytesMax);
         return {};
       }
       case Tlv::LayoutHandle: out->has_layout = true; return wire::parse_layout_handle(tlv.value, &out->layout);

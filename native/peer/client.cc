@@ -240,11 +240,13 @@ Ticket* Client::acquire(Queue& queue) {
   {
     const std::lock_guard lock(mutex_);
     if (closed_ || queue.ending()) return nullptr;
-    queue.count_acquired();
+    // In this order, should memory be short: a place is never that of no ticket, and recycle() needs no memory.
     if (idle_tickets_.empty()) {
-      idle_tickets_.push_back(static_cast<uint32_t>(tickets_.size()));
       tickets_.push_back(std::make_unique<Ticket>(*this, &Client::on_deadline));
+      idle_tickets_.reserve(tickets_.capacity());
+      idle_tickets_.push_back(static_cast<uint32_t>(tickets_.size() - 1));
     }
+    queue.count_acquired();
     ticket = tickets_[idle_tickets_.back()].get();
     ticket->place = idle_tickets_.back();
     ticket->id = ++ticket_serial_;

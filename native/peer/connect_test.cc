@@ -133,6 +133,26 @@ TEST(Connect, AnotherShardMapAfterARestartIsTaken) {
   EXPECT_EQ(client.put(put.into(blocks)).items_ok, 20U) << text_of(put.answers[0]);
 }
 
+TEST(Connect, AMapThatContradictsItselfIsNotAskedForAgainAtOnce) {
+  FakeDaemon daemon(0, 2);
+  std::atomic<uint32_t> hellos{0};
+  daemon.greets = [&](const FakeDaemon::Connection&, wire::HelloServer& say) {
+    ++hellos;
+    say.shard = 0;
+  };
+  const std::string address = daemon.address();
+  hs_options options{};
+  options.struct_bytes = sizeof(options);
+  options.address = address.c_str();
+  options.backoff_ms_min = options.backoff_ms_max = 600'000;
+  hs_client* client = nullptr;
+  char why[256] = "";
+  ASSERT_EQ(hs_client_open(&options, &client, why, sizeof(why)), 0) << why;
+  EXPECT_EQ(hs_client_wait_ready(client, 300, why, sizeof(why)), 0);
+  EXPECT_LE(hellos, 2U);  // one of each shard
+  hs_client_close(client);
+}
+
 wire::HelloServer of_store(wire::HelloServer hello, uint8_t number) {
   hello.store_uuid.fill(std::byte{number});
   return hello;

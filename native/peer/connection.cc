@@ -48,6 +48,8 @@ Connection::~Connection() {
 
 void Connection::start() { connect(); }
 
+void Connection::start_later() { client_.loop().arm(timer_, client_.loop().now_us() + client_.options().backoff_us_min); }
+
 void Connection::stop() {
   stopping_ = true;
   client_.loop().disarm(timer_);
@@ -453,6 +455,7 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   if (notes.has_load) client_.on_load(notes.load);
   constexpr wire::AnswerReason kForgotten{Answer::Rejected, Reason::UnknownLayout};
   if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
+  const uint64_t asked_position = request.position;
   if (request.ticket != nullptr) {
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
@@ -461,7 +464,8 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   sender_.return_early(request);
   account();
   release_slot(request);
-  if (request.ticket != nullptr && request.position != 0) {  // the next page
+  // The next page. An error's Final names none, and the position is still that of its own.
+  if (request.ticket != nullptr && request.position > asked_position) {
     request.sent = false;
     load_bytes_ += request.weight_bytes;
     pending_.push_front(&request);

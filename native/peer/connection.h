@@ -39,6 +39,8 @@ class Connection final : public net::FrameSink, public net::Watch {
   ~Connection() override;
 
   void start();
+  // After the shortest back-off.
+  void start_later();
   // Ends it for good; it is Stopped once on_closed() has run, or at once.
   void stop();
   // Ends it now; it comes back by itself.

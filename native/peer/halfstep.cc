@@ -13,6 +13,7 @@
 #include "base/build_info.h"
 #include "peer/client.h"
 #include "peer/submission.h"
+#include "peer/text.h"
 #include "wire/names.h"
 
 using halfstep::Fault;
@@ -41,10 +42,7 @@ bool forked(const Handle* handle) noexcept {
 }
 
 void tell(char* why, size_t why_bytes, const std::string& text) noexcept {
-  if (why == nullptr || why_bytes == 0) return;
-  const size_t bytes = std::min(text.size(), why_bytes - 1);
-  std::memcpy(why, text.data(), bytes);
-  why[bytes] = 0;
+  if (why != nullptr && why_bytes != 0) halfstep::peer::copy_text(why, why_bytes, text);
 }
 
 Fault read_options(const hs_options& from, Client::Options* out) {
@@ -71,6 +69,18 @@ Fault read_options(const hs_options& from, Client::Options* out) {
   out->backoff_us_max = std::max(or_default(uint64_t{from.backoff_ms_max} * 1000, out->backoff_us_max), out->backoff_us_min);
   out->tickets_max = static_cast<uint32_t>(or_default(from.tickets_max, out->tickets_max));
   return {};
+}
+
+Fault take_batch(hs_queue& queue, const hs_batch& batch, Ticket** out) {
+  using halfstep::Code;
+  try {
+    *out = queue.core->acquire(queue.queue);
+    if (*out == nullptr) return {Code::Closed, "closed: this queue or its client was closed"};
+    return fill_ticket(*queue.core, batch, **out);
+  } catch (const std::bad_alloc&) {
+    if (*out != nullptr) (*out)->shed();
+    return {Code::NoSpace, "out of memory for the batch; split it"};
+  }
 }
 
 }  // namespace
@@ -190,15 +200,14 @@ hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t wh
     tell(why, why_bytes, kForked);
     return 0;
   }
-  Ticket* ticket = queue->core == nullptr ? nullptr : queue->core->acquire(queue->queue);
-  if (ticket == nullptr) {
-    tell(why, why_bytes,
-         queue->core == nullptr ? "no client: this queue was opened without one"
-                                : "closed: this queue or its client was closed");
+  if (queue->core == nullptr) {
+    tell(why, why_bytes, "no client: this queue was opened without one");
     return 0;
   }
-  if (const Fault fault = fill_ticket(*queue->core, *batch, *ticket); !fault.ok()) {
-    queue->core->withdraw(*ticket);
+  Ticket* ticket = nullptr;
+  if (const Fault fault = take_batch(*queue, *batch, &ticket); !fault.ok()) {
+    // One that is neither submitted nor withdrawn would keep its queue open for ever.
+    if (ticket != nullptr) queue->core->withdraw(*ticket);
     tell(why, why_bytes, fault.what);
     return 0;
   }

@@ -265,9 +265,9 @@ typedef struct hs_batch {
 } hs_batch;
 
 /* Always returns a ticket, whose terminal event comes whatever happens. 0 only for a batch that breaks a rule of this header
- * (`why` says which) or a forked/closed client. Copies everything but targets and outputs. What a put reads and a get writes
- * is touched until the terminal event only; when it is due while bytes of a put are still on their way into the socket, the
- * event waits for them, at most 10 ms, and then for the connection's end. */
+ * or for which memory is short (`why` says which), or a forked/closed client. Copies everything but targets and outputs.
+ * What a put reads and a get writes is touched until the terminal event only; when it is due while bytes of a put are still
+ * on their way into the socket, the event waits for them, at most 10 ms, and then for the connection's end. */
 hs_ticket hs_submit(hs_queue* queue, const hs_batch* batch, char* why, size_t why_bytes);
 /* Asks; the terminal event still comes, and items that were complete stay ok. */
 void hs_cancel(hs_queue* queue, hs_ticket ticket);

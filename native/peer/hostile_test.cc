@@ -3,6 +3,7 @@
 
 #include "peer/fake_daemon.h"
 #include "peer/try_client.h"
+#include "wire/utf8.h"
 
 namespace halfstep::peer {
 namespace {
@@ -257,6 +258,37 @@ TEST(Hostile, AGrantOfWhatWasNotOfferedEndsTheConnection) {
   TrySection put(client.layout(make_layout({kOpaque})), {"key-0"});
   client.put(put.into(blocks));
   EXPECT_TRUE(put.all("unavailable(outcome_unknown)")) << text_of(put.answers[0]);
+}
+
+TEST(Hostile, WhatADaemonSaysIsTextWhateverItSends) {
+  std::string letters = "x";
+  while (letters.size() < 600) letters += "\u00e9";
+  for (const std::string& reason : {letters, letters + "\xff", std::string("\xc3")}) {
+    FakeDaemon daemon;
+    daemon.hook = [&](FakeDaemon::Connection& connection, const FakeDaemon::Frame& frame) {
+      if (frame.opcode() != wire::Opcode::Hello) return false;
+      Octets out;
+      wire::FrameWriter writer(out);
+      writer.begin(wire::Opcode::Final, frame.header.request_id);
+      FakeDaemon::add_status(writer, wire::kWholeRequest, 0, 1, {wire::Answer::Rejected, wire::Reason::UnknownNamespace});
+      writer.tlv_bytes(wire::Tlv::Reason, as_bytes(reason));
+      writer.finish();
+      connection.send(out);
+      connection.end();
+      return true;
+    };
+    TryClient client(daemon.address());
+    for (size_t room = 40; room < 80; ++room) {  // a cut in the midst of the letters
+      std::string why(room, '\x01');
+      EXPECT_EQ(hs_client_wait_ready(client.client, 10'000, why.data(), room), -1);
+      why.resize(why.find('\0'));
+      EXPECT_TRUE(wire::valid_utf8(as_bytes(why))) << why;
+    }
+    const std::string said = client.facts().last_error;
+    EXPECT_TRUE(wire::valid_utf8(as_bytes(said))) << said;
+    EXPECT_NE(said.find("unknown_namespace, " + (reason == letters ? letters.substr(0, 151) : "(no UTF-8)")), std::string::npos)
+        << said;
+  }
 }
 
 TEST(Hostile, ARefusedHelloIsSaidAtOnceAndNotForEver) {

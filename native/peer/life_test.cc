@@ -377,6 +377,36 @@ TEST(Life, AChangeThatIsLateOrCancelledHasAnUnknownOutcome) {
   EXPECT_TRUE(match.all("late(none)")) << text_of(match.answers[0]) << ": it changes nothing";
 }
 
+TEST(Life, AnErrorOnALaterPageEndsAStat) {
+  FakeDaemon daemon;
+  std::atomic<uint32_t> pages{0};
+  daemon.hook = [&](FakeDaemon::Connection& connection, const Frame& frame) {
+    if (frame.opcode() != Opcode::Stat) return false;
+    if (++pages > 1) {
+      // The third would be the second once more.
+      if (pages == 2)
+        connection.send(FakeDaemon::final(frame.header.request_id, {wire::Answer::Unavailable, wire::Reason::Stopping}));
+      return true;
+    }
+    Octets out;
+    wire::FrameWriter writer(out);
+    writer.begin(Opcode::Final, frame.header.request_id);
+    FakeDaemon::add_status(writer, wire::kWholeRequest, 0, 1, {wire::Answer::Ok});
+    writer.tlv(wire::Tlv::Cursor, wire::CursorRecord{.position = 10});
+    writer.finish();
+    connection.send(out);
+    return true;
+  };
+  TryClient client(daemon.address());
+  ASSERT_TRUE(client.ready());
+  hs_answer outcome{};
+  hs_batch stat = TryClient::batch(HS_OP_STAT);
+  stat.outcome = &outcome;
+  client.call(stat);
+  EXPECT_EQ(text_of(outcome), "unavailable(stopping)");
+  EXPECT_EQ(pages, 2U);
+}
+
 TEST(Life, StatFollowsItsPagesToTheEnd) {
   FakeDaemon daemon;
   std::vector<uint64_t> asked;

@@ -6,19 +6,13 @@
 #include <string_view>
 
 #include "peer/client.h"
+#include "peer/text.h"
 
 namespace halfstep::peer {
 namespace {
 
 using wire::Answer;
 using wire::Reason;
-
-template <size_t kBytes>
-void copy_text(char (&to)[kBytes], const std::string& text) {
-  const size_t bytes = std::min(text.size(), kBytes - 1);
-  std::memcpy(to, text.data(), bytes);
-  std::memset(to + bytes, 0, kBytes - bytes);
-}
 
 // Of one shard's unix socket the path is known: where is another one's?
 std::string socket_path(std::string path, uint32_t shard_of_path, uint32_t shard) {
@@ -117,7 +111,8 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
-    copy_text(facts_.congestion, connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
+    copy_text(facts_.congestion, sizeof(facts_.congestion),
+              connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
   return "";
 }
@@ -131,7 +126,8 @@ void Client::forget_map() {
     }
   }
   open_seed();
-  for (auto& connection : links_[0].connections) connection->start();
+  // Not at once: a daemon whose map contradicts itself sends the client here again and again.
+  for (auto& connection : links_[0].connections) connection->start_later();
 }
 
 void Client::sweep_retired() {
@@ -215,7 +211,7 @@ std::string Client::remedy_of(const Connection& connection) const {
 
 void Client::tell_error(const std::string& what) {
   const std::lock_guard lock(state_mutex_);
-  copy_text(facts_.last_error, what);
+  copy_text(facts_.last_error, sizeof(facts_.last_error), what);
 }
 
 void Client::on_layout_refused(const std::string& what) { tell_error(what); }
@@ -258,7 +254,7 @@ void Client::tell_state() {
   const std::lock_guard lock(state_mutex_);
   facts_.connected = connected;
   facts_.connections = connections;
-  copy_text(facts_.transport, transport);
+  copy_text(facts_.transport, sizeof(facts_.transport), transport);
   ready_ = ready;
   layouts_ready_ = layouts_.size();
   told_refused_ = refused_;

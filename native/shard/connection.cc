@@ -202,7 +202,8 @@ double Connection::put_pace(uint64_t us) const noexcept {
 uint64_t Connection::take_back_puts() {
   const uint64_t before = put_credit_.used_bytes();
   for (Request* request : requests_) {
-    if (request->opcode() == Opcode::Put && !request->finished()) static_cast<PutRequest*>(request)->expire();
+    if (request->opcode() != Opcode::Put || request->finished()) continue;
+    if (auto* put = static_cast<PutRequest*>(request); put->awaited_bytes() != 0) put->expire();
   }
   put_limit_bytes_ = std::min(put_limit_bytes_, kPutLimitBytesSlow);
   put_credit_.set_limit(put_limit_bytes_);
@@ -389,7 +390,10 @@ Connection::Greeting Connection::parse_greeting(ConstBytes body) {
         }
         out.has_namespace = true;
         break;
-      case Tlv::Authentication: out.authenticates = true; break;
+      case Tlv::Authentication:
+        if (out.authenticates) refuse(Reason::Malformed, "hello: Authentication comes once");
+        out.authenticates = true;
+        break;
       default:
         if (wire::is_known(tlv.kind)) {
           refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");

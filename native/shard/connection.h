@@ -44,9 +44,10 @@ class Connection final : public net::FrameSink {
   std::string_view peer() const noexcept { return peer_; }
   // When its last frame came, or it did.
   uint64_t heard_us() const noexcept { return heard_us_; }
-  // It has nothing under way, and nothing to send.
+  // It has nothing under way, and nothing to send; nor is a client that said Hello in the middle of a frame.
   bool idle() const noexcept {
-    return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0;
+    return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0 &&
+           (state_ != State::Open || stream_.part_since_us() == UINT64_MAX);
   }
   // Where the other shards are, for who came this way.
   void write_shard_map(wire::FrameWriter& frame) const;
@@ -149,6 +150,7 @@ class Connection final : public net::FrameSink {
   uint64_t landed_bytes_ = 0;
   uint64_t landed_mark_ = 0;
   uint64_t granted_mark_ = 0;
+  uint32_t slow_looks_ = 0;  // of the shard's, in a row
   uint64_t early_bytes_ = 0;
   uint64_t request_bytes_ = 0;  // buffer_bytes_ of them are the stream's
   uint64_t buffer_bytes_ = 0;

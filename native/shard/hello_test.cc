@@ -269,6 +269,51 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
   wait_until([&] { return shard_->request_memory().bytes() == 0; });
 }
 
+TEST_F(HelloTest, AFrameInPartIsNoIdleness) {
+  configure([](Config& config) { config.connections_max = 2; });
+  auto busy = open({});
+  busy->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));
+  wait_until([&] { return shard_->request_memory().bytes() >= 1000; });
+  pass_ms(1'500);
+  auto idle = open({});
+  pass_ms(1'500);
+  auto newcomer = open({});
+  EXPECT_TRUE(idle->ended()) << "though the other was last heard of before it";
+  EXPECT_FALSE(busy->ended());
+}
+
+TEST_F(HelloTest, RefusesASecondAuthentication) {
+  auto client = connect();
+  std::vector<std::byte> out;
+  wire::FrameWriter frame(out);
+  frame.begin(Opcode::Hello, 1);
+  frame.tlv(Tlv::HelloClient, wire::HelloClient{});
+  for (int i = 0; i < 2; ++i) frame.tlv(Tlv::Authentication, wire::AuthenticationHead{});
+  frame.finish();
+  client->send(out);
+  EXPECT_EQ(client->finish(1).whole, (AnswerReason{Answer::Rejected, Reason::Malformed}));
+}
+
+TEST_F(HelloTest, UnreadAnswersEndWhoeverLeavesThemNotAFrameInPart) {
+  configure([](Config& config) { config.request_bytes_max = 1 * MiB; });
+  auto slow = open({});
+  slow->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));
+  wait_until([&] { return shard_->request_memory().bytes() >= 1000; });
+  auto deaf = open({});
+  std::vector<std::byte> asked;
+  for (uint64_t id = 100; id < 356; ++id) {
+    std::vector<std::byte> one;
+    wire::FrameWriter frame(one);
+    frame.begin(Opcode::Stat, id);
+    frame.finish();
+    asked.insert(asked.end(), one.begin(), one.end());
+  }
+  deaf->send(asked);
+  wait_until([&] { return shard_->counts().connections_relieved == 1; });
+  EXPECT_FALSE(slow->ended()) << "it has a thousand bytes";
+  while (!deaf->ended()) pass_ms(10);
+}
+
 TEST_F(HelloTest, BuffersThatWereGivenBackAreNotCounted) {
   auto client = open({});
   const std::vector<std::byte> frame = large_frame(9, 1 * MiB);

@@ -35,7 +35,7 @@ void Listener::on_ready(uint32_t) {
     net::Accepted peer;
     const Status status = net::accept_on(descriptor_, &peer);
     if (status.ok()) {
-      shard_.accepted(peer, map_);
+      if (!shard_.accepted(peer, map_)) return;
     } else if (status == Code::Throttled) {
       return;
     } else {

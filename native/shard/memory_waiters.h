@@ -39,10 +39,11 @@ class MemoryWaiters {
   void note_passed(const Request& request, uint64_t bytes) noexcept {
     if (first_ != nullptr && first_ != &request) passed_bytes_ += bytes;
   }
-  // Memory has come back: lets go on who can, kTriesMax of them behind one who cannot.
+  // Memory has come back: lets go on who can, kTriesMax of them behind one who cannot, and of no more than kLooksMax.
   void resume() {
     uint32_t tries = kTriesMax;
-    for (Request* request = first_; request != nullptr && tries != 0; request = next_) {
+    uint32_t looks = kLooksMax;
+    for (Request* request = first_; request != nullptr && tries != 0 && looks-- != 0; request = next_) {
       next_ = request->waits_after_;
       if (!may_pass(*request, request->memory_wanted())) continue;
       if (request != first_) --tries;
@@ -61,6 +62,7 @@ class MemoryWaiters {
 
  private:
   static constexpr uint32_t kTriesMax = 64;
+  static constexpr uint32_t kLooksMax = 1024;
 
   Request* first_ = nullptr;
   Request* last_ = nullptr;

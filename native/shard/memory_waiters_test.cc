@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <string>
 
 namespace halfstep::shard {
@@ -85,6 +86,18 @@ TEST_F(MemoryWaitersTest, NoMorePassesThanTheFirstWants) {
   EXPECT_EQ(log_, "1234");
   resume(1010);
   EXPECT_EQ(log_, "1234L5");
+}
+
+TEST_F(MemoryWaitersTest, LookAtNoMoreThanAThousandAtATime) {
+  Waiter large(waiters_, room_, log_, 'L', 1000);
+  Waiter near(waiters_, room_, log_, 'n', 100);
+  std::deque<Waiter> as_large;
+  for (int i = 0; i < 2'000; ++i) as_large.emplace_back(waiters_, room_, log_, 'l', 800);
+  Waiter far(waiters_, room_, log_, 'f', 100);
+  resume(999);
+  EXPECT_EQ(log_, "n");
+  resume(1000 + 800);
+  EXPECT_EQ(log_, "nLl");
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ bool Request::admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t
   } else if (check_names(connection, opcode, id, *view)) {
     uint64_t items = 0;
     for (uint32_t s = 0; s < view->section_count; ++s) items += view->sections[s].item_count();
-    if (take_memory(body.size() + items * item_bytes)) return true;
+    if (take_memory(kOwnBytes + body.size() + items * (item_bytes + more_item_bytes(*view)))) return true;
     answer_whole(connection, opcode, id, {wire::Answer::Throttled, wire::Reason::Budget},
                  "requests under way have " + std::to_string(shard_->request_memory().bytes()) + " of " +
                      std::to_string(shard_->request_memory().bytes_max()) +

@@ -122,7 +122,7 @@ class Request {
   void admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority);
   // Parses `body`, which `view` refers to afterwards, and admits what it asks for, until `deadline_us_default` where it names
   // no deadline and `deadline_us_max` at most. False: it was answered as a whole, and the request may be recycled.
-  // Its body and `item_bytes` for each item count in the memory of requests until it is recycled.
+  // It, its body and `item_bytes` for each item count in the memory of requests until it is recycled.
   bool admit_parsed(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body, size_t item_bytes,
                     wire::RequestView* view, uint32_t deadline_us_default, uint32_t deadline_us_max = UINT32_MAX);
   // After Final was queued. The request may be recycled when this returns.
@@ -136,11 +136,16 @@ class Request {
   Shard& shard() const noexcept { return *shard_; }
   uint64_t deadline_us() const noexcept { return deadline_us_; }
 
+  // What each of its items takes beyond `item_bytes` of admit_parsed(), by what it asks for.
+  virtual size_t more_item_bytes(const wire::RequestView&) const noexcept { return 0; }
+
   virtual void on_drop() = 0;
   // Back to its pool, as good as new. Called once, with nothing outstanding.
   virtual void recycle() = 0;
 
   static constexpr uint64_t kNoDeadline = UINT64_MAX;
+  // What a request has beside its body and items, about: the object, its small vectors, the heads of its answers.
+  static constexpr uint64_t kOwnBytes = 4 * 1024;
   // A pooled body keeps its memory up to this.
   static constexpr size_t kBodyBytesKept = 64 * 1024;
   static void keep_body(std::vector<std::byte>& kept, ConstBytes body) { kept.assign(body.begin(), body.end()); }
@@ -162,6 +167,7 @@ class Request {
   uint64_t started_us_ = 0;
   uint64_t deadline_us_ = kNoDeadline;
   uint64_t memory_bytes_ = 0;
+  size_t dirty_at_ = 0;  // in the shard's list, while dirty_
   uint32_t outstanding_ = 0;
   wire::Opcode opcode_ = wire::Opcode::Hello;
   uint8_t priority_ = 0;

@@ -97,6 +97,7 @@ void StoreCall::start(Connection& connection, Opcode opcode, uint64_t id) {
 }
 
 void StoreCall::end(AnswerReason with) {
+  stop_listing();
   answer_whole(*connection(), opcode(), id(), with);
   finish();
 }
@@ -181,7 +182,15 @@ void StoreCall::list_done() {
   let_go();
 }
 
-void StoreCall::recycle() { shard().store_calls().give(this); }
+// Nobody reads on: the listing ends when its turn comes.
+void StoreCall::stop_listing() noexcept {
+  if (opcode() == Opcode::List) listing_.cursor = UINT64_MAX;
+}
+
+void StoreCall::recycle() {
+  std::vector<std::byte>().swap(entries_);
+  shard().store_calls().give(this);
+}
 
 // ---- Layouts and namespaces ----------------------------------------------------------------------------------------------
 

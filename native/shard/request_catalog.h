@@ -24,7 +24,8 @@ class StoreCall final : public Request {
 
  private:
   void list_done();
-  void on_drop() override {}
+  void stop_listing() noexcept;
+  void on_drop() override { stop_listing(); }
   void recycle() override;
 
   store::Listing listing_;

@@ -78,6 +78,10 @@ class GetRequest final : public Request {
     uint32_t first_missed_key = UINT32_MAX;  // of a section that stops at a miss
   };
 
+  // Layer by layer all of them are in work at once.
+  size_t more_item_bytes(const wire::RequestView& view) const noexcept override {
+    return view.batch.order == wire::Order::LayerMajor ? sizeof(GetItem) : 0;
+  }
   void on_drop() override;
   void recycle() override;
   bool plan_sections();

@@ -40,8 +40,8 @@ class RequestMemory {
   uint64_t bytes() const noexcept { return bytes_; }
   uint64_t bytes_max() const noexcept { return bytes_max_; }
   uint64_t free_bytes() const noexcept { return bytes_max_ - std::min(bytes_max_, bytes_); }
-  // `ending_bytes` of the buffers are of connections that end anyway.
-  bool buffers_exceeded(uint64_t ending_bytes = 0) const noexcept { return buffer_bytes_ - ending_bytes > bytes_max_ / 2; }
+  uint64_t buffer_bytes_max() const noexcept { return bytes_max_ / 2; }
+  bool buffers_exceeded() const noexcept { return buffer_bytes_ > buffer_bytes_max(); }
   // The most since it was last asked.
   uint64_t take_peak() noexcept { return std::exchange(peak_bytes_, bytes_); }
 

@@ -45,6 +45,8 @@ class PutRequest final : public Request {
   void resume() override { reserve(); }
   uint64_t memory_wanted() const noexcept override { return wanted_bytes_; }
   void flush() override;
+  // Granted, and not come.
+  uint64_t awaited_bytes() const noexcept;
   // Ends what was granted and has not come, and waiting for memory.
   void expire();
 
@@ -93,7 +95,6 @@ class PutRequest final : public Request {
   void give_early() noexcept;
 
   void watch_headway();
-  uint64_t awaited_bytes() const noexcept;
   static void on_idle(void* self);
 
   void answer(uint32_t number, wire::AnswerReason with);

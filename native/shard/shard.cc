@@ -16,6 +16,9 @@ namespace {
 constexpr uint64_t kWaitUsMax = 1'000'000;
 // How often it is looked at who fills what was granted, while others wait for memory.
 constexpr uint64_t kPaceUs = 500'000;
+// A look that is later than this says more of us than of them.
+constexpr uint64_t kPaceLateUs = kPaceUs / 10;
+constexpr uint32_t kSlowLooksMin = 2;  // in a row, before a grant is taken back
 // What is kept of the buffer for frames, and how much the memory of requests must have shrunk for the heap to be given back,
 // which walks all of it.
 constexpr size_t kFrameBufferKept = 256 * KiB;
@@ -280,7 +283,7 @@ std::unique_ptr<net::Transport> Shard::transport_to(const net::Accepted& peer) {
   return without_copies ? net::zero_copy_transport(peer.descriptor, zero_copy_linger_) : net::socket_transport(peer.descriptor);
 }
 
-void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
+bool Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   ++counts_.connections_accepted;
   auto connection =
       std::make_unique<Connection>(*this, transport_to(peer), map, peer.peer_loopback || peer.peer_uid >= 0, peer_of(peer));
@@ -289,27 +292,29 @@ void Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
   connections_.push_back(std::move(connection));
   if (const Status status = opened.start(); !status.ok()) {
     opened.stream().close(status);
-    return;
+    return true;
   }
-  make_room(opened, peer.is_unix);
+  return make_room(opened, peer.is_unix);
 }
 
-void Shard::make_room(Connection& newcomer, bool is_unix) {
+bool Shard::make_room(Connection& newcomer, bool is_unix) {
   const uint32_t most = setup_.config->connections_max;
   const uint32_t limit = most - (is_unix ? 0 : kept_for_unix_);
   const auto open = [](const auto& connection) { return connection->stream().descriptor() >= 0; };
-  if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return;
+  if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return true;
   const std::string reached = "connections_max=" + std::to_string(most) + " is reached";
   const uint64_t now_us = loop_.now_us();
   if (Connection* idle = who_gives_way(connections_, newcomer, now_us); idle != nullptr) {
     ++counts_.connections_gave_way;
-    return idle->refuse(reached + ": this connection has been idle for " +
-                        std::to_string((now_us - idle->heard_us()) / 1'000'000) + " s and gives way to another");
+    idle->refuse(reached + ": this connection has been idle for " + std::to_string((now_us - idle->heard_us()) / 1'000'000) +
+                 " s and gives way to another");
+    return false;
   }
   ++counts_.connections_refused;
   newcomer.refuse(
       reached + (is_unix || kept_for_unix_ == 0 ? "" : ", " + std::to_string(kept_for_unix_) + " of them for the unix socket") +
       ", and none of them is idle; raise it with halfstep serve --connections");
+  return false;
 }
 
 void Shard::closed(Connection& connection) {
@@ -336,9 +341,7 @@ void Shard::request_finished(wire::Opcode opcode, uint64_t us) noexcept {
   counts_.latency(opcode, us);
 }
 
-void Shard::forget_dirty(Request& request) noexcept {
-  std::replace(dirty_.begin(), dirty_.end(), &request, static_cast<Request*>(nullptr));
-}
+void Shard::forget_dirty(Request& request) noexcept { dirty_[request.dirty_at_] = nullptr; }
 
 void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
@@ -346,7 +349,9 @@ void Shard::forget_dirty(Connection& connection) noexcept {
 
 void Shard::join_memory(Request& waiter) {
   memory_waiters(waiter).join(waiter);
-  if (!write_waiters_.empty() && !pace_timer_.armed()) watch_pace();
+  if (write_waiters_.empty() || pace_timer_.armed()) return;
+  for (const auto& connection : connections_) connection->slow_looks_ = 0;
+  watch_pace();
 }
 
 void Shard::leave_memory(Request& waiter) noexcept {
@@ -355,26 +360,34 @@ void Shard::leave_memory(Request& waiter) noexcept {
 
 // ---- Memory of requests --------------------------------------------------------------------------------------------------
 
+// Whichever is more, frames that came in part or unread answers, is what is relieved. Capacity that is empty is nobody's fault,
+// and goes back by itself.
 void Shard::relieve() {
-  Connection* out = nullptr;
-  uint64_t ending_bytes = 0;
-  const auto part_since = [](const Connection& connection) { return connection.stream_.part_since_us(); };
-  const auto unsent = [](const Connection& connection) { return connection.stream_.unsent_memory_bytes(); };
+  Connection* oldest = nullptr;  // of those whose frame came in part
+  Connection* deaf = nullptr;    // leaves most unread
+  uint64_t part_bytes = 0;
+  uint64_t unread_bytes = 0;
+  uint64_t most_unread_bytes = Connection::kUnreadBytesMin;
   for (const auto& connection : connections_) {
-    if (connection->stream_.descriptor() < 0) {
-      ending_bytes += connection->buffer_bytes_;
-      continue;
+    const net::FrameStream& stream = connection->stream_;
+    if (stream.descriptor() < 0) continue;  // it ends anyway
+    const uint64_t unread = std::min<uint64_t>(stream.queued_bytes(), stream.unsent_memory_bytes());
+    unread_bytes += unread;
+    if (unread > most_unread_bytes) {
+      most_unread_bytes = unread;
+      deaf = connection.get();
     }
-    if (out == nullptr || part_since(*connection) < part_since(*out) ||
-        (part_since(*connection) == part_since(*out) && unsent(*connection) > unsent(*out))) {
-      out = connection.get();
-    }
+    if (stream.part_since_us() == UINT64_MAX) continue;
+    part_bytes += stream.memory_bytes() - stream.unsent_memory_bytes();
+    if (oldest == nullptr || stream.part_since_us() < oldest->stream_.part_since_us()) oldest = connection.get();
   }
-  if (!request_memory_.buffers_exceeded(ending_bytes)) return;
-  if (out == nullptr || (part_since(*out) == UINT64_MAX && unsent(*out) <= Connection::kUnreadBytesMin)) return;
+  if (part_bytes + unread_bytes <= request_memory_.buffer_bytes_max()) return;
+  Connection* out = deaf != nullptr && (unread_bytes > part_bytes || oldest == nullptr) ? deaf : oldest;
+  if (out == nullptr) return;
   ++counts_.connections_relieved;
-  out->refuse("frames that came in part and unread answers have more than " + std::to_string(request_memory_.bytes_max() / 2) +
-              " bytes of this shard's memory; this connection's frame has been incomplete, or its answers unread, for longest");
+  out->refuse("frames that came in part and unread answers have more than " +
+              std::to_string(request_memory_.buffer_bytes_max()) + " bytes of this shard's memory; this connection's " +
+              (out == deaf ? "answers are the most that are unread" : "frame has been incomplete for longest"));
 }
 
 // Frees what pooled objects are too many, and has the allocator return what a burst has taken.
@@ -401,13 +414,14 @@ void Shard::on_tidy(void* self) {
 
 void Shard::watch_pace() {
   for (const auto& connection : connections_) connection->mark_pace();
-  loop_.arm(pace_timer_, loop_.now_us() + kPaceUs);
+  pace_due_us_ = loop_.now_us() + kPaceUs;
+  loop_.arm(pace_timer_, pace_due_us_);
 }
 
 void Shard::on_pace(void* self) {
   auto* shard = static_cast<Shard*>(self);
   if (shard->write_waiters_.empty()) return;
-  shard->take_back_slowest();
+  if (shard->loop_.now_us() <= shard->pace_due_us_ + kPaceLateUs) shard->take_back_slowest();
   shard->watch_pace();
 }
 
@@ -416,7 +430,8 @@ void Shard::take_back_slowest() {
   std::vector<std::pair<double, Connection*>> slow;
   for (const auto& connection : connections_) {
     const double pace = connection->put_pace(kPaceUs);
-    if (pace < 1) slow.emplace_back(pace, connection.get());
+    connection->slow_looks_ = pace < 1 ? connection->slow_looks_ + 1 : 0;
+    if (connection->slow_looks_ >= kSlowLooksMin) slow.emplace_back(pace, connection.get());
   }
   std::sort(slow.begin(), slow.end());
   const uint64_t wanted_bytes = write_waiters_.wanted_bytes(put_credits_.memory_bytes);

@@ -87,16 +87,17 @@ class Shard {
   Credit::Common& get_credits() noexcept { return get_credits_; }
   Credit::Common& put_credits() noexcept { return put_credits_; }
   RequestMemory& request_memory() noexcept { return request_memory_; }
-  // The memory of requests is exceeded: ends the connection whose frame has been coming in part for longest, or else the one
-  // that leaves most of its answers unread.
+  // The buffers' share of the memory of requests is exceeded: ends the connection whose frame has been coming in part for
+  // longest, or, where unread answers have more, the one that leaves most of them.
   void relieve();
   const wire::HelloServer& hello() const noexcept { return hello_; }
   bool stopping() const noexcept { return stopping_; }
   wire::LoadRecord load() const noexcept;
   void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
 
-  void accepted(const net::Accepted& peer, const ShardMap& map);
-  void make_room(Connection& newcomer, bool is_unix);
+  // False: there were too many, and one had to go, which took a look at all of them. Others wait for the next turn.
+  bool accepted(const net::Accepted& peer, const ShardMap& map);
+  bool make_room(Connection& newcomer, bool is_unix);
   void closed(Connection& connection);
   void request_admitted() {
     ++counts_.requests_open;
@@ -109,7 +110,10 @@ class Shard {
   void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
   void request_dropped() noexcept { --counts_.requests_open; }
 
-  void add_dirty(Request& request) { dirty_.push_back(&request); }
+  void add_dirty(Request& request) {
+    request.dirty_at_ = dirty_.size();
+    dirty_.push_back(&request);
+  }
   void forget_dirty(Request& request) noexcept;
   void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
   void forget_dirty(Connection& connection) noexcept;
@@ -187,6 +191,7 @@ class Shard {
   MemoryWaiters read_waiters_;
   MemoryWaiters write_waiters_;
   net::Timer pace_timer_;  // runs while somebody waits to write
+  uint64_t pace_due_us_ = 0;
   bool memory_freed_ = false;
   bool stopping_ = false;
   bool recovering_ = true;      // the store, when it was last asked

@@ -20,7 +20,8 @@ constexpr bool is_shortage(int32_t error) noexcept {
   return error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -ENOMEM || error == -EAGAIN;
 }
 
-// Of writes: from failed frames, footers and flushes.
+// Of writes: from failed frames, records and flushes. A footer that fails is no sign, as nobody waits for it; one that lands
+// is.
 class WriteHealth {
  public:
   // A frame or footer is on its way to media after all, wherever it lies.

@@ -6,6 +6,7 @@
 
 #include "store/blocking_io.h"
 #include "store/page.h"
+#include "store/patience.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -183,6 +184,47 @@ TEST(WriteOutages, APlaceThatFailsAmongOthersIsLeftAndItsBlocksAreWrittenElsewhe
   EXPECT_TRUE(bed.get("b", kGroupOpaque).ok());
   EXPECT_TRUE(bed.get("c", kGroupOpaque).ok());
   EXPECT_EQ(bed.readable(2), 2);
+}
+
+// The last page of a segment is its footer's: no frame lies there.
+TEST(WriteOutages, AFooterThatCannotBeWrittenHoldsUpNoPut) {
+  Bed bed;
+  bed.open();
+  bed.fill(2);
+  const uint64_t last_page = bed.places().segment(bed.segment_of("a0")) + StoreBed::kSegmentBytes - kPageBytes;
+  uint64_t failed = 0;
+  bed.engine->set_outage([&, last_page](const io::Request& request) {
+    const bool there = request.op == io::Op::Write && request.offset <= last_page && last_page < request.offset + request.bytes;
+    failed += there ? 1 : 0;
+    return there ? -EIO : 0;
+  });
+  for (int i = 0; failed == 0 && i < 20; ++i) {
+    ASSERT_TRUE(bed.put("b" + std::to_string(i), kGroupOpaque, kBlockBytes, true).ok()) << i;
+    bed.settle();
+  }
+  ASSERT_GT(failed, 0U);
+  bed.pass(1'000'000);  // nothing else is written that could tell that it is this place alone
+  EXPECT_GT(failed, 2U) << "tried again";
+  EXPECT_FALSE(bed.gauges().writes_out);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(bed.put("c" + std::to_string(i), kGroupOpaque, kBlockBytes, true).ok()) << i;
+    bed.pass(2'000'000);
+  }
+  EXPECT_EQ(bed.readable(4, "c"), 4);
+}
+
+TEST(Patience, OfManyPlacesThatFailAmongOthersEndsForAllOfThemTogether) {
+  Bed bed;
+  Patience patience(bed.clock, *bed.engine, {bed.places().header(0), bed.places().header(1)});
+  BlockingIo io(*bed.engine);
+  PageBuffer page(1);
+  const uint64_t from_us = bed.clock.us;
+  for (int places = 0; places < 10'000; ++places) {
+    ASSERT_TRUE(io.read(0, page.bytes()).ok());
+    Unanswered place;
+    (void)patience.wait(place);
+  }
+  EXPECT_LT(bed.clock.us - from_us, 30'000'000U);
 }
 
 TEST(WriteOutages, AStartDuringOneWaitsForIt) {

@@ -30,12 +30,16 @@ class Patience {
   // It failed, once more. When to ask again; 0: no more.
   uint64_t again_at_us(Unanswered& place) noexcept {
     const uint64_t now_us = clock_.now_us();
-    if (place.since_us == 0) place = {now_us, engine_.counters().reads, 0};
-    const bool others = engine_.counters().reads != place.reads;
+    const uint64_t reads = engine_.counters().reads;
+    // Whether others answer, a first failure tells by the failure before: many places would cost a pause each.
+    const uint64_t reads_then = place.since_us == 0 ? reads_before_ : place.reads;
+    if (place.since_us == 0) place = {now_us, reads, 0};
+    reads_before_ = reads;
+    const bool others = reads != reads_then;
     const uint64_t waited_us = now_us - place.since_us;
     const uint64_t pause_us = std::min(kPauseUs << std::min(place.tries, 5U), kPauseUsMax);
     if (over_ || waited_us >= (others ? kPlaceUs : kDeviceUs)) return 0;
-    if (others && place.tries > 0) {
+    if (others) {
       if (spent_us_ >= kPlacesUs) return 0;
       spent_us_ += pause_us;
     }
@@ -62,6 +66,7 @@ class Patience {
   const Clock& clock_;
   const io::Engine& engine_;
   const std::array<uint64_t, 2> witnesses_;
+  uint64_t reads_before_ = 0;  // that the device had answered at the failure before, of whatever place
   uint64_t spent_us_ = 0;
   bool over_ = false;
 };

@@ -158,6 +158,25 @@ TEST(Policy, AVictimKeepsItsShareHoweverMuchWasSpent) {
   EXPECT_EQ(keep_max(policy), 90U);  // a tenth of what users write
 }
 
+// Growing conversations: all that was ever written is touched again and again, so that even at the shortest age limit and in
+// the widest window a victim has three times its share to keep.
+TEST(Policy, TheShareHoldsInTheLongRunThoughTheLowestKnobsKeepMore) {
+  for (const double share : {0.05, 0.08, 0.10}) {
+    SegAdapt policy({128, share, 0});
+    uint64_t user = 0;
+    uint64_t rewritten = 0;
+    for (int i = 0; i < 100 * 128; ++i) {
+      const uint64_t kept = std::min<uint64_t>(keep_max(policy), 300);
+      user += 1000 - kept;
+      rewritten += kept;
+      policy.after_reclaim({(1000 - kept) * kPageBytes, kept * kPageBytes, 1});
+    }
+    EXPECT_DOUBLE_EQ(policy.age_limit(), SegAdapt::kAgeLimitMin);
+    EXPECT_LE(static_cast<double>(rewritten), 1.02 * share * static_cast<double>(user)) << share;
+    EXPECT_GE(static_cast<double>(rewritten), 0.90 * share * static_cast<double>(user)) << share;
+  }
+}
+
 TEST(Policy, ABudgetInBytesPerDayBoundsNoVictimThatItPaysFor) {
   PolicySetup daily = setup();
   daily.rewrite_bytes_per_day = 86'400ULL * 1000 * kPageBytes;  // a segment a second

@@ -139,7 +139,7 @@ void Recovery::look_for_older_log(const std::vector<uint32_t>& numbers) {
   std::vector<uint32_t> looked_at;
   uint32_t unused = 0;
   for (uint32_t number = 0; number < log_.segments.size() && unused < kUnusedLookedAt; ++number) {
-    if (log_.segments[number].generation != 0) continue;
+    if (log_.segments[number].generation != 0 || lies_behind_the_end(number)) continue;
     looked_at.push_back(number);
     ++unused;
   }

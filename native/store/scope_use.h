@@ -1,8 +1,7 @@
 // scope_use.h — which scopes have blocks, on any shard: a layout without a block may give its place in the header up.
-// Invariants: a scope counts as empty only once every shard has said all that its flash has; a shard's own count is the sum of
-// its live and unwritten bytes (names.h), so that a put which has a slot is seen. Whoever begins a put on another shard at the
-// very moment may find its scope retired, as beside a clear.
-// Thread: any.
+// Invariants: a scope counts as empty only once every shard has said all that its flash has, and none could not read some of
+// it; a shard's own count is the sum of its live and unwritten bytes (names.h), so that a put which has a slot is seen. Whoever
+// begins a put on another shard at the very moment may find its scope retired, as beside a clear. Thread: any.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ Sealer::Sealer(Core& core) : core_(core), buffer_(kChunkPages) {
 // Written again until it lands, or until it is this place that fails and not the device. Without a footer the segment's frames
 // say the same.
 void Sealer::failed(int32_t error) {
+  // Nobody waits for a footer: one whose place cannot be written says nothing of puts, which would be refused for it.
   const uint64_t now_us = core_.clock.now_us();
-  core_.writes.failed(error, now_us);
   ++tries_;
   if (HALFSTEP_MUTANT(ErrorEndsSegment) || witnessed_ == kWitnessedMax || (hurried_ && tries_ >= kTriesMax)) {
     SegmentWriter::note_write_error(*segment_, error, now_us);

@@ -228,7 +228,7 @@ Segment* SegmentSource::relieve_log(Streams& streams) {
   Segment* oldest = nullptr;
   for (Segment& segment : core_.catalog.segments()) {
     if (!segment.holds_frames()) continue;
-    if (segment.live_blocks == 0 && at_rest(segment, streams)) return &segment;
+    if (segment.live_blocks == 0 && !left_unread(segment) && at_rest(segment, streams)) return &segment;
     if (oldest == nullptr || segment.generation < oldest->generation) oldest = &segment;
   }
   if (oldest == nullptr) return nullptr;

@@ -137,7 +137,8 @@ void StoreImpl::begin_recovery() {
 
 void StoreImpl::recovered() {
   recovery_.reset();
-  core_.scope_use.recovered();
+  // What could not be read may hold blocks of any scope: none counts as empty in this process.
+  if (report_.segments_unread + report_.blocks_unread == 0) core_.scope_use.recovered();
 }
 
 // With the others' as well: each shard's flushes go on until the last one has left.

@@ -5,6 +5,7 @@ A hang is a failure: whoever may hang is a thread that is joined for a minute, o
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -93,6 +94,30 @@ def test_a_queue_that_was_never_used_is_waited_on_and_closed(client: halfstep.Cl
     waiter.join(60)
     assert said[0].ticket is ticket
     assert "closed" in said[1]
+
+
+class ClosesMeanwhile(asyncio.SelectorEventLoop):
+    """Closed by its own thread once another has found it running."""
+
+    found = False
+
+    def is_running(self) -> bool:
+        return self.found or super().is_running()
+
+    def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        if self.found:
+            self.found = False
+            self.close()
+        return super().call_soon_threadsafe(callback, *arguments, context=context)
+
+
+def test_a_close_goes_on_where_a_loop_is_closed_meanwhile(client: halfstep.Client) -> None:
+    loop = ClosesMeanwhile()
+    assert loop.run_until_complete(client.aio.match(KEYS)).prefix == 0
+    loop.found = True
+    client.close()
+    assert loop.is_closed()
+    assert client.closed
 
 
 CLOSES_IN_A_POLL = """
@@ -328,6 +353,30 @@ else:
 """
 
 
+CLOSES_IN_A_FORK = """
+import os, sys, threading
+import halfstep
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("fork"), deadline_ms=60_000)
+future = client.submit("get", [b"a"], bytearray(3))
+begins, later = threading.Thread.start, []
+threading.Thread.start = lambda thread: later.append(thread)        # the thread comes too late
+if child := os.fork():
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    client.close()
+else:
+    client.close()
+    assert len(later) == 1 and not future.done()
+    begins(later[0])
+    assert future.result(60).reason(0) == "cancelled (forked)"
+    os._exit(7)
+"""
+
+
+def test_the_parents_futures_end_in_a_fork_that_closes_at_once(run_script: Any) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + CLOSES_IN_A_FORK)
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+
+
 @pytest.mark.parametrize("child", ["polls", "ends"])
 def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any, child: str) -> None:
     done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKS, "halfstep://127.0.0.1:1", child)
@@ -364,6 +413,33 @@ os._exit(0)
 def test_a_child_that_a_thread_forked_hears_signals_while_it_waits(run_script: Any) -> None:
     done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKED_BY_A_THREAD, "halfstep://127.0.0.1:1")
     assert (done.returncode, done.stdout) == (0, "[7]\n"), done.stderr
+
+
+# ---- memory --------------------------------------------------------------------------------------------------------------
+
+TOO_LARGE = """
+import resource
+import halfstep
+client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("memory"))
+queue = client.queue()
+assert queue.match([b"a"], deadline_ms=1).result(60).prefix == 0
+request = client._requests.match([b"%d" % n for n in range(1024)], components=16384)
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * resource.getpagesize() + (64 << 20)      # less than the core needs for 2^24 items
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+try:
+    queue.submit(request)
+except halfstep.ConfigError as error:
+    print(error)
+assert queue.match([b"a"], deadline_ms=1).result(60).prefix == 0
+queue.close()
+client.close()
+"""
+
+
+def test_a_batch_beyond_the_memory_is_refused_and_its_queue_goes_on(run_script: Any) -> None:
+    done = run_script(TOO_LARGE)
+    assert (done.returncode, done.stdout) == (0, "out of memory for the batch; split it\n"), done.stderr
 
 
 # ---- exit ----------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import halfstep
 from halfstep import ConfigError, PartDescriptor, Rows, Template, _peer
-from halfstep.client.request import OP_GET, OP_PUT
+from halfstep.client.request import OP_GET, OP_MATCH, OP_PUT
 from halfstep.client.ticket import Event
 
 KEYS = [b"a", b"b"]
@@ -428,6 +428,25 @@ def test_a_block_that_cannot_be_is_refused_with_the_lengths_that_can() -> None:
             batch.set_source([b""], None)
             with pytest.raises(ConfigError, match=f"block_bytes=0 of item 0: no block of its group has that length; {says}"):
                 queue.submit(batch, None, core)
+    finally:
+        queue.close()
+        core.close()
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+def test_a_batch_with_room_for_the_answers_of_other_keys_is_refused(lengths: bool) -> None:
+    core = _peer.Core("127.0.0.1:1", "default", 1, 0)
+    queue = _peer.Queue(Event)
+    layout = core.register_layout(halfstep.Layout.opaque("any").canonical)
+    batch = _peer.Batch(OP_MATCH)
+    batch.set_keys(layout, [b"a"], 0, 1, False)
+    batch.set_outputs(lengths)
+    batch.set_keys(layout, [b"%d" % n for n in range(1000)], 0, 1, False)
+    try:
+        with pytest.raises(ConfigError, match="keys or ranges were changed after its targets, sources or outputs"):
+            queue.submit(batch, None, core)
+        batch.set_outputs(lengths)
+        queue.submit(batch, None, core)
     finally:
         queue.close()
         core.close()

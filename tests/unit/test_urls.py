@@ -65,6 +65,8 @@ def test_a_wrong_url_is_named_with_what_is_wrong(url: str, says: str) -> None:
         "halfstep+unix://me:s3cret@/run/h.sock",
         "http://me:s3cret@host",
         "me:s3cret@host:7350",
+        "halfstep://[me:s3cret]/x@host",
+        "halfstep://me:s3cret@[::1]:7350/x",
     ],
 )
 def test_a_password_is_never_shown(url: str) -> None:
@@ -77,6 +79,8 @@ def test_a_password_is_never_shown(url: str) -> None:
 @pytest.mark.parametrize("namespace", ["team@home", "a:b@c"])
 def test_a_namespace_may_hold_what_stands_before_a_host(namespace: str) -> None:
     assert Endpoint.parse(f"halfstep://host:7350/{namespace}") == Endpoint("host:7350", namespace)
+    assert Endpoint.parse(f"halfstep://[::1]:7350/{namespace}") == Endpoint("[::1]:7350", namespace)
+    assert Endpoint.parse(f"halfstep://[::1]/{namespace}") == Endpoint("[::1]:7350", namespace)
     assert Endpoint.parse(f"halfstep://host/{namespace}") == Endpoint("host:7350", namespace)
     assert Endpoint.parse(f"halfstep+unix:///h.sock?namespace={namespace}") == Endpoint("unix:/h.sock", namespace)
 

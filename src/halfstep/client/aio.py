@@ -152,12 +152,15 @@ class _Home:
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""
         if loop.is_running() and not _runs_here(loop):
-            loop.call_soon_threadsafe(self._let_go, loop)
-            return
+            # Its thread may close it meanwhile: then it reads no more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._let_go, loop)
+                return
         self._let_go(loop)
         if loop.is_running():
             # It may be a handler of a signal that came while the loop sleeps, which does not look for what is settled then.
-            loop.call_soon_threadsafe(_nothing)
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_nothing)
 
     def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
         if not loop.is_closed():

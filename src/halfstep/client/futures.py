@@ -72,7 +72,7 @@ class Futures:
             return
         queue.forked()
         if queue.inherited:
-            threading.Thread(target=queue.poll, name="halfstep-forked", daemon=True).start()
+            threading.Thread(target=queue.end_inherited, name="halfstep-forked", daemon=True).start()
 
     def close(self) -> None:
         """Take no more. The queue is the client's to close, which ends the thread when its futures are complete."""

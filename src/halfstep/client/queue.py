@@ -186,6 +186,11 @@ class Queue:
         """In a child, before anything else: end the parent's tickets here, forget the parent's queue."""
         self._native.abandon()
 
+    def end_inherited(self) -> None:
+        """In a child: call the call-backs of the parent's tickets, also where the queue is closed by now."""
+        self._native.take_inherited()
+        self._call_back()
+
     @property
     def inherited(self) -> int:
         """Tickets of the parent process whose call-backs nobody has called here."""

@@ -84,6 +84,9 @@ class Endpoint:
 
 def _without_password(url: str) -> str:
     """The URL as it may be shown: errors go to logs. A password may hold anything, so all up to the last @ is taken for one."""
+    # The colons of an IPv6 host begin no password; what follows it is a port, a namespace, or nothing.
+    if re.match(r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?\[[0-9A-Fa-f:.]+(?:%[^\]/@:]*)?\](?::[0-9]{1,5})?/", url):
+        return url
     secret = re.match(r"(?P<user>(?:[A-Za-z][A-Za-z0-9+.-]*://)?+[^:/@]*):(?P<password>.*)@", url, re.DOTALL)
     if secret is None or re.match(r"[0-9]{1,5}/", secret["password"]):  # a port, and an @ in the namespace
         return url
