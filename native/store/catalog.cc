@@ -12,8 +12,6 @@ uint32_t bound(uint32_t checksum, const IndexKey& key) noexcept {
   return HALFSTEP_MUTANT(NoKeyInChecksum) ? checksum : checksum ^ index::checksum_bits(hash_of(key));
 }
 
-IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
-
 }  // namespace
 
 uint32_t Block::checksum(const IndexKey& key) const noexcept { return bound(bound_checksum, key); }

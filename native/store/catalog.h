@@ -24,6 +24,7 @@
 namespace halfstep::store {
 
 inline Hash128 hash_of(const IndexKey& key) noexcept { return {key.low, key.high}; }
+inline IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
 
 // Where an extent begins, and which use of its segment wrote it.
 struct Location {

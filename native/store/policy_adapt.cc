@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kStepUp = 1.03;
 constexpr double kStepDown = 0.97;
-constexpr double kDayUs = 86'400e6;
+constexpr double kUsPerDay = 86'400e6;
 
 // What was saved while the store filled up, or in quiet times, may be spent a little at a time.
 constexpr double kSpendSaved = 1.1;
@@ -28,7 +28,7 @@ constexpr double kOverdraftSegmentsMin = 2;
 SegAdapt::SegAdapt(const PolicySetup& setup) noexcept
     : segments_(std::max(setup.segments, 8U)),
       share_(setup.rewrite_share),
-      bytes_per_us_(static_cast<double>(setup.rewrite_bytes_per_day) / kDayUs) {}
+      bytes_per_us_(static_cast<double>(setup.rewrite_bytes_per_day) / kUsPerDay) {}
 
 // For the rewrites of the last quarter of the segments.
 double SegAdapt::budget_bytes() const noexcept {

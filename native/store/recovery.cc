@@ -20,8 +20,6 @@ constexpr size_t kTailsAtOnce = 64;
 // Of the segments that the log has never used, those that are written first.
 constexpr uint32_t kUnusedLookedAt = 64;
 
-IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
-
 }  // namespace
 
 Recovery::Recovery(Core& core, RecoveryReport* report)
