@@ -22,15 +22,20 @@
 
 namespace halfstep::shard {
 
-// The system's clock, which tests may put forward.
+// The system's clock, which tests may put forward, and stop: then nothing is late on a machine that is busy.
 class ForwardClock final : public Clock {
  public:
-  uint64_t now_us() const noexcept override { return system_.now_us() + ahead_us; }
+  uint64_t now_us() const noexcept override {
+    const uint64_t stopped_us = stopped_us_;
+    return (stopped_us != 0 ? stopped_us : system_.now_us()) + ahead_us;
+  }
+  void stop() noexcept { stopped_us_ = system_.now_us(); }
   uint64_t wall_s() const noexcept override { return system_.wall_s() + ahead_us / 1'000'000; }
   std::atomic<uint64_t> ahead_us = 0;
 
  private:
   SystemClock system_;
+  std::atomic<uint64_t> stopped_us_ = 0;
 };
 
 class ShardFixture : public ::testing::Test {
@@ -74,6 +79,7 @@ class ShardFixture : public ::testing::Test {
     clock_.ahead_us += milliseconds * 1'000;
     on_shard([] {});
   }
+  void stop_clock() noexcept { clock_.stop(); }
   // Something takes so long. On the shard's thread, from a command of the store.
   void take_us(uint64_t us) { clock_.ahead_us += us; }
   // Until `is_true` holds on the shard's thread. The test's own time limit bounds it.
