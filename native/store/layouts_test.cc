@@ -71,6 +71,41 @@ TEST(Layouts, WithBlocksKeepTheirPlacesAndAClearedOneGivesItsUp) {
   EXPECT_EQ(bed.get("block"), Code::Ok);
 }
 
+TEST(Layouts, ThatGiveTheirPlacesUpTakeNoPutUntilItIsDone) {
+  StoreBed bed(7, 16);
+  bed.open();
+  const uint32_t oldest = bed.scope;
+  for (uint64_t i = 0; i < format::kNamespaceLayoutsMax - 1; ++i) {
+    ASSERT_TRUE(register_in(bed, "default", i).status.ok()) << i;
+  }
+  bool written = false;  // the header, so that it is known which layout goes
+  bed.tap->tap = [&](io::Request& request) {
+    written = written || (request.op == io::Op::Write && request.offset < format::kHeaderReserveBytes);
+    return TapEngine::Fate::Pass;
+  };
+  bool done = false;
+  bed.store->register_layout("default", layout_of_bytes("one more", 10), [&](Status status, uint32_t) {
+    EXPECT_TRUE(status.ok());
+    done = true;
+  });
+  // Either the layout goes and has taken nothing, or it has a block and stays.
+  int refused = 0;
+  int taken = 0;
+  for (int i = 0; !done && i < 10'000; ++i) {
+    bed.pump();
+    if (done || !written || bed.store->layout_of(oldest) == nullptr) continue;
+    StoreBed::Put put;
+    const Status status = bed.begin_put(put, "k", kGroupPlain, 16384, false);
+    EXPECT_EQ(status, Status(Code::Throttled, kThrottledPending));
+    (status.ok() ? taken : refused) += 1;
+    if (status.ok()) break;
+  }
+  while (!done) bed.pump();
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(taken, 0);
+  EXPECT_EQ(bed.store->layout_of(oldest), nullptr);
+}
+
 TEST(Layouts, AreNotTakenForEmptyBeforeAllThatIsOnFlashIsKnown) {
   StoreBed bed(3, 16);
   bed.open();

@@ -44,6 +44,9 @@ class Names {
   // The default TTL counts from the last use. 0: it does not, or there is none.
   uint32_t sliding_ttl_s(uint32_t scope) const noexcept;
 
+  // A scope that has nothing here may be about to be retired.
+  bool used_now(uint32_t scope) const noexcept { return at(scope) != nullptr && at(scope)->account.used() != 0; }
+
   // It has, or has had, blocks since the start: their events speak of it.
   bool used(uint32_t scope) const noexcept { return at(scope) != nullptr && at(scope)->used; }
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "store/blocking_io.h"
@@ -436,6 +437,30 @@ TEST_P(StartInReadOutage, OfSomeSegmentsForLongLeavesThemForTheNextStart) {
 
 INSTANTIATE_TEST_SUITE_P(Recovery, StartInReadOutage, ::testing::Bool(),
                          [](const auto& each) { return each.param ? "WhileItServes" : "BeforeItServes"; });
+
+TEST(UnreadLog, RefusesTheStartAndLosesNothing) {
+  Bed bed;
+  bed.open();
+  bed.fill(10);
+  ASSERT_TRUE(bed.remove("a0", kGroupOpaque).ok());
+  bed.close();
+  const Places where = bed.places();
+  bed.restart_engine();
+  bed.engine->set_outage([where](const io::Request& request) {
+    const bool log = std::ranges::any_of(std::array{0U, 1U}, [&](uint32_t copy) {
+      const uint64_t from = where.log(copy, 0, 0);
+      return request.offset >= from && request.offset < from + uint64_t{2} * where.log_half_pages * kPageBytes;
+    });
+    return request.op == io::Op::Read && log ? -EIO : 0;
+  });
+  const Fault fault = Store::open(*bed.tap, *bed.slots, bed.clock, bed.options, &bed.store);
+  EXPECT_EQ(fault.status, Code::IoError);
+  EXPECT_NE(fault.what.find("record log"), std::string::npos) << fault.what;
+  bed.restart_engine();
+  bed.open();
+  EXPECT_EQ(bed.readable(10), 9);
+  EXPECT_FALSE(bed.store->find(bed.key("a0", kGroupOpaque)).present);
+}
 
 // Both copies of the log as they were some time ago.
 TEST(OlderLog, IsToldByTheFramesAndTheShardStartsEmpty) {

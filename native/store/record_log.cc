@@ -1,6 +1,7 @@
 #include "store/record_log.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cassert>
 
 #include "store/mutant.h"
@@ -124,6 +125,9 @@ class RecordLog::HalfReader {
         io_(*log.setup_.engine),
         buffers_{PageBuffer(kChunkPages), PageBuffer(kChunkPages)} {}
 
+  // The device gave this place of neither copy: after open().
+  bool unread(uint32_t place) const noexcept { return unread_[0][place - from_] && unread_[1][place - from_]; }
+
   // The genuine page of this place with the highest epoch. `both`: the two copies agree about it.
   bool open(uint32_t place, format::PageHeader* header, ConstBytes* page, bool* both) {
     load(place / kChunkPages * kChunkPages);
@@ -151,15 +155,16 @@ class RecordLog::HalfReader {
     from_ = from;
     const uint32_t pages = std::min(kChunkPages, log_.half_pages() - from);
     for (uint32_t copy = 0; copy < 2; ++copy) {
+      unread_[copy].reset();
       const uint64_t offset = log_.setup_.places.log(copy, log_.setup_.places.shard, half_) + uint64_t{from} * kPageBytes;
       if (io_.read(offset, buffers_[copy].bytes().first(size_t{pages} * kPageBytes)).ok()) continue;
       for (uint32_t p = 0; p < pages; ++p) {  // one bad sector must not hide its neighbours
         const uint64_t at = offset + uint64_t{p} * kPageBytes;
         const Bytes page = buffers_[copy].page(p);
         const Status status = patience_ != nullptr ? io_.read_patiently(at, page, *patience_) : io_.read(at, page);
-        if (!status.ok()) {
-          std::memset(buffers_[copy].page(p).data(), 0, kPageBytes);
-        }
+        if (status.ok()) continue;
+        unread_[copy].set(p);
+        std::memset(page.data(), 0, kPageBytes);
       }
     }
   }
@@ -169,6 +174,7 @@ class RecordLog::HalfReader {
   Patience* const patience_;
   BlockingIo io_;
   PageBuffer buffers_[2];
+  std::bitset<kChunkPages> unread_[2];
   uint32_t from_ = UINT32_MAX;
 };
 
@@ -187,6 +193,7 @@ void RecordLog::load_half(uint32_t half, Patience* patience, LogContents* out, u
     ConstBytes page;
     bool both = false;
     const bool genuine = reader.open(place, &header, &page, &both);
+    out->unread += !genuine && reader.unread(place) ? 1 : 0;
     if (genuine) {
       last_good = place;
       out->epoch_max = std::max(out->epoch_max, header.generation);
@@ -231,6 +238,7 @@ Status RecordLog::load(LogContents* out, Patience* patience) {
   out->damaged = out->damaged || epochs[half_] == 0 || other.batch_epoch_max > epochs[half_];
   out->sequence_max = std::max(out->sequence_max, other.sequence_max);
   out->epoch_max = std::max(out->epoch_max, other.epoch_max);
+  out->unread += other.unread;
   out->created_max_s = std::max(out->created_max_s, other.created_max_s);
   out->tombstones.for_each([&](const Hash128& key, uint64_t sequence) {
     out->tombstone_list.push_back({{key.low, key.high}, sequence});

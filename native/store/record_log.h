@@ -46,6 +46,7 @@ struct LogContents {
   uint64_t batch_epoch_max = 0;    // of pages that only a current half can have
   uint64_t created_max_s = 0;      // store time
   uint32_t pages_bad = 0;          // in one copy: the other one had them
+  uint32_t unread = 0;             // pages that the device gave of neither copy: what they say is not known
   bool damaged = false;            // unreadable in both copies: the shard starts empty
   bool half_snapshot = false;      // pages of the snapshot are missing
   bool older_than_frames = false;  // both copies are: recovery finds that

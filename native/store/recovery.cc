@@ -36,7 +36,7 @@ Recovery::Recovery(Core& core, RecoveryReport* report)
 
 // ---- Before the first answer -----------------------------------------------------------------------------------------------
 
-void Recovery::begin() {
+Fault Recovery::begin() {
   began_us_ = core_.clock.now_us();
   load_log();
   note_pins();
@@ -44,6 +44,11 @@ void Recovery::begin() {
   std::vector<uint32_t> newest_first = segments_with_frames();
   read_tails(newest_first);
   look_for_older_log(newest_first);
+  // A device that answers errors costs a start, not a shard: what it did not give may be whole.
+  if ((log_.damaged || log_.older_than_frames) && log_.unread > 0) {
+    return {Code::IoError, "record log: " + std::to_string(log_.unread) +
+                               " pages could not be read in either copy; look at the device and start again"};
+  }
   if (log_.older_than_frames) newest_first.clear();
   core_.buried = std::make_unique<index::Table>(std::move(log_.tombstones));
   std::vector<uint32_t> walked;
@@ -58,6 +63,7 @@ void Recovery::begin() {
   restart_log();
   load(std::move(sealed));
   served_ = true;
+  return {};
 }
 
 void Recovery::load_log() {

@@ -30,7 +30,8 @@ class Recovery {
   Recovery(Core& core, RecoveryReport* report);
 
   // All that has to be known before the first answer.
-  void begin();
+  // Not ok: nothing was concluded, nothing written.
+  Fault begin();
   // The rest, as much of it as so long a time allows. Whether that was all.
   bool go_on(uint64_t us);
   // A piece of the rest. False: it waits for the device or the log.

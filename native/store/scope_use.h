@@ -1,12 +1,13 @@
 // scope_use.h — which scopes have blocks, on any shard: a layout without a block may give its place in the header up.
 // Invariants: a scope counts as empty only once every shard has said all that its flash has, and none could not read some of
-// it; a shard's own count is the sum of its live and unwritten bytes (names.h), so that a put which has a slot is seen. Whoever
-// begins a put on another shard at the very moment may find its scope retired, as beside a clear. Thread: any.
+// it; a shard's own count is the sum of its live and unwritten bytes (names.h), so that a put which has a slot is seen. In a
+// scope that is being retired for being empty nobody begins a put, until its end is known. Thread: any.
 #pragma once
 
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace halfstep::store {
 
@@ -26,14 +27,28 @@ class ScopeUse {
     const std::lock_guard lock(mutex_);
     ++recovered_;
   }
-  bool empty(uint32_t scope, uint32_t shards) const {
+  // A put begins where its shard has nothing of the scope: as enter(), unless the scope is closed.
+  bool begin(uint32_t scope) {
     const std::lock_guard lock(mutex_);
-    return recovered_ >= shards && shards_of_.count(scope) == 0;
+    if (closed_.contains(scope)) return false;
+    ++shards_of_[scope];
+    return true;
+  }
+  // False: it has blocks, or is closed already. From now on it gets none.
+  bool close_if_empty(uint32_t scope, uint32_t shards) {
+    const std::lock_guard lock(mutex_);
+    return recovered_ >= shards && !shards_of_.contains(scope) && closed_.insert(scope).second;
+  }
+  // Its layout keeps its place, or every shard knows that it has gone.
+  void reopen(uint32_t scope) {
+    const std::lock_guard lock(mutex_);
+    closed_.erase(scope);
   }
 
  private:
   mutable std::mutex mutex_;
   std::unordered_map<uint32_t, uint32_t> shards_of_;  // how many have blocks of it
+  std::unordered_set<uint32_t> closed_;
   uint32_t recovered_ = 0;
 };
 

@@ -113,10 +113,16 @@ void SegmentWriter::turn() {
 
 uint64_t SegmentWriter::next_turn_us() const noexcept {
   if (!answered_.empty()) return 0;
-  const uint64_t flush_us = unflushed_since_us_ == UINT64_MAX ? UINT64_MAX : unflushed_since_us_ + kUnflushedUsMax;
+  const bool flush_due = unflushed_since_us_ != UINT64_MAX && !flush_.waiting;
+  const uint64_t flush_us = flush_due ? unflushed_since_us_ + kUnflushedUsMax : UINT64_MAX;
   if (frames_failed_ > 0) return std::min(flush_us, again_at_us_);
-  if (flush_in_doubt_ && pending_ != nullptr) return std::min(flush_us, flush_again_us_);
-  if (starved_ && starved_since_us_ != 0) return std::min(flush_us, starved_since_us_ + kStarvedPatienceUs);
+  // The end of a flush that is under way or waits for its turn makes one.
+  if (flush_in_doubt_ && pending_ != nullptr) return flush_.waiting ? UINT64_MAX : std::min(flush_us, flush_again_us_);
+  // While a segment is being made nobody is told that there is none.
+  if (starved_ && starved_since_us_ != 0) {
+    if (source_.has_ready(stream_ == kStreamKept)) return 0;
+    return source_.exhausted() ? std::min(flush_us, starved_since_us_ + kStarvedPatienceUs) : flush_us;
+  }
   const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_ && !core_.frame_headers.empty();
   return frame_due ? std::min(flush_us, next_frame_at_us_) : flush_us;
 }

@@ -170,10 +170,17 @@ Status StoreImpl::begin_write(Write& write) {
     sweeper_.want_pass();
     return throttled(kThrottledSpace);
   }
+  // The first one in a scope: its layout keeps its place from here on, or is giving it up.
+  const bool first = !core_.names.used_now(write.name.scope);
+  if (first && !core_.scope_use.begin(write.name.scope)) return throttled(kThrottledPending);
+  const auto begun = [&] {
+    if (first) core_.scope_use.leave(write.name.scope);
+  };
   Extent* extent = core_.memory.write_fits(shape.extent_bytes())
                        ? core_.memory.make(write.key, shape.extent_bytes(), ExtentState::Filling)
                        : nullptr;
   if (extent == nullptr) {
+    begun();
     core_.memory.note_refusal(core_.memory.relief_pending());
     return throttled(kThrottledMemory);
   }
@@ -205,6 +212,7 @@ Status StoreImpl::begin_write(Write& write) {
   entry.hint = write.hint;
   core_.memory.list(*extent);
   core_.names.add_unwritten_bytes(entry.scope, static_cast<int64_t>(shape.extent_bytes()));
+  begun();
   write.store_own = extent;
   write.slot = &extent->slot_memory();
   write.parts = extent->part_table();

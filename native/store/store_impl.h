@@ -52,7 +52,7 @@ class StoreImpl final : public Store {
         scrubber_(core_) {}
 
   RecoveryReport& report() noexcept { return report_; }
-  void begin_recovery();
+  Fault begin_recovery();
   // By the keeper, while the store was opened.
   void header_bytes_counted(uint64_t bytes) noexcept { core_.counters.bytes_metadata += bytes; }
   Status flush_at_end();

@@ -25,15 +25,19 @@ bool layout_fits(const HeaderState& state, uint32_t namespace_number, const wire
   return after + bytes <= format::kHeaderReserveBytes;
 }
 
-// The longest known of the namespace's layouts that have no block gives its place up. False: there is none.
-bool give_place_up(HeaderState& state, uint32_t namespace_number, const ScopeUse& use) {
-  auto oldest = state.scopes.end();
-  for (auto s = state.scopes.begin(); s != state.scopes.end(); ++s) {
-    if (s->namespace_number != namespace_number || (oldest != state.scopes.end() && s->scope > oldest->scope)) continue;
-    if (use.empty(s->scope, state.fixed.shards)) oldest = s;
+// The longest known of the namespace's layouts that have no block gives its place up: its scope is closed before, and added to
+// `closed`. False: there is none.
+bool give_place_up(HeaderState& state, uint32_t namespace_number, ScopeUse& use, std::vector<uint32_t>& closed) {
+  std::vector<uint32_t> oldest_first;
+  for (const format::ScopeRecord& s : state.scopes) {
+    if (s.namespace_number == namespace_number) oldest_first.push_back(s.scope);
   }
-  if (oldest == state.scopes.end()) return false;
-  state.scopes.erase(oldest);
+  std::sort(oldest_first.begin(), oldest_first.end());
+  const auto found = std::find_if(oldest_first.begin(), oldest_first.end(),
+                                  [&](uint32_t scope) { return use.close_if_empty(scope, state.fixed.shards); });
+  if (found == oldest_first.end()) return false;
+  closed.push_back(*found);
+  std::erase_if(state.scopes, [&](const format::ScopeRecord& s) { return s.scope == *found; });
   state.drop_unused_layouts();
   return true;
 }
@@ -201,14 +205,15 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
   const uint32_t number = space->record.number;
   if (const uint32_t scope = core_.header.find_scope(number, layout.id()); scope != 0) return done({}, scope);
   auto shared = std::make_shared<const wire::Layout>(layout);
-  const ScopeUse* use = &core_.scope_use;
+  ScopeUse* use = &core_.scope_use;
+  auto closed = std::make_shared<std::vector<uint32_t>>();
   change_header(
-      [shared, number, use](HeaderState& state) -> Status {
+      [shared, number, use, closed](HeaderState& state) -> Status {
         const auto same = [&](const StoredNamespace& n) { return n.record.number == number; };
         if (std::none_of(state.namespaces.begin(), state.namespaces.end(), same)) return Code::NotFound;
         if (state.find_scope(number, shared->id()) != 0) return {};
         while (!layout_fits(state, number, *shared)) {
-          if (!give_place_up(state, number, *use)) return Code::NoSpace;
+          if (!give_place_up(state, number, *use, *closed)) return Code::NoSpace;
         }
         uint32_t place = 0;
         while (place < state.layouts.size() && state.layouts[place]->id() != shared->id()) ++place;
@@ -218,7 +223,8 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
         if (HALFSTEP_MUTANT(ScopeReused)) state.fixed.next_scope = static_cast<uint32_t>(state.scopes.size()) + 1;
         return {};
       },
-      [this, shared, number, done = std::move(done)](Status status) {
+      [this, shared, number, use, closed, done = std::move(done)](Status status) {
+        for (const uint32_t scope : *closed) use->reopen(scope);  // now every shard knows what became of it
         const uint32_t scope = status.ok() ? core_.header.find_scope(number, shared->id()) : 0;
         // None: the namespace was deleted by a change that went to media together with this one.
         done(status.ok() && scope == 0 ? Status(Code::NotFound) : status, scope);

@@ -123,16 +123,17 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
   if (!why_smaller.empty()) store->report().notes.push_back(why_smaller);
   if (place.number == 0) note_clock(clock, f.store_time_s, &store->report().notes);
   store->header_bytes_counted(place.keeper->take_bytes_written());
-  store->begin_recovery();
+  if (Fault fault = store->begin_recovery(); !fault.ok()) return fault;
   *out = std::move(store);
   return {};
 }
 
-void StoreImpl::begin_recovery() {
+Fault StoreImpl::begin_recovery() {
   recovery_ = std::make_unique<Recovery>(core_, &report_);
-  recovery_->begin();
+  if (Fault fault = recovery_->begin(); !fault.ok()) return fault;
   if (recovery_->go_on(core_.options.recover_before_us)) recovered();
   count_metadata();
+  return {};
 }
 
 void StoreImpl::recovered() {

@@ -157,7 +157,7 @@ void World::put(const Op& op, bool commit_now) {
     model_.used(key);
     return;
   }
-  if (status == Code::Throttled || (status == Code::IoError && failures_possible())) return;
+  if (status == Code::Throttled || (status == Code::IoError && failures_possible() && !over_long_ago())) return;
   if (!status.ok()) return model_.fail(Rule::WrongAnswer, "begin_write: " + text_of(status));
   std::vector<std::byte> content(flight.version.stored_bytes);
   flight.version.fill(content);

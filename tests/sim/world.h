@@ -4,6 +4,7 @@
 // what a process answers after its crash is not heard. Thread: one.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -94,13 +95,14 @@ class World {
   void fail_next(const Op& op);
   // Outages (world_outage.cc)
   void begin_outage(const Op& op);
-  void end_outage() noexcept { outage_.until_us = 0; }
+  void end_outage() noexcept { outage_.until_us = std::min(outage_.until_us, clock_.us); }
   int32_t outage_error(const io::Request& request);
   bool in_outage() const noexcept { return clock_.us < outage_.until_us; }
   void check_outage();
   void check_retired();
   // Nothing but an outage, or that the process died, can be the cause of what is missing.
   bool strict_outage() const noexcept;
+  bool over_long_ago() const noexcept;
   void scrub();
   void stage(const Op& op);
   void stage_answered(StageInFlight& stage);

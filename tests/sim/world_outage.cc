@@ -10,7 +10,8 @@ namespace {
 // How long who waits for media may go without an answer: time, and turns in which the store could do something about it.
 constexpr uint64_t kAnswerUs = 600'000;
 constexpr uint64_t kAnswerTurns = 60;
-constexpr uint64_t kRetirementsMax = 3;  // of a segment, before it is not tried again
+constexpr uint64_t kForgottenUs = 5'000'000;  // after the end of an outage
+constexpr uint64_t kRetirementsMax = 3;       // of a segment, before it is not tried again
 
 }  // namespace
 
@@ -51,6 +52,11 @@ bool World::strict_outage() const noexcept {
   constexpr uint32_t kOthers = kMediaFaults | bit_of(FaultKind::WriteError) | bit_of(FaultKind::FlushError) |
                                bit_of(FaultKind::NoSpace) | bit_of(FaultKind::TornWrite);
   return on(FaultKind::Outage) && (history_.profile.faults & kOthers) == 0;
+}
+
+// Nothing failed but what an outage failed, and that one has been over for so long that nobody is refused for it any more.
+bool World::over_long_ago() const noexcept {
+  return strict_outage() && !in_outage() && clock_.us >= outage_.until_us + kForgottenUs;
 }
 
 // A put that waits for media while nothing can be written.
