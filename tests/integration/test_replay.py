@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.agentic_trace import write_agentic_trace
 from tests.chat_trace import write_chat_trace
 
 from halfstep import _store
@@ -103,6 +104,18 @@ def test_the_store_hits_what_a_plain_log_of_its_segments_hits(path: Path) -> Non
         assert hits / len(trace.blocks) == pytest.approx(plain, rel=0.03)
         assert cache.tally().evicted["age"] > 0, "nothing was evicted: the run showed nothing"
         cache.close()
+
+
+def test_rewrites_of_agentic_traffic_stay_below_their_share(tmp_path: Path) -> None:
+    trace = load(write_agentic_trace(tmp_path / "agentic.jsonl", requests=2000, live=100))
+    cache = FlashCache(trace, len(trace.keys) * 5 // 100, policy="seg-adapt10", rewrite_share=0.1, segments=128)
+    hits = sum(cache.request(index) for index in range(trace.requests))
+    tally = cache.tally()
+    cache.close()
+    assert tally.blocks_rewritten <= 1.02 * 0.1 * tally.blocks_written
+    assert tally.blocks_rewritten > 0.08 * tally.blocks_written, "the share was never reached: the run showed nothing"
+    assert hits > 0.44 * len(trace.blocks)  # leaf-lru: 0.566
+    assert tally.blocks_wrong == 0
 
 
 def test_capacity_is_never_more_than_asked_and_hardly_less(path: Path) -> None:
