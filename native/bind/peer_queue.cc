@@ -299,18 +299,17 @@ int Queue::descriptor(nb::object core) {
   return descriptor;
 }
 
-// Batches that are over, as the core's fence says, and whose events another thread has taken and not sorted yet: it may wait
-// for the GIL, or be below a handler that closes the queue, or never come back.
-void Queue::settle_rest() {
+// Ends what is in flight without an event; those that owe a call-back go to `owed`.
+void Queue::end_rest(Batch::Remains (Batch::*finish)(), std::deque<nb::object>& owed) {
   std::vector<Batch::Remains> remains;
   for (auto& [user_data, object] : std::exchange(batches_, {})) {
     Batch& batch = batch_of(object);
     nb::object owner = batch.owner();
     if (owner.is_valid() && !owner.is_none()) {
       list(batch, object, owner);
-      over_.push_back(std::move(owner));
+      owed.push_back(std::move(owner));
     }
-    remains.push_back(batch.finish_unseen());
+    remains.push_back((batch.*finish)());
     remains.back().batch = std::move(object);
   }
 }
@@ -325,7 +324,9 @@ void Queue::close() {
       hs_queue_end(queue.get());
     }
     drain(queue);
-    settle_rest();
+    // Over, as the core's fence says, and with events that another thread has taken and not sorted yet: it may wait for the
+    // GIL, or be below a handler that closes the queue, or never come back.
+    end_rest(&Batch::finish_unseen, over_);
   }
   closed_ = true;
   if (ours) hs_queue_nudge(queue.get());
@@ -337,17 +338,7 @@ void Queue::abandon() {
   watched_ = false;
   queue_.reset();
   core_.reset();
-  std::vector<Batch::Remains> remains;
-  for (auto& [user_data, object] : std::exchange(batches_, {})) {
-    Batch& batch = batch_of(object);
-    nb::object owner = batch.owner();
-    if (owner.is_valid() && !owner.is_none()) {
-      list(batch, object, owner);
-      inherited_.push_back(std::move(owner));
-    }
-    remains.push_back(batch.finish_forked());
-    remains.back().batch = std::move(object);
-  }
+  end_rest(&Batch::finish_forked, inherited_);
 }
 
 int Queue::traverse(PyObject* self, visitproc visit, void* arg) {

@@ -104,7 +104,7 @@ class Queue {
   void tell_others();
   void keep(bool kept);
   void fence(const Batch& batch);
-  void settle_rest();
+  void end_rest(Batch::Remains (Batch::*finish)(), std::deque<nb::object>& owed);
 
   const nb::object event_;
   const nb::object new_tuple_;
