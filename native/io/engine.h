@@ -135,5 +135,7 @@ struct EngineConfig {
 // `backings` outlive the engine; the arena does too.
 Fault open_engine(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
                   std::unique_ptr<Engine>* out);
+// For a look at a store: the reads and writes of one thread.
+Fault open_plain_engine(Arena& arena, Backing& backing, std::unique_ptr<Engine>* out);
 
 }  // namespace halfstep::io

@@ -45,4 +45,11 @@ Fault open_engine(const EngineConfig& config, Arena& arena, const std::vector<Ba
   return {};
 }
 
+Fault open_plain_engine(Arena& arena, Backing& backing, std::unique_ptr<Engine>* out) {
+  EngineConfig one_thread;
+  one_thread.choice = EngineChoice::Pread;
+  one_thread.pread_threads = 1;
+  return open_engine(one_thread, arena, {&backing}, out);
+}
+
 }  // namespace halfstep::io

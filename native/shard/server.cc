@@ -243,11 +243,8 @@ class RunningServer final : public Server {
   Fault look_at_store() {
     std::unique_ptr<Arena> arena;
     if (Fault fault = Arena::create(2 * MiB, false, &arena); !fault.ok()) return fault;
-    io::EngineConfig one_thread;
-    one_thread.choice = io::EngineChoice::Pread;
-    one_thread.pread_threads = 1;
     std::unique_ptr<io::Engine> engine;
-    if (Fault fault = io::open_engine(one_thread, *arena, {&file_.backing()}, &engine); !fault.ok()) return fault;
+    if (Fault fault = io::open_plain_engine(*arena, file_.backing(), &engine); !fault.ok()) return fault;
     facts_.created = file_.to_format() != nullptr;
     if (facts_.created) {
       if (Fault fault = store::Store::format(*engine, *arena, clock_, *file_.to_format()); !fault.ok()) return fault;

@@ -167,11 +167,8 @@ Fault StoreFile::look_at_left(const io::Backing::Options& options, Left* left, s
   }
   std::unique_ptr<Arena> arena;
   if (Fault fault = Arena::create(2 * MiB, false, &arena); !fault.ok()) return fault;
-  io::EngineConfig one_thread;
-  one_thread.choice = io::EngineChoice::Pread;
-  one_thread.pread_threads = 1;
   std::unique_ptr<io::Engine> engine;
-  if (Fault fault = io::open_engine(one_thread, *arena, {backing_.get()}, &engine); !fault.ok()) return fault;
+  if (Fault fault = io::open_plain_engine(*arena, *backing_, &engine); !fault.ok()) return fault;
   store::FsckReport report;
   store::FsckOptions quick;
   quick.payloads = false;
