@@ -12,9 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from tests.integration.conftest import SMALL_STORE, Daemon
@@ -36,6 +36,23 @@ def comes_true(holds: Callable[[], bool]) -> bool:
     while not (true := holds()) and time.monotonic() < until:
         time.sleep(0.01)
     return true
+
+
+@contextmanager
+def process_that_ends(command: list[str], **options: Any) -> Iterator[IO[str]]:
+    """What a process prints, which has to end well. A hang is a failure: the lines that are read end with the watchdog."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+    watchdog = threading.Timer(2 * PATIENCE_S, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 class Forwarder:
@@ -199,23 +216,13 @@ def test_another_store_of_the_same_name_is_taken_only_after_the_first_was_tried_
     script.write_text(BY_NAME)
     url = f"halfstep://two.test:{first.address[1]}"
     command = ["unshare", "-m", sys.executable, str(script), str(tmp_path / "hosts"), url]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    watchdog = threading.Timer(2 * PATIENCE_S, client.kill)
-    watchdog.start()
-    assert client.stdout is not None
-    try:
-        told = client.stdout.readline().strip()
+    with process_that_ends(command) as said:
+        told = said.readline().strip()
         if "resolves to" in told:
             pytest.skip(told)
         assert told == stores[0]
         first.kill()
-        assert client.stdout.readline().strip() == stores[1]
-        assert client.wait(PATIENCE_S) == 0
-    finally:
-        watchdog.cancel()
-        client.kill()
-        client.wait()
-        client.stdout.close()
+        assert said.readline().strip() == stores[1]
 
 
 # ---- a node of its own ---------------------------------------------------------------------------------------------------
@@ -303,22 +310,11 @@ def test_a_node_that_loses_its_power_is_noticed_under_traffic_and_found_again(wi
     script = tmp_path / "under_traffic.py"
     script.write_text(UNDER_TRAFFIC)
     command = ["ip", "netns", "exec", wire.name, sys.executable, str(script), daemon.url]
-    client = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    # A hang is a failure: the lines that are read below end with it.
-    watchdog = threading.Timer(2 * PATIENCE_S, client.kill)
-    watchdog.start()
-    assert client.stdout is not None
-    try:
-        assert client.stdout.readline() == "served\n"
+    with process_that_ends(command, stderr=subprocess.STDOUT) as said:
+        assert said.readline() == "served\n"
         wire.cut()
         daemon.end(signal.SIGKILL)
-        assert client.stdout.readline().startswith("not connected "), "the loss was not noticed"
+        assert said.readline().startswith("not connected "), "the loss was not noticed"
         daemon.start()
         wire.mend()
-        assert client.stdout.readline() == "served again\n"
-        assert client.wait(PATIENCE_S) == 0
-    finally:
-        watchdog.cancel()
-        client.kill()
-        client.wait()
-        client.stdout.close()
+        assert said.readline() == "served again\n"
