@@ -10,22 +10,6 @@ namespace {
 
 class CutStoreTest : public ::testing::Test {
  protected:
-  void cut_to(uint64_t bytes) {
-    auto other = std::make_unique<io::MemoryDevice>(bytes);
-    io::MemoryEngine to({}, {other.get()});
-    BlockingIo io(to);
-    PageBuffer page(1);
-    for (uint64_t at = 0; at < bytes; at += kPageBytes) {
-      bed.device->read(at, page.bytes());
-      ASSERT_TRUE(io.write(at, page.bytes()).ok());
-    }
-    ASSERT_TRUE(io.flush().ok());
-    bed.store.reset();
-    bed.tap.reset();
-    bed.engine.reset();
-    bed.device = std::move(other);
-    bed.restart_engine();
-  }
   uint64_t segments_end() const { return places_of(bed.geometry).segments_end(); }
 
   StoreBed bed{21, 16};
@@ -36,7 +20,7 @@ TEST_F(CutStoreTest, PutsGoOnInWhatIsLeftAndNothingIsWrittenBehindTheEnd) {
   for (int i = 0; i < 8; ++i) ASSERT_EQ(bed.put("early " + std::to_string(i), kGroupPlain, 16384, true), Code::Ok);
   bed.close();
   const Places places = places_of(bed.geometry);
-  cut_to(places.segment(10) + places.geometry.segment_bytes / 2);
+  bed.resize_device(places.segment(10) + places.geometry.segment_bytes / 2);
   bed.open();
   bed.settle();
   for (int i = 0; i < 8; ++i) EXPECT_EQ(bed.get("early " + std::to_string(i)), Code::Ok);
@@ -55,7 +39,7 @@ TEST_F(CutStoreTest, NoSegmentBehindTheEndIsWrittenThroughManyRounds) {
   bed.open();
   bed.close();
   const Places places = places_of(bed.geometry);
-  cut_to(places.segment(8));
+  bed.resize_device(places.segment(8));
   uint64_t in_segments = 0;
   bed.tap->tap = [&](io::Request& request) {
     const bool segment = request.offset >= places.segment(8) && request.offset < segments_end();

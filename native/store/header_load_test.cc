@@ -41,23 +41,7 @@ class HeaderLoadTest : public ::testing::Test {
     Prng(offset + 1).fill(garbage);
     overwrite(offset, garbage);
   }
-  // The same bytes on a backing of another size.
-  void resize(int64_t by) {
-    auto other = std::make_unique<io::MemoryDevice>(static_cast<uint64_t>(static_cast<int64_t>(bed.device->bytes()) + by));
-    io::MemoryEngine to({}, {other.get()});
-    BlockingIo io(to);
-    PageBuffer page(1);
-    for (uint64_t at = 0; at < std::min(other->bytes(), bed.device->bytes()); at += kPageBytes) {
-      bed.device->read(at, page.bytes());
-      ASSERT_TRUE(io.write(at, page.bytes()).ok());
-    }
-    ASSERT_TRUE(io.flush().ok());
-    bed.store.reset();
-    bed.tap.reset();
-    bed.engine.reset();
-    bed.device = std::move(other);
-    bed.restart_engine();
-  }
+  void resize(int64_t by) { bed.resize_device(static_cast<uint64_t>(static_cast<int64_t>(bed.device->bytes()) + by)); }
   void unreadable(uint64_t offset, uint64_t bytes, uint32_t times = UINT32_MAX) {
     bed.engine->inject({io::Op::Read, 0, offset, bytes, -EIO, times});
   }

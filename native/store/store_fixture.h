@@ -14,7 +14,9 @@
 #include "base/crc.h"
 #include "base/prng.h"
 #include "io/memory_engine.h"
+#include "store/blocking_io.h"
 #include "store/geometry.h"
+#include "store/page.h"
 #include "store/store.h"
 
 namespace halfstep::store {
@@ -130,6 +132,24 @@ class StoreBed {
     engine = std::make_unique<io::MemoryEngine>(config, std::vector<io::MemoryDevice*>{device.get()});
     tap = std::make_unique<TapEngine>(*engine);
     slots = std::make_unique<SlotPool>(*arena);
+  }
+
+  // The same bytes on a backing of another size.
+  void resize_device(uint64_t bytes) {
+    auto other = std::make_unique<io::MemoryDevice>(bytes);
+    io::MemoryEngine to({}, {other.get()});
+    BlockingIo io(to);
+    PageBuffer page(1);
+    for (uint64_t at = 0; at < std::min(bytes, device->bytes()); at += kPageBytes) {
+      device->read(at, page.bytes());
+      ASSERT_TRUE(io.write(at, page.bytes()).ok());
+    }
+    ASSERT_TRUE(io.flush().ok());
+    store.reset();
+    tap.reset();
+    engine.reset();
+    device = std::move(other);
+    restart_engine();
   }
 
   void open() {
