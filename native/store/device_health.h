@@ -6,6 +6,7 @@
 // Invariants: nothing here decides by one error; what is counted of one moment is counted once. Thread: the shard's.
 #pragma once
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,27 @@ namespace halfstep::store {
 // The device or what stands behind it has run out of something that may come back.
 constexpr bool is_shortage(int32_t error) noexcept {
   return error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -ENOMEM || error == -EAGAIN;
+}
+
+// How long a write that failed so often in a row waits: 10 ms, then twice as long each time, up to 640 ms.
+constexpr uint64_t backed_off_us(uint32_t failures) noexcept {
+  constexpr uint64_t kFirstUs = 10'000;
+  constexpr uint32_t kDoublings = 6;
+  return kFirstUs << std::min(std::max(failures, 1U) - 1, kDoublings);
+}
+
+// Of several errors of a segment at one moment one counts, and a shortage is no wear.
+inline void note_write_error(Segment& segment, int32_t error, uint64_t now_us) noexcept {
+  constexpr uint64_t kRestUs = 60'000'000;
+  constexpr uint64_t kMomentUs = 600'000'000;
+  segment.rests_until_us = now_us + kRestUs;
+  if (HALFSTEP_MUTANT(ErrorEndsSegment)) {
+    ++segment.write_errors;
+    return;
+  }
+  if (is_shortage(error) || (segment.error_us != 0 && now_us - segment.error_us < kMomentUs)) return;
+  segment.error_us = now_us;
+  ++segment.write_errors;
 }
 
 // Of writes: from failed frames, records and flushes. A footer that fails is no sign, as nobody waits for it; one that lands

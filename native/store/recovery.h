@@ -29,8 +29,7 @@ class Recovery {
  public:
   Recovery(Core& core, RecoveryReport* report);
 
-  // All that has to be known before the first answer.
-  // Not ok: nothing was concluded, nothing written.
+  // All that has to be known before the first answer. Not ok: nothing was concluded, nothing written.
   Fault begin();
   // The rest, as much of it as so long a time allows. Whether that was all.
   bool go_on(uint64_t us);
@@ -45,8 +44,9 @@ class Recovery {
   enum class Doubt : uint8_t { None, Birth, BirthByRoll, Soundness };
   enum class Verdict : uint8_t { Open, Yes, No };
 
-  // Before the first answer
+  // Before the first answer (recovery_begin.cc)
   void load_log();
+  void forget_deletes();
   void note_pins();
   std::vector<uint32_t> segments_with_frames();
   void give_up_cut_off();

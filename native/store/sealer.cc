@@ -23,10 +23,10 @@ void Sealer::failed(int32_t error) {
   const uint64_t now_us = core_.clock.now_us();
   ++tries_;
   if (HALFSTEP_MUTANT(ErrorEndsSegment) || witnessed_ == kWitnessedMax || (hurried_ && tries_ >= kTriesMax)) {
-    SegmentWriter::note_write_error(*segment_, error, now_us);
+    note_write_error(*segment_, error, now_us);
     return finish(SegmentState::Ended);
   }
-  again_at_us_ = now_us + std::min(kRetryUs << std::min(tries_ - 1, kRetryDoublings), kRetryUs << kRetryDoublings);
+  again_at_us_ = now_us + backed_off_us(tries_);
 }
 
 uint64_t Sealer::next_turn_us() const noexcept { return again_at_us_ == 0 ? UINT64_MAX : again_at_us_; }

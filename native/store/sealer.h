@@ -35,8 +35,6 @@ class Sealer {
   void finish(SegmentState state);
 
   static constexpr uint32_t kChunkPages = 64;
-  static constexpr uint64_t kRetryUs = 10'000;  // after the first failure, then twice as long each time
-  static constexpr uint32_t kRetryDoublings = 6;
   static constexpr uint32_t kTriesMax = 3;
   static constexpr uint32_t kWitnessedMax = 3;
   Core& core_;

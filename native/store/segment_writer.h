@@ -112,37 +112,37 @@ class SegmentWriter {
     Location location;  // of the block, whose key the write says
   };
 
+  // segment_writer.cc: frames on their way
   bool wanted(const Extent& extent) noexcept;
   void drop_dead_pending();
   void drop_pending(Extent& extent);
   Plan plan_frame(const Segment& segment) const noexcept;
   bool submit_frame();
   void build_header(Frame& frame, const Plan& plan);
+  void enter_catalog(Segment& segment, Extent& extent);
+  void refused(Segment& segment, Extent& extent) noexcept;
   void submit_transfers(Frame& frame);
-  void put_off(Frame& frame) noexcept;
+  io::IoClass io_class() const noexcept;
+  void end_segment(Segment& segment);
+  void answer(Write& write, Status status);
+
+  // segment_writer_landing.cc: what became of them
+  static void on_transfer(io::Request& request);
   bool may_be_tried_again(const Frame& frame) const noexcept;
+  void put_off(Frame& frame) noexcept;
   void try_again();
   void tell_of_outage();
   bool waits_for_flush() noexcept;
-  io::IoClass io_class() const noexcept;
-  static void on_transfer(io::Request& request);
   void frames_landed();
   void frame_done(Frame& frame);
   void extent_landed(Frame& frame, Extent& extent);
-  void enter_catalog(Segment& segment, Extent& extent);
-  void refused(Segment& segment, Extent& extent) noexcept;
   void retry(Extent& extent);
-  void end_segment(Segment& segment);
-
- public:
-  static void note_write_error(Segment& segment, int32_t error, uint64_t now_us) noexcept;
-
- private:
   void flush_starting();
   void flush_done(Status status);
   void notice_flush_failure();
   void flush_failed(Segment& segment);
-  void answer(Write& write, Status status);
+
+  static constexpr uint64_t kStarvedPatienceUs = 250'000;  // of who waits for a segment that nobody can make
 
   Core& core_;
   SegmentSource& source_;
