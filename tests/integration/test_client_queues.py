@@ -515,3 +515,49 @@ def test_close_ends_futures_that_are_open(client: halfstep.Client, stored: Any, 
     future = client.submit("get", KEYS, np.zeros_like(stored))
     client.close()
     assert not future.result(60).ok.any()
+
+
+def test_a_loop_that_comes_while_the_client_closes_lets_go_of_its_queue(
+    client: halfstep.Client, stored: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = np.zeros_like(stored)
+
+    async def main() -> None:
+        faults: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
+        await client.aio.match(KEYS)
+        # As if this loop's queue had been opened just after close() looked which loops there are.
+        monkeypatch.setattr(client.aio, "close", lambda: None)
+        daemon.pause()
+        task = asyncio.create_task(client.aio.get(KEYS, target, deadline_ms=600_000))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(client.close)
+        assert (await asyncio.wait_for(task, 60)).reason(0).startswith("cancelled")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert faults == []
+
+    asyncio.run(main())
+
+
+def test_calls_that_begin_while_the_client_closes_end_with_it(
+    client: halfstep.Client, stored: Any, daemon: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = np.zeros_like(stored)
+    ended: list[str] = []
+    tickets: list[Any] = []
+
+    class Between(list[Any]):
+        """What close() clears when it has closed the queues that it knows."""
+
+        def clear(self) -> None:
+            super().clear()
+            if not client.closed:
+                tickets.append(client.queue().get(KEYS, target, deadline_ms=600_000))
+                tickets[0].add_done_callback(lambda ticket: ended.append(ticket.result().reason(0)))
+
+    daemon.pause()
+    monkeypatch.setattr(client, "_idle", Between())
+    client.close()
+    assert tickets[0].done
+    assert ended == ["cancelled (closed)"]

@@ -26,7 +26,7 @@ from halfstep.client.results import (
     PutResult,
     ReleaseResult,
 )
-from halfstep.errors import Unavailable
+from halfstep.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -145,9 +145,17 @@ class _Home:
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error))
             raise Unavailable(f"dup: {name}; raise the limit on open files (ulimit -n)") from None
-        loop.add_reader(self._descriptor, queue.poll)
+        loop.add_reader(self._descriptor, self._hear, weakref.ref(loop))
         # For a loop that is dropped before the client is closed.
         self._closes = weakref.finalize(loop, os.close, self._descriptor)
+
+    def _hear(self, reference: weakref.ref[asyncio.AbstractEventLoop]) -> None:
+        try:
+            self.queue.poll()
+        except ConfigError:
+            # Closed by who did not know of this loop yet, whose first call came meanwhile: who closes ends its tickets.
+            if (loop := reference()) is not None:
+                self._let_go(loop)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""

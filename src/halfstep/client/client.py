@@ -205,9 +205,10 @@ class Client:
     def queue(self) -> Queue:
         """A queue of its own: submit without waiting, poll, eventfd."""
         queue = Queue(self._links, self._requests)
+        self._queues.add(queue)
+        # In this order: who closes the client right now finds the queue, or has said so.
         if self._links.closed and not self._links.ending:
             raise ConfigError("client is closed; connect again")
-        self._queues.add(queue)
         self._links.add(queue)
         return queue
 
@@ -431,14 +432,10 @@ class Client:
 
     def close(self) -> None:
         """Cancel what is in flight, wait until nothing can land any more, disconnect. Idempotent."""
-        if self._aio is not None:
-            self._aio.close()
-        if self._futures is not None:
-            self._futures.close()
-        for queue in self._queues:
-            queue.close()
-        self._idle.clear()
+        self._end_calls()
         self._links.close()
+        # Those of threads that came meanwhile; after this none comes.
+        self._end_calls()
         _open_clients.discard(self)
 
     def forked(self) -> None:
@@ -463,6 +460,15 @@ class Client:
         return f"Client({self.url!r}, {'closed' if self.closed else self.path})"
 
     # ---- within ----
+
+    def _end_calls(self) -> None:
+        if self._aio is not None:
+            self._aio.close()
+        if self._futures is not None:
+            self._futures.close()
+        for queue in self._queues:
+            queue.close()
+        self._idle.clear()
 
     def _call(self, request: Request[R]) -> R:
         try:

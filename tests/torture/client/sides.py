@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import os
 import random
 import resource
@@ -320,3 +321,4 @@ def _join(shared: Shared) -> None:
         thread.join(30 * shared.patience)
         if thread.is_alive():
             shared.ledger.fault(f"thread {thread.name} does not end though the client is closed")
+            faulthandler.dump_traceback()
