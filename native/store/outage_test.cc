@@ -214,6 +214,36 @@ TEST(WriteOutages, AFooterThatCannotBeWrittenHoldsUpNoPut) {
   EXPECT_EQ(bed.readable(4, "c"), 4);
 }
 
+// A full store has no segment ready most of the time, and nothing is put where a probe could tell.
+TEST(WriteOutages, APlaceThatFailsInAFullStoreHoldsUpNoPut) {
+  Bed bed;
+  bed.open();
+  // All of it is of use, so that none is reclaimed before there is need.
+  for (int i = 0; i < 200 || (bed.gauges().segments_free > 0 && i < 400); ++i) {
+    const std::string name = "b" + std::to_string(i);
+    ASSERT_TRUE(bed.put(name, kGroupOpaque, kBlockBytes, true).ok()) << i;
+    bed.settle();
+    ASSERT_TRUE(bed.get(name, kGroupOpaque).ok()) << i;
+  }
+  ASSERT_EQ(bed.gauges().segments_free, 0U);
+  const uint64_t from = bed.places().segment(0), to = bed.places().segment(bed.geometry.segments);
+  uint64_t place = 0;  // the first that is written from here on
+  bed.engine->set_outage([&](const io::Request& request) {
+    if (request.op != io::Op::Write || request.offset < from || request.offset >= to) return 0;
+    if (place == 0) place = request.offset;
+    return request.offset <= place && place < request.offset + request.bytes ? -EIO : 0;
+  });
+  StoreBed::Put put;
+  ASSERT_TRUE(bed.begin_put(put, "c", kGroupOpaque, kBlockBytes, false).ok());
+  bed.pass(20'000'000);
+  EXPECT_NE(place, 0U);
+  EXPECT_FALSE(bed.gauges().writes_out) << "of one place";
+  EXPECT_TRUE(bed.put("d", kGroupOpaque, kBlockBytes, true).ok());
+  bed.reopen();
+  EXPECT_TRUE(bed.get("c", kGroupOpaque).ok());
+  EXPECT_TRUE(bed.get("d", kGroupOpaque).ok());
+}
+
 TEST(Patience, OfManyPlacesThatFailAmongOthersEndsForAllOfThemTogether) {
   Bed bed;
   Patience patience(bed.clock, *bed.engine, {bed.places().header(0), bed.places().header(1)});
@@ -226,6 +256,36 @@ TEST(Patience, OfManyPlacesThatFailAmongOthersEndsForAllOfThemTogether) {
     (void)patience.wait(place);
   }
   EXPECT_LT(bed.clock.us - from_us, 30'000'000U);
+}
+
+TEST(Patience, WithASilentDeviceEndsForAllPlacesTogether) {
+  Bed bed;
+  Patience patience(bed.clock, *bed.engine, {bed.places().header(0), bed.places().header(1)});
+  const uint64_t from_us = bed.clock.us;
+  for (int places = 0; places < 1'000; ++places) {
+    Unanswered place;
+    while (patience.wait(place)) {
+    }
+    ASSERT_GE(bed.clock.us - from_us, 60'000'000U) << "a device that comes back within a minute was given up";
+    ASSERT_LT(bed.clock.us - from_us, 61'000'000U) << places;
+  }
+  // An answer: it is there again, and what fails from here on is another outage.
+  BlockingIo io(*bed.engine);
+  PageBuffer page(1);
+  ASSERT_TRUE(io.read(0, page.bytes()).ok());
+  Unanswered place;
+  EXPECT_TRUE(patience.wait(place));
+}
+
+TEST(Patience, OfAPlaceBeginsWhenOthersAnswer) {
+  Bed bed;
+  Patience patience(bed.clock, *bed.engine, {bed.places().header(0), bed.places().header(1)});
+  BlockingIo io(*bed.engine);
+  PageBuffer page(1);
+  Unanswered place;
+  for (const uint64_t from_us = bed.clock.us; bed.clock.us - from_us < 20'000'000;) ASSERT_TRUE(patience.wait(place));
+  ASSERT_TRUE(io.read(0, page.bytes()).ok());  // back, just after this place was asked for
+  EXPECT_TRUE(patience.wait(place));
 }
 
 TEST(WriteOutages, AStartDuringOneWaitsForIt) {

@@ -1,7 +1,7 @@
 // patience.h — how long a start waits for what the device does not answer. A whole device that is silent comes back, or there
-// is nothing to serve: for that it waits long. One place among others that answer has probably gone bad: for that it waits a
-// little, and for all such places together no longer than that would be noticed. Invariants: what was not read is asked for
-// again before anything is concluded from its absence. Thread: the shard's.
+// is nothing to serve: for that it waits long, but once, and not at each place anew. One place among others that answer has
+// probably gone bad: for that it waits a little, and for all such places together no longer than that would be noticed.
+// Invariants: what was not read is asked for again before anything is concluded from its absence. Thread: the shard's.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,11 @@
 
 namespace halfstep::store {
 
-// What has been asked for and not answered, by its first failure.
+// What has been asked for and not answered.
 struct Unanswered {
-  uint64_t since_us = 0;  // 0: nothing failed yet
+  uint64_t since_us = 0;  // its first failure; 0: nothing failed yet
   uint64_t reads = 0;     // that the device had answered then
+  uint64_t among_us = 0;  // its first failure among others that were answered
   uint32_t tries = 0;
 };
 
@@ -33,12 +34,13 @@ class Patience {
     const uint64_t reads = engine_.counters().reads;
     // Whether others answer, a first failure tells by the failure before: many places would cost a pause each.
     const uint64_t reads_then = place.since_us == 0 ? reads_before_ : place.reads;
-    if (place.since_us == 0) place = {now_us, reads, 0};
+    if (place.since_us == 0) place = {now_us, reads, 0, 0};
+    if (reads != reads_before_ || silent_since_us_ == 0) silent_since_us_ = now_us;
     reads_before_ = reads;
     const bool others = reads != reads_then;
-    const uint64_t waited_us = now_us - place.since_us;
+    place.among_us = !others ? 0 : place.among_us != 0 ? place.among_us : now_us;
     const uint64_t pause_us = std::min(kPauseUs << std::min(place.tries, 5U), kPauseUsMax);
-    if (over_ || waited_us >= (others ? kPlaceUs : kDeviceUs)) return 0;
+    if (over_ || (others ? now_us - place.among_us >= kPlaceUs : now_us - silent_since_us_ >= kDeviceUs)) return 0;
     if (others) {
       if (spent_us_ >= kPlacesUs) return 0;
       spent_us_ += pause_us;
@@ -61,12 +63,13 @@ class Patience {
   static constexpr uint64_t kPauseUsMax = 500'000;
   static constexpr uint64_t kPlaceUs = 5'000'000;
   static constexpr uint64_t kPlacesUs = 20'000'000;  // of pauses, for all of them
-  static constexpr uint64_t kDeviceUs = 60'000'000;
+  static constexpr uint64_t kDeviceUs = 60'000'000;  // of silence without an answer between, whatever was asked for
 
   const Clock& clock_;
   const io::Engine& engine_;
   const std::array<uint64_t, 2> witnesses_;
-  uint64_t reads_before_ = 0;  // that the device had answered at the failure before, of whatever place
+  uint64_t reads_before_ = 0;     // that the device had answered at the failure before, of whatever place
+  uint64_t silent_since_us_ = 0;  // the first failure after its last answer; 0: none yet
   uint64_t spent_us_ = 0;
   bool over_ = false;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "store/mutant.h"
 #include "store/rewriter.h"
@@ -37,25 +38,41 @@ SegmentSource::SegmentSource(Core& core, ReclaimPolicy& policy, Teller& teller)
   probe_.owner = this;
   probe_.complete = [](io::Request& request) {
     auto* self = static_cast<SegmentSource*>(request.owner);
-    self->probed_ = nullptr;
+    Segment* probed = std::exchange(self->probed_, nullptr);
+    if (self->probes_end_) --probed->frames_in_flight;
     if (request.error == 0) self->core_.writes.landed();
   };
 }
 
-// Nothing of a ready segment counts yet: its next frame begins where this page lies.
+// Nothing of a ready segment counts yet: its next frame begins where this page lies. Where none is ready, as in a full store
+// most of the time, the last page of one that is open serves: it is its footer's, which comes after all frames.
 void SegmentSource::probe() {
-  if (!probe_wanted_ || probed_ != nullptr) return;
+  if (probe_for_ == nullptr || probed_ != nullptr) return;
   const auto at = std::find_if(ready_.begin(), ready_.end(), [&](const Segment* s) { return !discarder_.has(*s); });
-  if (at == ready_.end()) return;
-  probe_wanted_ = false;
-  probed_ = *at;
+  probes_end_ = at == ready_.end();
+  Segment* segment = probes_end_ ? open_to_probe() : *at;
+  if (segment == nullptr) return;
+  if (probes_end_) ++segment->frames_in_flight;  // no footer comes meanwhile
+  probe_for_ = nullptr;
+  probed_ = segment;
   probe_page_.clear();
-  probe_.offset = core_.places.segment(probed_->number);
+  const uint64_t within = probes_end_ ? uint64_t{core_.places.segment_pages() - 1} * kPageBytes : 0;
+  probe_.offset = core_.places.segment(segment->number) + within;
   probe_.data = probe_page_.bytes().data();
   probe_.bytes = kPageBytes;
   probe_.io_class = io::IoClass::Write;
   core_.counters.bytes_metadata += kPageBytes;
   core_.engine.submit(probe_);
+}
+
+// Rather another than the one whose frame fails.
+Segment* SegmentSource::open_to_probe() noexcept {
+  Segment* found = nullptr;
+  for (Segment& segment : core_.catalog.segments()) {
+    if (segment.state != SegmentState::Open || (found != nullptr && &segment == probe_for_)) continue;
+    if (found == nullptr || found == probe_for_) found = &segment;
+  }
+  return found;
 }
 
 Segment* SegmentSource::take(bool for_copies) noexcept {
@@ -255,7 +272,7 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
     }
     return;
   }
-  if (probe_wanted_ && ready_.empty()) {
+  if (probe_for_ != nullptr && ready_.empty()) {
     if (Segment* segment = pick_worthless(streams); segment != nullptr) {
       victim_forced_ = core_.log.crowded();
       return reclaim(*segment, streams, rewriter);

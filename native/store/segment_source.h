@@ -44,7 +44,7 @@ class SegmentSource {
   bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr || probed_ != nullptr || discarder_.busy(); }
   bool has_ready(bool for_copies) const noexcept { return ready_.size() > (leaves_one(for_copies) ? 1U : 0U); }
   // A writer's place takes nothing: whether another one does is to be found out, by a page of a ready segment.
-  void want_probe() noexcept { probe_wanted_ = true; }
+  void want_probe(const Segment& failing) noexcept { probe_for_ = &failing; }
   bool discards() const noexcept { return discarder_.on(); }
   // The end is near: only what somebody waits for.
   void hurry() noexcept {
@@ -67,6 +67,7 @@ class SegmentSource {
     return !for_copies && (reserve_ || (victim_ != nullptr && stage_ == Stage::Copying));
   }
   void probe();
+  Segment* open_to_probe() noexcept;
   void try_bad_again() noexcept;
   bool left_unread(const Segment& segment) const noexcept;
   bool waits_for_reads(const Rewriter& rewriter) noexcept;
@@ -107,8 +108,9 @@ class SegmentSource {
   bool paused_ = false;        // before a pass that follows failures
   uint32_t passes_ = 0;
   Segment* logging_ = nullptr;
-  Segment* probed_ = nullptr;  // a ready one, not to be taken meanwhile
-  bool probe_wanted_ = false;
+  const Segment* probe_for_ = nullptr;  // whose frame fails while nothing else is written
+  Segment* probed_ = nullptr;           // a ready one, not to be taken meanwhile, or
+  bool probes_end_ = false;             // the last page of an open one
   io::Request probe_;
   PageBuffer probe_page_{1};
   uint64_t look_at_bad_us_ = 0;   // at those that may be tried again

@@ -64,7 +64,7 @@ void SegmentWriter::try_again() {
       continue;
     }
     if (core_.writes.places_landed() != frame.others_seen) ++frame.witnessed;
-    if (frame.tries >= kTriesBeforeProbe) source_.want_probe();
+    if (frame.tries >= kTriesBeforeProbe) source_.want_probe(*frame.segment);
     core_.counters.bytes_repeated += uint64_t{frame.pages} * kPageBytes;
     ++core_.counters.frames_repeated;
     submit_transfers(frame);
