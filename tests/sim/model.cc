@@ -4,15 +4,51 @@
 
 #include "sim/sharded_store.h"
 #include "store/expiry_marks.h"
+#include "store/store_time.h"
 
 namespace halfstep::sim {
 
+namespace {
+
+constexpr uint64_t kDayS = 86'400;
+constexpr uint64_t kRoundingS = 2;                  // the store rounds for itself
+constexpr uint64_t kBelievedUs = 4'200'000'000ULL;  // an hour, and ten minutes in which it has looked
+
+}  // namespace
+
+void StoreTime::follow(uint64_t wall_s, uint64_t now_us) noexcept {
+  const uint64_t expected_s = sure_s_ + (now_us - sure_us_) / 1'000'000;
+  const uint64_t shift_s = wall_s - std::min(wall_s, expected_s);
+  const bool jumped = sure_s_ != 0 && shift_s + kRoundingS > kDayS;
+  if (jumped) {
+    const uint64_t change_s = shift_s > doubted_shift_s_ ? shift_s - doubted_shift_s_ : doubted_shift_s_ - shift_s;
+    if (!doubted_ || change_s + kRoundingS > kDayS) {
+      doubted_shift_s_ = shift_s;
+      doubted_since_us_ = now_us;
+    }
+  }
+  doubted_ = jumped;
+  if (jumped && now_us - doubted_since_us_ < kBelievedUs) {
+    low_s_ = expected_s - kRoundingS;
+    return;
+  }
+  doubted_ = false;
+  low_s_ = sure_s_ = wall_s;
+  sure_us_ = now_us;
+}
+
 void StoreTime::sample(const Clock& clock) noexcept {
-  wall_s_ = clock.wall_s();
-  first_s_ = std::min(first_s_, wall_s_);
+  const uint64_t wall_s = clock.wall_s();
+  first_s_ = std::min(first_s_, wall_s);
   const uint64_t now_us = clock.now_us();
-  if (wall_s_ >= high_s_) {
-    high_s_ = wall_s_;
+  // One that no end can express is never taken, and what of the store's time is on media nobody knows here.
+  if (store::believable_s(wall_s) == 0) {
+    low_s_ = first_s_;
+  } else {
+    follow(wall_s, now_us);
+  }
+  if (wall_s >= high_s_) {
+    high_s_ = wall_s;
     base_us_ = now_us;
     return;
   }
@@ -206,7 +242,7 @@ void Model::read_answered(Key& key, const Expectation& expected, const store::Re
     return fail(Rule::ExpiredReturned, text_of(key) + ": expired at " + std::to_string(expiry_s));
   }
   if (expected.recovering || expected.changes != key.changes) return;
-  if (key.must && put < key.must_from && !placements_.excuses(key.index_key)) {
+  if (key.must && put < key.must_from && !placements_.excuses(key.index_key) && !may_have_expired(key)) {
     return fail(Rule::PersistLost,
                 text_of(key) + ": put " + std::to_string(put) + " instead of the persisted " + std::to_string(key.must_from));
   }

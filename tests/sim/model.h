@@ -18,18 +18,26 @@
 
 namespace halfstep::sim {
 
-// Bounds of what the store's clock says: it is at least the wall clock, and at most what the same rule makes of every value
-// that the wall clock ever had. first: the lowest that it had.
+// Bounds of what the store's clock says. It is at least the wall clock, but for one that has jumped ahead by more than a day
+// less than an hour ago, which a running store does not believe; then it has gone on from before. It is at most what the same
+// rule makes of every value that the wall clock ever had. first: the lowest that it had.
 class StoreTime {
  public:
   void sample(const Clock& clock) noexcept;
-  uint64_t low_s() const noexcept { return wall_s_; }
+  uint64_t low_s() const noexcept { return low_s_; }
   uint64_t high_s() const noexcept { return high_s_; }
   uint64_t first_s() const noexcept { return first_s_; }
 
  private:
+  void follow(uint64_t wall_s, uint64_t now_us) noexcept;
+
   uint64_t first_s_ = UINT64_MAX;
-  uint64_t wall_s_ = 0;
+  uint64_t low_s_ = 0;
+  uint64_t sure_s_ = 0;  // the wall clock when it was last believed for sure, and when that was
+  uint64_t sure_us_ = 0;
+  bool doubted_ = false;
+  uint64_t doubted_shift_s_ = 0;
+  uint64_t doubted_since_us_ = 0;
   uint64_t high_s_ = 0;
   uint64_t base_us_ = 0;
 };

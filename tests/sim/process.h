@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 
 #include "base/arena.h"
@@ -38,7 +39,7 @@ struct ReadInFlight {
   uint32_t turns_pinned = 0;
   uint32_t pinned_crc = 0;
   store::PartSpan asked;
-  uint64_t unread_then = 0;  // reads that an outage had ended
+  uint64_t unread_then = 0;  // reads that an outage had ended when the first read of its block began
   store::Read read;
   uint32_t early_crc = 0;  // of the parts that were handed out first
 
@@ -74,6 +75,7 @@ struct StageInFlight {
   World* world = nullptr;
   Key* key = nullptr;
   uint32_t answers = 0;
+  uint64_t unread_then = 0;
   store::Stage stage;
 };
 
@@ -94,6 +96,9 @@ struct Process {
   std::deque<std::unique_ptr<ReadInFlight>> reads;
   std::deque<std::unique_ptr<StrangerInFlight>> strangers;
   std::deque<std::unique_ptr<StageInFlight>> stages;
+  // Of keys that somebody reads or stages, as long as the device is busy: what had failed when the first of them began. Who
+  // comes later joins its read, with the pieces of it that have failed already.
+  std::map<const Key*, uint64_t> unread_before;
   std::deque<std::unique_ptr<RemoveInFlight>> removes;
   std::deque<std::unique_ptr<ExpireInFlight>> expires;
   std::deque<store::Change> releases;  // of holds that are not logged: answered at once, nobody waits

@@ -335,6 +335,7 @@ void World::pump(uint64_t us) {
   model_.time().sample(clock_);
   ++turns_;
   if (dead()) return;
+  if (process_->engine.in_flight() == 0) process_->unread_before.clear();
   check_outage();
   check_reports();
   if (process_->recovering && !process_->store->recovering()) {

@@ -64,6 +64,7 @@ class World {
   void write_answered(WriteInFlight& write);
   void get(const Op& op);
   bool get_window(std::span<Key* const> asked, uint64_t salt, store::Moment* moment, uint64_t began_s, std::vector<bool>* used);
+  uint64_t unread_before(const Key& key);
   std::optional<store::ExplainedBlock> block_on_flash(const Key& key) const;
   void check_stamps(std::span<Key* const> asked, std::span<const std::optional<store::ExplainedBlock>> before,
                     const std::vector<bool>& used);

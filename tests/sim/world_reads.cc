@@ -67,7 +67,7 @@ bool World::get_window(std::span<Key* const> asked, uint64_t salt, store::Moment
     flight.key = key;
     flight.expected = model_.expect(*key, process_->store->find(key->index_key).present);
     flight.expected.recovering = recovering(*key);
-    flight.unread_then = unread_;
+    flight.unread_then = unread_before(*key);
     flight.turns_pinned = static_cast<uint32_t>(salt % 8);
     flight.asked = parts_of(salt >> 24, key->number);
     flight.read.parts = flight.asked;
@@ -104,6 +104,8 @@ bool World::get_window(std::span<Key* const> asked, uint64_t salt, store::Moment
   }
   return !over();
 }
+
+uint64_t World::unread_before(const Key& key) { return process_->unread_before.emplace(&key, unread_).first->second; }
 
 std::optional<store::ExplainedBlock> World::block_on_flash(const Key& key) const {
   for (const store::ExplainedBlock& block : explain(key).blocks) {

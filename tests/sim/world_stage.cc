@@ -13,6 +13,7 @@ void World::stage(const Op& op) {
     StageInFlight& flight = *process_->stages.emplace_back(std::make_unique<StageInFlight>());
     flight.world = this;
     flight.key = &key;
+    flight.unread_then = unread_before(key);
     flight.stage.key = key.index_key;
     flight.stage.component = key.component();
     flight.stage.priority = static_cast<uint8_t>(op.salt % 3);
@@ -40,7 +41,7 @@ void World::stage_answered(StageInFlight& flight) {
       process_->store->find(key.index_key).present) {
     return model_.fail(Rule::FoundButMissed, "key " + std::to_string(key.number) + " is not brought into memory");
   }
-  if (status == Code::IoError && (history_.profile.faults & kMediaFaults) == 0 && unread_ == 0)
+  if (status == Code::IoError && (history_.profile.faults & kMediaFaults) == 0 && unread_ == flight.unread_then)
     model_.fail(Rule::WrongAnswer, "a stage: " + std::string(code_name(status.code())));
 }
 
