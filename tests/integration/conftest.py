@@ -81,8 +81,9 @@ class Daemon(DaemonProcess):
         self._socket_directory.cleanup()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """The daemon of a module's tests: a namespace holds 256 layouts, and most tests register one of their own."""
     started = Daemon(tmp_path_factory.mktemp("daemon"), LARGE_STORE)
     try:
         started.start()
@@ -93,7 +94,7 @@ def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
-    """The daemon that all tests share; it is resumed after each."""
+    """The daemon that the tests of a module share; it is resumed after each."""
     if not shared_daemon.running:
         shared_daemon.restart()
     yield shared_daemon
