@@ -38,7 +38,8 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """start(flags, **of Popen): a daemon; killed at the end."""
+    """start(flags, **of Popen): a daemon that hears hangups, whoever started the tests; killed at the end."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a daemon of nohup's leaves them alone
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(flags: list[str], prefix: tuple[str, ...] = (), **options: object) -> subprocess.Popen[bytes]:
@@ -50,6 +51,7 @@ def start() -> Iterator[Start]:
         if one.poll() is None:
             one.kill()
         one.communicate(timeout=PATIENCE_S)
+    signal.signal(signal.SIGHUP, before)
 
 
 def works(flags: list[str]) -> bool:

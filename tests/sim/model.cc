@@ -259,8 +259,9 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
                 text_of(key) + ": " + std::string(code_name(status.code())) + " " + std::to_string(status.detail()));
   }
   if (!excused || expected.filling || expected.changes != key.changes) return;
-  key.view = Key::View::None;
-  key.must = false;
+  // What the device did not give is kept, until it has failed often enough.
+  key.view = status == Code::IoError ? Key::View::Unsure : Key::View::None;
+  key.must = key.seen = false;
 }
 
 size_t Model::oldest_put(const Key& key) noexcept {
