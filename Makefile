@@ -85,6 +85,11 @@ hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones b
 torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
 	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
 
+.PHONY: connectors
+connectors: build ## the real engines over a daemon; sets them up first: 3.5 GB under build/, up to ten minutes
+	@scripts/setup.sh vllm
+	$(PYTHON) -m pytest tests/connectors $(PYTEST_ARGS)
+
 .PHONY: sim mutants
 sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores
 	cmake --preset $(PRESET)

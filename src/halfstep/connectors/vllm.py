@@ -1,0 +1,217 @@
+"""vLLM's KV cache through the tier: a secondary tier below its CPU offloading, which configuration alone loads.
+
+    vllm serve MODEL --kv-transfer-config '{"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+      "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240,
+        "secondary_tiers": [{"type": "HalfstepTier", "module_path": "halfstep.connectors.vllm",
+                             "url": "halfstep://flash-node"}]}}'
+
+vLLM copies blocks between the GPU and rows of host memory that its processes share; this tier moves rows to and from the
+daemon. A row is a chunk: all layers of all workers of this node, opaque, and one block here. Lookups answer RETRY until the
+match of the step has come back. A load that fails is a miss, and vLLM computes the chunk.
+
+vLLM's keys name the tokens, LoRA, images and the cache salt, and nothing else. All that decides what the bytes of a row mean is
+in the layout (`layout_of`), so another model, revision, dtype, KV layout, chunk size, parallelism or vLLM has other blocks.
+
+Source: vLLM 0.32 and 0.33, vllm/v1/kv_offload/tiering/base.py. Thread: vLLM's scheduler; no call waits but drain_jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import vllm
+from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from halfstep.client import PartDescriptor, Region, connect
+from halfstep.connectors.planning import Counts, Plan, counted
+from halfstep.connectors.weights import weights_revision_of
+from halfstep.errors import ConfigError
+from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext, ScheduleEndContext
+    from vllm.v1.kv_offload.config import OffloadingConfig
+    from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
+    from vllm.v1.kv_offload.tiering.base import TransferJob
+
+# Of this module's meaning of a row; another one has other blocks.
+INTERFACE = "secondary-tier-1"
+# Whose interface was read and run. Another one is tried, with a word about it.
+VERSIONS = ("0.32", "0.33")
+
+log = logging.getLogger("halfstep.connectors.vllm")
+
+
+class HalfstepTier(SecondaryTierManager):
+    """A Halfstep daemon as a secondary tier. The keyword arguments are the keys of its entry in "secondary_tiers".
+
+    url: the daemon's. weights_revision: what tells these weights from others of the same name; by default the commit of a
+    downloaded model, or a digest of a local one. ttl_s: of stored blocks; 0 = the namespace's default. deadline_ms: of a
+    load or store; match_deadline_ms: of a lookup. connections: data connections per shard.
+    Errors: ConfigError, which ends vLLM's start: a wrong argument, a vLLM that lacks what this needs. A daemon that is not
+    there is none.
+    """
+
+    medium = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: OffloadingSpec,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        *,
+        url: str,
+        weights_revision: str | None = None,
+        ttl_s: int = 0,
+        deadline_ms: float = 2000,
+        match_deadline_ms: float = 50,
+        connections: int = 1,
+        backpressure_detector: BackpressureDetector | None = None,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        check_version(vllm.__version__)
+        row_bytes = self.block_size_bytes
+        self.layout = layout_of(offloading_spec.config, row_bytes, weights_revision)
+        self._view = primary_kv_view.cast("B")
+        self._client = connect(
+            url,
+            layout=self.layout,
+            deadline_ms=deadline_ms,
+            match_deadline_ms=match_deadline_ms,
+            connections=connections,
+        )
+        self._region = Region(self._view)
+        template = self._region.template(
+            [
+                PartDescriptor(offset, row_bytes, 1, min(OPAQUE_PART_BYTES, row_bytes - offset))
+                for offset in range(0, row_bytes, OPAQUE_PART_BYTES)
+            ]
+        )
+        self._plan = Plan(self._client, self.layout, template, ttl_s=ttl_s, name=f"halfstep tier at {url}")
+        log.info("halfstep tier at %s: rows of %d bytes, layout %s", url, row_bytes, self.layout.id.hex())
+
+    @property
+    def counts(self) -> Counts:
+        """What it did, and the CPU time that its hooks took of the scheduler's thread."""
+        return self._plan.counts
+
+    # ---- Lookups: each step asks for many keys, and for the same ones again until they are known ----
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        """HIT, MISS, or RETRY until the daemon has answered: after match_deadline_ms at the latest."""
+        there = self._plan.ask(key, req_context.req_id)
+        return LookupResult.RETRY if there is None else LookupResult.HIT if there else LookupResult.MISS
+
+    @counted
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        """Sends the lookups of this step, all in one."""
+        self._plan.flush()
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        """Chunk by chunk, as vLLM fills them."""
+        return RequestOffloadingContext()
+
+    @counted
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        """The next request asks anew."""
+        self._plan.forget(req_context.req_id)
+
+    # ---- Jobs ----
+
+    @counted
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        """Rows to the daemon. What it has already is not sent."""
+        self._plan.store(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
+
+    @counted
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        """Blocks into rows. What does not come is computed by vLLM."""
+        self._plan.load(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
+
+    @counted
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        """Those that are over. vLLM asks once a step; what has come back is looked at here."""
+        return [
+            JobResult(
+                over.number,
+                over.whole,
+                successful_keys=None if over.whole or not over.good else tuple(over.good),
+                transfer_time=over.seconds,
+                transfer_bytes=over.bytes,
+            )
+            for over in self._plan.finished()
+        ]
+
+    def has_pending_work(self) -> bool:
+        """While it is true, vLLM goes on to ask for what is over."""
+        return self._plan.busy
+
+    def drain_jobs(self) -> None:
+        """Waits for all jobs: until their deadline."""
+        self._plan.drain()
+
+    def shutdown(self) -> None:
+        """Nothing reads or writes vLLM's memory afterwards, and nothing keeps it mapped. Idempotent."""
+        self._plan.close()
+        self._region.close()
+        self._client.close()
+        self._view.release()
+
+
+def check_version(version: str) -> None:
+    """One word about a vLLM that this was not run with. Errors: ConfigError (it lacks what a secondary tier is made of)."""
+    unknown = SecondaryTierManager.__abstractmethods__ - set(vars(HalfstepTier))
+    if unknown:
+        raise ConfigError(
+            f"vLLM {version}: a secondary tier has to have {', '.join(sorted(unknown))} there, which this release of Halfstep "
+            f"has not; it was made for vLLM {' and '.join(VERSIONS)}: upgrade Halfstep, or take the tier out of secondary_tiers"
+        )
+    if version.rpartition(".")[0] not in VERSIONS and not version.startswith(VERSIONS):
+        log.warning("halfstep: vLLM %s is not one that this was run with (%s); its blocks are kept apart", version, VERSIONS)
+
+
+def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | None) -> Layout:
+    """The layout of rows of `row_bytes`: all that decides what their bytes mean.
+
+    Rows of other ranks, or of as many ranks in another order, are not the same, whatever vLLM's own `is_parallelism_agnostic`
+    says: rows written with one worker and read by two gave wrong tokens.
+    """
+    revision = weights_revision or weights_revision_of(config.model.name)
+    if revision is None:
+        raise ConfigError(
+            f"model {config.model.name!r}: is no folder with weights and not in the cache of downloads, so nothing tells its "
+            'weights from others; add "weights_revision" to the tier: a commit, a date, any text that changes with the weights'
+        )
+    parallel, cache = config.parallel, config.cache
+    groups = [[group.group_id, group.tokens_per_block, list(group.layer_names)] for group in config.groups]
+    return Layout(
+        {
+            "engine": "vllm",
+            "engine_version": ".".join(vllm.__version__.split(".")[:2]),
+            "interface": INTERFACE,
+            "model": Path(config.model.name).name,
+            "weights_revision": revision,
+            "dtype": config.model.dtype,
+            "kv_cache_layout": config.kv_cache_layout or "",
+            "canonical_layout": int(config.canonical_layout),
+            "replicated_layout": int(config.replicated_layout),
+            "hash_tokens": cache.tokens_per_hash,
+            "chunk_blocks": cache.blocks_per_chunk,
+            "groups": hashlib.sha256(json.dumps(groups).encode()).hexdigest()[:16],
+            "worker_bytes": config.worker_kv_bytes_per_block,
+            "row_bytes": row_bytes,
+            "rank": parallel.rank,
+            "ranks": parallel.world_size,
+            "tp": parallel.tp_size,
+            "pp": parallel.pp_size,
+            "pcp": parallel.pcp_size,
+            "dcp": parallel.dcp_size,
+        },
+        [Group(0, (OPAQUE_PART_BYTES,))],
+    )

@@ -1,0 +1,134 @@
+"""Engines of their own environments (`make connectors` makes them), driven from here over pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from tests.integration.conftest import LARGE_STORE, Daemon
+
+ROOT = Path(__file__).resolve().parents[2]
+HOMES = Path(os.environ.get("HALFSTEP_CONNECTORS", ROOT / "build" / "connectors"))
+ENGINES = Path(__file__).resolve().parent / "engines"
+VOCABULARY = 512
+
+
+def interpreter(engine: str) -> str:
+    """Of an engine's environment; the test is skipped where there is none."""
+    path = HOMES / engine / "bin" / "python"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; `make connectors` makes it")
+    return str(path)
+
+
+class Engine:
+    """One engine process. It ends with its stdin."""
+
+    def __init__(self, log: Path, program: str, *arguments: str, engine: str, env: dict[str, str] | None = None) -> None:
+        self.log = log
+        reading, writing = os.pipe()
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [interpreter(engine), str(ENGINES / program), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=file,
+                pass_fds=[writing],
+                text=True,
+                env=os.environ | {"ANSWERS": str(writing)} | (env or {}),
+            )
+        os.close(writing)
+        self._answers = os.fdopen(reading)
+        self._read()
+
+    def generate(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:
+        """Its answer: tokens, cached, counts."""
+        return self._ask({"prompt": prompt, "tokens": tokens})
+
+    def reset(self) -> None:
+        """It forgets its own caches."""
+        assert self._ask({"reset": True})["reset"]
+
+    def end(self) -> None:
+        """As an operator ends it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(120) == 0, self.log.read_text()[-4000:]
+        self._answers.close()
+
+    def kill(self) -> None:
+        """As the power does."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None and not self.process.stdin.closed:
+            self.process.stdin.close()
+        self._answers.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end() if kind is None else self.kill()
+
+    def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        line = self._answers.readline()
+        if not line:
+            self.kill()
+            raise AssertionError(f"the engine ended:\n{self.log.read_text()[-6000:]}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@pytest.fixture(scope="session")
+def models() -> Path:
+    """The folder of tiny models."""
+    folder = HOMES / "models"
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there; `make connectors` makes it")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """The daemon of a module's tests."""
+    started = Daemon(tmp_path_factory.mktemp("daemon"), LARGE_STORE)
+    try:
+        started.start()
+        yield started
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
+    """It is there and awake after each test."""
+    if not shared_daemon.running:
+        shared_daemon.restart()
+    yield shared_daemon
+    if shared_daemon.running:
+        shared_daemon.resume()
+
+
+@pytest.fixture
+def prompts() -> Callable[..., list[list[int]]]:
+    """prompts(seed, tails): token ids that share their first 300."""
+
+    def make(seed: int, tails: tuple[int, ...] = (5, 40, 141)) -> list[list[int]]:
+        draw = random.Random(seed)
+        shared = [draw.randrange(3, VOCABULARY) for _ in range(300)]
+        return [shared + [draw.randrange(3, VOCABULARY) for _ in range(tail)] for tail in tails]
+
+    return make

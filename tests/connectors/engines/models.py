@@ -1,0 +1,50 @@
+"""Tiny random models on disk, for engines: `python models.py FOLDER`. Nothing is downloaded.
+
+qwen3: GQA, 4 layers, 8 heads, 2 KV heads of 64. Weights are scaled so that every token depends on the whole context: with the
+usual ones greedy decoding says almost the same whatever the cache holds, and wrong bytes would not show.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
+
+COMMON = {
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def configs() -> dict[str, PretrainedConfig]:
+    """By name."""
+    return {"qwen3": Qwen3Config(num_attention_heads=8, num_key_value_heads=2, head_dim=64, **COMMON)}
+
+
+def main(folder: Path) -> None:
+    """Writes each that is not there."""
+    for name, config in configs().items():
+        if (folder / name / "config.json").exists():
+            continue
+        torch.manual_seed(1234)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            for values in model.parameters():
+                if values.dim() >= 2:
+                    values.copy_(torch.randn_like(values) * (1.4 / values.shape[-1] ** 0.5))
+        model.to(torch.bfloat16).save_pretrained(folder / name)
+        (folder / name / "generation_config.json").write_text(json.dumps({"bos_token_id": 1, "eos_token_id": 2}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
