@@ -45,7 +45,8 @@ class Engine:
             )
         os.close(writing)
         self._answers = os.fdopen(reading)
-        self._read()
+        # Of its blocks; without groups.
+        self.layout_fields: dict[str, str] = self._read()["layout"]
 
     def generate(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:
         """Its answer: tokens, cached, counts."""

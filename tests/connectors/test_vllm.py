@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.connectors.conftest import Engine
+from tests.connectors.relay import Relay
+
+import halfstep
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
 Prompts = Callable[..., list[list[int]]]
 Start = Callable[..., Engine]
+Reference = Callable[[list[int]], list[int]]
 # Of prompts of 305, 340 and 441 tokens, in blocks of 128.
 WHOLE_BLOCKS = [256, 256, 384]
 
@@ -31,7 +38,7 @@ def start(tmp_path: Path, models: Path) -> Start:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Callable[[list[int]], list[int]]:
+def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Reference]:
     """reference(prompt): tokens of an engine without a tier that computes all of it."""
     log = tmp_path_factory.mktemp("reference") / "engine.log"
     known: dict[tuple[int, ...], list[int]] = {}
@@ -50,9 +57,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Callabl
         one.end()
 
 
-def test_a_new_process_restores_what_another_stored(
-    start: Start, daemon: Any, prompts: Prompts, reference: Callable[[list[int]], list[int]]
-) -> None:
+def test_a_new_process_restores_what_another_stored(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
     asked = prompts(7)
     with start(daemon.unix_url) as cold:
         first = [cold.generate(prompt) for prompt in asked]
@@ -64,3 +69,151 @@ def test_a_new_process_restores_what_another_stored(
     assert [one["cached"] for one in second] == WHOLE_BLOCKS
     assert second[-1]["counts"]["loads"] == 3, "two shared blocks, one of the longest prompt"
     assert second[-1]["counts"]["loads_failed"] == 0
+
+
+def client_of(daemon: Any, engine: Engine) -> halfstep.Client:
+    """One that sees the engine's blocks."""
+    layout = halfstep.Layout(engine.layout_fields, [halfstep.Group(0, (256 * 1024,))])
+    return halfstep.connect(daemon.unix_url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000)
+
+
+def test_layers_that_are_swapped_change_the_tokens(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    """That the checks here can fail: the bytes of a prefix are what its tokens come from.
+
+    Whole blocks that change places would not show: keys are turned to their positions, and attention sums over all of them.
+    """
+    prompt = prompts(11, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        with client_of(daemon, engine) as client:
+            before = {entry.key for entry in client.list()}
+            assert engine.generate(prompt)["tokens"] == reference(prompt)
+            engine.reset()  # waits for the stores
+            keys = [entry.key for entry in client.list() if entry.key not in before]
+            assert len(keys) == 2
+            blocks = np.zeros((2, int(engine.layout_fields["row_bytes"])), np.uint8)
+            assert client.get(keys, blocks).ok.all()
+            assert client.delete(keys).ok.all()
+            layers = blocks.reshape(2, 4, -1)[:, ::-1]
+            assert client.put(keys, layers.reshape(2, -1).copy()).ok.all()
+        told = engine.generate(prompt)
+    assert told["cached"] == 256
+    assert told["tokens"] != reference(prompt)
+
+
+def restored(engine: Engine, prompt: list[int], expected: list[int], within_s: float) -> None:
+    """Whole prefixes come from the daemon again."""
+    end = time.monotonic() + within_s
+    while True:
+        engine.reset()
+        told = engine.generate(prompt)
+        assert told["tokens"] == expected
+        if told["cached"] == 256:
+            return
+        assert time.monotonic() < end, "the daemon is back, and nothing comes from it"
+
+
+def warnings_of(engine: Engine) -> int:
+    """How often it said that the tier fails."""
+    return engine.log.read_text().count("blocks are computed instead")
+
+
+def test_a_daemon_that_dies_stops_and_comes_back_changes_no_token(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    prompt, other = prompts(12, (5, 41))
+    expected = reference(prompt)
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == expected
+        restored(engine, prompt, expected, 60)
+
+        daemon.kill()
+        engine.reset()
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (expected, 0)
+        assert engine.generate(other)["tokens"] == reference(other)
+        assert warnings_of(engine) == 1
+
+        daemon.start()
+        restored(engine, prompt, expected, 60)
+
+        daemon.pause()
+        engine.reset()
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (expected, 0)
+        assert warnings_of(engine) == 2
+        daemon.resume()
+        restored(engine, prompt, expected, 60)
+        counts = engine.generate(prompt)["counts"]
+    assert counts["call_ns_max"] < 2_000_000, "a hook on the scheduler's thread took long"
+
+
+def test_an_engine_starts_without_a_daemon_and_finds_it_later(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    prompt = prompts(13, (5,))[0]
+    daemon.stop()
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+        daemon.start()
+        restored(engine, prompt, reference(prompt), 60)
+
+
+def test_a_slow_way_to_the_daemon_costs_misses_by_the_deadline(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    prompt = prompts(14, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+    # Two rows are half a megabyte: half a second.
+    with Relay(*daemon.address, 1_000_000) as relay, start(relay.url, deadline_ms=200, match_deadline_ms=2000) as engine:
+        told = engine.generate(prompt)
+        assert told["tokens"] == reference(prompt)
+        assert told["counts"]["loads_failed"] > 0
+        assert warnings_of(engine) >= 1
+    with Relay(*daemon.address, 1_000_000) as relay, start(relay.url, deadline_ms=20_000, match_deadline_ms=2000) as engine:
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (reference(prompt), 256)
+
+
+def test_a_flipped_byte_on_flash_is_computed(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    prompt = prompts(15, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        with client_of(daemon, engine) as client:
+            before = {entry.key for entry in client.list()}
+            assert engine.generate(prompt)["tokens"] == reference(prompt)
+            engine.reset()
+            key = next(entry.key for entry in client.list() if entry.key not in before)
+            block = np.zeros((1, int(engine.layout_fields["row_bytes"])), np.uint8)
+            assert client.get([key], block).ok.all()
+        assert daemon.end(signal.SIGTERM) == 0
+        flip(daemon.store, block.tobytes()[:4096])
+        daemon.start()
+        engine.reset()
+        told = engine.generate(prompt)
+        assert told["tokens"] == reference(prompt)
+        assert told["cached"] < 256
+
+
+def flip(store: Path, page: bytes) -> None:
+    """One bit of the page with those bytes."""
+    found = 0
+    with store.open("r+b") as file:
+        while data := file.read(64 << 20):
+            at = data.find(page)
+            while at >= 0:
+                place = file.tell() - len(data) + at
+                if place % 4096 == 0:
+                    file.seek(place + 100)
+                    file.write(bytes([page[100] ^ 1]))
+                    file.seek(place - at + len(data))
+                    found += 1
+                at = data.find(page, at + 1)
+    assert found, "the block is not on flash"
+
+
+def test_other_weights_have_other_blocks(start: Start, daemon: Any, prompts: Prompts) -> None:
+    prompt = prompts(16, (5,))[0]
+    with start(daemon.unix_url, weights_revision="one") as engine:
+        engine.generate(prompt)
+    with start(daemon.unix_url, weights_revision="two") as engine:
+        assert engine.generate(prompt)["cached"] == 0

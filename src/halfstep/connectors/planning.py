@@ -69,7 +69,11 @@ class _Job:
 
 @dataclass(slots=True)
 class Counts:
-    """What a connector did, for its page of metrics and for tests. Times in ns of the thread's CPU."""
+    """What a connector did, for its page of metrics and for tests.
+
+    call_ns: CPU time of the engine's thread in hooks; call_ns_max: in one. held_s_max: the longest that the engine waited for
+    an answer or a transfer, until it asked again.
+    """
 
     matches: int = 0
     keys_asked: int = 0
@@ -81,6 +85,7 @@ class Counts:
     calls: int = 0
     call_ns: int = 0
     call_ns_max: int = 0
+    held_s_max: float = 0.0
 
 
 class Counting(Protocol):
@@ -168,9 +173,11 @@ class Plan:
         for some in _batches(keys):
             self.counts.matches += 1
             self.counts.keys_asked += len(some)
-            self._fly(self._queue.match(some, layout=self._layout), _bind(self._matched, some))
+            ticket = self._queue.match(some, layout=self._layout)
+            self._fly(ticket, _bind(self._matched, some, time.monotonic()))
 
-    def _matched(self, keys: Sequence[bytes], result: MatchResult) -> None:
+    def _matched(self, keys: Sequence[bytes], began: float, result: MatchResult) -> None:
+        self._held(began)
         there = result.present
         self._note("lookup", result.reason)
         self.counts.keys_hit += int(there.sum())
@@ -238,6 +245,7 @@ class Plan:
         counts = self.counts
         failed = len(job.keys) - len(job.good)
         if job.load:
+            self._held(job.began)
             counts.loads += len(job.good)
             counts.loads_failed += failed
         else:
@@ -270,6 +278,9 @@ class Plan:
             then = self._flying.pop(ticket, None)
             if then is not None:
                 then(ticket.result())
+
+    def _held(self, began: float) -> None:
+        self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - began)
 
     def _note(self, what: str, why: str) -> None:
         if why:

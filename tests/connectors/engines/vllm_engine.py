@@ -72,7 +72,7 @@ def main() -> None:
     llm = engine(model, tiers, cpu_bytes, int(sys.argv[4]) if len(sys.argv) > 4 else 1)
     tier = tier_of(llm) if tiers else None
     with os.fdopen(int(os.environ["ANSWERS"]), "w", buffering=1) as answers:
-        print(json.dumps({"ready": True}), file=answers)
+        print(json.dumps({"layout": {} if tier is None else dict(tier.layout.fields)}), file=answers)
         for line in sys.stdin:
             asked = json.loads(line)
             if "reset" in asked:
