@@ -259,8 +259,8 @@ void Model::read_missed(Key& key, const Expectation& expected, Status status) {
                 text_of(key) + ": " + std::string(code_name(status.code())) + " " + std::to_string(status.detail()));
   }
   if (!excused || expected.filling || expected.changes != key.changes) return;
-  // What the device did not give is kept, until it has failed often enough.
-  key.view = status == Code::IoError ? Key::View::Unsure : Key::View::None;
+  // Dropped is what came and is not what was put. What did not come is kept, until it has failed often enough.
+  key.view = status == Code::Corrupt || status == Code::NotFound ? Key::View::None : Key::View::Unsure;
   key.must = key.seen = false;
 }
 
