@@ -27,6 +27,7 @@ struct WriteInFlight {
   size_t put = 0;
   bool committed = false;
   uint64_t committed_at = 0;  // turn of the run
+  uint64_t committed_us = 0;
   uint32_t answers = 0;
   store::Write write;
 };

@@ -184,6 +184,7 @@ WriteInFlight* World::oldest_begun() noexcept {
 void World::commit(WriteInFlight& flight) {
   flight.committed = true;
   flight.committed_at = turns_;
+  flight.committed_us = clock_.us;
   Key& key = *flight.key;
   if (flight.life == key.life) {
     --key.filling;
