@@ -228,6 +228,8 @@ void World::close(uint64_t salt) {
   let_go();
   Prng prng(salt ^ 0xC105E);
   arm_by_chance(prng, 0.3, kEventsInOpen);
+  // Whoever closes meanwhile leaves what the device does not give to the next start.
+  const bool left_unread = process_->recovering && on(FaultKind::Outage);
   const Status status = process_->store->close();
   if (dead()) {
     ++tally_.crashes_in_close;
@@ -262,7 +264,9 @@ void World::close(uint64_t salt) {
   if (over()) return;
   for (Key& key : model_.keys()) {
     key.holds.clear();  // they ended when close() began
-    if (usable(key)) model_.looked(key, process_->store->find(key.sought()), evidence(key));
+    Evidence known = evidence(key);
+    known.recovering = known.recovering || left_unread;
+    if (usable(key)) model_.looked(key, process_->store->find(key.sought()), known);
   }
   if (status.ok() && !failures_possible() && !process_->gave_up && writable) model_.process_stopped_cleanly();
   bury_process();
