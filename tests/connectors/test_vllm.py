@@ -217,3 +217,19 @@ def test_other_weights_have_other_blocks(start: Start, daemon: Any, prompts: Pro
         engine.generate(prompt)
     with start(daemon.unix_url, weights_revision="two") as engine:
         assert engine.generate(prompt)["cached"] == 0
+
+
+def test_the_next_engine_sweeps_what_killed_ones_leave_in_shared_memory(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    prompt = prompts(17, (5,))[0]
+    memory = Path("/dev/shm")
+    before = set(memory.iterdir())
+    for _ in range(2):
+        engine = start(daemon.unix_url)
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+        engine.kill()
+        assert len(set(memory.iterdir()) - before) == 2, "its rows, and the mark; the one before it is swept"
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+    assert set(memory.iterdir()) <= before

@@ -30,6 +30,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from halfstep.client import PartDescriptor, Region, connect
 from halfstep.connectors.planning import Counts, Plan, counted
+from halfstep.connectors.shared_memory import Owned, sweep
 from halfstep.connectors.weights import weights_revision_of
 from halfstep.errors import ConfigError
 from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
@@ -86,6 +87,10 @@ class HalfstepTier(SecondaryTierManager):
             match_deadline_ms=match_deadline_ms,
             connections=connections,
         )
+        # vLLM leaves its rows in /dev/shm when it is killed.
+        if swept := sweep():
+            log.info("halfstep: removed the shared memory of %d engines that died: %s", len(swept), ", ".join(swept))
+        self._owned = Owned(f"vllm_offload_{offloading_spec.config.engine_id}.mmap")
         self._region = Region(self._view)
         template = self._region.template(
             [
@@ -162,6 +167,7 @@ class HalfstepTier(SecondaryTierManager):
         self._region.close()
         self._client.close()
         self._view.release()
+        self._owned.close()
 
 
 def check_version(version: str) -> None:
