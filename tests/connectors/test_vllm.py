@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.connectors.conftest import Engine
+from tests.connectors.conftest import Engine, interpreter
 from tests.connectors.relay import Relay
 
 import halfstep
@@ -233,3 +234,33 @@ def test_the_next_engine_sweeps_what_killed_ones_leave_in_shared_memory(
     with start(daemon.unix_url) as engine:
         assert engine.generate(prompt)["tokens"] == reference(prompt)
     assert set(memory.iterdir()) <= before
+
+
+NEWER = """
+import abc
+import vllm
+from vllm.v1.kv_offload.tiering.base import SecondaryTierManager
+
+if {more}:
+    SecondaryTierManager.teleport = abc.abstractmethod(lambda self: None)
+    abc.update_abstractmethods(SecondaryTierManager)
+vllm.__version__ = "0.99.1"
+from halfstep.connectors import vllm as ours
+from halfstep.errors import ConfigError
+
+try:
+    ours.HalfstepTier(None, memoryview(bytes(4096)), "HalfstepTier", url="halfstep://127.0.0.1")
+except ConfigError as error:
+    print("refused:", error)
+except AttributeError:
+    print("tried")  # there is no specification here
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "told"), [(True, "refused: vLLM 0.99.1: a secondary tier has to have teleport"), (False, "tried")]
+)
+def test_another_vllm_is_refused_for_what_is_missing_and_else_tried(models: Path, more: bool, told: str) -> None:
+    ran = subprocess.run([interpreter("vllm"), "-c", NEWER.format(more=more)], capture_output=True, text=True, timeout=300)
+    assert told in ran.stdout, ran.stderr[-2000:]
+    assert ("vLLM 0.99.1 is not one that this was made for" in ran.stderr) == (not more)

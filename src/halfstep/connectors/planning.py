@@ -40,8 +40,8 @@ class _Question:
 class Transfer:
     """One job of an engine's, once it is over.
 
-    number: the engine's. good: of its keys, those that were moved (or were there already). bytes: moved. seconds: since it was
-    handed over.
+    number: the engine's. good: of its keys, those that were moved (or were there already), in no order. bytes: moved.
+    seconds: since it was handed over.
     """
 
     number: int

@@ -22,7 +22,7 @@ import json
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import vllm
 from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext
@@ -61,6 +61,12 @@ class HalfstepTier(SecondaryTierManager):
 
     medium = Medium.STORAGE
 
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Before Python says that the class is abstract, and not why."""
+        check_version(vllm.__version__)
+        made: Self = super().__new__(cls)
+        return made
+
     def __init__(
         self,
         offloading_spec: OffloadingSpec,
@@ -76,7 +82,6 @@ class HalfstepTier(SecondaryTierManager):
         backpressure_detector: BackpressureDetector | None = None,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        check_version(vllm.__version__)
         row_bytes = self.block_size_bytes
         self.layout = layout_of(offloading_spec.config, row_bytes, weights_revision)
         self._view = primary_kv_view.cast("B")
@@ -172,14 +177,14 @@ class HalfstepTier(SecondaryTierManager):
 
 def check_version(version: str) -> None:
     """One word about a vLLM that this was not run with. Errors: ConfigError (it lacks what a secondary tier is made of)."""
-    unknown = SecondaryTierManager.__abstractmethods__ - set(vars(HalfstepTier))
-    if unknown:
+    if unknown := HalfstepTier.__abstractmethods__:
         raise ConfigError(
             f"vLLM {version}: a secondary tier has to have {', '.join(sorted(unknown))} there, which this release of Halfstep "
             f"has not; it was made for vLLM {' and '.join(VERSIONS)}: upgrade Halfstep, or take the tier out of secondary_tiers"
         )
-    if version.rpartition(".")[0] not in VERSIONS and not version.startswith(VERSIONS):
-        log.warning("halfstep: vLLM %s is not one that this was run with (%s); its blocks are kept apart", version, VERSIONS)
+    if ".".join(version.split(".")[:2]) not in VERSIONS:
+        known = " and ".join(VERSIONS)
+        log.warning("halfstep: vLLM %s is not one that this was made for (%s); its blocks are kept apart", version, known)
 
 
 def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | None) -> Layout:

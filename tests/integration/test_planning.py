@@ -1,0 +1,160 @@
+"""What connectors share: questions of a step in one match, transfers without waiting, one warning a failure."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import halfstep
+from halfstep.connectors.planning import BATCH_KEYS, Plan, Transfer
+
+pytestmark = pytest.mark.integration
+
+ROWS, ROW_BYTES = 16, 8192
+
+
+@pytest.fixture
+def memory() -> Any:
+    """An engine's host memory: rows."""
+    return np.zeros((ROWS, ROW_BYTES), np.uint8)
+
+
+@pytest.fixture
+def plan(client: halfstep.Client, layout: halfstep.Layout, memory: Any) -> Iterator[Plan]:
+    with halfstep.Region(memory) as region:
+        made = Plan(client, layout, region.template([halfstep.PartDescriptor(0, ROW_BYTES, 1, ROW_BYTES)]), name="tier")
+        yield made
+        made.close()
+
+
+def names(count: int, first: int = 0) -> list[bytes]:
+    return [b"chunk %d" % number for number in range(first, first + count)]
+
+
+def answered(plan: Plan, keys: list[bytes], owner: str = "request") -> list[bool]:
+    """As a scheduler does it: ask in every step until all is known."""
+    while True:
+        known = [plan.ask(key, owner) for key in keys]
+        if None not in known:
+            return [bool(there) for there in known]
+        plan.flush()
+        assert plan.finished() == []
+        time.sleep(0.001)
+
+
+def over(plan: Plan) -> list[Transfer]:
+    """All that is under way, once it is over."""
+    found = []
+    while plan.busy:
+        found += plan.finished()
+        time.sleep(0.001)
+    return found
+
+
+def test_what_was_stored_is_found_and_loaded(plan: Plan, memory: Any) -> None:
+    memory[:] = np.arange(ROWS, dtype=np.uint8)[:, None]
+    plan.store(7, names(4), np.array([3, 1, 9, 15]))
+    (stored,) = over(plan)
+    assert (stored.number, stored.whole, stored.bytes) == (7, True, 4 * ROW_BYTES)
+    assert answered(plan, names(5)) == [True] * 4 + [False]
+    memory[:] = 0
+    plan.load(8, names(4), np.array([0, 2, 4, 6]))
+    (loaded,) = over(plan)
+    assert (loaded.number, loaded.whole) == (8, True)
+    assert memory[[0, 2, 4, 6], 0].tolist() == [3, 1, 9, 15]
+    assert (memory == memory[:, :1]).all()
+
+
+def test_the_questions_of_a_step_are_one_match(plan: Plan) -> None:
+    for owner in ("one", "another"):
+        for key in names(100):
+            assert plan.ask(key, owner) is None
+    plan.flush()
+    assert answered(plan, names(100), "one") == [False] * 100
+    assert (plan.counts.matches, plan.counts.keys_asked, plan.counts.keys_hit) == (1, 100, 0)
+    plan.forget("one")
+    assert plan.ask(names(1)[0], "another") is False, "who else asked knows it still"
+    plan.forget("another")
+    assert plan.ask(names(1)[0], "a third") is None, "a later request asks anew"
+
+
+def test_a_step_without_anything_in_flight_reaches_no_client(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered(plan, names(3))
+
+    def reached(*_: Any, **__: Any) -> None:
+        raise AssertionError("the client was asked")
+
+    for call in ("poll", "wait", "match", "submit"):
+        monkeypatch.setattr(plan._queue, call, reached)
+    for _ in range(3):
+        plan.flush()
+        assert plan.finished() == []
+        assert not plan.busy
+
+
+def test_many_keys_go_in_several_batches_and_come_back_as_one_job(plan: Plan, memory: Any) -> None:
+    memory[:] = 5
+    count = BATCH_KEYS + 10
+    rows = np.arange(count) % ROWS
+    plan.store(1, names(count), rows)
+    assert [one.whole for one in over(plan)] == [True]
+    assert answered(plan, names(count)) == [True] * count
+    plan.load(2, names(count), rows)
+    (loaded,) = over(plan)
+    assert sorted(loaded.good) == sorted(names(count))
+
+
+def test_what_fails_to_load_is_a_miss_while_somebody_asks(plan: Plan, client: halfstep.Client) -> None:
+    plan.store(1, names(2), np.array([0, 1]))
+    over(plan)
+    assert answered(plan, names(2)) == [True, True]
+    assert client.delete(names(1)).ok.all()
+    plan.load(2, names(2), np.array([2, 3]))
+    (loaded,) = over(plan)
+    assert (loaded.whole, loaded.good) == (False, names(1, 1))
+    assert [plan.ask(key, "request") for key in names(2)] == [False, True]
+
+
+def test_a_daemon_that_is_stopped_costs_one_warning_and_the_deadline(
+    plan: Plan, daemon: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "halfstep.connectors")
+    match = plan._queue.match
+    monkeypatch.setattr(plan._queue, "match", lambda *keys, **options: match(*keys, **options, deadline_ms=50))
+    daemon.pause()
+    for first in (0, 10, 20):
+        assert answered(plan, names(3, first)) == [False] * 3
+    daemon.resume()
+    monkeypatch.setattr(plan._queue, "match", match)
+    plan.forget("request")
+    assert answered(plan, names(3)) == [False] * 3
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2, said
+    assert said[0].startswith("tier: lookup: late")
+    assert said[1].startswith("tier: works again")
+
+
+def test_a_job_without_keys_is_over_at_once(plan: Plan) -> None:
+    plan.load(3, [], np.array([], dtype=np.int64))
+    (empty,) = plan.finished()
+    assert (empty.number, empty.whole, empty.bytes) == (3, True, 0)
+
+
+def test_closing_ends_what_is_under_way_as_failed(plan: Plan, daemon: Any) -> None:
+    daemon.pause()
+    plan.store(4, names(2), np.array([0, 1]))
+    plan.close()
+    (ended,) = plan.finished()
+    assert (ended.number, ended.whole, ended.good) == (4, False, [])
+
+
+def test_draining_waits_for_transfers_and_keeps_their_ends(plan: Plan) -> None:
+    plan.store(5, names(2), np.array([0, 1]))
+    plan.drain()
+    (ended,) = plan.finished()
+    assert (ended.number, ended.whole) == (5, True)
