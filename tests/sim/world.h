@@ -161,6 +161,7 @@ class World {
     uint64_t until_us = 0;
     uint64_t from_us = 0;
     uint64_t from_turn = 0;
+    uint64_t last_turn = 0;  // in which it was there
     uint32_t kinds = 0;
     uint64_t spared_reads = 0;   // the first ones: so that it begins in the middle of a start
     std::vector<bool> segments;  // that it is of; none: of the whole device

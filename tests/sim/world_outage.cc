@@ -17,7 +17,7 @@ constexpr uint64_t kRetirementsMax = 3;       // of a segment, before it is not 
 
 void World::begin_outage(const Op& op) {
   Prng prng(op.salt);
-  outage_ = {clock_.us + op.amount, clock_.us, turns_, op.count, prng.chance(0.6) ? prng.below(80) : 0, {}};
+  outage_ = {clock_.us + op.amount, clock_.us, turns_, turns_, op.count, prng.chance(0.6) ? prng.below(80) : 0, {}};
   if (!op.flag) return;
   outage_.segments.resize(places_.geometry.segments);
   for (size_t segment = 0; segment < outage_.segments.size(); ++segment) outage_.segments[segment] = prng.chance(0.5);
@@ -54,13 +54,16 @@ bool World::strict_outage() const noexcept {
   return on(FaultKind::Outage) && (history_.profile.faults & kOthers) == 0;
 }
 
-// Nothing failed but what an outage failed, and that one has been over for so long that nobody is refused for it any more.
+// Nothing failed but what an outage failed, and that one has been over for so long that nobody is refused for it any more: in
+// time, and in turns in which the store could find out.
 bool World::over_long_ago() const noexcept {
-  return strict_outage() && !in_outage() && clock_.us >= outage_.until_us + kForgottenUs;
+  return strict_outage() && !in_outage() && clock_.us >= outage_.until_us + kForgottenUs &&
+         turns_ - outage_.last_turn >= kAnswerTurns;
 }
 
 // A put that waits for media while nothing can be written.
 void World::check_outage() {
+  if (in_outage()) outage_.last_turn = turns_;
   // Where reads fail, too, a put may wait for a segment, and that for what is worth a copy.
   const bool whole =
       in_outage() && outage_.segments.empty() && (outage_.kinds & (kOutageWrites | kOutageReads)) == kOutageWrites;
