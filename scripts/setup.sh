@@ -5,6 +5,7 @@
 #   models   torch (a CPU build where one can be had) and transformers, into .venv
 #   fuzz     clang with libFuzzer
 #   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
+#   lmcache  LMCache's server, in build/connectors/lmcache; after `make build`
 #
 # Each step is named with its size and time before it starts; what is there already is left alone, so a second run takes a
 # second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
@@ -17,6 +18,7 @@ export DEBIAN_FRONTEND=noninteractive
 
 readonly TORCH_VERSION=2.13.0
 readonly VLLM_VERSION=0.32.0
+readonly LMCACHE_VERSION=0.5.6
 readonly VENV=.venv
 readonly CONNECTORS=build/connectors
 readonly PIP=("$VENV/bin/python" -m pip --disable-pip-version-check --no-input -qq install)
@@ -200,6 +202,11 @@ vllm() {
   "$CONNECTORS/vllm/bin/python" tests/connectors/engines/models.py "$CONNECTORS/models"
 }
 
+lmcache() {
+  engine_venv lmcache "about 700 MB to download, 1.9 GB on disk, one to three minutes" \
+    "lmcache==$LMCACHE_VERSION" "torch==$TORCH_VERSION"
+}
+
 # --- fuzz ----------------------------------------------------------------------------------------------------------------
 
 find_clang() {  # the newest clang++ >= 14 that links a fuzzer
@@ -234,8 +241,8 @@ fuzz() {
 (( $# )) || set -- base
 for part in "$@"; do
   case $part in
-    base | models | fuzz | vllm) "$part" ;;
+    base | models | fuzz | vllm | lmcache) "$part" ;;
     find-clang) find_clang ;;
-    *) die "unknown part '$part': base, models, fuzz or vllm" ;;
+    *) die "unknown part '$part': base, models, fuzz, vllm or lmcache" ;;
   esac
 done
