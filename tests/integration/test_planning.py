@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep.connectors.planning import BATCH_KEYS, Plan, Transfer
+from halfstep.connectors.planning import BATCH_KEYS, Notices, Plan, Transfer
 
 pytestmark = pytest.mark.integration
 
@@ -136,7 +136,7 @@ def test_a_daemon_that_is_stopped_costs_one_warning_and_the_deadline(
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 2, said
     assert said[0].startswith("tier: lookup: late")
-    assert said[1].startswith("tier: works again")
+    assert said[1].startswith("tier: lookup works again, after 3 failures")
 
 
 def test_a_job_without_keys_is_over_at_once(plan: Plan) -> None:
@@ -158,3 +158,24 @@ def test_draining_waits_for_transfers_and_keeps_their_ends(plan: Plan) -> None:
     plan.drain()
     (ended,) = plan.finished()
     assert (ended.number, ended.whole) == (5, True)
+
+
+def test_what_fails_every_other_time_is_not_a_warning_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "halfstep.connectors")
+    notices = Notices("tier")
+    for _ in range(10):
+        notices.note("lookup", "")
+        notices.note("load", "late")
+        notices.note("load", "")
+    assert [record.getMessage() for record in caplog.records] == [
+        "tier: load: late; blocks are computed instead until it works again"
+    ]
+    notices.SPACE_S = 0.0
+    notices.note("store", "unavailable")
+    notices.note("load", "unavailable")
+    assert len(caplog.records) == 2, "of one failure, whatever it hits"
+    notices.note("store", "")
+    notices.note("load", "")
+    notices.end()
+    notices.note("lookup", "cancelled (closed)")
+    assert len(caplog.records) == 2

@@ -129,7 +129,7 @@ class HalfstepClient:
 
     def _matched(self, result: Any) -> End:
         self.counts.matches += 1
-        self._say("exists", result.reason)
+        self._notices.note("exists", result.reason)
         return True, "", result.present.tolist()
 
     def _deleted(self, result: Any) -> End:
@@ -138,14 +138,8 @@ class HalfstepClient:
     def _complete(self, what: str, result: Any, ok: Any) -> End:
         failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS))
         why = result.reason(int(failed[0])) if len(failed) else ""
-        self._say(what, why)
+        self._notices.note(what, why)
         return bool(ok.all()), why, ok.tolist()
-
-    def _say(self, what: str, why: str) -> None:
-        if why:
-            self._notices.failed(what, why)
-        else:
-            self._notices.worked()
 
 
 def _name(key: str) -> bytes:

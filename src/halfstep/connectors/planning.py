@@ -103,23 +103,36 @@ R = TypeVar("R")
 
 
 class Notices:
-    """Says once that something fails, and once that it works again."""
+    """Says once that something fails, and once that it works again: of each kind of work, as one may do and another not."""
+
+    # Between two warnings. What fails every other time is not worth one each.
+    SPACE_S = 10.0
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._failed = 0
+        self._failed: dict[str, int] = {}
+        self._said_s = -self.SPACE_S
+        self._over = False
 
-    def failed(self, what: str, why: str) -> None:
-        """A miss for another reason than absence."""
-        if self._failed == 0:
-            log.warning("%s: %s: %s; blocks are computed instead until it works again", self._name, what, why)
-        self._failed += 1
+    def note(self, what: str, why: str) -> None:
+        """what: a kind of work. why: it failed, for another reason than absence; "" = it was done."""
+        if self._over:
+            return
+        failed = self._failed.get(what, 0)
+        if why:
+            now_s = time.monotonic()
+            first = not self._failed and now_s - self._said_s >= self.SPACE_S
+            self._failed[what] = failed + 1
+            if first:
+                self._said_s = now_s
+                log.warning("%s: %s: %s; blocks are computed instead until it works again", self._name, what, why)
+        elif failed:
+            del self._failed[what]
+            log.info("%s: %s works again, after %d failures", self._name, what, failed)
 
-    def worked(self) -> None:
-        """An answer that was one."""
-        if self._failed:
-            log.info("%s: works again, after %d blocks without it", self._name, self._failed)
-            self._failed = 0
+    def end(self) -> None:
+        """What is called off from here on is no failure."""
+        self._over = True
 
 
 class Plan:
@@ -179,7 +192,7 @@ class Plan:
     def _matched(self, keys: Sequence[bytes], began: float, result: MatchResult) -> None:
         self._held(began)
         there = result.present
-        self._note("lookup", result.reason)
+        self.notices.note("lookup", result.reason)
         self.counts.keys_hit += int(there.sum())
         for key, hit in zip(keys, there.tolist(), strict=True):
             question = self._questions.get(key)
@@ -227,7 +240,7 @@ class Plan:
     def _moved(self, keys: Sequence[bytes], job: _Job, result: GetResult | PutResult) -> None:
         done = result.items_ok
         failed = np.flatnonzero(~done & (result.answers != Answer.MISS))
-        self._note("load" if job.load else "store", result.reason(int(failed[0])) if len(failed) else "")
+        self.notices.note("load" if job.load else "store", result.reason(int(failed[0])) if len(failed) else "")
         good = [key for key, ok in zip(keys, done.tolist(), strict=True) if ok]
         job.good += good
         job.moved += len(good) * self._template.block_bytes
@@ -267,6 +280,7 @@ class Plan:
 
     def close(self) -> None:
         """Ends what is in flight; no byte lands afterwards. What was a transfer is over, as failed, for `finished`."""
+        self.notices.end()
         self._queue.close()
         self._settle(list(self._flying))
 
@@ -281,12 +295,6 @@ class Plan:
 
     def _held(self, began: float) -> None:
         self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - began)
-
-    def _note(self, what: str, why: str) -> None:
-        if why:
-            self.notices.failed(what, why)
-        else:
-            self.notices.worked()
 
 
 def _batches(keys: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
