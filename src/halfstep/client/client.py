@@ -58,6 +58,7 @@ from halfstep.client.results import (
 )
 from halfstep.client.session import Session
 from halfstep.client.url import DEFAULT_NAMESPACE, Endpoint, namespace_fault
+from halfstep.client.values import round_trip, value_of
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
 
@@ -114,25 +115,36 @@ class Client:
         """
         return self._call(self._requests.match(keys, **options))
 
-    def get(self, keys: Keys, target: object, **options: Unpack[GetOptions]) -> GetResult:
+    @overload
+    def get(self, keys: bytes, **options: Unpack[CommonOptions]) -> bytes | None: ...
+    @overload
+    def get(self, keys: Keys, target: object, **options: Unpack[GetOptions]) -> GetResult: ...
+    def get(self, keys: bytes | Keys, target: object = None, **options: Any) -> GetResult | bytes | None:
         """Read blocks, verified, into `target`; what is not `ok` in the result leaves its bytes undefined.
 
+        One key and no target: its bytes, or None, whatever the reason; of two calls, one for the length.
         target: one writable C-contiguous buffer (numpy, bytearray, CPU tensor, DLPack), split evenly: item i at
         i * len / items; or a list with one entry per item, each a buffer or a list of buffers; or Rows. Items are key-major.
         parts: only these parts of each block, back to back, as ranges. order="layer": first parts of all items first.
         Errors: ConfigError. Deadline: deadline_ms.
         """
+        if target is None and isinstance(keys, bytes):
+            return value_of(self, keys, options)
         # Without options to hand on, where there are none: a hundredth of a call of 64 KiB.
         return self._call(self._requests.get(keys, target, **options) if options else self._requests.get(keys, target))
 
-    def put(self, keys: Keys, source: object, **options: Unpack[PutOptions]) -> PutResult:
-        """Store blocks. One that is there already stays as it is, and counts as ok.
+    def exists(self, key: bytes, **options: Unpack[MatchOptions]) -> bool:
+        """Whether one key is there, as far as the daemon says so in time. Errors: ConfigError. Deadline: match_deadline_ms."""
+        return bool(self.match([key], **options).present[0])
+
+    def put(self, keys: bytes | Keys, source: object, **options: Unpack[PutOptions]) -> PutResult:
+        """Store blocks; one key may stand without a list. One that is there already stays as it is, and counts as ok.
 
         source: as the target of get, may be read-only. block_bytes: per item, or one number, where a block is shorter than its
         place in the source. durability="persist": ok means on media. parents: per key, the ordinal of its parent among `keys`.
         Errors: ConfigError. Deadline: deadline_ms.
         """
-        return self._call(self._requests.put(keys, source, **options))
+        return self._call(self._requests.put([keys] if isinstance(keys, bytes) else keys, source, **options))
 
     def delete(self, keys: Keys, **options: Unpack[CommonOptions]) -> DeleteResult:
         """Remove blocks; ok means gone for good, also after a restart. Errors: ConfigError."""
@@ -425,6 +437,10 @@ class Client:
             remedy = "" if running else "; start it with `halfstep serve`"
             raise Unavailable(f"{self.url}: no daemon within {within_ms:g} ms ({reason}){remedy}")
 
+    def ping(self, timeout_ms: float | None = None) -> float:
+        """Seconds until a daemon has answered; by default within deadline_ms. Errors: Unavailable (it has not, and why)."""
+        return round_trip(self, timeout_ms)
+
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
@@ -451,6 +467,12 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> tuple[type[Client], tuple[ClientOptions]]:
