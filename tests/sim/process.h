@@ -28,6 +28,7 @@ struct WriteInFlight {
   bool committed = false;
   uint64_t committed_at = 0;  // turn of the run
   uint64_t committed_us = 0;
+  uint64_t overdue_turns = 0;  // after the time in which an outage is to be told
   uint32_t answers = 0;
   store::Write write;
 };

@@ -10,6 +10,7 @@ namespace {
 // How long who waits for media may go without an answer: time, and turns in which the store could do something about it.
 constexpr uint64_t kAnswerUs = 600'000;
 constexpr uint64_t kAnswerTurns = 60;
+constexpr uint64_t kOverdueTurns = 8;  // of them, after that time: turns that are close together let nothing be tried again
 constexpr uint64_t kForgottenUs = 5'000'000;  // after the end of an outage
 constexpr uint64_t kRetirementsMax = 3;       // of a segment, before it is not tried again
 
@@ -72,7 +73,7 @@ void World::check_outage() {
   for (const auto& write : process_->writes) {
     // Each shard finds out for itself, by its own first write.
     if (!write->committed || write->answers > 0 || turns_ - write->committed_at < kAnswerTurns) continue;
-    if (clock_.us - write->committed_us < kAnswerUs) continue;
+    if (clock_.us - write->committed_us < kAnswerUs || ++write->overdue_turns < kOverdueTurns) continue;
     return model_.fail(Rule::WaitsInOutage, "a put of key " + std::to_string(write->key->number));
   }
 }
