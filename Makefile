@@ -86,8 +86,8 @@ torture-client: build ## MINUTES (10) of client processes that close, cancel, fo
 	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
 
 .PHONY: connectors
-connectors: build ## the real engines over a daemon; sets them up first: 5.4 GB under build/, up to ten minutes
-	@scripts/setup.sh vllm lmcache
+connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes
+	@scripts/setup.sh vllm lmcache sglang
 	$(PYTHON) -m pytest tests/connectors $(PYTEST_ARGS)
 
 .PHONY: sim mutants

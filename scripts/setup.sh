@@ -6,6 +6,7 @@
 #   fuzz     clang with libFuzzer
 #   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
 #   lmcache  LMCache's server, in build/connectors/lmcache; after `make build`
+#   sglang   SGLang for CPUs, in build/connectors/sglang; after `make build`
 #
 # Each step is named with its size and time before it starts; what is there already is left alone, so a second run takes a
 # second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
@@ -19,6 +20,7 @@ export DEBIAN_FRONTEND=noninteractive
 readonly TORCH_VERSION=2.13.0
 readonly VLLM_VERSION=0.32.0
 readonly LMCACHE_VERSION=0.5.6
+readonly SGLANG_VERSION=0.5.23
 readonly VENV=.venv
 readonly CONNECTORS=build/connectors
 readonly PIP=("$VENV/bin/python" -m pip --disable-pip-version-check --no-input -qq install)
@@ -207,6 +209,22 @@ lmcache() {
     "lmcache==$LMCACHE_VERSION" "torch==$TORCH_VERSION"
 }
 
+# SGLang asks for CUDA builds by name; what it imports on a CPU is listed here instead.
+sglang() {
+  engine_venv sglang "about 1 GB to download, 3.1 GB on disk, two to four minutes" \
+    "torch==$TORCH_VERSION" transformers==5.19.0 aiohttp apache-tvm-ffi==0.1.11 msgspec numpy orjson packaging pillow \
+    prometheus-client psutil pybase64 pydantic pyzmq requests sentencepiece==0.2.1 setproctitle tiktoken uvicorn uvloop \
+    fastapi xxhash zstandard interegular IPython einops partial_json_parser compressed-tensors llguidance ninja numba scipy \
+    python-multipart watchfiles openai openai-harmony torch_memory_saver datasets anthropic pybind11 blobfile easydict \
+    distro gguf modelscope soundfile
+  local site
+  site=$("$CONNECTORS/sglang/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  if [[ -d $site/sglang-$SGLANG_VERSION.dist-info ]]; then return; fi
+  "$CONNECTORS/sglang/bin/python" -m pip --disable-pip-version-check --no-input -qq install --no-deps \
+    "sglang==$SGLANG_VERSION" xgrammar==0.2.7 outlines==0.1.11 outlines_core mistral_common timm torchao triton \
+    torchvision==0.28.0
+}
+
 # --- fuzz ----------------------------------------------------------------------------------------------------------------
 
 find_clang() {  # the newest clang++ >= 14 that links a fuzzer
@@ -241,8 +259,8 @@ fuzz() {
 (( $# )) || set -- base
 for part in "$@"; do
   case $part in
-    base | models | fuzz | vllm | lmcache) "$part" ;;
+    base | models | fuzz | vllm | lmcache | sglang) "$part" ;;
     find-clang) find_clang ;;
-    *) die "unknown part '$part': base, models, fuzz, vllm or lmcache" ;;
+    *) die "unknown part '$part': base, models, fuzz, vllm, lmcache or sglang" ;;
   esac
 done

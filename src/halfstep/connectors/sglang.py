@@ -1,0 +1,261 @@
+"""SGLang's HiCache through the tier: a storage backend that configuration alone loads.
+
+    python -m sglang.launch_server … --enable-hierarchical-cache --hicache-storage-backend dynamic
+      --hicache-storage-backend-extra-config '{"backend_name": "halfstep", "module_path": "halfstep.connectors.sglang",
+        "class_name": "HalfstepHiCache", "interface_v1": 1, "url": "halfstep://flash-node"}'
+
+SGLang keeps pages of tokens in a host pool; a page of one rank is one block here. With interface_v1 pages move straight between
+the pool and the daemon: the pool's memory is registered once, how a page lies in it is read from the pointers of two pages, and
+a batch names pages by number. Without it SGLang hands flat copies over, whose bytes are ordered in another way: other blocks.
+
+SGLang's keys name the tokens, and nothing else. All that decides what the bytes of a page mean is in the layout: weights,
+dtype, the pool's memory layout, page size, ranks, SGLang's version.
+
+Source: SGLang 0.5.23, sglang/srt/mem_cache/hicache_storage.py. Thread: SGLang's query, read and backup threads, at once; each
+call waits, and no longer than its deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sglang
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+
+from halfstep.client import Answer, Client, GetResult, PartDescriptor, PutResult, Region, Rows, Template, connect
+from halfstep.connectors.planning import Notices
+from halfstep.connectors.weights import weights_revision_of
+from halfstep.errors import ConfigError
+from halfstep.layout import PART_SIZES_MAX, Group, Layout
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+
+# Of this module's meaning of a page; another one has other blocks.
+INTERFACE = "hicache-1"
+OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "connections"}
+# SGLang's own, of the same dictionary.
+THEIRS = {"backend_name", "module_path", "class_name", "interface_v1"}
+
+
+class HalfstepHiCache(HiCacheStorage):
+    """A Halfstep daemon as HiCache's storage. Its options are keys of --hicache-storage-backend-extra-config.
+
+    url: the daemon's. weights_revision: see halfstep.connectors.vllm. ttl_s: of stored pages, 0 = the namespace's default.
+    deadline_ms: of a batch of pages, 2000; match_deadline_ms: of a question, 100. connections: data connections per shard.
+    Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered.
+    """
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
+        options = {name: value for name, value in (storage_config.extra_config or {}).items() if name in OPTIONS}
+        if "url" not in options:
+            raise ConfigError(
+                'halfstep: "url" is missing in --hicache-storage-backend-extra-config; as in halfstep://flash-node'
+            )
+        self._config = storage_config
+        self._fields = _fields(storage_config, options.pop("weights_revision", None))
+        self._ttl_s = int(options.pop("ttl_s", 0))
+        url = options.pop("url")
+        self._notices = Notices(f"halfstep at {url}")
+        self._client: Client = connect(url, **{"match_deadline_ms": 100} | options)
+        self._lock = threading.Lock()
+        self._regions: list[Region] = []
+        self._template: Template | None = None
+        self._page_tokens = 0
+        # Of flat pages, until a pool is registered.
+        self._layout = self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
+
+    # ---- The pool ----
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Registers the pool's memory. Errors: ConfigError (its pages do not lie at equal distances)."""
+        super().register_mem_pool_host(mem_pool_host)
+        self._page_tokens = int(mem_pool_host.page_size)
+        self._fields |= {
+            "page_tokens": self._page_tokens,
+            "pool": type(mem_pool_host).__name__,
+            "pool_layout": str(mem_pool_host.layout),
+            "layers": int(mem_pool_host.layer_num),
+            "dtype": str(mem_pool_host.dtype),
+        }
+        self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
+        pieces = _pieces(mem_pool_host)
+        sizes = _sizes([piece.inner_bytes for piece in pieces])
+        self._layout = Layout(self._fields | {"name": "sglang", "interface": INTERFACE}, [Group(len(pieces), sizes)])
+        buffers = mem_pool_host.kv_buffer
+        tensors = list(buffers) if isinstance(buffers, (list, tuple)) else [buffers]
+        self._regions = [Region(tensor.reshape(-1).view(dtype=_bytes_of(tensor)).numpy()) for tensor in tensors]
+        self._template = Template(_in_regions(pieces, self._regions))
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        """Side pools (state-space layers, sliding windows, drafts) are not covered. Errors: ConfigError, always."""
+        raise ConfigError(
+            f"halfstep: SGLang's side pool {host_pool_name} is not covered: models with one kind of attention are; take "
+            "--hicache-storage-backend out for this model"
+        )
+
+    # ---- Pages by number ----
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """How many are there from the first on."""
+        found = self._client.match(_names(keys), layout=self._used_layout(), stop_at_miss=True)
+        self._notices.note("lookup", found.reason)
+        return int(found.prefix)
+
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Pages into the pool. False: its bytes are undefined, and SGLang stops there."""
+        rows = self._rows(keys, host_indices)
+        return self._told("load", self._client.get(_names(keys), rows, layout=self._layout, stop_at_miss=True))
+
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        """Pages from the pool; what is there already is not sent."""
+        rows = self._rows(keys, host_indices)
+        return self._told("store", self._client.put(_names(keys), rows, layout=self._layout, ttl_s=self._ttl_s))
+
+    # ---- Flat pages: interface_v1 is 0 ----
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """One page into a tensor, which it returns; None where it did not come."""
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """Pages into tensors, which are returned; None in the place of each that did not come."""
+        if not target_locations or any(one is None for one in target_locations):
+            raise ConfigError("halfstep: batch_get without tensors to put pages into; set interface_v1 to 1")
+        got = self._client.get(_names(keys), [_flat(one) for one in target_locations], layout=self._flat_layout)
+        whole = self._told("load", got)
+        sizes = got.lengths.tolist()
+        return [
+            one if ok and size == one.nbytes else None for one, ok, size in zip(target_locations, whole, sizes, strict=True)
+        ]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """One page."""
+        return self.batch_set([key], [value])
+
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+        """Pages; True: all are there."""
+        put = self._client.put(_names(keys), [_flat(one) for one in values], layout=self._flat_layout, ttl_s=self._ttl_s)
+        return all(self._told("store", put))
+
+    def exists(self, key: str) -> bool:
+        """Whether one page is there."""
+        return self.batch_exists([key]) == 1
+
+    # ---- The end ----
+
+    def clear(self) -> bool:
+        """Drops all pages of this layout, of every server that uses it."""
+        self._client.clear(self._used_layout())
+        return True
+
+    def close(self) -> None:
+        """Nothing reads or writes the pool afterwards. Idempotent."""
+        self._notices.end()
+        for region in self._regions:
+            region.close()
+        self._client.close()
+
+    # ---- within ----
+
+    def _used_layout(self) -> Layout:
+        return self._layout if (self._config.extra_config or {}).get("interface_v1") else self._flat_layout
+
+    def _rows(self, keys: Sequence[str], host_indices: Any) -> Rows:
+        if self._template is None:
+            raise ConfigError("halfstep: no host pool is registered; SGLang does that when it attaches the backend")
+        first = np.asarray(host_indices).reshape(len(keys), self._page_tokens)[:, 0].astype(np.int64)
+        if (first % self._page_tokens).any():
+            raise ConfigError(
+                f"halfstep: a page begins at slot {first[(first % self._page_tokens) != 0][0]}, inside of another"
+            )
+        return Rows(self._template, first // self._page_tokens)
+
+    def _told(self, what: str, result: GetResult | PutResult) -> list[bool]:
+        ok = result.items_ok
+        failed = np.flatnonzero(~ok & (result.answers != Answer.MISS))
+        self._notices.note(what, result.reason(int(failed[0])) if len(failed) else "")
+        told: list[bool] = ok.tolist()
+        return told
+
+
+def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str | int]:
+    model = config.model_name or ""
+    known = revision or weights_revision_of(model)
+    if known is None:
+        raise ConfigError(
+            f"halfstep: model {model!r} is no folder with weights and not in the cache of downloads, so nothing tells its "
+            'weights from others; add "weights_revision" to --hicache-storage-backend-extra-config'
+        )
+    # A page of MLA is the same on every rank, and SGLang stores that of rank 0 alone.
+    ranks = ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size")
+    heads = () if config.is_mla_model else ("tp_rank", "tp_size")
+    fields: dict[str, str | int] = {
+        "engine": "sglang",
+        "engine_version": sglang.__version__.split("+")[0],  # its releases of one minor version differ as others' minor ones do
+        "model": Path(model).name,
+        "weights_revision": known,
+        "mla": int(config.is_mla_model),
+        "split_heads": int(bool(getattr(config, "should_split_heads", False))),
+    }
+    return fields | {name: int(getattr(config, name, 0) or 0) for name in (*heads, *ranks)}
+
+
+def _names(keys: Sequence[str]) -> list[bytes]:
+    return [key.encode() for key in keys]
+
+
+def _bytes_of(tensor: Any) -> Any:
+    import torch
+
+    return torch.uint8 if tensor.device.type == "cpu" else None
+
+
+def _flat(tensor: Any) -> Any:
+    return tensor.reshape(-1).view(dtype=_bytes_of(tensor)).numpy()
+
+
+def _pieces(pool: Any) -> list[PartDescriptor]:
+    """How a page lies in the pool: the addresses of page 0, and how far page 1 is from it. Checked with the last one."""
+    import torch
+
+    page = int(pool.page_size)
+    pages = int(pool.size) // page
+    if pages < 2:
+        raise ConfigError(f"halfstep: a host pool of {pages} pages; raise --hicache-size")
+    asked = torch.cat([torch.arange(page) + number * page for number in (0, 1, pages - 1)])
+    addresses, sizes = pool.get_page_buffer_meta(asked)
+    count = len(addresses) // 3
+    first, second, last = (addresses[at * count : (at + 1) * count] for at in range(3))
+    pieces = []
+    for number in range(count):
+        stride = second[number] - first[number]
+        if first[number] + stride * (pages - 1) != last[number] or len({sizes[number + at * count] for at in range(3)}) != 1:
+            raise ConfigError(f"halfstep: pages of the host pool do not lie at equal distances (layout {pool.layout})")
+        pieces.append(PartDescriptor(int(first[number]), int(stride), 1, int(sizes[number])))
+    return pieces
+
+
+def _sizes(pieces: list[int]) -> tuple[int, ...]:
+    """The shortest run of sizes that repeats."""
+    for length in range(1, PART_SIZES_MAX + 1):
+        if all(size == pieces[at % length] for at, size in enumerate(pieces)):
+            return tuple(pieces[:length])
+    raise ConfigError(f"halfstep: pieces of a page have sizes {pieces}: at most {PART_SIZES_MAX} that repeat are covered")
+
+
+def _in_regions(pieces: list[PartDescriptor], regions: list[Region]) -> list[PartDescriptor]:
+    placed = []
+    for piece in pieces:
+        for region in regions:
+            if region.address <= piece.offset < region.address + region.bytes:
+                offset = piece.offset - region.address
+                placed.append(PartDescriptor(offset, piece.row_stride, 1, piece.inner_bytes, region=region))
+                break
+        else:
+            raise ConfigError(f"halfstep: a page at address {piece.offset:#x} lies outside of the host pool's buffer")
+    return placed

@@ -1,0 +1,58 @@
+"""SGLang's HiCache on a machine without a GPU: copies by torch between its pools, and host memory that is not pinned.
+
+Everything but these copies is SGLang's. Source: SGLang 0.5.23, srt/mem_cache/pool_host/{mha,mla}.py for what they have to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.pool_host import base, common, mha, mla
+
+
+def allocate(
+    dims: Any, dtype: Any, device: Any, pin_memory: bool, allocator: Any, registration_granularity_bytes: Any = None
+) -> Any:
+    """Host memory as it comes."""
+    return allocator.allocate(dims, dtype=dtype, device=device)
+
+
+def by_token(sources: Any, targets: Any, source_at: Any, target_at: Any, page: int) -> None:
+    """Layer by layer on both sides."""
+    for source, target in zip(sources, targets, strict=True):
+        target[target_at] = source[source_at].view(-1, *target.shape[1:])
+
+
+def from_pages(sources: Any, targets: Any, source_at: Any, target_at: Any, layer: int, page: int) -> None:
+    """One layer of pages [page, layer, token, ...] to the device's tensors of that layer."""
+    pages = source_at.view(-1, page)[:, 0] // page
+    for source, target in zip(sources, targets, strict=True):
+        target[target_at] = source[pages, layer].reshape(-1, *target.shape[1:])
+
+
+def to_pages(sources: Any, targets: Any, source_at: Any, target_at: Any, page: int) -> None:
+    """All layers of the device's tensors to pages."""
+    pages = target_at.view(-1, page)[:, 0] // page
+    layers = len(sources) // len(targets)
+    for number, target in enumerate(targets):
+        for layer in range(layers):
+            tokens = sources[number * layers + layer][source_at]
+            target[pages, layer] = tokens.view(len(pages), page, *target.shape[3:])
+
+
+def register() -> None:
+    """Called by SGLang's plug-in entry point, or by who makes pools without an engine."""
+    common.ALLOC_MEMORY_FUNCS.default_factory = lambda: allocate
+    begin = base.HostKVCache.__init__
+
+    def unpinned(self: Any, *arguments: Any, **named: Any) -> None:
+        begin(self, *arguments, **named | {"pin_memory": False})
+
+    base.HostKVCache.__init__ = unpinned
+    for module in (mha, mla):
+        module.transfer_kv_direct = by_token
+        module.transfer_kv_per_layer_direct_pf_lf = from_pages
+        module.transfer_kv_all_layer_direct_lf_pf = to_pages
+    if not hasattr(torch.cpu.Stream, "synchronize"):
+        torch.cpu.Stream.synchronize = lambda _self: None

@@ -1,0 +1,46 @@
+"""SGLang's host pools over the tier, in every memory layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.connectors.conftest import ENGINES, interpreter
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+
+# Pointers of a page of four layers.
+PIECES = {
+    ("mha", "layer_first"): 8,
+    ("mha", "page_first"): 2,
+    ("mha", "page_first_direct"): 2,
+    ("mha", "page_head"): 2,
+    ("mla", "layer_first"): 4,
+    ("mla", "page_first"): 1,
+    ("mla", "page_first_direct"): 1,
+}
+
+
+def run(program: str, *arguments: str) -> list[dict[str, Any]]:
+    """A process in SGLang's environment; the lines of JSON that it prints."""
+    environment = os.environ | {"PYTHONPATH": f"{ENGINES / 'sglang_cpu'}:{ENGINES}", "HF_HUB_OFFLINE": "1"}
+    command = [interpreter("sglang"), str(ENGINES / program), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+def test_pages_of_every_pool_come_back(daemon: Any, models: Path, transport: str) -> None:
+    told = run("sglang_pools.py", daemon.url if transport == "tcp" else daemon.unix_url, str(models / "qwen3"))
+    assert {(one["kind"], one["layout"]): one["pieces"] for one in told} == PIECES
+    for one in told:
+        assert (one["before"], one["set"], one["get"], one["equal"]) == (0, [True] * 3, [True] * 3, 3), one
+        assert one["exists"] == 2, "a leading run"
+        assert one["absent"] == [True, False], one
+        assert one["flat"] == [0, True, 3], "flat pages are other blocks"
+        assert one["cleared"] == 0
