@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.connectors.conftest import ENGINES, interpreter
+from tests.connectors.conftest import ENGINES, Engine, interpreter
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -44,3 +46,32 @@ def test_pages_of_every_pool_come_back(daemon: Any, models: Path, transport: str
         assert one["absent"] == [True, False], one
         assert one["flat"] == [0, True, 3], "flat pages are other blocks"
         assert one["cleared"] == 0
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: Path) -> Callable[..., Engine]:
+    """start(url, **of the backend): an engine; url None = without HiCache."""
+
+    def begin(url: str | None, **options: Any) -> Engine:
+        extra = {} if url is None else {"url": url, **options}
+        environment = {"PYTHONPATH": f"{ENGINES / 'sglang_cpu'}:{ENGINES}", "SGLANG_PLUGINS": "hicache_cpu"}
+        log = tmp_path / f"engine-{time.monotonic_ns()}.log"
+        return Engine(log, "sglang_engine.py", str(models / "llama"), json.dumps(extra), engine="sglang", env=environment)
+
+    return begin
+
+
+def test_the_engine_restores_what_another_process_stored(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    asked = prompts(7)
+    with start(None) as plain:
+        expected = [plain.generate(prompt, 16)["tokens"] for prompt in asked]
+    with start(daemon.unix_url) as cold:
+        first = [cold.generate(prompt, 16) for prompt in asked]
+        cold.reset()
+    with start(daemon.unix_url) as warm:
+        second = [warm.generate(prompt, 16) for prompt in asked]
+    assert [one["tokens"] for one in first] == expected
+    assert [one["tokens"] for one in second] == expected
+    assert second[0]["storage"] >= 288, second

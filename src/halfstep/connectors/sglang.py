@@ -92,7 +92,9 @@ class HalfstepHiCache(HiCacheStorage):
         self._template = Template(_in_regions(pieces, self._regions))
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Side pools (state-space layers, sliding windows, drafts) are not covered. Errors: ConfigError, always."""
+        """The pool of keys and values, once more. Errors: ConfigError (a side pool: state-space layers, windows, drafts)."""
+        if str(host_pool_name) == "kv":
+            return
         raise ConfigError(
             f"halfstep: SGLang's side pool {host_pool_name} is not covered: models with one kind of attention are; take "
             "--hicache-storage-backend out for this model"

@@ -1,7 +1,7 @@
 """Tiny random models on disk, for engines: `python models.py FOLDER`. Nothing is downloaded.
 
-qwen3: GQA, 4 layers, 8 heads, 2 KV heads of 64. Weights are scaled so that every token depends on the whole context: with the
-usual ones greedy decoding says almost the same whatever the cache holds, and wrong bytes would not show.
+qwen3, llama: GQA, 4 layers, 8 heads, 2 KV heads of 64. Weights are scaled so that every token depends on the whole context:
+with the usual ones greedy decoding says almost the same whatever the cache holds, and wrong bytes would not show.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
 
 COMMON = {
     "vocab_size": 512,
@@ -28,7 +28,8 @@ COMMON = {
 
 def configs() -> dict[str, PretrainedConfig]:
     """By name."""
-    return {"qwen3": Qwen3Config(num_attention_heads=8, num_key_value_heads=2, head_dim=64, **COMMON)}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
+    return {"qwen3": Qwen3Config(**heads, **COMMON), "llama": LlamaConfig(**heads, **COMMON)}
 
 
 def main(folder: Path) -> None:

@@ -18,27 +18,27 @@ def allocate(
     return allocator.allocate(dims, dtype=dtype, device=device)
 
 
-def by_token(sources: Any, targets: Any, source_at: Any, target_at: Any, page: int) -> None:
+def by_token(src_layers: Any, dst_layers: Any, src_indices: Any, dst_indices: Any, page_size: int) -> None:
     """Layer by layer on both sides."""
-    for source, target in zip(sources, targets, strict=True):
-        target[target_at] = source[source_at].view(-1, *target.shape[1:])
+    for source, target in zip(src_layers, dst_layers, strict=True):
+        target[dst_indices] = source[src_indices].view(-1, *target.shape[1:])
 
 
-def from_pages(sources: Any, targets: Any, source_at: Any, target_at: Any, layer: int, page: int) -> None:
+def from_pages(src_ptrs: Any, dst_ptrs: Any, src_indices: Any, dst_indices: Any, layer_id: int, page_size: int) -> None:
     """One layer of pages [page, layer, token, ...] to the device's tensors of that layer."""
-    pages = source_at.view(-1, page)[:, 0] // page
-    for source, target in zip(sources, targets, strict=True):
-        target[target_at] = source[pages, layer].reshape(-1, *target.shape[1:])
+    pages = src_indices.view(-1, page_size)[:, 0] // page_size
+    for source, target in zip(src_ptrs, dst_ptrs, strict=True):
+        target[dst_indices] = source[pages, layer_id].reshape(-1, *target.shape[1:])
 
 
-def to_pages(sources: Any, targets: Any, source_at: Any, target_at: Any, page: int) -> None:
+def to_pages(src_ptrs: Any, dst_ptrs: Any, src_indices: Any, dst_indices: Any, page_size: int) -> None:
     """All layers of the device's tensors to pages."""
-    pages = target_at.view(-1, page)[:, 0] // page
-    layers = len(sources) // len(targets)
-    for number, target in enumerate(targets):
+    pages = dst_indices.view(-1, page_size)[:, 0] // page_size
+    layers = len(src_ptrs) // len(dst_ptrs)
+    for number, target in enumerate(dst_ptrs):
         for layer in range(layers):
-            tokens = sources[number * layers + layer][source_at]
-            target[pages, layer] = tokens.view(len(pages), page, *target.shape[3:])
+            tokens = src_ptrs[number * layers + layer][src_indices]
+            target[pages, layer] = tokens.view(len(pages), page_size, *target.shape[3:])
 
 
 def register() -> None:

@@ -1,0 +1,90 @@
+"""An SGLang engine on the CPU that a test talks to: requests are lines of JSON on stdin, answers on descriptor $ANSWERS.
+
+    python sglang_engine.py MODEL EXTRA_CONFIG_JSON
+
+{"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "storage": N of them from the backend}
+{"reset": true}                       -> {"reset": true}    forgets what the device and the host pool have
+EXTRA_CONFIG_JSON: of the backend; {} = an engine without HiCache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+os.environ |= {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def engine(model: str, extra: dict[str, Any]) -> Any:
+    """The one engine of this process; its scheduler is a process of its own."""
+    import sglang
+
+    more: dict[str, Any] = {}
+    if extra:
+        more = {
+            "enable_hierarchical_cache": True,
+            "hicache_ratio": 2.0,
+            "hicache_io_backend": "direct",
+            "hicache_mem_layout": "page_first_direct",
+            "hicache_write_policy": "write_through",
+            "hicache_storage_prefetch_policy": "wait_complete",
+            "hicache_storage_backend": "dynamic",
+            "hicache_storage_backend_extra_config": json.dumps(
+                {
+                    "backend_name": "halfstep",
+                    "module_path": "halfstep.connectors.sglang",
+                    "class_name": "HalfstepHiCache",
+                    "interface_v1": 1,
+                    "prefetch_threshold": 16,
+                }
+                | extra
+            ),
+        }
+    return sglang.Engine(
+        model_path=model,
+        device="cpu",
+        attention_backend="torch_native",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        page_size=16,
+        max_total_tokens=4096,
+        mem_fraction_static=0.1,
+        disable_overlap_schedule=True,
+        disable_cuda_graph=True,
+        context_length=1024,
+        max_running_requests=4,
+        log_level="warning",
+        **more,
+    )
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    made = engine(sys.argv[1], json.loads(sys.argv[2]))
+    with os.fdopen(int(os.environ["ANSWERS"]), "w", buffering=1) as answers:
+        print(json.dumps({"layout": {}}), file=answers)
+        for line in sys.stdin:
+            asked = json.loads(line)
+            if "reset" in asked:
+                # What is on its way down is let go by a reset.
+                time.sleep(2)
+                said: dict[str, Any] = {"reset": bool(made.flush_cache())}
+            else:
+                parameters = {"temperature": 0, "max_new_tokens": asked["tokens"], "ignore_eos": True}
+                output = made.generate(input_ids=[asked["prompt"]], sampling_params=parameters)[0]
+                told = output["meta_info"]
+                details = told.get("cached_tokens_details") or {}
+                said = {
+                    "tokens": output["output_ids"],
+                    "cached": told["cached_tokens"],
+                    "storage": int(details.get("storage") or 0),
+                }
+            print(json.dumps(said), file=answers)
+    made.shutdown()
+
+
+if __name__ == "__main__":
+    main()
