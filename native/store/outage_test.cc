@@ -288,6 +288,28 @@ TEST(Patience, OfAPlaceBeginsWhenOthersAnswer) {
   EXPECT_TRUE(patience.wait(place));
 }
 
+// A process that is stopped between two looks at the clock.
+class StoppedClock final : public Clock {
+ public:
+  uint64_t now_us() const noexcept override { return us_ += 3'000'000; }
+  uint64_t wall_s() const noexcept override { return 0; }
+  void pause_us(uint64_t us) const noexcept override { longest_us = std::max(longest_us, us); }
+  mutable uint64_t longest_us = 0;
+
+ private:
+  mutable uint64_t us_ = 1;
+};
+
+TEST(Patience, OfAProcessThatWasStoppedIsNoPauseForEver) {
+  Bed bed;
+  StoppedClock clock;
+  Patience patience(clock, *bed.engine, {bed.places().header(0), bed.places().header(1)});
+  Unanswered place;
+  while (patience.wait(place)) {
+  }
+  EXPECT_LT(clock.longest_us, 1'000'000U);
+}
+
 TEST(WriteOutages, AStartDuringOneWaitsForIt) {
   Bed bed;
   bed.open();

@@ -52,7 +52,8 @@ class Patience {
   bool wait(Unanswered& place) noexcept {
     const uint64_t again_us = again_at_us(place);
     if (again_us == 0) return false;
-    clock_.pause_us(again_us - clock_.now_us());
+    // Whoever was stopped in between is late already.
+    if (const uint64_t now_us = clock_.now_us(); again_us > now_us) clock_.pause_us(again_us - now_us);
     return true;
   }
   // The store stops: what is not answered now is left.

@@ -133,7 +133,8 @@ class HalfstepClient:
         return True, "", result.present.tolist()
 
     def _deleted(self, result: Any) -> End:
-        return True, "", result.items_ok.tolist()
+        # What the daemon has dropped by itself is gone, too: LMCache would ask for its end again and again.
+        return True, "", (result.items_ok | (result.answers == Answer.MISS)).tolist()
 
     def _complete(self, what: str, result: Any, ok: Any) -> End:
         failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS))

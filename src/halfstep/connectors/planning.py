@@ -127,7 +127,7 @@ class Notices:
                 self._said_s = now_s
                 log.warning("%s: %s: %s; blocks are computed instead until it works again", self._name, what, why)
         elif failed:
-            del self._failed[what]
+            self._failed.pop(what, None)  # another thread may have said so
             log.info("%s: %s works again, after %d failures", self._name, what, failed)
 
     def end(self) -> None:
@@ -290,8 +290,13 @@ class Plan:
     def _settle(self, tickets: Iterable[Ticket[Any]]) -> None:
         for ticket in tickets:
             then = self._flying.pop(ticket, None)
-            if then is not None:
+            if then is None:
+                continue
+            try:
                 then(ticket.result())
+            except Exception:
+                # A mistake of ours, and no reason that the others of this look never end.
+                log.exception("ticket %d", ticket.id)
 
     def _held(self, began: float) -> None:
         self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - began)

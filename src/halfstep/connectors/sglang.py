@@ -17,7 +17,8 @@ call waits, and no longer than its deadline.
 
 from __future__ import annotations
 
-import threading
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +26,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
+from sglang.srt.runtime_context import get_server_args
 
 from halfstep.client import Answer, Client, GetResult, PartDescriptor, PutResult, Region, Rows, Template, connect
 from halfstep.connectors.planning import Notices
-from halfstep.connectors.weights import weights_revision_of
+from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PART_SIZES_MAX, Group, Layout
 
@@ -38,8 +40,9 @@ if TYPE_CHECKING:
 # Of this module's meaning of a page; another one has other blocks.
 INTERFACE = "hicache-1"
 OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "connections"}
-# SGLang's own, of the same dictionary.
-THEIRS = {"backend_name", "module_path", "class_name", "interface_v1"}
+# SGLang's own, of the same dictionary; and what begins so.
+THEIRS = {"backend_name", "module_path", "class_name", "interface_v1", "tp_lcm_size"}
+THEIRS_BEGIN = ("prefetch_", "hicache_")
 
 
 class HalfstepHiCache(HiCacheStorage):
@@ -52,6 +55,12 @@ class HalfstepHiCache(HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         options = {name: value for name, value in (storage_config.extra_config or {}).items() if name in OPTIONS}
+        given = set(storage_config.extra_config or {}) - OPTIONS - THEIRS
+        if unknown := sorted(name for name in given if not name.startswith(THEIRS_BEGIN)):
+            known = ", ".join(sorted(OPTIONS))
+            raise ConfigError(
+                f"halfstep: {', '.join(unknown)}: unknown in --hicache-storage-backend-extra-config; there are {known}"
+            )
         if "url" not in options:
             raise ConfigError(
                 'halfstep: "url" is missing in --hicache-storage-backend-extra-config; as in halfstep://flash-node'
@@ -62,7 +71,6 @@ class HalfstepHiCache(HiCacheStorage):
         url = options.pop("url")
         self._notices = Notices(f"halfstep at {url}")
         self._client: Client = connect(url, **{"match_deadline_ms": 100} | options)
-        self._lock = threading.Lock()
         self._regions: list[Region] = []
         self._template: Template | None = None
         self._page_tokens = 0
@@ -73,6 +81,10 @@ class HalfstepHiCache(HiCacheStorage):
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         """Registers the pool's memory. Errors: ConfigError (its pages do not lie at equal distances)."""
+        if len(getattr(mem_pool_host, "entries", ())) > 1:
+            raise ConfigError(
+                "halfstep: this model has side pools, which are not covered; take --hicache-storage-backend out for it"
+            )
         super().register_mem_pool_host(mem_pool_host)
         self._page_tokens = int(mem_pool_host.page_size)
         self._fields |= {
@@ -80,7 +92,8 @@ class HalfstepHiCache(HiCacheStorage):
             "pool": type(mem_pool_host).__name__,
             "pool_layout": str(mem_pool_host.layout),
             "layers": int(mem_pool_host.layer_num),
-            "dtype": str(mem_pool_host.dtype),
+            # What is stored of several formats of eight bits is called uint8; the device's pool says which they are.
+            "dtype": f"{getattr(mem_pool_host.device_pool, 'dtype', '')} as {mem_pool_host.dtype}",
         }
         self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
         pieces = _pieces(mem_pool_host)
@@ -186,13 +199,22 @@ class HalfstepHiCache(HiCacheStorage):
 
 
 def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str | int]:
-    model = config.model_name or ""
-    known = revision or weights_revision_of(model)
+    try:
+        arguments: Any = get_server_args()
+    except ValueError:  # a pool without a server
+        arguments = None
+    # What is served under a name need not be the model of that name.
+    model = config.model_name or "" if arguments is None else arguments.model_path
+    known = revision or folder_revision(model)
+    if known is None and arguments is not None:
+        known = hub_revision(model, arguments.revision, arguments.download_dir)
     if known is None:
         raise ConfigError(
             f"halfstep: model {model!r} is no folder with weights and not in the cache of downloads, so nothing tells its "
             'weights from others; add "weights_revision" to --hicache-storage-backend-extra-config'
         )
+    told = ("quantization", "json_model_override_args", "attention_backend", "device")
+    more = {name: str(getattr(arguments, name, "")) for name in told}
     # A page of MLA is the same on every rank, and SGLang stores that of rank 0 alone.
     ranks = ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size")
     heads = () if config.is_mla_model else ("tp_rank", "tp_size")
@@ -204,7 +226,8 @@ def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str
         "mla": int(config.is_mla_model),
         "split_heads": int(bool(getattr(config, "should_split_heads", False))),
     }
-    return fields | {name: int(getattr(config, name, 0) or 0) for name in (*heads, *ranks)}
+    numbers = {name: int(getattr(config, name, 0) or 0) for name in (*heads, *ranks)}
+    return fields | numbers | {"arguments": hashlib.sha256(json.dumps(more, sort_keys=True).encode()).hexdigest()[:16]}
 
 
 def _names(keys: Sequence[str]) -> list[bytes]:

@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import vllm
+from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from halfstep.client import PartDescriptor, Region, connect
 from halfstep.connectors.planning import Counts, Plan, counted
 from halfstep.connectors.shared_memory import Owned, sweep
-from halfstep.connectors.weights import weights_revision_of
+from halfstep.connectors.weights import folder_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
 
@@ -52,9 +53,10 @@ log = logging.getLogger("halfstep.connectors.vllm")
 class HalfstepTier(SecondaryTierManager):
     """A Halfstep daemon as a secondary tier. The keyword arguments are the keys of its entry in "secondary_tiers".
 
-    url: the daemon's. weights_revision: what tells these weights from others of the same name; by default the commit of a
-    downloaded model, or a digest of a local one. ttl_s: of stored blocks; 0 = the namespace's default. deadline_ms: of a
-    load or store; match_deadline_ms: of a lookup. connections: data connections per shard.
+    url: the daemon's. weights_revision: what tells these weights from others of the same name; by default a digest of a local
+    folder's files, and else it has to be said: vLLM tells a tier neither revision nor download folder. ttl_s: of stored
+    blocks; 0 = the namespace's default. deadline_ms: of a load or store; match_deadline_ms: of a lookup. connections: data
+    connections per shard.
     Errors: ConfigError, which ends vLLM's start: a wrong argument, a vLLM that lacks what this needs. A daemon that is not
     there is none.
     """
@@ -193,11 +195,11 @@ def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | 
     Rows of other ranks, or of as many ranks in another order, are not the same, whatever vLLM's own `is_parallelism_agnostic`
     says: rows written with one worker and read by two gave wrong tokens.
     """
-    revision = weights_revision or weights_revision_of(config.model.name)
+    revision = weights_revision or folder_revision(config.model.name)
     if revision is None:
         raise ConfigError(
-            f"model {config.model.name!r}: is no folder with weights and not in the cache of downloads, so nothing tells its "
-            'weights from others; add "weights_revision" to the tier: a commit, a date, any text that changes with the weights'
+            f"model {config.model.name!r}: is no folder with weights, and vLLM does not say which revision it downloaded; add "
+            '"weights_revision" to the tier: a commit, a date, any text that changes with the weights'
         )
     parallel, cache = config.parallel, config.cache
     groups = [[group.group_id, group.tokens_per_block, list(group.layer_names)] for group in config.groups]
@@ -209,6 +211,7 @@ def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | 
             "model": Path(config.model.name).name,
             "weights_revision": revision,
             "dtype": config.model.dtype,
+            "platform": current_platform.device_name,
             "kv_cache_layout": config.kv_cache_layout or "",
             "canonical_layout": int(config.canonical_layout),
             "replicated_layout": int(config.replicated_layout),
