@@ -92,8 +92,7 @@ class HalfstepHiCache(HiCacheStorage):
             "pool": type(mem_pool_host).__name__,
             "pool_layout": str(mem_pool_host.layout),
             "layers": int(mem_pool_host.layer_num),
-            # What is stored of several formats of eight bits is called uint8; the device's pool says which they are.
-            "dtype": f"{getattr(mem_pool_host.device_pool, 'dtype', '')} as {mem_pool_host.dtype}",
+            "dtype": str(mem_pool_host.dtype),
         }
         self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
         pieces = _pieces(mem_pool_host)
@@ -213,7 +212,8 @@ def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str
             f"halfstep: model {model!r} is no folder with weights and not in the cache of downloads, so nothing tells its "
             'weights from others; add "weights_revision" to --hicache-storage-backend-extra-config'
         )
-    told = ("quantization", "json_model_override_args", "attention_backend", "device")
+    # The pool calls several formats of eight bits uint8; the arguments say which one it is.
+    told = ("dtype", "kv_cache_dtype", "quantization", "json_model_override_args", "attention_backend", "device")
     more = {name: str(getattr(arguments, name, "")) for name in told}
     # A page of MLA is the same on every rank, and SGLang stores that of rank 0 alone.
     ranks = ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size")
