@@ -5,6 +5,8 @@
 # in .venv stays what it is. The interpreter is not instrumented: the sanitizer's runtime is preloaded, Python's own
 # allocator is switched off, and every process, daemons included, writes what it finds to build/<preset>/reports, which
 # has to be empty at the end. Leaks are judged in the native tests, which hold no interpreter.
+#
+#   SANITIZE_EXCEPT  native tests that are left out, besides those of the preset: HALFSTEP_TESTS_EXCEPT of CMakeLists.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +23,8 @@ if [[ ! -x $venv/bin/python ]]; then
 fi
 "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
   --config-settings=build-dir="build/$preset" --config-settings=cmake.args=--preset="$preset" \
-  --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON
+  --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
+  ${SANITIZE_EXCEPT:+--config-settings=cmake.define.HALFSTEP_TESTS_EXCEPT="$SANITIZE_EXCEPT"}
 cmake --build --preset "$preset"
 
 rm -rf "$reports"
