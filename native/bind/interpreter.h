@@ -17,9 +17,10 @@ namespace halfstep::bind {
   for (;;) ::pause();
 }
 
-// Calls what may run Python code: that gives the lock away now and then, and may not get it back.
+// Calls what may run Python code: that gives the lock away now and then, and may not get it back. What is caught then is no
+// object of C++, and its reference binds to none: the sanitizer that looks for that is told so.
 template <typename Call>
-decltype(auto) in_python(Call&& call) {
+[[gnu::no_sanitize("null")]] decltype(auto) in_python(Call&& call) {
   try {
     return std::forward<Call>(call)();
   } catch (const abi::__forced_unwind&) {

@@ -197,7 +197,8 @@ TEST(ShardHosts, AreNamesBehindAnEpoch) {
                               "a"
                               "\0\0\0\0\0\0",
                               8);
-  ASSERT_TRUE(parse_shard_hosts(hosts(2, two), &out).ok());
+  const auto both = hosts(2, two);  // names are seen where they lie
+  ASSERT_TRUE(parse_shard_hosts(both, &out).ok());
   EXPECT_EQ(out.epoch, 9U);
   EXPECT_EQ(out.hosts[0], "flash3");
   EXPECT_EQ(out.hosts[1], "a");
