@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -98,18 +99,15 @@ std::string explain_refusal(int error, const char* call) {
 }
 
 // A filter may let a ring be made and refuse to enter it, which would fail each request instead of this start. Tried on a ring
-// of its own: ours belongs to the thread that enables it. 0 or a negative errno; that of a ring that cannot be made is 0, for
-// ours says why.
+// of its own, with nothing in it: ours belongs to the thread that enables it. 0 or a negative errno; that of a ring that cannot
+// be made is 0, for ours says why.
 int try_to_enter() {
-  io_uring ring{};
-  if (io_uring_queue_init(1, &ring, 0) != 0) return 0;
-  int error = 0;
-  if (io_uring_sqe* sqe = io_uring_get_sqe(&ring); sqe != nullptr) {
-    io_uring_prep_nop(sqe);
-    const int result = io_uring_submit_and_wait(&ring, 1);
-    error = result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY ? result : 0;
-  }
-  io_uring_queue_exit(&ring);
+  io_uring_params parameters{};
+  const long ring = ::syscall(__NR_io_uring_setup, 1, &parameters);
+  if (ring < 0) return 0;
+  const long result = ::syscall(__NR_io_uring_enter, ring, 0, 0, 0, nullptr, 0);
+  const int error = result < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY ? -errno : 0;
+  ::close(static_cast<int>(ring));
   return error;
 }
 
