@@ -6,12 +6,12 @@ import json
 import os
 import random
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from tests.integration.conftest import LARGE_STORE, Daemon
+from tests.integration.conftest import daemon, shared_daemon  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = Path(os.environ.get("HALFSTEP_CONNECTORS", ROOT / "build" / "connectors"))
@@ -100,27 +100,6 @@ def models() -> Path:
     if not folder.exists():
         pytest.skip(f"{folder} is not there; `make connectors` makes it")
     return folder
-
-
-@pytest.fixture(scope="module")
-def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """The daemon of a module's tests."""
-    started = Daemon(tmp_path_factory.mktemp("daemon"), LARGE_STORE)
-    try:
-        started.start()
-        yield started
-    finally:
-        started.close()
-
-
-@pytest.fixture
-def daemon(shared_daemon: Daemon) -> Iterator[Daemon]:
-    """It is there and awake after each test."""
-    if not shared_daemon.running:
-        shared_daemon.restart()
-    yield shared_daemon
-    if shared_daemon.running:
-        shared_daemon.resume()
 
 
 @pytest.fixture

@@ -30,6 +30,11 @@ def test_a_value_is_in_the_layout_that_is_named(client: halfstep.Client, layout:
     assert client.get(b"key", layout=other) == b"value"
 
 
+def test_a_value_is_one_block(client: halfstep.Client) -> None:
+    with pytest.raises(halfstep.ConfigError, match="components=2"):
+        client.get(b"key", components=2)
+
+
 def test_a_stopped_daemon_has_no_value_and_no_ping(client: halfstep.Client, daemon: Any) -> None:
     assert client.put(b"key", b"value").ok.all()
     assert client.ping() > 0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import halfstep
-from halfstep.connectors.planning import BATCH_KEYS, Notices, Plan, Transfer
+from halfstep.connectors.planning import BATCH_KEYS, Notices, Plan, Transfer, warn_of_version
 
 pytestmark = pytest.mark.integration
 
@@ -179,3 +179,9 @@ def test_what_fails_every_other_time_is_not_a_warning_each(caplog: pytest.LogCap
     notices.end()
     notices.note("lookup", "cancelled (closed)")
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("version", "warned"), [("0.33.1", False), ("0.33", False), ("0.3", True), ("0.330.1", True)])
+def test_another_version_is_named(caplog: pytest.LogCaptureFixture, version: str, warned: bool) -> None:
+    warn_of_version("an engine", version, ("0.32", "0.33"))
+    assert [f"an engine {version}" in record.getMessage() for record in caplog.records] == [True] * warned

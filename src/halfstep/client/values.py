@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from halfstep.errors import Unavailable
+from halfstep.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
     from halfstep.client.client import Client
 
 
 def value_of(client: Client, key: bytes, options: Mapping[str, Any]) -> bytes | None:
-    """A block's bytes; None where they did not come whole."""
+    """A block's bytes; None where they did not come whole. Errors: ConfigError (several components are several blocks)."""
+    if options.get("components", 1) != 1:
+        raise ConfigError(f"components={options['components']}: one value is one block; pass a target for several")
     found = client.match([key], lengths=True, **options)
     assert found.lengths is not None, "it was asked for"
     if not found.present[0]:

@@ -15,20 +15,25 @@ several, and drains when the descriptor is readable.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
 from typing import Any
 
 import numpy as np
 
 from halfstep.client import Answer, Client, Ticket, connect
-from halfstep.connectors.planning import Counts, Notices
+from halfstep.connectors.planning import Notices, warn_of_version, why_not
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
 
 # Of this module's meaning of an object; another one has other blocks.
 INTERFACE = "native-plugin-1"
+# Whose adapter was read and run. Another one is tried, with a word about it.
+VERSIONS = ("0.5.6",)
 
 # ok, error, per key.
 End = tuple[bool, str, list[bool]]
@@ -56,7 +61,8 @@ class HalfstepClient:
             raise ConfigError(
                 'contents="": must say which weights, dtype and byte order these objects have; a change needs another'
             )
-        self.counts = Counts()
+        with contextlib.suppress(PackageNotFoundError):  # a stand-in of tests has none
+            warn_of_version("LMCache", package_version("lmcache"), VERSIONS)
         self._ttl_s = ttl_s
         self._notices = Notices(f"halfstep at {url}")
         self._client: Client = connect(
@@ -119,16 +125,13 @@ class HalfstepClient:
             return self._numbers
 
     def _stored(self, result: Any) -> End:
-        self.counts.stores += result.hits
         return self._complete("set", result, result.items_ok)
 
     def _loaded(self, result: Any, lengths: Any) -> End:
         whole = result.items_ok & (result.lengths == lengths)
-        self.counts.loads += int(whole.sum())
         return self._complete("get", result, whole)
 
     def _matched(self, result: Any) -> End:
-        self.counts.matches += 1
         self._notices.note("exists", result.reason)
         return True, "", result.present.tolist()
 
@@ -137,8 +140,7 @@ class HalfstepClient:
         return True, "", (result.items_ok | (result.answers == Answer.MISS)).tolist()
 
     def _complete(self, what: str, result: Any, ok: Any) -> End:
-        failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS))
-        why = result.reason(int(failed[0])) if len(failed) else ""
+        why = why_not(result)
         self._notices.note(what, why)
         return bool(ok.all()), why, ok.tolist()
 

@@ -69,7 +69,7 @@ class _Job:
 
 @dataclass(slots=True)
 class Counts:
-    """What a connector did, for its page of metrics and for tests.
+    """What a connector did, for whoever asks it.
 
     call_ns: CPU time of the engine's thread in hooks; call_ns_max: in one. held_s_max: the longest that the engine waited for
     an answer or a transfer, until it asked again.
@@ -239,15 +239,13 @@ class Plan:
 
     def _moved(self, keys: Sequence[bytes], job: _Job, result: GetResult | PutResult) -> None:
         done = result.items_ok
-        failed = np.flatnonzero(~done & (result.answers != Answer.MISS))
-        self.notices.note("load" if job.load else "store", result.reason(int(failed[0])) if len(failed) else "")
+        self.notices.note("load" if job.load else "store", why_not(result))
         good = [key for key, ok in zip(keys, done.tolist(), strict=True) if ok]
         job.good += good
         job.moved += len(good) * self._template.block_bytes
         if job.load:
-            for key, ok in zip(keys, done.tolist(), strict=True):
-                question = self._questions.get(key)
-                if question is not None and not ok:
+            for at in np.flatnonzero(~done).tolist():
+                if (question := self._questions.get(keys[at])) is not None:
                     question.verdict = False
         job.left -= 1
         if job.left == 0:
@@ -300,6 +298,18 @@ class Plan:
 
     def _held(self, began: float) -> None:
         self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - began)
+
+
+def why_not(result: GetResult | PutResult) -> str:
+    """Why the first item failed that did, for another reason than absence; "" where none did."""
+    failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS))
+    return result.reason(int(failed[0])) if len(failed) else ""
+
+
+def warn_of_version(engine: str, version: str, known: Sequence[str]) -> None:
+    """One word about an engine that a connector was not made for. known: versions, or how those begin."""
+    if not any(version == one or version.startswith(f"{one}.") for one in known):
+        log.warning("halfstep: %s %s is not one that this was made for (%s)", engine, version, " and ".join(known))
 
 
 def _batches(keys: Sequence[bytes]) -> Iterable[Sequence[bytes]]:

@@ -28,8 +28,8 @@ import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from sglang.srt.runtime_context import get_server_args
 
-from halfstep.client import Answer, Client, GetResult, PartDescriptor, PutResult, Region, Rows, Template, connect
-from halfstep.connectors.planning import Notices
+from halfstep.client import Client, GetResult, PartDescriptor, PutResult, Region, Rows, Template, connect
+from halfstep.connectors.planning import Notices, warn_of_version, why_not
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PART_SIZES_MAX, Group, Layout
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # Of this module's meaning of a page; another one has other blocks.
 INTERFACE = "hicache-1"
+# Whose interface was read and run. Another one is tried, with a word about it; its blocks are kept apart.
+VERSIONS = ("0.5.23",)
 OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "connections"}
 # SGLang's own, of the same dictionary; and what begins so.
 THEIRS = {"backend_name", "module_path", "class_name", "interface_v1", "tp_lcm_size"}
@@ -65,6 +67,7 @@ class HalfstepHiCache(HiCacheStorage):
             raise ConfigError(
                 'halfstep: "url" is missing in --hicache-storage-backend-extra-config; as in halfstep://flash-node'
             )
+        warn_of_version("SGLang", sglang.__version__.split("+")[0], VERSIONS)
         self._config = storage_config
         self._fields = _fields(storage_config, options.pop("weights_revision", None))
         self._ttl_s = int(options.pop("ttl_s", 0))
@@ -190,10 +193,8 @@ class HalfstepHiCache(HiCacheStorage):
         return Rows(self._template, first // self._page_tokens)
 
     def _told(self, what: str, result: GetResult | PutResult) -> list[bool]:
-        ok = result.items_ok
-        failed = np.flatnonzero(~ok & (result.answers != Answer.MISS))
-        self._notices.note(what, result.reason(int(failed[0])) if len(failed) else "")
-        told: list[bool] = ok.tolist()
+        self._notices.note(what, why_not(result))
+        told: list[bool] = result.items_ok.tolist()
         return told
 
 
@@ -214,7 +215,7 @@ def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str
         )
     # The pool calls several formats of eight bits uint8; the arguments say which one it is.
     told = ("dtype", "kv_cache_dtype", "quantization", "json_model_override_args", "attention_backend", "device")
-    more = {name: str(getattr(arguments, name, "")) for name in told}
+    more = {} if arguments is None else {name: str(value) for name, value in _told_by(arguments, told).items()}
     # A page of MLA is the same on every rank, and SGLang stores that of rank 0 alone.
     ranks = ("pp_rank", "pp_size", "attn_cp_rank", "attn_cp_size", "dcp_rank", "dcp_size")
     heads = () if config.is_mla_model else ("tp_rank", "tp_size")
@@ -224,10 +225,21 @@ def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str
         "model": Path(model).name,
         "weights_revision": known,
         "mla": int(config.is_mla_model),
-        "split_heads": int(bool(getattr(config, "should_split_heads", False))),
+        "split_heads": int(config.should_split_heads),
     }
-    numbers = {name: int(getattr(config, name, 0) or 0) for name in (*heads, *ranks)}
+    numbers = {name: int(value) for name, value in _told_by(config, (*heads, *ranks)).items()}
     return fields | numbers | {"arguments": hashlib.sha256(json.dumps(more, sort_keys=True).encode()).hexdigest()[:16]}
+
+
+def _told_by(source: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Attributes. Errors: ConfigError; what has another name now would be bound to nothing, and different blocks shared."""
+    missing = [name for name in names if not hasattr(source, name)]
+    if missing:
+        raise ConfigError(
+            f"SGLang {sglang.__version__}: {type(source).__name__} has no {', '.join(missing)}, which this Halfstep "
+            f"needs; it was made for SGLang {' and '.join(VERSIONS)}: upgrade Halfstep, or take --hicache-storage-backend out"
+        )
+    return {name: getattr(source, name) for name in names}
 
 
 def _names(keys: Sequence[str]) -> list[bytes]:

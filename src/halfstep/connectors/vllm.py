@@ -30,7 +30,7 @@ from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingConte
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from halfstep.client import PartDescriptor, Region, connect
-from halfstep.connectors.planning import Counts, Plan, counted
+from halfstep.connectors.planning import Counts, Plan, counted, warn_of_version
 from halfstep.connectors.shared_memory import Owned, sweep
 from halfstep.connectors.weights import folder_revision
 from halfstep.errors import ConfigError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Of this module's meaning of a row; another one has other blocks.
 INTERFACE = "secondary-tier-1"
-# Whose interface was read and run. Another one is tried, with a word about it.
+# Whose interface was read. Another one is tried, with a word about it; its blocks are kept apart.
 VERSIONS = ("0.32", "0.33")
 
 log = logging.getLogger("halfstep.connectors.vllm")
@@ -184,9 +184,7 @@ def check_version(version: str) -> None:
             f"vLLM {version}: a secondary tier has to have {', '.join(sorted(unknown))} there, which this release of Halfstep "
             f"has not; it was made for vLLM {' and '.join(VERSIONS)}: upgrade Halfstep, or take the tier out of secondary_tiers"
         )
-    if ".".join(version.split(".")[:2]) not in VERSIONS:
-        known = " and ".join(VERSIONS)
-        log.warning("halfstep: vLLM %s is not one that this was made for (%s); its blocks are kept apart", version, known)
+    warn_of_version("vLLM", version, VERSIONS)
 
 
 def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | None) -> Layout:
