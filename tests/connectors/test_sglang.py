@@ -75,3 +75,36 @@ def test_the_engine_restores_what_another_process_stored(
     assert [one["tokens"] for one in first] == expected
     assert [one["tokens"] for one in second] == expected
     assert second[0]["storage"] >= 288, second
+
+
+REFUSED = """
+import json, sys
+import sglang_hicache_cpu
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+from halfstep.connectors.sglang import HalfstepHiCache
+
+for model, extra in json.loads(sys.argv[1]):
+    config = HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, False, model, extra_config=extra)
+    try:
+        HalfstepHiCache(config)
+    except ValueError as error:
+        print(json.dumps({"said": str(error)}))
+"""
+
+
+def test_wrong_options_are_refused_by_name(models: Path, tmp_path: Path) -> None:
+    program = tmp_path / "refused.py"
+    program.write_text(REFUSED)
+    model, url = str(models / "qwen3"), "halfstep://127.0.0.1"
+    asked = [
+        (model, {"backend_name": "halfstep"}),
+        (model, {"url": url, "weight_revision": "1", "prefetch_threshold": 16}),
+        ("somebody/a-model", {"url": url}),
+        (model, {"url": "redis://127.0.0.1"}),
+    ]
+    missing, unknown, weights, scheme = (one["said"] for one in run(str(program), json.dumps(asked)))
+    assert '"url" is missing' in missing
+    assert "weight_revision: unknown" in unknown
+    assert "weights_revision" in unknown
+    assert 'add "weights_revision"' in weights
+    assert "scheme 'redis'" in scheme

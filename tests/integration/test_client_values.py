@@ -35,6 +35,11 @@ def test_a_value_is_one_block(client: halfstep.Client) -> None:
         client.get(b"key", components=2)
 
 
+def test_text_is_no_key(client: halfstep.Client) -> None:
+    with pytest.raises(halfstep.ConfigError, match=r"key\.encode"):
+        client.get("key")  # type: ignore[call-overload]
+
+
 def test_a_stopped_daemon_has_no_value_and_no_ping(client: halfstep.Client, daemon: Any) -> None:
     assert client.put(b"key", b"value").ok.all()
     assert client.ping() > 0
@@ -42,7 +47,7 @@ def test_a_stopped_daemon_has_no_value_and_no_ping(client: halfstep.Client, daem
     assert client.get(b"key", deadline_ms=50) is None
     assert not client.exists(b"key", deadline_ms=50)
     with pytest.raises(halfstep.Unavailable, match="late"):
-        client.ping(50)
+        client.ping(deadline_ms=50)
     daemon.resume()
     assert client.ping() > 0
 

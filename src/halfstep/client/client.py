@@ -128,7 +128,7 @@ class Client:
         parts: only these parts of each block, back to back, as ranges. order="layer": first parts of all items first.
         Errors: ConfigError. Deadline: deadline_ms.
         """
-        if target is None and isinstance(keys, bytes):
+        if target is None and isinstance(keys, (bytes, str)):  # text is refused there by name
             return value_of(self, keys, options)
         # Without options to hand on, where there are none: a hundredth of a call of 64 KiB.
         return self._call(self._requests.get(keys, target, **options) if options else self._requests.get(keys, target))
@@ -437,9 +437,9 @@ class Client:
             remedy = "" if running else "; start it with `halfstep serve`"
             raise Unavailable(f"{self.url}: no daemon within {within_ms:g} ms ({reason}){remedy}")
 
-    def ping(self, timeout_ms: float | None = None) -> float:
-        """Seconds until a daemon has answered; by default within deadline_ms. Errors: Unavailable (it has not, and why)."""
-        return round_trip(self, timeout_ms)
+    def ping(self, *, deadline_ms: float | None = None) -> float:
+        """Seconds until a daemon has answered. Errors: Unavailable (it has not, and why), ConfigError."""
+        return round_trip(self, deadline_ms)
 
     @property
     def closed(self) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halfstep.client.client import Client
 
 
-def value_of(client: Client, key: bytes, options: Mapping[str, Any]) -> bytes | None:
+def value_of(client: Client, key: bytes | str, options: Mapping[str, Any]) -> bytes | None:
     """A block's bytes; None where they did not come whole. Errors: ConfigError (several components are several blocks)."""
     if options.get("components", 1) != 1:
         raise ConfigError(f"components={options['components']}: one value is one block; pass a target for several")
@@ -30,11 +30,11 @@ def value_of(client: Client, key: bytes, options: Mapping[str, Any]) -> bytes | 
     return block.tobytes() if whole else None
 
 
-def round_trip(client: Client, timeout_ms: float | None) -> float:
+def round_trip(client: Client, deadline_ms: float | None) -> float:
     """Seconds that a daemon takes for a request that changes nothing. Errors: Unavailable."""
     began = time.monotonic()
     # Of an owner that nobody is.
-    answer = client.release(secrets.randbits(62) + 1, deadline_ms=timeout_ms)
+    answer = client.release(secrets.randbits(62) + 1, deadline_ms=deadline_ms)
     if not answer.ok.all():
         error = client.facts().last_error
         raise Unavailable(f"{client.url}: {answer.reason(0)}" + (f": {error}" if error else ""))
