@@ -269,6 +269,7 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
   if (find(header.request_id) != nullptr) {
     return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
   }
+  asked_ = true;
   shard_.counts().request(opcode);
   if (shard_.stopping()) {
     answer_whole(*this, opcode, header.request_id, {Answer::Unavailable, Reason::Stopping}, "the daemon is stopping");

@@ -44,6 +44,8 @@ class Connection final : public net::FrameSink {
   std::string_view peer() const noexcept { return peer_; }
   // When its last frame came, or it did.
   uint64_t heard_us() const noexcept { return heard_us_; }
+  // It has had a request since its Hello.
+  bool asked() const noexcept { return asked_; }
   // It has nothing under way, and nothing to send; nor is a client that said Hello in the middle of a frame.
   bool idle() const noexcept {
     return in_flight_ == 0 && stream_.descriptor() >= 0 && stream_.queued_bytes() + stream_.held_bytes() == 0 &&
@@ -160,6 +162,7 @@ class Connection final : public net::FrameSink {
   uint32_t chunks_ = 0;
   State state_ = State::AwaitsHello;
   bool admin_;
+  bool asked_ = false;
   bool dirty_ = false;
   bool counted_ = false;
   bool unread_ = false;  // more than kUnreadBytesMax: reading is paused

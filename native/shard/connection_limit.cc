@@ -21,7 +21,8 @@ Connection* who_gives_way(std::span<const std::unique_ptr<Connection>> connectio
   Connection* out = nullptr;
   uint32_t most = 0;
   for (const auto& connection : connections) {
-    if (connection.get() == &newcomer || !connection->idle() || connection->heard_us() + kIdleUsMin > now_us) continue;
+    if (connection.get() == &newcomer || !connection->idle()) continue;
+    if (connection->asked() && connection->heard_us() + kIdleUsMin > now_us) continue;
     const uint32_t count = counts[connection->peer()];
     if (out != nullptr && (count < most || (count == most && connection->heard_us() >= out->heard_us()))) continue;
     out = connection.get();

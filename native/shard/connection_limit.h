@@ -1,7 +1,9 @@
 // connection_limit.h — how many connections a shard may have, and who gives way to a newcomer when it has them all.
 // Some are kept for the unix socket, where whoever runs the daemon comes in. A connection that idles gives way to a newcomer:
 // of the peer that has most connections (an address, or a user of this machine) the one that has idled longest. So a peer that
-// opens many keeps out itself before it keeps out others. Nobody gives way who has something under way.
+// opens many keeps out itself before it keeps out others. Nobody gives way who has something under way. One that has asked for
+// nothing yet idles from the beginning: sockets that are opened faster than they can be told from clients take each other's
+// places, and a client that comes among them has as many of them before it as there are places.
 // Thread: the shard's.
 #pragma once
 
@@ -16,7 +18,7 @@ namespace halfstep::shard {
 
 class Connection;
 
-// Whoever has been heard in this time does not idle.
+// A client that has been heard in this time does not idle.
 inline constexpr uint64_t kIdleUsMin = 1'000'000;
 
 // Of `connections_max` so many are for the unix socket alone, where there is one.

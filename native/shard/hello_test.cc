@@ -6,7 +6,15 @@
 namespace halfstep::shard {
 namespace {
 
-using HelloTest = ShardFixture;
+class HelloTest : public ShardFixture {
+ protected:
+  // A client that has had an answer: until it has idled for a while nobody takes its place.
+  std::unique_ptr<RawClient> open_and_ask(std::unique_ptr<RawClient> connected) {
+    auto client = open({}, std::move(connected));
+    EXPECT_EQ(client->simple(Opcode::Stat, 2, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+    return client;
+  }
+};
 
 TEST_F(HelloTest, AnswersWithItsLimitsAndItsShard) {
   auto client = connect();
@@ -164,11 +172,24 @@ TEST_F(HelloTest, AChunkOfRequestZeroIsRefusedByName) {
   EXPECT_EQ(metric("halfstep_protocol_errors_total{kind=\"request_id\"}"), 1);
 }
 
+TEST_F(HelloTest, ConnectionsThatHaveAskedForNothingGiveWayAtOnce) {
+  configure([](Config& config) { config.connections_max = 4; });
+  auto client = open_and_ask(connect_tcp());
+  std::vector<std::unique_ptr<RawClient>> opened;
+  for (int i = 0; i < 4; ++i) opened.push_back(i % 2 == 0 ? connect_tcp() : open({}, connect_tcp()));
+  auto newcomer = open_and_ask(connect_tcp());
+  for (auto* one : {client.get(), newcomer.get()}) {
+    EXPECT_EQ(one->simple(Opcode::Stat, 6, Tlv::Reason, {}).whole, (AnswerReason{Answer::Ok, Reason::None}));
+  }
+  EXPECT_EQ(metric("halfstep_connections_gave_way_total"), 3);
+  EXPECT_EQ(metric("halfstep_connections_total{outcome=\"refused\"}"), 0);
+}
+
 TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
   if (over_rings()) GTEST_SKIP() << "who is refused at once has no rings to read the Abort from";
   configure([](Config& config) { config.connections_max = 2; });
-  auto first = open({});
-  auto second = open({});
+  auto first = open_and_ask(connect());
+  auto second = open_and_ask(connect());
   auto third = connect();
   Frame frame;
   ASSERT_TRUE(third->receive(&frame));
@@ -220,7 +241,7 @@ TEST_F(HelloTest, ThePeerWithMostConnectionsGivesWayFirst) {
 TEST_F(HelloTest, SomeConnectionsAreKeptForTheUnixSocket) {
   configure([](Config& config) { config.connections_max = 4; });
   std::vector<std::unique_ptr<RawClient>> clients;
-  for (int i = 0; i < 3; ++i) clients.push_back(open({}, connect_tcp()));
+  for (int i = 0; i < 3; ++i) clients.push_back(open_and_ask(connect_tcp()));
   auto refused = connect_tcp();
   Frame frame;
   ASSERT_TRUE(refused->receive(&frame));
