@@ -9,40 +9,15 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "bind/peer_memory.h"
+#include "bind/peer_section.h"
 #include "peer/halfstep.h"
 
 namespace halfstep::bind {
-
-// Memory that an owner keeps for many batches, and how many of them use it now.
-struct Region {
-  Region(nb::handle object, bool writable) : memory(Memory::of(object, writable, "region")), is_writable(writable) {}
-  std::optional<Memory> memory;  // none once closed
-  bool is_writable = false;
-  bool refuses = false;  // it is to be closed: no batch begins to use it any more
-  uint32_t uses = 0;
-
-  bool usable() const noexcept { return memory && !refuses; }
-  uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
-  uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
-  void close();
-};
-
-// One descriptor per part of a block; built once, used by any number of batches.
-struct Template {
-  void add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
-           int64_t inner_stride);
-  // What a row holds.
-  uint64_t block_bytes() const noexcept;
-
-  std::vector<nb::object> regions;  // one per part
-  std::vector<hs_part_descriptor> parts;
-};
 
 class Batch {
  public:
@@ -52,8 +27,8 @@ class Batch {
     Remains(Remains&&) = default;
     Remains& operator=(Remains&&) = delete;
     ~Remains();
-    std::vector<Memory> held;
-    nb::object rows_template;
+    Section::Kept first;
+    std::vector<Section::Kept> more;
     nb::object owner;
     nb::object batch;  // the last reference to it, perhaps
   };
@@ -63,18 +38,17 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   // ---- before submit ----
-  // A list or tuple of bytes-likes of 1-255 bytes, or an array of bytes [count, key_bytes]. Returns the count.
+  // Of the section that is being made; see there.
   uint32_t set_keys(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss);
   void set_ranges(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges);
-  // One buffer, split evenly over the items; or a list with one entry per item, each a buffer or a list of buffers.
   void set_target(nb::handle target);
-  // As set_target, but read. `block_bytes`: array of uint32 per item, or None where the pieces say it.
   void set_source(nb::handle source, nb::handle block_bytes);
-  // `rows`: int64 array, one per item. For a put, as a source.
   void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
   void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
   // After keys and ranges: room for what the core answers, and for lengths where they are wanted.
   void set_outputs(bool lengths);
+  // What is set of a section from here on is of the next one. Answers and lengths of all follow each other.
+  void next_section();
   void set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress);
   // All that a get says, in one call from Python: after each get what that would touch has left the cache. `in_rows`: without a
   // target, set_rows() follows. Returns the number of keys.
@@ -91,11 +65,8 @@ class Batch {
   void set_question(nb::bytes question);
   void set_layout_id(nb::bytes id);
 
-  uint32_t item_count() const noexcept { return section_.key_count * section_.component_count; }
-  // One an item, or one a part that the ranges select of each.
-  size_t answer_count() const noexcept;
-  // The keys as the core gets them.
-  nb::bytes packed_keys() const;
+  uint32_t item_count() const noexcept;
+  nb::bytes packed_keys() const { return now_->packed_keys(); }
 
   // ---- submit and after: for Queue ----
   hs_batch prepared(uint64_t user_data);
@@ -141,33 +112,23 @@ class Batch {
 
  private:
   void check_open() const;
-  void add_pieces(nb::handle item, bool writable, const char* role);
-  void split(nb::handle buffer, bool writable, const char* role);
-  void place(nb::handle target, bool writable, const char* role);
-  void set_block_bytes(nb::handle block_bytes);
-  void trim_pieces();
+  void check_outputs() const;
+  const hs_section& prepared(Section& section);
   Remains release();
   static void append_record(void* context, const void* record, size_t record_bytes, const void* name, size_t name_bytes);
 
   hs_batch batch_{};
-  hs_section section_{};
-  std::string packed_keys_;
-  std::vector<hs_range> ranges_;
-  std::vector<hs_iovec> iovecs_;
-  std::vector<uint32_t> iovec_counts_;
-  std::vector<int64_t> rows_;
-  std::vector<uint32_t> block_bytes_;
-  std::vector<uint64_t> parents_;
-  std::vector<uint16_t> depths_;
+  // The first in place: most batches have no other.
+  Section first_;
+  std::vector<std::unique_ptr<Section>> more_;
+  Section* now_ = &first_;
+  std::vector<hs_section> headers_;
   std::string text_;
   std::array<uint8_t, 16> layout_id_{};
   std::vector<hs_answer> answers_;
   std::vector<uint32_t> lengths_;
 
-  std::vector<Memory> held_;
-  nb::object template_;
   nb::object owner_;
-  bool uses_regions_ = false;
 
   hs_ticket ticket_ = 0;
   bool submitted_ = false;

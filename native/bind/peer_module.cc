@@ -108,7 +108,9 @@ void bind_batch(nb::module_& m) {
           },
           "template"_a, "rows"_a, "is_source"_a, "block_bytes"_a.none())
       .def("set_offer", &Batch::set_offer, "parents"_a.none(), "depths"_a.none(), "ttl_s"_a, "hint"_a)
+      .def("set_ranges", &Batch::set_ranges, "ranges"_a)
       .def("set_outputs", &Batch::set_outputs, "lengths"_a)
+      .def("next_section", &Batch::next_section, "Begin the next section: what is set from here on is its own.")
       .def("set_options", &Batch::set_options, "deadline_us"_a, "order"_a, "durability"_a, "priority"_a, "wants_progress"_a)
       .def("set_get", &Batch::set_get, "layout"_a, "keys"_a.none(), "first_component"_a, "component_count"_a, "stop_at_miss"_a,
            "ranges"_a, "target"_a.none(), "in_rows"_a, "deadline_us"_a, "order"_a, "priority"_a, "wants_progress"_a)

@@ -17,6 +17,7 @@ from halfstep.client.results import (
     PutResult,
     ReleaseResult,
 )
+from halfstep.client.sections import Section
 from halfstep.client.session import Session
 from halfstep.client.ticket import Event, Ticket
 
@@ -40,6 +41,7 @@ __all__ = [
     "Region",
     "ReleaseResult",
     "Rows",
+    "Section",
     "Session",
     "Template",
     "Ticket",

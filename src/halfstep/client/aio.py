@@ -9,11 +9,22 @@ import asyncio
 import errno
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from halfstep.client.options import CommonOptions, GetOptions, HoldOptions, Keys, MatchOptions, PrefetchOptions, PutOptions
+from halfstep.client.options import (
+    CommonOptions,
+    GetOptions,
+    GetSectionsOptions,
+    HoldOptions,
+    Keys,
+    MatchOptions,
+    MatchSectionsOptions,
+    PrefetchOptions,
+    PutOptions,
+    PutSectionsOptions,
+)
 from halfstep.client.queue import Queue
 from halfstep.client.request import Request, Requests
 from halfstep.client.results import (
@@ -26,6 +37,7 @@ from halfstep.client.results import (
     PutResult,
     ReleaseResult,
 )
+from halfstep.client.sections import Section, get_request, match_request, put_request
 from halfstep.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
@@ -82,6 +94,18 @@ class Aio:
     async def expire(self, keys: Keys, ttl_s: int, **options: Unpack[CommonOptions]) -> ChangeResult:
         """See Client.expire."""
         return await self._run(self._requests.expire(keys, ttl_s, **options))
+
+    async def match_sections(self, sections: Sequence[Section], **options: Unpack[MatchSectionsOptions]) -> list[MatchResult]:
+        """See Client.match_sections."""
+        return await self._run(match_request(self._requests, sections, **options))
+
+    async def get_sections(self, sections: Sequence[Section], **options: Unpack[GetSectionsOptions]) -> list[GetResult]:
+        """See Client.get_sections."""
+        return await self._run(get_request(self._requests, sections, **options))
+
+    async def put_sections(self, sections: Sequence[Section], **options: Unpack[PutSectionsOptions]) -> list[PutResult]:
+        """See Client.put_sections."""
+        return await self._run(put_request(self._requests, sections, **options))
 
     async def _run(self, request: Request[R]) -> R:
         if not request.online:

@@ -23,12 +23,15 @@ from halfstep.client.living import Living
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
+    GetSectionsOptions,
     HoldOptions,
     Keys,
     MatchOptions,
+    MatchSectionsOptions,
     Mode,
     PrefetchOptions,
     PutOptions,
+    PutSectionsOptions,
 )
 from halfstep.client.queue import Queue
 from halfstep.client.region import Region
@@ -56,6 +59,7 @@ from halfstep.client.results import (
     ReleaseResult,
     describe,
 )
+from halfstep.client.sections import Section, get_request, match_request, put_request
 from halfstep.client.session import Session
 from halfstep.client.url import DEFAULT_NAMESPACE, Endpoint, namespace_fault
 from halfstep.client.values import round_trip, value_of
@@ -161,6 +165,27 @@ class Client:
         ok, miss, throttled, late or cancelled per item. Errors: ConfigError. Deadline: deadline_ms.
         """
         return self._call(self._requests.prefetch(keys, **options))
+
+    def match_sections(self, sections: Sequence[Section], **options: Unpack[MatchSectionsOptions]) -> list[MatchResult]:
+        """Which keys of several sections are there, in one request: a result a section. See Client.match.
+
+        sections: 1 to 16. Errors: ConfigError.
+        """
+        return self._call(match_request(self._requests, sections, **options))
+
+    def get_sections(self, sections: Sequence[Section], **options: Unpack[GetSectionsOptions]) -> list[GetResult]:
+        """Read blocks of several sections (groups, cells) in one request; order="layer": across them. A result a section.
+
+        sections: 1 to 16. Errors: ConfigError.
+        """
+        return self._call(get_request(self._requests, sections, **options))
+
+    def put_sections(self, sections: Sequence[Section], **options: Unpack[PutSectionsOptions]) -> list[PutResult]:
+        """Store blocks of several sections in one request. A result a section.
+
+        sections: 1 to 16. Errors: ConfigError.
+        """
+        return self._call(put_request(self._requests, sections, **options))
 
     # ---- a block's life: also answers ----
 

@@ -68,3 +68,29 @@ class PrefetchOptions(CommonOptions, total=False):
     seconds: float
     follow: bool
     priority: int
+
+
+class MatchSectionsOptions(TypedDict, total=False):
+    """As of a match."""
+
+    lengths: bool
+    hold_ms: int
+    owner: int
+    deadline_ms: float | None
+
+
+class GetSectionsOptions(TypedDict, total=False):
+    """As of a get."""
+
+    order: Literal["key", "layer"]
+    priority: int
+    progress: bool | None
+    deadline_ms: float | None
+
+
+class PutSectionsOptions(TypedDict, total=False):
+    """As of a put."""
+
+    durability: Literal["cache", "persist"]
+    priority: int
+    deadline_ms: float | None

@@ -12,12 +12,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from halfstep import _peer
 from halfstep.arguments import real_number
-from halfstep.client.options import CommonOptions, GetOptions, HoldOptions, Keys, MatchOptions, PrefetchOptions, PutOptions
+from halfstep.client.options import (
+    CommonOptions,
+    GetOptions,
+    GetSectionsOptions,
+    HoldOptions,
+    Keys,
+    MatchOptions,
+    MatchSectionsOptions,
+    PrefetchOptions,
+    PutOptions,
+    PutSectionsOptions,
+)
 from halfstep.client.request import Request, Requests
 from halfstep.client.results import (
     REASON_CLOSED,
@@ -30,6 +41,7 @@ from halfstep.client.results import (
     PutResult,
     ReleaseResult,
 )
+from halfstep.client.sections import Section, get_request, match_request, put_request
 from halfstep.client.ticket import Event, Ticket
 from halfstep.errors import ConfigError, Unavailable
 
@@ -95,6 +107,18 @@ class Queue:
     def expire(self, keys: Keys, ttl_s: int, **options: Unpack[CommonOptions]) -> Ticket[ChangeResult]:
         """See Client.expire."""
         return self.submit(self._requests.expire(keys, ttl_s, **options))
+
+    def match_sections(self, sections: Sequence[Section], **options: Unpack[MatchSectionsOptions]) -> Ticket[list[MatchResult]]:
+        """See Client.match_sections."""
+        return self.submit(match_request(self._requests, sections, **options))
+
+    def get_sections(self, sections: Sequence[Section], **options: Unpack[GetSectionsOptions]) -> Ticket[list[GetResult]]:
+        """See Client.get_sections."""
+        return self.submit(get_request(self._requests, sections, **options))
+
+    def put_sections(self, sections: Sequence[Section], **options: Unpack[PutSectionsOptions]) -> Ticket[list[PutResult]]:
+        """See Client.put_sections."""
+        return self.submit(put_request(self._requests, sections, **options))
 
     def submit(self, request: Request[R]) -> Ticket[R]:
         """Hand over a request. Errors: ConfigError (it breaks a rule, the queue or the client is closed)."""

@@ -140,8 +140,7 @@ class Requests:
         batch, _ = self._batch(OP_MATCH, keys, layout, first_component, components, stop_at_miss=stop_at_miss)
         batch.set_outputs(lengths)
         batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
-        deadline_us = self._terms.match_deadline_us if deadline_ms is None else deadline_us_of(deadline_ms)
-        batch.set_options(deadline_us, 0, 0, 0, wants_progress=False)
+        batch.set_options(self.match_deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
 
         def read(told: Answers | None) -> MatchResult:
             answers = _answers(batch, told)
@@ -149,7 +148,7 @@ class Requests:
             found = MatchResult(answers, components, sizes)
             if self._terms.mode != "shadow":
                 return found
-            seen = MatchResult(_all_skipped(answers), components, None if sizes is None else np.zeros_like(sizes))
+            seen = MatchResult(all_skipped(answers), components, None if sizes is None else np.zeros_like(sizes))
             seen.shadow = found
             return seen
 
@@ -173,9 +172,9 @@ class Requests:
         """Bytes of blocks, into `target`."""
         # Few functions and few objects: after a get that moved a megabyte each of them comes from memory again.
         terms = self._terms
-        ranges = () if parts is None else _ranges(parts)
+        ranges = () if parts is None else ranges_of(parts)
         layer = order is not _KEY_ORDER and _choice("order", order, _ORDERS) == _ORDERS["layer"]
-        handle = terms.layout_handle(terms.layout) if layout is None else self._handle(layout)
+        handle = terms.layout_handle(terms.layout) if layout is None else self.handle(layout)
         rows = target if isinstance(target, Rows) else None
         batch = _peer.Batch(OP_GET)
         # By identity: what is not the very default is looked at.
@@ -197,7 +196,7 @@ class Requests:
             priority,
             layer if progress is None else progress,
         )
-        regions = () if rows is None else _place_rows(batch, rows, is_source=False, block_bytes=None)
+        regions = () if rows is None else place_rows(batch, rows, is_source=False, block_bytes=None)
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
@@ -211,7 +210,7 @@ class Requests:
             found = GetResult(shaped, keys, components, batch.lengths)
             if self._terms.mode != "shadow":
                 return found
-            seen = GetResult(_all_skipped(shaped), keys, components, bytes(len(batch.lengths)))
+            seen = GetResult(all_skipped(shaped), keys, components, bytes(len(batch.lengths)))
             seen.shadow = found
             return seen
 
@@ -236,17 +235,14 @@ class Requests:
     ) -> Request[PutResult]:
         """Blocks, from `source`."""
         batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
-        items = count * components
-        sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
-        regions = _place_source(batch, source, sizes)
-        ordinals = None if parents is None else _ordinals(parents, count, items)
-        levels = None if depths is None else _per_item("depths", depths, count, np.uint16, items)
+        sizes, ordinals, levels = offered(block_bytes, parents, depths, count, count * components)
+        regions = place_source(batch, source, sizes)
         batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
         batch.set_outputs(lengths=False)
         batch.set_options(
-            self._deadline_us(deadline_ms),
+            self.deadline_us(deadline_ms),
             0,
-            _choice("durability", durability, _DURABILITIES),
+            choice_of_durability(durability),
             unsigned("priority", priority, 8),
             wants_progress=False,
         )
@@ -365,7 +361,7 @@ class Requests:
     ) -> Request[R]:
         """A batch with one answer per item and nothing else."""
         batch.set_outputs(lengths=False)
-        batch.set_options(self._deadline_us(deadline_ms), 0, 0, priority, wants_progress=False)
+        batch.set_options(self.deadline_us(deadline_ms), 0, 0, priority, wants_progress=False)
         return self._request(batch, lambda told: make(told, keys, components, _asked(batch, told)))
 
     def _of_owner(
@@ -373,7 +369,7 @@ class Requests:
     ) -> Request[R]:
         """A batch without keys: one answer, about all that an owner has."""
         batch.set_hold(_owner(owner), 0)
-        batch.set_options(self._deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
+        batch.set_options(self.deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
 
         def read(told: Answers | None) -> R:
             answers = _answers(batch, told)
@@ -381,7 +377,17 @@ class Requests:
 
         return self._request(batch, read, itemless=True)
 
-    def _deadline_us(self, given_ms: float | None) -> int:
+    @property
+    def mode(self) -> Mode:
+        """The client's."""
+        return self._terms.mode
+
+    def match_deadline_us(self, given_ms: float | None) -> int:
+        """Of a match: as given, or the client's. Errors: ConfigError."""
+        return self._terms.match_deadline_us if given_ms is None else deadline_us_of(given_ms)
+
+    def deadline_us(self, given_ms: float | None) -> int:
+        """As given, or the client's. Errors: ConfigError."""
         return self._terms.deadline_us if given_ms is None else deadline_us_of(given_ms)
 
     def _batch(
@@ -394,12 +400,13 @@ class Requests:
         *,
         stop_at_miss: bool = False,
     ) -> tuple[_peer.Batch, int]:
-        handle = self._handle(layout)
+        handle = self.handle(layout)
         batch = _peer.Batch(operation)
         first, cells = unsigned("first_component", first_component, 32), unsigned("components", components, 20)
         return batch, batch.set_keys(handle, keys, first, cells, stop_at_miss)
 
-    def _handle(self, layout: Layout | None) -> int:
+    def handle(self, layout: Layout | None) -> int:
+        """The core's handle of a layout; None: the client's own. Errors: ConfigError."""
         if layout is None:
             return self._terms.layout_handle(self._terms.layout)
         if not isinstance(layout, Layout):
@@ -458,13 +465,15 @@ def _answer_count(batch: _peer.Batch) -> int:
     return len(batch.answers) // ANSWER_DTYPE.itemsize
 
 
-def _all_skipped(answers: Answers) -> Answers:
+def all_skipped(answers: Answers) -> Answers:
+    """As many misses: what an engine hears in shadow mode."""
     skipped = np.empty_like(answers)
     skipped[...] = (Answer.MISS, 0, REASON_SKIPPED)
     return skipped
 
 
-def _place_rows(batch: _peer.Batch, where: Rows, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+def place_rows(batch: _peer.Batch, where: Rows, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+    """Says where bytes go to or come from; returns the regions. Errors: ConfigError."""
     if not isinstance(where.template, Template):
         raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
     rows = np.ascontiguousarray(_whole_numbers("rows", where.rows))
@@ -472,14 +481,16 @@ def _place_rows(batch: _peer.Batch, where: Rows, *, is_source: bool, block_bytes
     return where.template.regions
 
 
-def _place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+def place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+    """As place_rows, for whatever a put may read. Errors: ConfigError."""
     if isinstance(source, Rows):
-        return _place_rows(batch, source, is_source=True, block_bytes=block_bytes)
+        return place_rows(batch, source, is_source=True, block_bytes=block_bytes)
     batch.set_source(source, block_bytes)
     return ()
 
 
-def _ranges(parts: Parts) -> list[tuple[int, int, int]]:
+def ranges_of(parts: Parts) -> list[tuple[int, int, int]]:
+    """As (start, count, stride). Errors: ConfigError."""
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
         raise ConfigError(f"parts={parts!r}: must be a list of ranges and numbers, such as [range(0, 8), 12]")
     ranges = []
@@ -535,6 +546,26 @@ def _whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
     if array.dtype == np.uint64 and array.size and int(array.max()) >= 1 << 63:
         raise ConfigError(f"{name}: {int(array.max())} is too large; must be under 2**63")
     return array.astype(np.int64, copy=False)
+
+
+def choice_of_order(order: str) -> int:
+    """As the core has it. Errors: ConfigError."""
+    return _choice("order", order, _ORDERS)
+
+
+def choice_of_durability(durability: str) -> int:
+    """As the core has it. Errors: ConfigError."""
+    return _choice("durability", durability, _DURABILITIES)
+
+
+def offered(
+    block_bytes: object, parents: object, depths: object, keys: int, items: int
+) -> tuple[npt.NDArray[Any] | None, npt.NDArray[np.uint64] | None, npt.NDArray[Any] | None]:
+    """What a put says of its blocks, one an item: bytes, ordinals of parents, depths. Errors: ConfigError."""
+    sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
+    ordinals = None if parents is None else _ordinals(parents, keys, items)
+    levels = None if depths is None else _per_item("depths", depths, keys, np.uint16, items)
+    return sizes, ordinals, levels
 
 
 def _choice(name: str, value: object, choices: dict[str, int]) -> int:

@@ -1,0 +1,112 @@
+// peer_section.h — one section of a batch: keys of one layout and group, which parts of their blocks, and where those go to or
+// come from; with it registered memory, and the templates that say how blocks lie there.
+// Invariants: setters only before the batch is submitted; from prepared() to release() nothing of it is released or moved,
+// whatever Python drops. Thread: with the GIL held.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bind/peer_memory.h"
+#include "peer/halfstep.h"
+
+namespace halfstep::bind {
+
+// Memory that an owner keeps for many batches, and how many of them use it now.
+struct Region {
+  Region(nb::handle object, bool writable) : memory(Memory::of(object, writable, "region")), is_writable(writable) {}
+  std::optional<Memory> memory;  // none once closed
+  bool is_writable = false;
+  bool refuses = false;  // it is to be closed: no batch begins to use it any more
+  uint32_t uses = 0;
+
+  bool usable() const noexcept { return memory && !refuses; }
+  uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
+  uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
+  void close();
+};
+
+// One descriptor per part of a block; built once, used by any number of batches.
+struct Template {
+  void add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
+           int64_t inner_stride);
+  // What a row holds.
+  uint64_t block_bytes() const noexcept;
+
+  std::vector<nb::object> regions;  // one per part
+  std::vector<hs_part_descriptor> parts;
+};
+
+// Empty, and without the room that they had: `= {}` keeps a vector's.
+template <typename... Memories>
+void drop(Memories&... memories) {
+  (Memories().swap(memories), ...);
+}
+
+class Section {
+ public:
+  // What it held until its end. Dropping it may run Python code.
+  struct Kept {
+    std::vector<Memory> memories;
+    nb::object rows_template;
+  };
+
+  Section() { header_.component_count = 1; }
+
+  // A list or tuple of bytes-likes of 1-255 bytes, or an array of bytes [count, key_bytes]. Returns the count.
+  uint32_t set_keys(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss);
+  void set_ranges(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges);
+  // One buffer, split evenly over the items; or a list with one entry per item, each a buffer or a list of buffers.
+  void set_target(nb::handle target);
+  // As set_target, but read. `block_bytes`: array of uint32 per item, or None where the pieces say it.
+  void set_source(nb::handle source, nb::handle block_bytes);
+  // `rows`: int64 array, one per item. For a put, as a source.
+  void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
+  void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
+
+  uint32_t items() const noexcept { return header_.key_count * header_.component_count; }
+  // One an item, or one a part that the ranges select of each.
+  size_t answer_count() const noexcept;
+  // The keys as the core gets them.
+  nb::bytes packed_keys() const { return nb::bytes(packed_keys_.data(), packed_keys_.size()); }
+
+  // Where its answers and lengths begin among those of the batch. Set by that.
+  struct Outputs {
+    size_t answers_at = 0, lengths_at = 0;
+    bool answers = false, lengths = false;
+  } outputs;
+
+  // As the core wants it, which then writes to `answers` and `lengths` (null: not wanted).
+  const hs_section& prepared(hs_answer* answers, uint32_t* lengths);
+  // The regions that it names are in use from here to release().
+  void started();
+  [[nodiscard]] Kept release();
+  // A result may keep the batch, for its answers alone.
+  void forget();
+
+ private:
+  void add_pieces(nb::handle item, bool writable, const char* role);
+  void split(nb::handle buffer, bool writable, const char* role);
+  void place(nb::handle target, bool writable, const char* role);
+  void set_block_bytes(nb::handle block_bytes);
+  void trim_pieces();
+
+  hs_section header_{};
+  std::string packed_keys_;
+  std::vector<hs_range> ranges_;
+  std::vector<hs_iovec> iovecs_;
+  std::vector<uint32_t> iovec_counts_;
+  std::vector<int64_t> rows_;
+  std::vector<uint32_t> block_bytes_;
+  std::vector<uint64_t> parents_;
+  std::vector<uint16_t> depths_;
+  Kept kept_;
+  bool uses_regions_ = false;
+};
+
+}  // namespace halfstep::bind
