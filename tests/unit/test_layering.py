@@ -52,10 +52,12 @@ PYTHON_MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "base": _LOW,
     **dict.fromkeys(("io", "rdma", "index", "compress"), _LOW),
     "daemon": _LOW | {"io", "rdma", "index", "compress"},
-    "client": _LOW | {"rdma", "compress"},
+    # The tier is a face of the client, which makes one when it is asked for it.
+    "client": _LOW | {"rdma", "compress", "tier"},
+    "tier": _LOW | {"client"},
     "face": _LOW | {"client"},
-    "connectors": _LOW | {"client", "face", "compress"},
-    "tools": _LOW | {"face", "daemon", "client", "connectors", "io", "rdma", "index", "compress"},
+    "connectors": _LOW | {"client", "tier", "face", "compress"},
+    "tools": _LOW | {"face", "daemon", "client", "tier", "connectors", "io", "rdma", "index", "compress"},
 }
 
 EXTENSION_MODULES = ("_peer", "_shard", "_store")

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
     from halfstep.client.aio import Aio
     from halfstep.client.futures import Futures
+    from halfstep.client.options import TierOptions
+    from halfstep.tier import KVLayout, Tier
 
 R = TypeVar("R")
 
@@ -213,6 +215,13 @@ class Client:
     def pin(self, keys: Keys, owner: int, seconds: float | None = None) -> ChangeResult:
         """`hold` across restarts, within the pin budget; None = until released."""
         return self.hold(keys, owner=owner, seconds=seconds, persistent=True)
+
+    def tier(self, layout: KVLayout, **options: Unpack[TierOptions]) -> Tier:
+        """The semantic face, for one model: prefixes of tokens, memory of an engine, sessions. See halfstep.tier.Tier."""
+        # Here: who moves plain blocks does not need it.
+        from halfstep.tier.face import Tier
+
+        return Tier(self, layout, **options)
 
     def session(self, seconds: float = 30) -> Session:
         """`with client.session() as session: session.hold(keys)`: leases that are renewed until the block is left.

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from halfstep.keys import Algorithm
 from halfstep.layout import Layout
 
 Mode = Literal["on", "off", "shadow"]
@@ -94,3 +95,13 @@ class PutSectionsOptions(TypedDict, total=False):
     durability: Literal["cache", "persist"]
     priority: int
     deadline_ms: float | None
+
+
+class TierOptions(TypedDict, total=False):
+    """Of a tier: see halfstep.tier.Tier."""
+
+    salt: bytes
+    algorithm: Algorithm
+    ttl_s: int
+    durability: Literal["cache", "persist"]
+    priority: int

@@ -30,7 +30,8 @@ class Kind:
 
     name: unique in a layout. layers: the model's numbers of them, ascending. heads: KV heads of all ranks together; 1 for what
     every rank has whole, such as a latent. planes: bytes of one head's entry in each plane (K and V; a latent has one).
-    tokens_per_entry: 1, or how many tokens share an entry where the cache is compressed along the sequence.
+    tokens_per_entry: 1, or how many tokens share an entry where the cache is compressed along the sequence. window: 0, or how
+    many of the last tokens are enough to go on from: a sliding window's length, 1 for a recurrent state.
     Errors: ConfigError.
     """
 
@@ -39,6 +40,7 @@ class Kind:
     heads: int
     planes: tuple[int, ...]
     tokens_per_entry: int = 1
+    window: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(whole_number("layers", layer) for layer in self.layers))
@@ -51,6 +53,8 @@ class Kind:
             raise ConfigError(
                 f"kind {self.name!r}: heads={self.heads}, tokens_per_entry={self.tokens_per_entry}; both must be at least 1"
             )
+        if whole_number("window", self.window) < 0:
+            raise ConfigError(f"kind {self.name!r}: window={self.window}; must be 0 (every token is needed) or more")
         if not 1 <= len(self.planes) <= PART_SIZES_MAX or min(self.planes) < 1:
             raise ConfigError(f"kind {self.name!r}: planes={self.planes}; must be 1 to {PART_SIZES_MAX} sizes in bytes, over 0")
 
@@ -247,7 +251,8 @@ class KVLayout:
         groups = []
         for number, kind in enumerate(self.kinds):
             cell = self.cells(kind.name)[0]
-            fields[f"kind{number}"] = f"{kind.name}: {_runs(kind.layers)}, {kind.heads} heads, 1/{kind.tokens_per_entry}"
+            told = f"{kind.name}: {_runs(kind.layers)}, {kind.heads} heads, 1/{kind.tokens_per_entry}"
+            fields[f"kind{number}"] = told + (f", {kind.window} tokens" if kind.window else "")
             sizes = tuple(plane * cell.entries for plane in kind.planes)
             groups.append(Group(cell.parts, sizes[:1] if kind.plane_major else sizes))
         if taken := sorted(fields.keys() & self.more.keys()):

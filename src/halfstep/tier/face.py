@@ -1,0 +1,169 @@
+"""A model's KV cache on the flash tier: what an engine's connector is written on.
+
+    tier = client.tier(layout, salt=tenant)
+    memory = tier.memory(planes)                       # where this process keeps its layers and heads: once
+    with tier.session() as session:
+        prefix = tier.prefix(token_ids)
+        loaded = prefix.get(memory, blocks=prefix.match().blocks, session=session)
+        ...                                            # compute what follows
+        prefix.put(memory, first=loaded.blocks, session=session)
+
+Identity (tokens, salt, layout), context (parents and depth), priority (urgency) and reuse (sessions) are said here once.
+Thread: any may call anything; a Prefix and a session belong to one request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+import numpy.typing as npt
+
+from halfstep.arguments import unsigned
+from halfstep.client.results import REASON_PRESENT, PutResult
+from halfstep.errors import ConfigError
+from halfstep.keys import Algorithm, PrefixChain, prefix_keys
+from halfstep.tier.memory import Memory, Planes
+from halfstep.tier.prefix import Prefix
+from halfstep.tier.shapes import Cell, KVLayout
+
+if TYPE_CHECKING:
+    from halfstep.client import Client, Queue
+
+End = Literal["reusable", "final", "dropped"]
+_ENDS: tuple[End, ...] = ("reusable", "final", "dropped")
+
+
+class Tier:
+    """One model's cache in a client's namespace. Made by Client.tier().
+
+    salt: what else the keys depend on (a tenant, a LoRA adapter, images); other salts never share a block. algorithm: of the
+    keys, see halfstep.keys. ttl_s: of stored blocks, 0 = the namespace's default. durability: of stored blocks. priority: of
+    gets and puts outside of a session; 0 is the most urgent. Errors: ConfigError.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        layout: KVLayout,
+        *,
+        salt: bytes = b"",
+        algorithm: Algorithm = "sha256",
+        ttl_s: int = 0,
+        durability: Literal["cache", "persist"] = "cache",
+        priority: int = 0,
+    ) -> None:
+        if not isinstance(layout, KVLayout):
+            raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.tier.KVLayout")
+        PrefixChain(layout.block_tokens, algorithm=algorithm, salt=salt)  # refuses what makes no keys
+        self.client, self.layout = client, layout
+        self.ttl_s, self.durability = unsigned("ttl_s", ttl_s, 32), durability
+        self.priority = unsigned("priority", priority, 8)
+        self._salt, self._algorithm = salt, algorithm
+        self.queue: Queue = client.queue()
+
+    def prefix(self, tokens: npt.ArrayLike) -> Prefix:
+        """The full blocks of a sequence. tokens: one-dimensional, 0 to 2**32 - 1. Errors: ConfigError."""
+        return Prefix(self, prefix_keys(tokens, self.layout.block_tokens, algorithm=self._algorithm, salt=self._salt))
+
+    def chain(self) -> PrefixChain:
+        """Keys of a sequence that grows, for prefix_of(): what was hashed is not hashed again."""
+        return PrefixChain(self.layout.block_tokens, algorithm=self._algorithm, salt=self._salt)
+
+    def prefix_of(self, keys: Sequence[bytes]) -> Prefix:
+        """As prefix(), of an engine's own keys: one a full block, each of which covers all tokens before it."""
+        return Prefix(self, keys)
+
+    def memory(
+        self,
+        planes: Mapping[str, Sequence[Planes]] | Sequence[Planes],
+        *,
+        layers: range | None = None,
+        heads: range | None = None,
+    ) -> Memory:
+        """Where this process keeps its layers and heads; see Memory. Errors: ConfigError."""
+        return Memory(self.layout, planes, layers=layers, heads=heads)
+
+    def session(self, *, urgency: int = 0, seconds: float = 30) -> TierSession:
+        """A request while it generates. urgency: priority of its gets and puts, 0 = at once. seconds: see Client.session."""
+        return TierSession(self, unsigned("urgency", urgency, 8), seconds)
+
+    def close(self) -> None:
+        """End what is on its way; nothing is touched afterwards. Idempotent."""
+        self.queue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TierSession:
+    """Blocks that are held while something generates. At its end they are what end() says.
+
+    reusable: released, and counted as used now: somebody will go on from here. final: released as they are: nobody will, and
+    they leave in their turn. dropped: those that this session has stored are deleted, what was there before is released.
+    """
+
+    def __init__(self, tier: Tier, urgency: int, seconds: float) -> None:
+        self.urgency = urgency
+        self._tier = tier
+        self._holds = tier.client.session(seconds)
+        self._lock = threading.Lock()
+        self._held: dict[bytes, None] = {}
+        self._stored: dict[int, dict[bytes, None]] = {}
+        self._ended = False
+
+    @property
+    def owner(self) -> int:
+        """The number under which it holds."""
+        return self._holds.owner
+
+    def hold(self, prefix: Prefix, *, blocks: int | None = None) -> int:
+        """Keep the first blocks of a prefix from eviction. Returns how many, from the first on, are held in every kind."""
+        keys = prefix.keys if blocks is None else prefix.keys[: max(0, blocks)]
+        held = len(keys)
+        layout = self._tier.layout
+        for kind in layout.kinds if keys else ():
+            cells = layout.cells(kind.name)
+            answer = self._holds.hold(keys, layout=layout.layout, first_component=cells[0].component, components=len(cells))
+            # Of a kind with a window, earlier blocks may be gone for good reasons.
+            held = min(held, len(keys) if kind.window else answer.prefix)
+        with self._lock:
+            self._held.update(dict.fromkeys(keys[:held]))
+        return held
+
+    def note(self, cell: Cell, keys: Sequence[bytes], put: PutResult) -> None:
+        """For Prefix.put: which blocks this session has written."""
+        new = put.ok & (put.reasons != REASON_PRESENT)
+        with self._lock:
+            self._stored.setdefault(cell.component, {}).update(
+                dict.fromkeys(key for key, is_new in zip(keys, new.tolist(), strict=True) if is_new)
+            )
+
+    def end(self, how: End = "reusable") -> None:
+        """Say what its blocks are from now on. Idempotent: the first word counts. Errors: ConfigError."""
+        if how not in _ENDS:
+            raise ConfigError(f"how={how!r}: must be {' or '.join(map(repr, _ENDS))}")
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            held, stored = list(self._held), {cell: list(keys) for cell, keys in self._stored.items()}
+        if self._tier.client.closed:
+            return
+        layout = self._tier.layout.layout
+        if how == "reusable" and held:
+            self._tier.prefix_of(held).touch()
+        self._holds.close()
+        if how == "dropped":
+            for cell, keys in stored.items():
+                self._tier.client.delete(keys, layout=layout, first_component=cell)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()

@@ -1,0 +1,259 @@
+"""The semantic face: prefixes of tokens into the memory of ranks, whatever wrote them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import halfstep
+from halfstep import ConfigError
+from halfstep.tier import Grid, Kind, KVLayout, Memory, Tier
+
+pytestmark = pytest.mark.integration
+
+BLOCK_TOKENS, VALUES, LAYERS, HEADS = 16, 8, 4, 8
+FULL = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES, 2 * VALUES))
+LATENT = Kind("latent", tuple(range(LAYERS)), 1, (2 * VALUES,))
+TOKENS = np.arange(6 * BLOCK_TOKENS + 5) * 7 % 1000
+
+
+def layout_of(request: pytest.FixtureRequest, *kinds: Kind, **fields: Any) -> KVLayout:
+    named = {"model": request.node.name, "weights_revision": "1", "dtype": "bfloat16", "block_tokens": BLOCK_TOKENS}
+    return KVLayout(kinds=kinds, **named | fields)
+
+
+def cache_of(blocks: int, heads: int = HEADS, *, layers: int = LAYERS, planes: int = 2, seed: int | None = None) -> Any:
+    """[layer, plane, block, head, token, value] of an engine that keeps heads before tokens; zeros without a seed."""
+    shape = (layers, planes, blocks, heads, BLOCK_TOKENS, VALUES)
+    return np.zeros(shape, np.uint16) if seed is None else np.random.default_rng(seed).integers(0, 1 << 16, shape, np.uint16)
+
+
+def planes_of(cache: Any) -> list[list[Any]]:
+    return [list(layer) for layer in cache]
+
+
+@pytest.fixture
+def tiers(client: halfstep.Client) -> Iterator[list[Tier]]:
+    made: list[Tier] = []
+    yield made
+    for tier in made:
+        tier.close()
+
+
+def test_a_prompt_comes_back_as_it_was_stored(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    prefix = tier.prefix(TOKENS)
+    assert (prefix.blocks, prefix.tokens) == (6, 96), "the five tokens of a partial block have no key"
+    saved, into = cache_of(6, seed=1), cache_of(9)
+    with tier.memory(planes_of(saved)) as memory:
+        stored = prefix.put(memory)
+        assert (stored.stored, stored.present, stored.refused, stored.reason) == (6, 0, 0, "")
+        assert stored.bytes == saved.nbytes
+        again = prefix.put(memory)
+        assert (again.stored, again.present) == (0, 6)
+    longer = tier.prefix(np.append(TOKENS[:80], np.arange(64)))
+    found = longer.match()
+    assert (found.blocks, found.tokens, found.reason) == (5, 80, "")
+    with tier.memory(planes_of(into)) as memory:
+        rows = np.array([8, 0, 3, 1, 5])
+        loaded = longer.get(memory, blocks=found.blocks, rows=rows)
+        assert (loaded.blocks, loaded.tokens, loaded.reason) == (5, 80, "")
+        assert loaded.bytes == 5 * saved.nbytes // 6
+        assert (into[:, :, rows] == saved[:, :, :5]).all()
+        assert not into[:, :, [2, 4, 6, 7]].any()
+        further = longer.get(memory)
+        assert (further.blocks, further.reason) == (5, "miss (absent)")
+    assert client.tier(tier.layout, salt=b"another tenant").prefix(TOKENS).match().blocks == 0
+
+
+def test_tokens_before_heads_and_tensors_of_all_layers_are_the_same_blocks(
+    client: halfstep.Client, request: pytest.FixtureRequest
+) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    prefix = tier.prefix(TOKENS)
+    saved = cache_of(6, seed=2)
+    # As a pool of pages that keeps [block, plane, token, head, value] of each layer.
+    pool = np.ascontiguousarray(saved.transpose(0, 2, 1, 4, 3, 5))
+    with tier.memory(planes_of(pool.transpose(0, 2, 1, 4, 3, 5))) as memory:
+        assert prefix.put(memory).stored == 6
+    into = cache_of(6)
+    with tier.memory(planes_of(into)) as memory:
+        assert prefix.get(memory, order="key").blocks == 6
+    assert (into == saved).all()
+
+
+def test_what_two_ranks_wrote_one_and_four_read(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    layout = layout_of(request, FULL, LATENT, grid=Grid(heads=4))
+    tier = client.tier(layout)
+    prefix = tier.prefix(TOKENS)
+    saved, latent = cache_of(6, seed=3), cache_of(6, 1, planes=1, seed=4)
+
+    def rank(cache: Any, of_latent: Any, heads: range) -> Memory:
+        mine = cache[:, :, :, heads.start : heads.stop]
+        return tier.memory({"full": planes_of(mine), "latent": planes_of(of_latent)}, heads=heads)
+
+    for number in range(2):
+        with rank(saved, latent, range(4 * number, 4 * number + 4)) as memory:
+            told = prefix.put(memory)
+            assert told.stored + told.present == 6 * 3
+            assert told.stored == 6 * (3 if number == 0 else 2), "the second rank's latent is there already"
+        assert prefix.match().blocks == (0, 6)[number], "half of the heads are no prefix"
+    entries = [entry for entry in client.list() if entry.layout_id == layout.layout.id]
+    assert len(entries) == 6 * (4 + 1), "a latent is stored once"
+    for ranks in (1, 2, 4, 8):
+        each = HEADS // ranks
+        for number in range(ranks):
+            heads = range(number * each, (number + 1) * each)
+            into, into_latent = cache_of(6, each), cache_of(6, 1, planes=1)
+            with tier.memory({"full": planes_of(into), "latent": planes_of(into_latent)}, heads=heads) as memory:
+                loaded = prefix.get(memory)
+                assert loaded.blocks == 6, (ranks, loaded)
+                assert loaded.bytes == into.nbytes + into_latent.nbytes
+                assert (into == saved[:, :, :, heads.start : heads.stop]).all()
+                assert (into_latent == latent).all()
+
+
+def test_a_rank_with_half_a_cell_reads_and_writes_nothing(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL, grid=Grid(heads=2)))
+    prefix = tier.prefix(TOKENS)
+    with tier.memory(planes_of(cache_of(6, 2, seed=5)), heads=range(2, 4)) as memory:
+        told = prefix.put(memory)
+        assert (told.stored, told.present, told.refused, told.unowned) == (0, 0, 0, 6)
+    assert prefix.match().blocks == 0
+
+
+def test_stages_of_a_pipeline_write_their_layers(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL, grid=Grid(layers=2)))
+    prefix = tier.prefix(TOKENS)
+    saved = cache_of(6, seed=6)
+    for layers in (range(2), range(2, 4)):
+        with tier.memory(planes_of(saved[layers.start : layers.stop]), layers=layers) as memory:
+            assert prefix.put(memory).stored == 6
+    for layers in (range(4), range(1, 3), range(3, 4)):
+        into = cache_of(6, layers=len(layers))
+        with tier.memory(planes_of(into), layers=layers) as memory:
+            assert prefix.get(memory).blocks == 6
+        assert (into == saved[layers.start : layers.stop]).all()
+
+
+def test_planes_of_different_sizes_and_one_head_of_several(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    kind = Kind("uneven", (0, 1, 2), 3, (2 * 12, 2 * 8))
+    tier = client.tier(layout_of(request, kind))
+    prefix = tier.prefix(TOKENS)
+    rng = np.random.default_rng(7)
+    k, v = (rng.integers(0, 1 << 16, (3, 6, 3, BLOCK_TOKENS, size), np.uint16) for size in (12, 8))
+    with tier.memory([[k[layer], v[layer]] for layer in range(3)]) as memory:
+        assert prefix.put(memory).stored == 6
+    for heads in (range(3), range(1, 2), range(1, 3)):
+        some = slice(heads.start, heads.stop)
+        into = [np.zeros_like(k[:, :, some]), np.zeros_like(v[:, :, some])]
+        with tier.memory([[into[0][layer], into[1][layer]] for layer in range(3)], heads=heads) as memory:
+            loaded = prefix.get(memory)
+            assert loaded.blocks == 6
+            assert loaded.bytes == into[0].nbytes + into[1].nbytes
+        assert (into[0] == k[:, :, some]).all()
+        assert (into[1] == v[:, :, some]).all()
+
+
+def test_a_window_needs_its_last_blocks_alone(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    window = Kind("window", (1, 3), HEADS, (2 * VALUES, 2 * VALUES), window=20)
+    full = Kind("full", (0, 2), HEADS, (2 * VALUES, 2 * VALUES))
+    layout = layout_of(request, full, window)
+    tier = client.tier(layout)
+    prefix = tier.prefix(TOKENS)
+    saved = {"full": cache_of(6, layers=2, seed=8), "window": cache_of(6, layers=2, seed=9)}
+    with tier.memory({name: planes_of(cache) for name, cache in saved.items()}) as memory:
+        assert prefix.put(memory).stored == 12
+    # 20 tokens lie in the last two blocks.
+    client.delete(prefix.keys[:3], layout=layout.layout, first_component=layout.cells("window")[0].component)
+    assert prefix.match().blocks == 6
+    client.delete(prefix.keys[4:5], layout=layout.layout, first_component=layout.cells("window")[0].component)
+    assert prefix.match().blocks == 0, "blocks 5 and 4 each want the one before, and that of 3 wants 2"
+    into = {name: cache_of(6, layers=2) for name in saved}
+    client.put(
+        prefix.keys[4:5],
+        np.zeros(layout.cells("window")[0].block_bytes, np.uint8),
+        layout=layout.layout,
+        first_component=layout.cells("window")[0].component,
+    )
+    with tier.memory({name: planes_of(cache) for name, cache in into.items()}) as memory:
+        assert prefix.get(memory).blocks == 6
+    assert (into["full"] == saved["full"]).all()
+    assert not into["window"][:, :, :4].any()
+    assert (into["window"][:, :, 5] == saved["window"][:, :, 5]).all()
+
+
+@pytest.mark.parametrize("how", ["reusable", "final", "dropped"])
+def test_a_session_holds_and_says_what_its_blocks_become(
+    client: halfstep.Client, request: pytest.FixtureRequest, how: Any
+) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    shared, all_of_it = tier.prefix(TOKENS[:48]), tier.prefix(TOKENS)
+    saved = cache_of(6, seed=10)
+    with tier.memory(planes_of(saved)) as memory:
+        assert shared.put(memory).stored == 3
+        session = tier.session(urgency=2)
+        assert all_of_it.put(memory, session=session).stored == 3
+        assert all_of_it.hold(session) == 6
+        assert client.stat()['halfstep_store_holds{kind="lease"}'] >= 6
+        session.end(how)
+        session.end("dropped")  # the first word counts
+    assert all_of_it.match().blocks == (3 if how == "dropped" else 6), "what was there before is not this session's to drop"
+
+
+def test_nothing_waits_and_a_dead_daemon_is_an_answer(request: pytest.FixtureRequest) -> None:
+    with halfstep.connect("halfstep://127.0.0.1:1", deadline_ms=200, match_deadline_ms=50) as client:
+        tier = client.tier(layout_of(request, FULL, grid=Grid(heads=8)))
+        prefix = tier.prefix(TOKENS)
+        into = cache_of(6)
+        with tier.memory(planes_of(into)) as memory:
+            began = time.monotonic()
+            asked, read, written = prefix.begin_match(), prefix.begin_get(memory), prefix.begin_put(memory)
+            assert time.monotonic() - began < 0.15, "they were only handed over"
+            assert asked.result().blocks == 0
+            assert asked.result().reason.startswith(("late", "unavailable"))
+            assert read.result().blocks == 0
+            assert written.result().refused == 6 * 8
+            assert written.done
+        assert not into.any()
+
+
+def test_empty_prefixes_and_wrong_arguments(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    layout = layout_of(request, FULL)
+    tier = client.tier(layout)
+    empty = tier.prefix(TOKENS[:15])
+    cache = cache_of(6)
+    with tier.memory(planes_of(cache)) as memory:
+        assert empty.match().blocks == empty.get(memory).blocks == empty.put(memory).stored == 0
+        prefix = tier.prefix(TOKENS)
+        for wrong, said in (({"blocks": 7}, "blocks=7: must be 0 to 6"), ({"rows": [0]}, r"rows: shape \(1,\)")):
+            with pytest.raises(ConfigError, match=said):
+                prefix.get(memory, **wrong)
+        with pytest.raises(ConfigError, match="row"):
+            prefix.get(memory, rows=np.arange(6) + 1)
+    with pytest.raises(ConfigError, match="closed"):
+        prefix.get(memory)
+    for planes, options, said in (
+        (planes_of(cache)[:3], {}, "planes of 3 layers; this process has 4"),
+        ([layer[:1] for layer in planes_of(cache)], {}, "layer 0 has 1 planes; must be 2"),
+        (planes_of(cache), {"heads": range(4)}, r"shape \(6, 8, 16, 8\) of 2-byte values; must be \[blocks, heads=4"),
+        (planes_of(cache), {"heads": range(4, 12)}, r"heads=range\(4, 12\)"),
+        (planes_of(cache[..., ::-1]), {}, "may run backwards"),
+        ([[b"no array"] * 2] * 4, {}, "must be a numpy array or a CPU tensor"),
+        ({"other": []}, {}, "this layout has full|planes of 0 layers"),
+        ([], {"layers": range(9, 10)}, "this layout has none of them"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            tier.memory(planes, **options)
+    with pytest.raises(ConfigError, match="KVLayout"):
+        client.tier(client.layout)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="how='kept'"):
+        tier.session().end("kept")  # type: ignore[arg-type]
+    read_only = cache_of(6)
+    read_only.flags.writeable = False
+    with tier.memory(planes_of(read_only)) as memory, pytest.raises(ConfigError, match="read-only"):
+        prefix.get(memory)
