@@ -47,6 +47,11 @@ void Batch::set_rows(nb::object rows_template, nb::handle rows, bool is_source, 
   now_->set_rows(std::move(rows_template), rows, is_source, block_bytes);
 }
 
+void Batch::set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source) {
+  check_open();
+  now_->set_addresses(regions, addresses, lengths, is_source);
+}
+
 void Batch::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint) {
   check_open();
   now_->set_offer(parents, depths, ttl_s, hint);

@@ -44,6 +44,7 @@ class Batch {
   void set_target(nb::handle target);
   void set_source(nb::handle source, nb::handle block_bytes);
   void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
+  void set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source);
   void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
   // After keys and ranges: room for what the core answers, and for lengths where they are wanted.
   void set_outputs(bool lengths);

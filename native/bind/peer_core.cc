@@ -107,6 +107,13 @@ std::pair<int, std::string> Core::wait_ready(double timeout_s) {
   }
 }
 
+std::vector<hs_shard_load> Core::loads() const {
+  std::vector<hs_shard_load> loads(hs_client_get_loads(handle(), nullptr, 0));
+  // There may be other shards by now.
+  loads.resize(std::min(loads.size(), hs_client_get_loads(handle(), loads.data(), loads.size())));
+  return loads;
+}
+
 hs_client_facts Core::facts() const {
   hs_client_facts facts{};
   hs_client_get_facts(handle(), &facts);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "peer/halfstep.h"
 
@@ -54,6 +55,7 @@ class Core {
   // 1 ready, 0 not within the time, -1 refused for good, and why. Signals are heard while it waits.
   std::pair<int, std::string> wait_ready(double timeout_s);
   hs_client_facts facts() const;
+  std::vector<hs_shard_load> loads() const;
 
  private:
   struct End {

@@ -43,6 +43,10 @@ nb::dict facts_of(const Core& core) {
   dict["boot_id"] = bytes_of(facts.boot_id);
   dict["block_bytes_max"] = facts.block_bytes_max;
   dict["keys_max"] = facts.keys_max;
+  nb::list loads;
+  for (const hs_shard_load& load : core.loads())
+    loads.append(nb::make_tuple(load.queue_depth, load.queue_us, load.bytes_per_s));
+  dict["shards"] = nb::tuple(loads);
   dict["queue_depth"] = facts.queue_depth;
   dict["queue_us"] = facts.queue_us;
   dict["bytes_per_s"] = facts.bytes_per_s;
@@ -107,6 +111,7 @@ void bind_batch(nb::module_& m) {
             self.set_rows(std::move(rows_template), rows, is_source, block_bytes);
           },
           "template"_a, "rows"_a, "is_source"_a, "block_bytes"_a.none())
+      .def("set_addresses", &Batch::set_addresses, "regions"_a, "addresses"_a, "lengths"_a, "is_source"_a)
       .def("set_offer", &Batch::set_offer, "parents"_a.none(), "depths"_a.none(), "ttl_s"_a, "hint"_a)
       .def("set_ranges", &Batch::set_ranges, "ranges"_a)
       .def("set_outputs", &Batch::set_outputs, "lengths"_a)

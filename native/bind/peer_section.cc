@@ -253,6 +253,11 @@ void Section::set_source(nb::handle source, nb::handle block_bytes) {
     trim_pieces();
     return;
   }
+  sum_pieces();
+}
+
+// Blocks are as long as their pieces.
+void Section::sum_pieces() {
   block_bytes_.clear();
   size_t piece = 0;
   for (uint32_t item = 0; item < items(); ++item) {
@@ -287,6 +292,53 @@ void Section::set_rows(nb::object rows_template, nb::handle rows, bool is_source
   }
 }
 
+void Section::set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source) {
+  const char* const role = is_source ? "source" : "target";
+  struct Span {
+    uint64_t begin, end;
+    nb::object region;
+  };
+  std::vector<Span> spans;
+  const Entries named(regions, "regions");
+  for (nb::handle region : named.all()) {
+    if (!nb::isinstance<Region>(region)) throw Refused("regions (" + name_of_type(region) + "): must be regions");
+    const auto& owner = *nb::inst_ptr<Region>(region);
+    if (!owner.usable()) throw Refused("region is closed");
+    if (!is_source && !owner.is_writable) {
+      throw Refused("target: the region is read-only; register writable memory to get into it");
+    }
+    spans.push_back({owner.address(), owner.address() + owner.bytes(), nb::borrow(region)});
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });
+  const Memory count_of = Memory::of(addresses, false, "addresses");
+  const size_t pieces = count_of.bytes() / sizeof(uint64_t);
+  const auto at = elements<uint64_t>(addresses, pieces, "addresses");
+  const auto sizes = elements<uint32_t>(lengths, pieces, "lengths");
+  if (items() == 0 ? pieces != 0 : pieces % items() != 0) {
+    throw Refused(std::string(role) + ": " + std::to_string(pieces) + " addresses do not divide evenly over " +
+                  std::to_string(items()) + " blocks");
+  }
+  iovecs_.clear();
+  iovecs_.reserve(pieces);
+  for (size_t i = 0; i < pieces; ++i) {
+    // Regions may overlap: of those that begin in time, any that reaches far enough.
+    const uint64_t begin = at[i], end = begin + sizes[i];
+    const auto after = std::upper_bound(spans.begin(), spans.end(), begin,
+                                        [](uint64_t address, const Span& span) { return address < span.begin; });
+    const bool inside = end >= begin && std::any_of(spans.begin(), after, [&](const Span& span) { return end <= span.end; });
+    if (!inside) {
+      throw Refused(std::string(role) + ": address " + std::to_string(i) + " (" + std::to_string(begin) + ", " +
+                    std::to_string(sizes[i]) + " bytes) is not within one of the " + std::to_string(spans.size()) + " regions");
+    }
+    iovecs_.push_back({.base = reinterpret_cast<void*>(begin), .bytes = sizes[i]});
+  }
+  iovec_counts_.assign(items(), items() == 0 ? 0 : static_cast<uint32_t>(pieces / items()));
+  header_.target_kind = HS_TARGET_IOVEC;
+  kept_.regions.clear();
+  for (Span& span : spans) kept_.regions.push_back(std::move(span.region));
+  if (is_source) sum_pieces();
+}
+
 void Section::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint) {
   if (!parents.is_none()) parents_ = elements<uint64_t>(parents, items(), "parents");
   if (!depths.is_none()) depths_ = elements<uint16_t>(depths, items(), "depths");
@@ -309,6 +361,10 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
                      (block_bytes_.empty() || is_per_item(block_bytes_.size())) &&
                      (parents_.empty() || is_per_item(parents_.size())) && (depths_.empty() || is_per_item(depths_.size()));
   if (!whole) throw Refused("batch: its keys or ranges were changed after its targets, sources or outputs were set");
+  // One that was closed since the batch was built has let go of its memory.
+  each_region([](const Region& region) {
+    if (!region.usable()) throw Refused("region is closed");
+  });
   header_.keys = reinterpret_cast<const uint8_t*>(packed_keys_.data());
   header_.ranges = ranges_.data();
   header_.range_count = static_cast<uint32_t>(ranges_.size());
@@ -317,10 +373,6 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
     header_.iovec_counts = iovec_counts_.data();
   } else if (header_.target_kind == HS_TARGET_ROWS) {
     const auto& from = *nb::inst_ptr<Template>(kept_.rows_template);
-    // One that was closed since the batch was built has let go of its memory.
-    for (const auto& region : from.regions) {
-      if (!nb::inst_ptr<Region>(region)->usable()) throw Refused("region is closed");
-    }
     header_.parts = from.parts.data();
     header_.part_descriptor_count = static_cast<uint32_t>(from.parts.size());
     header_.rows = rows_.data();
@@ -333,20 +385,29 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
   return header_;
 }
 
+template <typename Do>
+void Section::each_region(Do&& act) const {
+  if (kept_.rows_template.is_valid()) {
+    for (const auto& region : nb::inst_ptr<Template>(kept_.rows_template)->regions) act(*nb::inst_ptr<Region>(region));
+  }
+  for (const auto& region : kept_.regions) act(*nb::inst_ptr<Region>(region));
+}
+
 void Section::started() {
-  if (!kept_.rows_template.is_valid() || uses_regions_) return;
+  if (uses_regions_) return;
   uses_regions_ = true;
-  for (const auto& region : nb::inst_ptr<Template>(kept_.rows_template)->regions) ++nb::inst_ptr<Region>(region)->uses;
+  each_region([](Region& region) { ++region.uses; });
 }
 
 Section::Kept Section::release() {
   if (uses_regions_) {
     uses_regions_ = false;
-    for (const auto& region : nb::inst_ptr<Template>(kept_.rows_template)->regions) --nb::inst_ptr<Region>(region)->uses;
+    each_region([](Region& region) { --region.uses; });
   }
   drop(iovecs_, iovec_counts_, rows_);
   Kept kept;
   kept.memories.swap(kept_.memories);
+  kept.regions.swap(kept_.regions);
   kept.rows_template = std::move(kept_.rows_template);
   return kept;
 }

@@ -54,6 +54,7 @@ class Section {
   struct Kept {
     std::vector<Memory> memories;
     nb::object rows_template;
+    std::vector<nb::object> regions;  // of addresses
   };
 
   Section() { header_.component_count = 1; }
@@ -67,6 +68,8 @@ class Section {
   void set_source(nb::handle source, nb::handle block_bytes);
   // `rows`: int64 array, one per item. For a put, as a source.
   void set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes);
+  // Arrays of uint64 addresses and uint32 lengths, equally many an item, each within one of `regions`. For a put, as a source.
+  void set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source);
   void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
 
   uint32_t items() const noexcept { return header_.key_count * header_.component_count; }
@@ -95,6 +98,10 @@ class Section {
   void place(nb::handle target, bool writable, const char* role);
   void set_block_bytes(nb::handle block_bytes);
   void trim_pieces();
+  void sum_pieces();
+  // Each region that its memory is in, once a part or a region.
+  template <typename Do>
+  void each_region(Do&& act) const;
 
   hs_section header_{};
   std::string packed_keys_;

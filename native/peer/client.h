@@ -79,6 +79,7 @@ class Client final : public Exiting {
   void end_queue(Queue& queue);
   int wait_ready(uint32_t timeout_ms, std::string* why);
   void get_facts(hs_client_facts* out);
+  size_t get_loads(hs_shard_load* out, size_t max);
   uint64_t now_us() const noexcept { return clock_.now_us(); }
   void stop_for_exit() noexcept override;
 
@@ -105,7 +106,7 @@ class Client final : public Exiting {
   void on_silence(const std::string& what);
   // A daemon has greeted it.
   bool met() const noexcept { return store_known_; }
-  void on_load(const wire::LoadRecord& load);
+  void on_load(uint32_t shard, const wire::LoadRecord& load);
   void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
   void tell_progress(Ticket& ticket);
   // Every item of it is answered.
@@ -227,6 +228,7 @@ class Client final : public Exiting {
   bool told_refused_ = false;
   bool told_closed_ = false;
   hs_client_facts facts_{};
+  std::vector<hs_shard_load> loads_;
   std::atomic<uint64_t> bytes_received_{0};
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> checksum_failures_{0};

@@ -452,7 +452,7 @@ Status Connection::on_reply(const wire::Header& header, ConstBytes body, net::La
 Status Connection::on_final(Request& request, ConstBytes body) {
   FinalNotes notes;
   if (Status s = take_notes(body, &notes); !s.ok()) return s;
-  if (notes.has_load) client_.on_load(notes.load);
+  if (notes.has_load) client_.on_load(shard_, notes.load);
   constexpr wire::AnswerReason kForgotten{Answer::Rejected, Reason::UnknownLayout};
   if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
   const uint64_t asked_position = request.position;

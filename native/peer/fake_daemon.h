@@ -260,7 +260,8 @@ class FakeDaemon {
       }
       status.close();
     }
-    frame.tlv(wire::Tlv::Load, wire::LoadRecord{.queue_depth = 1, .queue_us = 2, .bytes_per_s = 3});
+    const uint32_t shard = connection.shard;
+    frame.tlv(wire::Tlv::Load, wire::LoadRecord{.queue_depth = 1 + shard, .queue_us = 2 + shard, .bytes_per_s = 3 + shard});
     frame.finish();
 
     std::vector<wire::Run> runs;

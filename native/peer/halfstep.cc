@@ -129,6 +129,10 @@ void hs_client_get_facts(hs_client* client, hs_client_facts* out) {
   std::strncpy(out->last_error, kForked, sizeof(out->last_error) - 1);
 }
 
+size_t hs_client_get_loads(hs_client* client, hs_shard_load* out, size_t max) {
+  return forked(client) ? 0 : client->core->get_loads(out, max);
+}
+
 int hs_layout_register(hs_client* client, const void* canonical, size_t bytes) {
   if (forked(client) || canonical == nullptr) return -1;
   auto layout = std::make_shared<halfstep::wire::Layout>();

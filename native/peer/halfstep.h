@@ -79,9 +79,9 @@ typedef struct hs_client_facts {
   uint8_t boot_id[16];
   uint32_t block_bytes_max;
   uint32_t keys_max;
-  uint32_t queue_depth; /* of the last Final */
-  uint32_t queue_us;
-  uint64_t bytes_per_s;
+  uint32_t queue_depth; /* of all shards, as of the last Final of each */
+  uint32_t queue_us;    /* of the one with the longest wait */
+  uint64_t bytes_per_s; /* of all shards */
   uint64_t bytes_received, bytes_sent;
   uint64_t checksum_failures; /* parts that arrived and did not verify */
   char transport[16];         /* "tcp", "shm", or "" while not connected */
@@ -89,6 +89,15 @@ typedef struct hs_client_facts {
   char last_error[256]; /* why it is not connected */
 } hs_client_facts;
 void hs_client_get_facts(hs_client* client, hs_client_facts* out);
+
+/* How busy a shard is, as of its last Final; zeros before. */
+typedef struct hs_shard_load {
+  uint32_t queue_depth; /* requests that it has admitted and not finished */
+  uint32_t queue_us;    /* how long the next one would wait */
+  uint64_t bytes_per_s; /* what it served in the last second that had work */
+} hs_shard_load;
+/* Writes those of the first `max` shards, by number; returns how many shards there are, 0 while nobody has told. */
+size_t hs_client_get_loads(hs_client* client, hs_shard_load* out, size_t max);
 
 /* Registers a layout by its canonical bytes (V1 section 1); it is registered again on every reconnection. Returns a handle
  * >= 0 of this client (the same for the same bytes), or -1 when the bytes are not canonical. A layout that the daemon refuses

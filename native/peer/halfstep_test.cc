@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <array>
 #include <thread>
 
 #include "peer/fake_daemon.h"
@@ -296,6 +297,16 @@ TEST(Halfstep, KeysFindTheirShards) {
   ASSERT_EQ(client.get(get.into(back)).items_ok, 100U);
   EXPECT_EQ(back, blocks);
   EXPECT_EQ(wrong.load(), 0U);
+  std::array<hs_shard_load, 4> loads{};
+  ASSERT_EQ(hs_client_get_loads(client.client, loads.data(), loads.size()), 3U);
+  for (uint32_t s = 0; s < 3; ++s) {
+    EXPECT_EQ(loads[s].queue_depth, 1 + s) << "each shard's own, whoever answered last";
+    EXPECT_EQ(loads[s].bytes_per_s, 3 + s);
+  }
+  EXPECT_EQ(client.facts().queue_depth, 6U);
+  EXPECT_EQ(client.facts().queue_us, 4U);
+  EXPECT_EQ(client.facts().bytes_per_s, 12U);
+  EXPECT_EQ(hs_client_get_loads(client.client, loads.data(), 1), 3U);
 }
 
 TEST(Halfstep, ProgressOfALayerMajorGetCountsPartsOverAllItems) {

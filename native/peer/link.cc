@@ -111,6 +111,7 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
     std::memcpy(facts_.boot_id, hello.boot_id.data(), sizeof(facts_.boot_id));
     facts_.block_bytes_max = hello.block_bytes_max;
     facts_.keys_max = hello.keys_max;
+    loads_.resize(hello.shards);
     copy_text(facts_.congestion, sizeof(facts_.congestion),
               connection.shared_memory() ? "" : net::congestion_control(connection.descriptor()));
   }
@@ -281,11 +282,10 @@ void Client::on_silence(const std::string& what) {
   tell_state();
 }
 
-void Client::on_load(const wire::LoadRecord& load) {
+void Client::on_load(uint32_t shard, const wire::LoadRecord& load) {
   const std::lock_guard lock(state_mutex_);
-  facts_.queue_depth = load.queue_depth;
-  facts_.queue_us = load.queue_us;
-  facts_.bytes_per_s = load.bytes_per_s;
+  if (shard >= loads_.size()) return;
+  loads_[shard] = {.queue_depth = load.queue_depth, .queue_us = load.queue_us, .bytes_per_s = load.bytes_per_s};
 }
 
 void Client::count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept {
@@ -317,10 +317,21 @@ void Client::get_facts(hs_client_facts* out) {
   {
     const std::lock_guard lock(state_mutex_);
     *out = facts_;
+    for (const hs_shard_load& load : loads_) {
+      out->queue_depth += load.queue_depth;
+      out->queue_us = std::max(out->queue_us, load.queue_us);
+      out->bytes_per_s += load.bytes_per_s;
+    }
   }
   out->bytes_received = bytes_received_.load(std::memory_order_relaxed);
   out->bytes_sent = bytes_sent_.load(std::memory_order_relaxed);
   out->checksum_failures = checksum_failures_.load(std::memory_order_relaxed);
+}
+
+size_t Client::get_loads(hs_shard_load* out, size_t max) {
+  const std::lock_guard lock(state_mutex_);
+  std::copy_n(loads_.begin(), std::min(max, loads_.size()), out);
+  return loads_.size();
 }
 
 }  // namespace halfstep::peer

@@ -11,6 +11,7 @@ from halfstep._peer import build_info
 from halfstep.client import (
     PARENT_ROOT,
     PARENT_UNKNOWN,
+    Addresses,
     Answer,
     ChangeResult,
     Client,
@@ -30,6 +31,7 @@ from halfstep.client import (
     Rows,
     Section,
     Session,
+    ShardLoad,
     Template,
     Ticket,
     connect,
@@ -42,6 +44,7 @@ __version__: str = build_info()["version"]
 __all__ = [
     "PARENT_ROOT",
     "PARENT_UNKNOWN",
+    "Addresses",
     "Answer",
     "ChangeResult",
     "Client",
@@ -68,6 +71,7 @@ __all__ = [
     "Rows",
     "Section",
     "Session",
+    "ShardLoad",
     "Template",
     "Ticket",
     "Unavailable",

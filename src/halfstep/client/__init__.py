@@ -1,12 +1,12 @@
 """The client: connect, batches, results, queues, registered memory."""
 
+from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.client import Client
 from halfstep.client.connect import connect
 from halfstep.client.entries import Entry, Namespace
-from halfstep.client.facts import ClientFacts
+from halfstep.client.facts import ClientFacts, ShardLoad
 from halfstep.client.queue import Queue
-from halfstep.client.region import PartDescriptor, Region, Rows, Template
-from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
+from halfstep.client.region import Addresses, PartDescriptor, Region, Rows, Template
 from halfstep.client.results import (
     Answer,
     ChangeResult,
@@ -24,6 +24,7 @@ from halfstep.client.ticket import Event, Ticket
 __all__ = [
     "PARENT_ROOT",
     "PARENT_UNKNOWN",
+    "Addresses",
     "Answer",
     "ChangeResult",
     "Client",
@@ -43,6 +44,7 @@ __all__ = [
     "Rows",
     "Section",
     "Session",
+    "ShardLoad",
     "Template",
     "Ticket",
     "connect",

@@ -17,7 +17,7 @@ from halfstep import _peer
 from halfstep.arguments import real_number, unsigned
 from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
-from halfstep.client.facts import ClientFacts
+from halfstep.client.facts import ClientFacts, ShardLoad
 from halfstep.client.link import Links
 from halfstep.client.living import Living
 from halfstep.client.options import (
@@ -130,7 +130,8 @@ class Client:
 
         One key and no target: its bytes, or None, whatever the reason; of two calls, one for the length.
         target: one writable C-contiguous buffer (numpy, bytearray, CPU tensor, DLPack), split evenly: item i at
-        i * len / items; or a list with one entry per item, each a buffer or a list of buffers; or Rows. Items are key-major.
+        i * len / items; or a list with one entry per item, each a buffer or a list of buffers; or Rows, or Addresses. Items are
+        key-major.
         parts: only these parts of each block, back to back, as ranges. order="layer": first parts of all items first.
         Errors: ConfigError. Deadline: deadline_ms.
         """
@@ -434,7 +435,10 @@ class Client:
     def facts(self) -> ClientFacts:
         """Its connection and the daemon behind it, as of the last answer; does not ask."""
         core = None if self.mode == "off" else self._links.existing_core()
-        return ClientFacts() if core is None else ClientFacts(**core.facts())
+        if core is None:
+            return ClientFacts()
+        told = core.facts()
+        return ClientFacts(**told | {"shards": tuple(ShardLoad(*load) for load in told["shards"])})
 
     @property
     def path(self) -> str:

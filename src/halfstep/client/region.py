@@ -77,6 +77,19 @@ class Rows:
     rows: Any
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """A target or source: pieces of registered memory by address, as engines name them; checked, and no object for each.
+
+    addresses: array of [items, pieces] whole numbers, or flat, the pieces of an item one after the other. lengths: bytes of
+    each, an array alike or one number. regions: those that they lie in; each piece within one of them.
+    """
+
+    regions: Sequence[Region]
+    addresses: Any
+    lengths: Any
+
+
 class Region:
     """Memory that stays registered until close(), which fences first: afterwards nothing reads or writes it.
 

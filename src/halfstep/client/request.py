@@ -16,8 +16,10 @@ import numpy.typing as npt
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.client.arrays import ordinals_of, per_item
 from halfstep.client.options import Keys, Mode, Parts
-from halfstep.client.region import Region, Rows, Template
+from halfstep.client.placing import place, place_source
+from halfstep.client.region import Addresses, Region, Rows
 from halfstep.client.results import (
     ANSWER_DTYPE,
     REASON_SKIPPED,
@@ -42,8 +44,6 @@ R_co = TypeVar("R_co", covariant=True)
 OP_MATCH, OP_GET, OP_PUT, OP_DELETE, OP_RELEASE, OP_LIST, OP_STAT, OP_NAMESPACE_CREATE, OP_NAMESPACE_DELETE = range(1, 10)
 OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT, OP_EXPLAIN, OP_PREFETCH = range(10, 18)
 
-PARENT_ROOT = -1
-PARENT_UNKNOWN = -2
 RANGES_MAX = 8
 _KEY_ORDER: Literal["key"] = "key"
 _ZERO, _ONE = 0, 1
@@ -175,7 +175,7 @@ class Requests:
         ranges = () if parts is None else ranges_of(parts)
         layer = order is not _KEY_ORDER and _choice("order", order, _ORDERS) == _ORDERS["layer"]
         handle = terms.layout_handle(terms.layout) if layout is None else self.handle(layout)
-        rows = target if isinstance(target, Rows) else None
+        placed = target if isinstance(target, (Rows, Addresses)) else None
         batch = _peer.Batch(OP_GET)
         # By identity: what is not the very default is looked at.
         if not (first_component is _ZERO and components is _ONE and priority is _ZERO):
@@ -190,13 +190,13 @@ class Requests:
             stop_at_miss,
             ranges,
             target,
-            rows is not None,
+            placed is not None,
             terms.deadline_us if deadline_ms is None else deadline_us_of(deadline_ms),
             int(layer),
             priority,
             layer if progress is None else progress,
         )
-        regions = () if rows is None else place_rows(batch, rows, is_source=False, block_bytes=None)
+        regions = () if placed is None else place(batch, placed, is_source=False)
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
@@ -472,23 +472,6 @@ def all_skipped(answers: Answers) -> Answers:
     return skipped
 
 
-def place_rows(batch: _peer.Batch, where: Rows, *, is_source: bool, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
-    """Says where bytes go to or come from; returns the regions. Errors: ConfigError."""
-    if not isinstance(where.template, Template):
-        raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
-    rows = np.ascontiguousarray(_whole_numbers("rows", where.rows))
-    batch.set_rows(where.template.native, rows, is_source, block_bytes)
-    return where.template.regions
-
-
-def place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
-    """As place_rows, for whatever a put may read. Errors: ConfigError."""
-    if isinstance(source, Rows):
-        return place_rows(batch, source, is_source=True, block_bytes=block_bytes)
-    batch.set_source(source, block_bytes)
-    return ()
-
-
 def ranges_of(parts: Parts) -> list[tuple[int, int, int]]:
     """As (start, count, stride). Errors: ConfigError."""
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
@@ -512,42 +495,6 @@ def ranges_of(parts: Parts) -> list[tuple[int, int, int]]:
     return ranges
 
 
-def _per_item(name: str, values: object, count: int, dtype: type[np.unsignedinteger[Any]], items: int) -> npt.NDArray[Any]:
-    """`values` (one, or one of each of `count`) as an array of `dtype`, one per item. Errors: ConfigError when out of range."""
-    array = _whole_numbers(name, values)
-    if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
-        raise ConfigError(f"{name}: shape {array.shape}; must be one number or {count} of them")
-    bound = int(np.iinfo(dtype).max)
-    if array.size and (int(array.min()) < 0 or int(array.max()) > bound):
-        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
-        raise ConfigError(f"{name}={wrong}: must be 0 to {bound}")
-    spread = np.broadcast_to(array.astype(dtype), (count,))
-    return np.ascontiguousarray(np.repeat(spread, items // count) if count else spread)
-
-
-def _ordinals(parents: object, count: int, items: int) -> npt.NDArray[np.uint64]:
-    """Parents' ordinals as the core wants them: -1 (root) and -2 (unknown) wrap to the two largest numbers."""
-    array = _whole_numbers("parents", parents)
-    if array.shape != (count,):
-        raise ConfigError(f"parents: shape {array.shape}; must be one ordinal per key, {count} in all")
-    if array.size and (int(array.min()) < PARENT_UNKNOWN or int(array.max()) >= count):
-        raise ConfigError(f"parents: must be ordinals of the keys (0 to {count - 1}), -1 for a root or -2 where it is unknown")
-    return np.ascontiguousarray(np.repeat(array.astype(np.uint64), items // count) if count else array.astype(np.uint64))
-
-
-def _whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
-    """`values` as they are; nothing is rounded."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
-    if array.size and array.dtype.kind not in "iu":
-        raise ConfigError(f"{name}: must be whole numbers under 2**63, not {array.dtype}")
-    if array.dtype == np.uint64 and array.size and int(array.max()) >= 1 << 63:
-        raise ConfigError(f"{name}: {int(array.max())} is too large; must be under 2**63")
-    return array.astype(np.int64, copy=False)
-
-
 def choice_of_order(order: str) -> int:
     """As the core has it. Errors: ConfigError."""
     return _choice("order", order, _ORDERS)
@@ -562,9 +509,9 @@ def offered(
     block_bytes: object, parents: object, depths: object, keys: int, items: int
 ) -> tuple[npt.NDArray[Any] | None, npt.NDArray[np.uint64] | None, npt.NDArray[Any] | None]:
     """What a put says of its blocks, one an item: bytes, ordinals of parents, depths. Errors: ConfigError."""
-    sizes = None if block_bytes is None else _per_item("block_bytes", block_bytes, items, np.uint32, items)
-    ordinals = None if parents is None else _ordinals(parents, keys, items)
-    levels = None if depths is None else _per_item("depths", depths, keys, np.uint16, items)
+    sizes = None if block_bytes is None else per_item("block_bytes", block_bytes, items, np.uint32, items)
+    ordinals = None if parents is None else ordinals_of(parents, keys, items)
+    levels = None if depths is None else per_item("depths", depths, keys, np.uint16, items)
     return sizes, ordinals, levels
 
 

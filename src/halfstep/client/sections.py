@@ -16,7 +16,8 @@ import numpy.typing as npt
 from halfstep import _peer
 from halfstep.arguments import unsigned, whole_number
 from halfstep.client.options import Keys, Parts
-from halfstep.client.region import Region, Rows
+from halfstep.client.placing import place, place_source
+from halfstep.client.region import Addresses, Region, Rows
 from halfstep.client.request import (
     OP_GET,
     OP_MATCH,
@@ -27,8 +28,6 @@ from halfstep.client.request import (
     choice_of_durability,
     choice_of_order,
     offered,
-    place_rows,
-    place_source,
     ranges_of,
 )
 from halfstep.client.results import (
@@ -112,8 +111,8 @@ def get_request(
         ranges = () if section.parts is None else ranges_of(section.parts)
         part.selected = sum(count for _, count, _ in ranges)
         making.batch.set_ranges(ranges)
-        if isinstance(section.memory, Rows):
-            making.regions += place_rows(making.batch, section.memory, is_source=False, block_bytes=None)
+        if isinstance(section.memory, (Rows, Addresses)):
+            making.regions += place(making.batch, section.memory, is_source=False)
         else:
             making.batch.set_target(section.memory)
         making.batch.set_outputs(lengths=True)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import whole_number
+from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.region import Rows
-from halfstep.client.request import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
 from halfstep.client.sections import SECTIONS_MAX, Section
 from halfstep.client.ticket import Ticket

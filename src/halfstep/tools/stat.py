@@ -25,6 +25,7 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     each = shards if len(shards) > 1 else {}
     if as_json:
         told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
+        told["load"] = [load._asdict() for load in facts.shards]
         print_json(told | ({"shards": list(each.values())} if each else {}))
         return
     say(f"path   {path}")

@@ -1,0 +1,46 @@
+"""Where bytes of a batch go to or come from: registered memory by row or address, or whatever a caller has.
+
+Errors of every function: ConfigError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from halfstep import _peer
+from halfstep.client.arrays import unsigned_array, whole_numbers
+from halfstep.client.region import Addresses, Region, Rows, Template
+from halfstep.errors import ConfigError
+
+
+def place(
+    batch: _peer.Batch, where: Rows | Addresses, *, is_source: bool, block_bytes: npt.NDArray[Any] | None = None
+) -> Sequence[Region]:
+    """Says where in registered memory bytes go to or come from; returns the regions. Errors: ConfigError."""
+    if isinstance(where, Addresses):
+        if block_bytes is not None:
+            raise ConfigError("block_bytes: the lengths of addresses say it; leave it out")
+        regions = list(where.regions)
+        if wrong := [type(region).__name__ for region in regions if not isinstance(region, Region)]:
+            raise ConfigError(f"regions ({wrong[0]}): must be regions; Client.register makes one")
+        addresses = np.ascontiguousarray(unsigned_array("addresses", where.addresses, np.uint64))
+        lengths = np.ascontiguousarray(np.broadcast_to(unsigned_array("lengths", where.lengths, np.uint32), addresses.shape))
+        batch.set_addresses([region.native for region in regions], addresses, lengths, is_source)
+        return regions
+    if not isinstance(where.template, Template):
+        raise ConfigError(f"template ({type(where.template).__name__}): must be a Template; Region.template makes one")
+    rows = np.ascontiguousarray(whole_numbers("rows", where.rows))
+    batch.set_rows(where.template.native, rows, is_source, block_bytes)
+    return where.template.regions
+
+
+def place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+    """As place, for whatever a put may read. Errors: ConfigError."""
+    if isinstance(source, (Rows, Addresses)):
+        return place(batch, source, is_source=True, block_bytes=block_bytes)
+    batch.set_source(source, block_bytes)
+    return ()
