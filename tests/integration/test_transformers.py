@@ -245,6 +245,75 @@ def test_k_of_two_blocks_swapped_gives_other_tokens(connect: Any, kind: str, sal
     assert tokens_after(store, ids, wrong) != tokens_after(store, ids, right)
 
 
+def padded(prompts: list[Any]) -> tuple[Any, Any]:
+    """Ids and mask of a batch, padded on the left."""
+    columns = max(prompt.shape[1] for prompt in prompts)
+    rows = [torch.nn.functional.pad(prompt, (columns - prompt.shape[1], 0)) for prompt in prompts]
+    masks = [torch.nn.functional.pad(torch.ones_like(prompt), (columns - prompt.shape[1], 0)) for prompt in prompts]
+    return torch.cat(rows), torch.cat(masks)
+
+
+@pytest.mark.parametrize("lengths", [(70, 70, 70), (70, 41, 90)])
+def test_a_batch_goes_on_with_the_same_bits(connect: Any, kind: str, salt: bytes, lengths: tuple[int, ...]) -> None:
+    ids, mask = padded([prompt_of(length, seed) for seed, length in enumerate(lengths)])
+    pads = [ids.shape[1] - length for length in lengths]
+    ids[1, pads[1] : pads[1] + 20] = ids[0, pads[0] : pads[0] + 20]  # two rows share their first block
+    saver = PromptCache(connect(), model_of(kind), salt=salt)
+    cold = saver.generate(ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False)
+    assert (cold.restored.hit_blocks, cold.saved.refused) == (0, 0)
+    assert cold.saved.present == 1, "the shared block was stored once"
+    restorer = PromptCache(connect(), model_of(kind), salt=salt)
+    restored = restorer.restore(ids, attention_mask=mask)
+    wanted = min(pad + (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS for pad, length in zip(pads, lengths, strict=True))
+    assert restored.tokens == wanted == restored.cache.get_seq_length()
+    for row, pad in enumerate(pads):
+        alone = restorer.restore(ids[row : row + 1, pad:])
+        columns = min(wanted - pad, alone.tokens)
+        assert columns > 0
+        for one, other in zip(restored.cache.layers, alone.cache.layers, strict=True):
+            assert torch.equal(one.keys[row, :, pad : pad + columns], other.keys[0, :, :columns])
+            assert torch.equal(one.values[row, :, pad : pad + columns], other.values[0, :, :columns])
+    if len(set(lengths)) == 1:
+        # Split alike: what is left to compute begins where it began without a tier.
+        warm = restorer.generate(ids, attention_mask=mask, max_new_tokens=NEW_TOKENS, do_sample=False)
+        assert warm.restored.tokens == wanted
+        assert torch.equal(warm.output, cold.output)
+    else:
+        warm = restorer.generate(ids, attention_mask=mask, max_new_tokens=1, do_sample=False)
+        assert warm.restored.tokens == wanted
+        assert torch.equal(warm.output, cold.output[:, : warm.output.shape[1]])
+
+
+def test_an_answer_is_saved_while_it_is_generated(connect: Any, kind: str, salt: bytes) -> None:
+    ids = prompt_of(70)
+    store = PromptCache(connect(), model_of(kind), salt=salt)
+    there: list[int] = []
+    told = store.generate(ids, max_new_tokens=50, do_sample=False, streamer=_Counting(store, there))
+    assert told.output.shape[1] == 120
+    assert told.saved.stored == 7, "119 tokens have K and V"
+    assert there[0] < there[-1] <= there[0] + 7, "blocks are stored while it runs, not at its end"
+    again = PromptCache(connect(), model_of(kind), salt=salt)
+    turn = torch.cat([told.output, prompt_of(30, 5)], dim=1)
+    restored = again.restore(turn)
+    assert (restored.hit_blocks, restored.tokens) == (7, 112), "the next turn goes on from prompt and answer"
+    whole = empty_cache(store)
+    store.prefill(ids, whole, save=False)
+    for one, other in zip(restored.cache.layers, whole.layers, strict=True):
+        assert torch.equal(one.keys[:, :, :64], other.keys)
+
+
+class _Counting:
+    """A streamer: how many blocks of the model the tier has at each token."""
+
+    def __init__(self, store: PromptCache, there: list[int]) -> None:
+        self._store, self._there = store, there
+
+    def put(self, _tokens: Any) -> None:
+        self._there.append(sum(entry.layout_id == self._store.layout.id for entry in self._store.client.list()))
+
+    def end(self) -> None: ...
+
+
 def test_a_dead_daemon_costs_a_reason_and_no_more(own_daemon: Any, salt: bytes) -> None:
     ids = prompt_of(70)
     with halfstep.connect(own_daemon.url, required=True, deadline_ms=2000, match_deadline_ms=2000) as client:
@@ -284,14 +353,26 @@ def test_a_sliding_window_is_refused_by_name(connect: Any) -> None:
 
 def test_wrong_arguments_are_named(connect: Any) -> None:
     store = PromptCache(connect(), model_of("gqa"))
-    two = prompt_of(40).reshape(2, 20)
+    cube, two = prompt_of(40).reshape(2, 4, 5), prompt_of(40).reshape(2, 20)
     for call in (
-        lambda: store.restore(two),
-        lambda: store.save(two, empty_cache(store)),
-        lambda: store.prefill(two, empty_cache(store)),
+        lambda: store.restore(cube),
+        lambda: store.save(cube, empty_cache(store)),
+        lambda: store.prefill(cube, empty_cache(store)),
     ):
-        with pytest.raises(ConfigError, match=r"\(2, 20\).*one prompt at a time"):
+        with pytest.raises(ConfigError, match=r"\(2, 4, 5\).*\[batch, tokens\]"):
             call()
+    with pytest.raises(ConfigError, match="keys are those of one prompt"):
+        store.keys(two)
+    gap = torch.ones_like(two)
+    gap[1, 3] = 0
+    with pytest.raises(ConfigError, match=r"attention_mask\[1\]: has a gap"):
+        store.restore(two, attention_mask=gap)
+    with pytest.raises(ConfigError, match="must be that of ids"):
+        store.restore(two, attention_mask=gap[:1])
+    with pytest.raises(ConfigError, match="num_beams=2"):
+        store.generate(two, num_beams=2)
+    with pytest.raises(ConfigError, match="past_key_values: generate makes"):
+        store.generate(two, past_key_values=empty_cache(store))
     cache = empty_cache(store)
     store.prefill(prompt_of(40), cache, save=False)
     with pytest.raises(ConfigError, match="holds 32 tokens, ids has 20"):

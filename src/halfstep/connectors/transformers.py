@@ -5,22 +5,23 @@
     saved = store.prefill(ids, restored.cache)    # computes the other full blocks, saving them while it goes
     model.generate(ids, **cache_argument(model, restored.cache), ...)
 
-A block is `block_tokens` tokens of all layers. Its parts are layer 0's K, layer 0's V, layer 1's K, …, each
-[kv_heads, block_tokens, head_dim] as the cache holds it after rotation; so a restore lands straight in the new cache's
-tensors, layer by layer. GQA and MLA models differ only in what K and V are shaped like, which is read from one probing forward
-of a single token, not guessed from the configuration.
+or all three, with the blocks of what is generated saved while it runs: `store.generate(ids, max_new_tokens=...)`.
 
-Covered: decoder-only models, batch size 1, dense `DynamicCache` layers on the CPU. Sliding-window, quantised and state-space
-layers are refused by name: their caches do not hold every token of the prefix.
+A block is `block_tokens` tokens of all layers in the tier's canonical order (halfstep.tier.shapes), as the cache holds them
+after rotation; so a restore lands straight in the new cache's tensors, layer by layer. GQA and MLA models differ only in what K
+and V are shaped like, which is read from one probing forward of a single token, not guessed from the configuration.
+
+Batches are prompts of one length, or padded on the left. Their rows are saved and restored each by its own tokens; since a
+cache has as many columns for one row as for another, a batch goes on from the shortest of what its rows have.
+
+Covered: decoder-only models, dense `DynamicCache` layers on the CPU. Sliding-window, quantised and state-space layers are
+refused by name: their caches do not hold every token of the prefix.
 
 Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use, so a restore makes a fresh one each time.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,58 +31,41 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 from transformers import __version__ as transformers_version
-from transformers.cache_utils import DynamicLayer
 
-from halfstep.client import PARENT_ROOT, PARENT_UNKNOWN, Client, PartDescriptor, PutResult, Rows, Template, Ticket
+from halfstep.client import Client
+from halfstep.connectors.transformers_cache import (
+    LayerShape,
+    cache_argument,
+    config_digest,
+    fill,
+    fingerprint,
+    layers_of,
+    probe,
+)
 from halfstep.errors import ConfigError
-from halfstep.keys import PrefixChain, prefix_keys
-from halfstep.layout import Group, Layout
+from halfstep.keys import PrefixChain
+from halfstep.tier import Kind, KVLayout, Memory, Pending, Prefix, Stored, Tier
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
+__all__ = ["PREFILL_TOKENS", "Generated", "LayerShape", "PromptCache", "Restored", "Saved", "cache_argument", "fingerprint"]
+
 # Tokens computed by one forward while prefilling: blocks of the last one are on their way while the next one computes.
 PREFILL_TOKENS = 512
-# Values that the fingerprint takes of each parameter.
-SAMPLE_VALUES = 1024
-# What a configuration says that does not change a cache's bytes, or differs where equal weights are kept in two places.
-CONFIG_APART = {
-    "_name_or_path",
-    "transformers_version",
-    "architectures",
-    "use_cache",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-}
 
-
-def cache_argument(model: PreTrainedModel, cache: DynamicCache) -> dict[str, DynamicCache]:
-    """The keyword argument by which this model's forward and its `generate` take a cache.
-
-    transformers 5.24 calls it `cache`, releases before it `past_key_values`, which 5.24 warns of.
-    """
-    return {"cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values": cache}
-
-
-@dataclass(frozen=True)
-class LayerShape:
-    """One layer's cache: heads and last dimension of K and of V, which differ for MLA."""
-
-    key_heads: int
-    key_dim: int
-    value_heads: int
-    value_dim: int
+# K and V of each layer, [batch, heads, tokens, dim].
+Tensors = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass
 class Restored:
     """What `restore` found.
 
-    cache: a fresh DynamicCache that holds `tokens` tokens, those of the first hit_blocks blocks. asked_blocks: how many were
-    asked for. bytes: what those that hit weigh. reason: why it ended before asked_blocks, or "".
+    cache: a fresh DynamicCache that holds the first `tokens` columns: of each row, those of its blocks that hit. hit_blocks,
+    asked_blocks: of all rows together. bytes: what those that hit weigh. reason: why it ended before asked_blocks, or "".
     """
 
     cache: DynamicCache
@@ -94,7 +78,7 @@ class Restored:
 
 @dataclass
 class Saved:
-    """What became of a prompt's full blocks: stored now, present before, or refused (throttled, dead daemon, …).
+    """What became of the full blocks: stored now, there already (or put by another row), or refused (throttled, dead, …).
 
     bytes: of those stored now. reason: why the first refused one was refused, or "".
     """
@@ -106,26 +90,21 @@ class Saved:
     reason: str = ""
 
 
-def fingerprint(model: PreTrainedModel) -> str:
-    """16 hex digits that change with the weights: every parameter's name, shape, dtype and a sample of its values.
+@dataclass
+class Generated:
+    """What `generate` returns: what `model.generate` does, what was restored before, and what was saved while it ran."""
 
-    Two processes that load the same weights agree; a fine-tune differs. Reads at most SAMPLE_VALUES values of each parameter,
-    at equal distances: an edit of a few single values may go unseen, and is told apart by `weights_revision` instead.
-    """
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().reshape(-1)
-        step = max(1, flat.numel() // SAMPLE_VALUES)
-        sample = flat[::step][:SAMPLE_VALUES].to(device="cpu", dtype=torch.float32).contiguous()
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        digest.update(sample.numpy().tobytes())
-    return digest.hexdigest()[:16]
+    output: Any
+    restored: Restored
+    saved: Saved
 
 
-def config_digest(config: PretrainedConfig) -> str:
-    """16 hex digits of all that a configuration says about arithmetic, rotary settings above all: weights do not show those."""
-    told = {name: value for name, value in config.to_dict().items() if name not in CONFIG_APART}
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+@dataclass(frozen=True)
+class _Row:
+    """One prompt of a batch: its tokens without padding, and in which column of the cache they begin."""
+
+    tokens: npt.NDArray[np.int64]
+    pad: int
 
 
 class PromptCache:
@@ -153,11 +132,12 @@ class PromptCache:
         """
         PrefixChain(block_tokens, salt=salt)  # refuses what makes no keys, before the model is asked
         self.client, self.model = client, model
-        self.block_tokens, self.ttl_s, self.durability = block_tokens, ttl_s, durability
-        self._salt = salt
-        self._layers, self._dtype = _probe(model)
-        self.layout = self._make_layout(fingerprint(model) if weights_revision is None else weights_revision)
-        self.block_bytes = self.layout.groups[0].block_bytes
+        self.block_tokens = block_tokens
+        self._layers, self._dtype = probe(model)
+        weights = fingerprint(model) if weights_revision is None else weights_revision
+        self.tier: Tier = client.tier(self._make_layout(weights), salt=salt, ttl_s=ttl_s, durability=durability)
+        self.layout = self.tier.layout.layout
+        self.block_bytes = self.tier.layout.block_bytes
 
     @property
     def config(self) -> PretrainedConfig:
@@ -165,254 +145,366 @@ class PromptCache:
         return self.model.config
 
     def keys(self, ids: torch.Tensor) -> list[bytes]:
-        """Prefix-chained keys of the full blocks of `ids` ([tokens] or [1, tokens]). Errors: ConfigError (a larger batch)."""
-        return prefix_keys(_flat(ids), self.block_tokens, salt=self._salt)
+        """Prefix-chained keys of the full blocks of one prompt, [tokens] or [1, tokens]. Errors: ConfigError (a batch)."""
+        rows = _rows(ids, None)
+        if len(rows) != 1:
+            raise ConfigError(f"ids has shape {tuple(ids.shape)}: keys are those of one prompt; pass ids[i]")
+        return self.tier.prefix(rows[0].tokens).keys
 
     # ---- Restore ----
 
-    def restore(self, ids: torch.Tensor, *, deadline_ms: float | None = None) -> Restored:
+    def restore(
+        self, ids: torch.Tensor, *, attention_mask: torch.Tensor | None = None, deadline_ms: float | None = None
+    ) -> Restored:
         """The longest verified prefix of `ids` that arrives before the deadline, as a fresh cache.
 
-        ids: [tokens] or [1, tokens]. At least the prompt's last token stays to be computed, so that there are logits to go on
-        from; so does a partial last block. deadline_ms: of all of it; the client's own for each call when not given.
+        ids: [tokens] or [batch, tokens]; attention_mask: of the same shape, 0 for padding, which is on the left. At least the
+        last token stays to be computed, so that there are logits to go on from; so does a partial last block. deadline_ms: of
+        all of it; the client's own for each call when not given.
         Errors: ConfigError (a wrong argument). A miss, a dead daemon and a late one are in the result.
         """
-        tokens = len(_flat(ids))
-        keys = self.keys(ids)[: max(0, (tokens - 1) // self.block_tokens)]
-        return self.restore_keys(keys, deadline_ms=deadline_ms)
+        rows = _rows(ids, attention_mask)
+        full = [max(0, (len(row.tokens) - 1) // self.block_tokens) for row in rows]
+        prefixes = [self.tier.prefix(row.tokens[: count * self.block_tokens]) for row, count in zip(rows, full, strict=True)]
+        return self._restore(prefixes, [row.pad for row in rows], deadline_ms)
 
     def restore_keys(self, keys: Sequence[bytes], *, deadline_ms: float | None = None) -> Restored:
-        """As `restore`, for keys of consecutive blocks: the caller vouches for their order."""
+        """As `restore`, for keys of consecutive blocks of one prompt: the caller vouches for their order."""
+        return self._restore([self.tier.prefix_of(keys)], [0], deadline_ms)
+
+    def _restore(self, prefixes: Sequence[Prefix], pads: Sequence[int], deadline_ms: float | None) -> Restored:
         cache = DynamicCache(config=self.model.config)
-        asked = len(keys)
+        asked = sum(prefix.blocks for prefix in prefixes)
         if asked == 0:
             return Restored(cache, 0, 0, 0, 0, "the prompt has no full block before its last token")
         started = time.monotonic()
-        found = self.client.match(keys, layout=self.layout, stop_at_miss=True, deadline_ms=deadline_ms)
-        if found.prefix == 0:
-            return Restored(cache, 0, 0, asked, 0, found.reason or "miss")
+        asking = [prefix.begin_match(deadline_ms=deadline_ms) for prefix in prefixes]
+        found = [one.result() for one in asking]
+        column, blocks = self._common(pads, [one.blocks for one in found])
+        why = next((one.reason for one in found if one.reason), "") or "miss"
+        if not any(blocks):
+            return Restored(cache, 0, 0, asked, 0, why)
         left_ms = None if deadline_ms is None else deadline_ms - (time.monotonic() - started) * 1e3
         if left_ms is not None and left_ms < 1:
             return Restored(cache, 0, 0, asked, 0, "late")
-        tensors = self._empty(found.prefix * self.block_tokens)
-        got = self.client.get(
-            keys[: found.prefix],
-            self.rows(tensors, 0, found.prefix),
-            layout=self.layout,
-            order="layer",
-            stop_at_miss=True,
-            deadline_ms=left_ms,
-        )
-        hit = got.prefix
+        ends = [pad + count * self.block_tokens for pad, count in zip(pads, blocks, strict=True)]
+        tensors = self._empty(len(prefixes), max(ends))
+        memories = [
+            self.memory(tensors, row, pad, count) if count else None
+            for row, (pad, count) in enumerate(zip(pads, blocks, strict=True))
+        ]
+        try:
+            reading = [
+                prefix.begin_get(memory, blocks=count, deadline_ms=left_ms) if memory is not None else None
+                for prefix, memory, count in zip(prefixes, memories, blocks, strict=True)
+            ]
+            loaded = [None if one is None else one.result() for one in reading]
+        finally:
+            for memory in memories:
+                if memory is not None:
+                    memory.close()
+        column, blocks = self._common(pads, [0 if one is None else one.blocks for one in loaded])
+        hit = sum(blocks)
         if hit > 0:
-            _fill(cache, tensors, hit * self.block_tokens)
-        reason = got.reason(hit) if hit < found.prefix else "" if hit == asked else found.reason or "miss"
-        return Restored(cache, hit * self.block_tokens, hit, asked, hit * self.block_bytes, reason)
+            fill(cache, tensors, column)
+        reasons = [one.reason for one in loaded if one is not None and one.reason]
+        reason = "" if hit == asked else reasons[0] if reasons else why
+        return Restored(cache, column if hit else 0, hit, asked, hit * self.block_bytes, reason)
+
+    def _common(self, pads: Sequence[int], blocks: Sequence[int]) -> tuple[int, list[int]]:
+        """The last column that all rows reach, and of each row the blocks that lie before it or across it."""
+        column = min(pad + count * self.block_tokens for pad, count in zip(pads, blocks, strict=True))
+        needed = [max(0, -(-(column - pad) // self.block_tokens)) for pad in pads]
+        return column, needed
 
     # ---- Save ----
 
-    def save(self, ids: torch.Tensor, cache: DynamicCache, *, first_block: int = 0, deadline_ms: float | None = None) -> Saved:
+    def save(
+        self,
+        ids: torch.Tensor,
+        cache: DynamicCache,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        first_block: int = 0,
+        deadline_ms: float | None = None,
+    ) -> Saved:
         """Puts the full blocks of `ids` that `cache` holds, from `first_block` on. Waits until they are acknowledged.
 
-        ids: [tokens] or [1, tokens], those that `cache` was computed from. Errors: ConfigError (a wrong argument).
+        ids, attention_mask: as for restore, those that `cache` was computed from. Errors: ConfigError (a wrong argument).
         """
-        saver = Saver(self, ids, first_block=first_block, deadline_ms=deadline_ms)
+        saver = Saver(self, ids, attention_mask=attention_mask, first_block=first_block, deadline_ms=deadline_ms)
         try:
             saver.advance(cache)
             return saver.finish()
         finally:
             saver.close()
 
-    def prefill(self, ids: torch.Tensor, cache: DynamicCache, *, deadline_ms: float | None = None, save: bool = True) -> Saved:
+    def prefill(
+        self,
+        ids: torch.Tensor,
+        cache: DynamicCache,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        deadline_ms: float | None = None,
+        save: bool = True,
+    ) -> Saved:
         """Computes the full blocks of `ids` that `cache` lacks, and saves them while the next ones compute.
 
-        ids: [tokens] or [1, tokens]; what `cache` holds of it already is not saved again. The tokens after the last full block,
-        at least one, are left to the caller's `generate`. Pieces end at multiples of PREFILL_TOKENS (in whole blocks) wherever
-        they begin: split alike, the same bits come out of a run that restored and one that did not.
+        ids, attention_mask: as for restore; what `cache` holds of it already is not saved again. The tokens after the last full
+        block, at least one, are left to the caller's `generate`. Pieces end at multiples of PREFILL_TOKENS (in whole blocks)
+        wherever they begin: split alike, the same bits come out of a run that restored and one that did not.
         Errors: ConfigError (a wrong argument, a cache of more tokens than `ids` has).
         """
-        length = len(_flat(ids))
-        ids = ids.reshape(1, length)
+        saver = Saver(self, ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
+        try:
+            self._prefill(ids, cache, attention_mask, saver if save else None)
+            return saver.finish()
+        finally:
+            saver.close()
+
+    def _prefill(
+        self, ids: torch.Tensor, cache: DynamicCache, attention_mask: torch.Tensor | None, saver: Saver | None
+    ) -> None:
+        ids = ids.reshape(1, -1) if ids.dim() == 1 else ids
+        length = ids.shape[1]
         start = cache.get_seq_length()
         if start > length:
             raise ConfigError(f"cache: holds {start} tokens, ids has {length}; a cache goes with the prompt it was made from")
+        if saver is not None:
+            saver.skip(start)
         last_full = max(0, length - 1) // self.block_tokens * self.block_tokens
         step = max(1, PREFILL_TOKENS // self.block_tokens) * self.block_tokens
         borders = [start, *range((start // step + 1) * step, last_full, step), last_full] if start < last_full else [start]
-        saver = Saver(self, ids, first_block=start // self.block_tokens, deadline_ms=deadline_ms)
+        positions = None if attention_mask is None else (attention_mask.reshape(ids.shape).cumsum(-1) - 1).clamp(min=0)
+        for first, after in pairwise(borders):
+            padded = (
+                {}
+                if attention_mask is None or positions is None
+                else {"attention_mask": attention_mask.reshape(ids.shape)[:, :after], "position_ids": positions[:, first:after]}
+            )
+            with torch.no_grad():
+                self.model(ids[:, first:after], use_cache=True, logits_to_keep=1, **padded, **cache_argument(self.model, cache))
+            if saver is not None:
+                saver.advance(cache)
+
+    # ---- All of it ----
+
+    def generate(
+        self,
+        ids: torch.Tensor,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        deadline_ms: float | None = None,
+        **options: Any,
+    ) -> Generated:
+        """Restore, prefill and `model.generate`; the full blocks of prompt and answer are saved while it runs.
+
+        options: of `model.generate`. Its own cache, and searches that keep several beams, are refused: blocks are of what was
+        said, and a beam may be thrown away. deadline_ms: of the restore, and of each save. Errors: ConfigError.
+        """
+        if taken := sorted({"cache", "past_key_values", "cache_implementation"} & options.keys()):
+            raise ConfigError(f"{taken[0]}: generate makes the cache itself; leave it out")
+        if options.get("num_beams", 1) != 1:
+            raise ConfigError(f"num_beams={options['num_beams']}: must be 1; blocks of beams that are thrown away are nobody's")
+        ids = ids.reshape(1, -1) if ids.dim() == 1 else ids
+        restored = self.restore(ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
+        saver = Saver(self, ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
+        cache = restored.cache
         try:
-            for first, after in pairwise(borders):
-                with torch.no_grad():
-                    self.model(ids[:, first:after], use_cache=True, logits_to_keep=1, **cache_argument(self.model, cache))
-                if save:
-                    saver.advance(cache)
-            return saver.finish()
+            self._prefill(ids, cache, attention_mask, saver)
+            watch = StoppingCriteriaList([_Watch(saver, cache, ids.shape[1]), *options.pop("stopping_criteria", ())])
+            mask = {} if attention_mask is None else {"attention_mask": attention_mask.reshape(ids.shape)}
+            run: Any = self.model.generate  # transformers mixes it in where types do not see it
+            with torch.no_grad():
+                out = run(ids, stopping_criteria=watch, **mask, **cache_argument(self.model, cache), **options)
+            said = out if isinstance(out, torch.Tensor) else out.sequences
+            saver.extend(said[:, saver.columns :])
+            saver.advance(cache)
+            return Generated(out, restored, saver.finish())
         finally:
             saver.close()
 
     # ---- Inside ----
 
-    def _make_layout(self, weights: str) -> Layout:
-        # Rules of one forward's arithmetic differ between minor versions, so their bytes never meet.
-        minor = ".".join(transformers_version.split(".")[:2])
-        item = self._dtype.itemsize
-        sizes = {
-            (s.key_heads * s.key_dim * self.block_tokens * item, s.value_heads * s.value_dim * self.block_tokens * item)
-            for s in self._layers
-        }
-        if len(sizes) != 1:
-            kind = self.model.config.model_type
-            raise ConfigError(f"model {kind}: its layers have {len(sizes)} cache shapes, only one is covered")
-        fields: dict[str, str | int] = {
-            "engine": "transformers",
-            "engine_version": minor,
-            "model": str(self.model.config.model_type),
-            "weights": weights,
-            "config": config_digest(self.model.config),
-            "dtype": str(self._dtype).removeprefix("torch."),
-            "block_tokens": self.block_tokens,
-            "layers": len(self._layers),
-            "attention": str(getattr(self.model.config, "_attn_implementation", "")),
-        }
-        return Layout(fields, [Group(part_count=2 * len(self._layers), part_bytes=next(iter(sizes)))])
+    def memory(self, tensors: Tensors, row: int, pad: int, blocks: int) -> Memory:
+        """Where the first blocks of a row lie in the tensors of a cache: those whose first token is in column `pad`."""
+        tokens = blocks * self.block_tokens
+        planes = [
+            [
+                torch.unflatten(tensor[row, :, pad : pad + tokens], 1, (blocks, self.block_tokens)).permute(1, 0, 2, 3)
+                for tensor in pair
+            ]
+            for pair in tensors
+        ]
+        return self.tier.memory(planes)
 
-    def _empty(self, tokens: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _make_layout(self, weights: str) -> KVLayout:
+        kind = self.model.config.model_type
+        item = self._dtype.itemsize
+        shapes = set(self._layers)
+        if len(shapes) != 1:
+            raise ConfigError(f"model {kind}: its layers have {len(shapes)} cache shapes, only one is covered")
+        shape = shapes.pop()
+        if shape.key_heads != shape.value_heads:
+            raise ConfigError(
+                f"model {kind}: {shape.key_heads} heads of K, {shape.value_heads} of V; only equal ones are covered"
+            )
+        return KVLayout(
+            model=str(kind),
+            weights_revision=weights,
+            dtype=str(self._dtype).removeprefix("torch."),
+            block_tokens=self.block_tokens,
+            kinds=(
+                Kind(
+                    "full",
+                    tuple(range(len(self._layers))),
+                    shape.key_heads,
+                    (shape.key_dim * item, shape.value_dim * item),
+                ),
+            ),
+            more={
+                "engine": "transformers",
+                # Rules of one forward's arithmetic differ between minor versions, so their bytes never meet.
+                "engine_version": ".".join(transformers_version.split(".")[:2]),
+                "config": config_digest(self.model.config),
+                "attention": str(getattr(self.model.config, "_attn_implementation", "")),
+            },
+        )
+
+    def _empty(self, batch: int, tokens: int) -> Tensors:
+        # Columns of padding are seen by nobody, but what is in them must be numbers.
+        make = torch.empty if batch == 1 else torch.zeros
         return [
             (
-                torch.empty((1, s.key_heads, tokens, s.key_dim), dtype=self._dtype),
-                torch.empty((1, s.value_heads, tokens, s.value_dim), dtype=self._dtype),
+                make((batch, s.key_heads, tokens, s.key_dim), dtype=self._dtype),
+                make((batch, s.value_heads, tokens, s.value_dim), dtype=self._dtype),
             )
             for s in self._layers
         ]
 
-    def rows(self, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]], first_block: int, blocks: int) -> Rows:
-        """Row r = tokens [r * block_tokens, (r + 1) * block_tokens) of every tensor; its parts in the layout's order."""
-        template = Template(self._part(tensor) for pair in tensors for tensor in pair)
-        return Rows(template, np.arange(first_block, first_block + blocks, dtype=np.int64))
-
-    def _part(self, tensor: torch.Tensor) -> PartDescriptor:
-        _, heads, tokens, dim = tensor.shape
-        token_bytes = dim * tensor.element_size()
-        return PartDescriptor(
-            region=self.client.register(tensor),
-            offset=0,
-            row_stride=self.block_tokens * token_bytes,
-            inner_count=heads,
-            inner_bytes=self.block_tokens * token_bytes,
-            inner_stride=tokens * token_bytes,
-        )
-
 
 class Saver:
-    """Puts a prompt's blocks as its cache grows. Tickets run while the model computes; `finish` collects them.
+    """Puts the blocks of prompts as their cache grows. Puts are on their way while the model computes; `finish` collects them.
 
-    Invariant: the cache concatenates, so each `advance` sees new tensors: those of a ticket stay alive, and unchanged, until it
+    Invariant: the cache concatenates, so each `advance` sees new tensors: those of a put stay alive, and unchanged, until it
     ended. Thread: one at a time.
     """
 
     def __init__(
-        self, store: PromptCache, ids: torch.Tensor, *, first_block: int = 0, deadline_ms: float | None = None
+        self,
+        store: PromptCache,
+        ids: torch.Tensor,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        first_block: int = 0,
+        deadline_ms: float | None = None,
     ) -> None:
         """first_block: those before it are saved already. deadline_ms: of each put."""
         self._store = store
-        self._keys = store.keys(ids)
-        self._next = first_block
+        self.block_tokens = store.block_tokens
+        rows = _rows(ids, attention_mask)
+        self.columns = ids.shape[-1]
+        self._pads = [row.pad for row in rows]
+        self._chains = [store.tier.chain() for _ in rows]
+        for chain, row in zip(self._chains, rows, strict=True):
+            chain.extend(row.tokens)
+        self._next = [first_block for _ in rows]
         self._deadline_ms = deadline_ms
-        self._queue = store.client.queue()
-        self._tickets: list[Ticket[PutResult]] = []
+        self._flying: list[tuple[Pending[Stored], Memory]] = []
+        self._put: set[bytes] = set()
+        self._shared = 0
+
+    def skip(self, columns: int) -> None:
+        """What the first columns hold was restored: it is there."""
+        there = [(columns - pad) // self._store.block_tokens for pad in self._pads]
+        self._next = [max(pair) for pair in zip(self._next, there, strict=True)]
+
+    def extend(self, ids: torch.Tensor) -> None:
+        """Tokens that came after. ids: [batch, tokens]."""
+        if ids.shape[1]:
+            for chain, row in zip(self._chains, ids, strict=True):
+                chain.extend(row.to(device="cpu", dtype=torch.int64).numpy())
+            self.columns += ids.shape[1]
 
     def advance(self, cache: DynamicCache) -> int:
         """Submits the full blocks that `cache` holds and were not submitted yet; returns how many."""
-        store = self._store
-        held: int = min(cache.get_seq_length() // store.block_tokens, len(self._keys))
-        first, count = self._next, held - self._next
-        if count <= 0:
-            return 0
-        tensors = [(_dense(layer, "keys"), _dense(layer, "values")) for layer in _layers(cache)]
-        ticket = self._queue.put(
-            self._keys[first:held],
-            store.rows(tensors, first, count),
-            layout=store.layout,
-            parents=[PARENT_ROOT if first == 0 else PARENT_UNKNOWN, *range(count - 1)],
-            depths=np.arange(first, held).clip(max=0xFFFF).astype(np.uint16),
-            ttl_s=store.ttl_s,
-            durability=store.durability,
-            deadline_ms=self._deadline_ms,
-        )
-        self._tickets.append(ticket)
-        self._next = held
+        store, length = self._store, cache.get_seq_length()
+        tensors = None
+        count = 0
+        for row, (pad, chain) in enumerate(zip(self._pads, self._chains, strict=True)):
+            held = min((length - pad) // store.block_tokens, chain.token_count // store.block_tokens)
+            first = self._next[row]
+            if held <= first:
+                continue
+            keys = chain.keys
+            self._next[row] = held
+            # What rows share is put once: the second would find the first one still under way.
+            while first < held and keys[first] in self._put:
+                first += 1
+                self._shared += 1
+            if first == held:
+                continue
+            self._put.update(keys[first:held])
+            if tensors is None:
+                tensors = [(layer.keys.detach(), layer.values.detach()) for layer in layers_of(cache)]
+            memory = store.memory(tensors, row, pad, held)
+            prefix = store.tier.prefix_of(keys)
+            self._flying.append((prefix.begin_put(memory, first=first, blocks=held, deadline_ms=self._deadline_ms), memory))
+            count += held - first
         return count
 
     def finish(self) -> Saved:
-        """Waits for every ticket (each has its deadline) and adds them up; then it is closed."""
-        saved = Saved()
-        for ticket in self._tickets:
-            result = ticket.result()
-            saved.stored += result.stored
-            saved.present += result.present
-            refused = len(result.ok) - int(np.count_nonzero(result.ok))
-            if refused:
-                saved.refused += refused
-                saved.reason = saved.reason or result.reason(int(np.argmin(result.ok)))
-        saved.bytes = saved.stored * self._store.block_bytes
+        """Waits for every put (each has its deadline) and adds them up; then it is closed."""
+        saved = Saved(present=self._shared)
+        for put, _ in self._flying:
+            told = put.result()
+            saved.stored += told.stored
+            saved.present += told.present
+            saved.refused += told.refused
+            saved.bytes += told.bytes
+            saved.reason = saved.reason or told.reason
         self.close()
         return saved
 
     def close(self) -> None:
         """Calls off what is still under way, and waits for its end. Idempotent."""
-        self._queue.close()
+        for _, memory in self._flying:
+            memory.close()
+        self._flying = []
 
 
-def _flat(ids: torch.Tensor) -> npt.NDArray[np.int64]:
-    if ids.dim() not in (1, 2) or (ids.dim() == 2 and ids.shape[0] != 1):
-        raise ConfigError(
-            f"ids has shape {tuple(ids.shape)}: must be [tokens] or [1, tokens]; save and restore one prompt at a time"
-        )
-    flat: npt.NDArray[np.int64] = ids.reshape(-1).to(device="cpu", dtype=torch.int64).numpy()
-    return flat
+class _Watch(StoppingCriteria):
+    """Sees each step of a generation, stops nothing, and saves what has become whole."""
+
+    def __init__(self, saver: Saver, cache: DynamicCache, columns: int) -> None:
+        self._saver = saver
+        self._cache = cache
+        self._block = columns // saver.block_tokens
+
+    def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        # One look a block: a step within one has no more than this comparison.
+        block = input_ids.shape[1] // self._saver.block_tokens
+        if block != self._block:
+            self._block = block
+            self._saver.extend(input_ids[:, self._saver.columns :])
+            self._saver.advance(self._cache)
+        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
-def _layers(cache: DynamicCache) -> list[Any]:
-    """A cache's layers, untyped: transformers declares their tensors optional, and `_probe` admits only layers with them."""
-    return list(cache.layers)
-
-
-def _dense(layer: Any, name: str) -> torch.Tensor:
-    tensor: torch.Tensor = getattr(layer, name)
-    return tensor.detach().contiguous()
-
-
-def _fill(cache: DynamicCache, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]], tokens: int) -> None:
-    """Gives a fresh cache the first `tokens` tokens of `tensors` as they are: its `update` would copy them."""
-    for layer, (keys, values) in zip(_layers(cache), tensors, strict=True):
-        layer.lazy_initialization(keys, values)
-        layer.keys, layer.values = keys[:, :, :tokens], values[:, :, :tokens]
-
-
-def _probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype]:
-    """Layer shapes and dtype from a forward of one token. Errors: ConfigError naming the first layer that is not covered."""
-    kind = model.config.model_type
-    if model.config.is_encoder_decoder:
-        raise ConfigError(f"model {kind}: has an encoder; only decoder-only models are covered")
-    if model.device.type != "cpu":
-        raise ConfigError(f"model {kind}: is on {model.device}; only the CPU is covered yet: load it there")
-    cache = DynamicCache(config=model.config)
-    layers = _layers(cache)
-    for number, layer in enumerate(layers):
-        if type(layer) is not DynamicLayer:
-            raise ConfigError(
-                f"model {kind}: layer {number} caches as {type(layer).__name__}; "
-                "only DynamicLayer (every token's K and V) is covered"
-            )
-    with torch.no_grad():
-        model(torch.zeros((1, 1), dtype=torch.int64), use_cache=True, **cache_argument(model, cache))
-    for number, layer in enumerate(layers):
-        if not layer.is_initialized:
-            raise ConfigError(
-                f"model {kind}: layer {number} keeps no cache of its own; only models whose layers all do are covered"
-            )
-    dtypes = {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)}
-    if len(dtypes) != 1:
-        raise ConfigError(f"model {kind}: caches as {', '.join(sorted(map(str, dtypes)))}; only one dtype is covered")
-    shapes = [LayerShape(x.keys.shape[1], x.keys.shape[3], x.values.shape[1], x.values.shape[3]) for x in layers]
-    return shapes, dtypes.pop()
+def _rows(ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[_Row]:
+    if ids.dim() not in (1, 2):
+        raise ConfigError(f"ids has shape {tuple(ids.shape)}: must be [tokens] or [batch, tokens]")
+    flat = ids.reshape(1, -1) if ids.dim() == 1 else ids
+    numbers: npt.NDArray[np.int64] = flat.to(device="cpu", dtype=torch.int64).numpy()
+    if attention_mask is None:
+        return [_Row(row, 0) for row in numbers]
+    if attention_mask.numel() != flat.numel():
+        raise ConfigError(f"attention_mask has shape {tuple(attention_mask.shape)}: must be that of ids, {tuple(ids.shape)}")
+    masks = attention_mask.reshape(flat.shape).to(device="cpu").numpy() != 0
+    rows = []
+    for number, (row, mask) in enumerate(zip(numbers, masks, strict=True)):
+        pad = len(mask) - int(mask.sum())
+        if mask[:pad].any():
+            raise ConfigError(f"attention_mask[{number}]: has a gap; padding must be on the left, then a 1 for each token")
+        rows.append(_Row(row[pad:], pad))
+    return rows

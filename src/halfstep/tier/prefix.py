@@ -131,7 +131,15 @@ class Prefix:
         sections = []
         for kind in layout.kinds:
             cells = layout.cells(kind.name)
-            sections.append(Section(self.keys, layout=layout.layout, first_component=cells[0].component, components=len(cells)))
+            sections.append(
+                Section(
+                    self.keys,
+                    layout=layout.layout,
+                    first_component=cells[0].component,
+                    components=len(cells),
+                    stop_at_miss=not kind.window,
+                )
+            )
 
         def finish(results: list[list[MatchResult]]) -> Found:
             answers = [one for some in results for one in some]
