@@ -1,5 +1,6 @@
 """The semantic face: prefixes of tokens instead of keys, a model's KV cache instead of buffers."""
 
+from halfstep.tier.catalogue import kinds_of, layout_of
 from halfstep.tier.face import Tier, TierSession
 from halfstep.tier.memory import Memory
 from halfstep.tier.prefix import Found, Loaded, Pending, Prefix, Stored
@@ -18,4 +19,6 @@ __all__ = [
     "Stored",
     "Tier",
     "TierSession",
+    "kinds_of",
+    "layout_of",
 ]
