@@ -34,6 +34,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "match": ("match", "there"),
     "clear": ("clear", "0" * 32),
     "namespace": ("namespace", "ls"),
+    "layout": ("layout", "show", str(Path(__file__).parents[1] / "unit" / "configs" / "llama-3-70b.json")),
     "bench": ("bench", "--help"),
     "replay": ("replay", "--help"),
     "completion": ("completion", "bash"),

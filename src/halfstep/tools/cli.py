@@ -35,6 +35,7 @@ COMMANDS = {
     "match": ("halfstep.tools.blocks", "match"),
     "clear": ("halfstep.tools.namespaces", "clear"),
     "namespace": ("halfstep.tools.namespaces", "namespace"),
+    "layout": ("halfstep.tools.layouts", "layout"),
     "bench": ("halfstep.tools.bench", "bench"),
     "replay": ("halfstep.tools.replay", "replay"),
     "completion": ("halfstep.tools.completion", "completion"),
@@ -178,6 +179,7 @@ def main() -> None:
     What is in it?       halfstep stat, halfstep ls
     Why is it (not)?     halfstep explain
     Who has how much?    halfstep namespace ls
+    What takes a token?  halfstep layout show
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay
 
