@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -187,6 +189,30 @@ def test_a_window_needs_its_last_blocks_alone(client: halfstep.Client, request: 
     assert (into["window"][:, :, 5] == saved["window"][:, :, 5]).all()
 
 
+def test_a_block_lost_after_the_match_leaves_no_window_that_was_not_read(
+    client: halfstep.Client, request: pytest.FixtureRequest
+) -> None:
+    window = Kind("window", (1, 3), HEADS, (2 * VALUES, 2 * VALUES), window=20)
+    layout = layout_of(request, Kind("full", (0, 2), HEADS, (2 * VALUES, 2 * VALUES)), window)
+    tier = client.tier(layout)
+    prefix = tier.prefix(TOKENS)
+    planes = {name: planes_of(cache_of(6, layers=2, seed=11)) for name in ("full", "window")}
+    with tier.memory(planes) as memory:
+        assert prefix.put(memory).stored == 12
+    assert prefix.match().blocks == 6
+    client.delete(prefix.keys[4:5], layout=layout.layout)
+    with tier.memory({name: planes_of(cache_of(6, layers=2)) for name in planes}) as memory:
+        assert prefix.get(memory, blocks=6).blocks == 0, "of the window only the last two blocks were read"
+        assert prefix.get(memory, blocks=prefix.match().blocks).blocks == 4
+
+
+def test_the_page_runs_as_printed(daemon: Any, repository: Path, run_script: Callable[..., Any]) -> None:
+    page = (repository / "docs" / "tier.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    done = run_script(code.replace("halfstep://127.0.0.1:7350", daemon.url.removesuffix("/default")))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize("how", ["reusable", "final", "dropped"])
 def test_a_session_holds_and_says_what_its_blocks_become(
     client: halfstep.Client, request: pytest.FixtureRequest, how: Any
@@ -257,3 +283,15 @@ def test_empty_prefixes_and_wrong_arguments(client: halfstep.Client, request: py
     read_only.flags.writeable = False
     with tier.memory(planes_of(read_only)) as memory, pytest.raises(ConfigError, match="read-only"):
         prefix.get(memory)
+
+
+def test_a_latent_that_another_rank_is_writing_counts_as_there(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    kind = Kind("latent", (0,), 1, (1 << 15,))
+    tier = client.tier(layout_of(request, kind))
+    prefix = tier.prefix(TOKENS)
+    planes = [[np.random.default_rng(12).integers(0, 256, (6, BLOCK_TOKENS, 1 << 15), np.uint8)]]
+    with tier.memory(planes) as memory:
+        told = [put.result() for put in [prefix.begin_put(memory) for _ in range(8)]]
+    assert sum(one.stored for one in told) == 6
+    assert [one.stored + one.present for one in told] == [6] * 8
+    assert {(one.refused, one.reason) for one in told} == {(0, "")}

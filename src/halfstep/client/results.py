@@ -41,7 +41,7 @@ _OK, _MISS = Answer.OK.value, Answer.MISS.value
 _frombuffer, _BOOL = np.frombuffer, np.dtype(np.bool_)
 
 # Reasons that this side tells apart or gives; the others are only ever shown by name.
-REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_CLOSED, REASON_NO_DESCRIPTORS = 1, 2, 20, 84, 88
+REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_PENDING, REASON_CLOSED, REASON_NO_DESCRIPTORS = 1, 2, 20, 32, 84, 88
 
 
 def describe(answer: int, reason: int) -> str:
@@ -202,6 +202,11 @@ class PutResult(Result):
     def present(self) -> int:
         """Items that were there already."""
         return int((self.ok & (self.reasons == REASON_PRESENT)).sum())
+
+    @property
+    def pending(self) -> int:
+        """Items that are throttled because somebody else was just writing them: no failure, but no promise either."""
+        return int((self.reasons == REASON_PENDING).sum())
 
 
 class DeleteResult(Result):

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep.client import Answer, Client, GetResult, MatchResult, PutResult, Queue, Rows, Template, Ticket
+from halfstep.client.results import REASON_PENDING
 from halfstep.layout import Layout
 
 log = logging.getLogger("halfstep.connectors")
@@ -301,8 +302,8 @@ class Plan:
 
 
 def why_not(result: GetResult | PutResult) -> str:
-    """Why the first item failed that did, for another reason than absence; "" where none did."""
-    failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS))
+    """Why the first item failed that did; "" where none did: what is absent, or just being written by another, has not."""
+    failed = np.flatnonzero(~result.items_ok & (result.answers != Answer.MISS) & (result.reasons != REASON_PENDING))
     return result.reason(int(failed[0])) if len(failed) else ""
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from halfstep.arguments import whole_number
 from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.region import Rows
-from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
+from halfstep.client.results import REASON_PENDING, Answer, GetResult, MatchResult, PutResult
 from halfstep.client.sections import SECTIONS_MAX, Section
 from halfstep.client.ticket import Ticket
 from halfstep.errors import ConfigError
@@ -58,6 +58,8 @@ class Loaded:
 class Stored:
     """What became of a put, counted in blocks of cells: written now, there already, or refused (dead, full or slow daemon).
 
+    Where two ranks have a cell, such as a latent's, the second may find the first one writing: that counts as there, unless it
+    asked for persistence.
     unowned: of cells of which this process has a part alone: whoever has them whole writes them. bytes: of those written now.
     reason: why the first refused one was refused, or "".
     """
@@ -195,8 +197,10 @@ class Prefix:
             answers = [one for some in results for one in some]
             for (piece, first), got in zip(asked, answers, strict=True):
                 whole = got.items_ok
-                ok = present.setdefault(piece.cell.kind.name, np.ones(count, np.bool_))
-                ok[first:] &= whole
+                # What was not read is not there, whatever the tier has.
+                read = np.arange(count) >= first
+                read[first:] = whole
+                present[piece.cell.kind.name] = present.get(piece.cell.kind.name, read) & read
                 moved += int(whole.sum()) * _bytes_of(piece)
                 if not reason and not whole.all():
                     reason = got.reason(int(np.argmin(whole)))
@@ -260,12 +264,14 @@ class Prefix:
             stored = present = refused = moved = 0
             reason = ""
             for piece, put in zip(own, answers, strict=True):
+                pending = put.pending if tier.durability == "cache" else 0
                 stored += put.stored
-                present += put.present
-                refused += count - put.hits
+                present += put.present + pending
+                refused += count - put.hits - pending
                 moved += put.stored * piece.cell.block_bytes
-                if not reason and put.hits < count:
-                    reason = put.reason(int(np.argmax(put.answers != Answer.OK.value)))
+                if not reason and put.hits + pending < count:
+                    failed = (put.answers != Answer.OK.value) & ((put.reasons != REASON_PENDING) | (pending == 0))
+                    reason = put.reason(int(np.argmax(failed)))
                 if session is not None:
                     session.note(piece.cell, keys, put)
             return Stored(stored, present, refused, unowned, moved, reason)
