@@ -1,4 +1,4 @@
-"""A relay in front of a daemon that lets so many bytes a second through, in each direction of each connection."""
+"""A relay in front of a daemon: so many bytes a second in each direction of each connection, or with flipped bits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ CHUNK = 4096
 
 
 class Relay:
-    """Listens on a port of loopback and connects to `host:port` for each that comes. Ends with its context."""
+    """Listens on a port of loopback and connects to `host:port` for each that comes. Ends with its context.
 
-    def __init__(self, host: str, port: int, bytes_per_s: int) -> None:
+    bytes_per_s: None = as they come. flips: a bit of every full buffer that the daemon sends, which is payload.
+    """
+
+    def __init__(self, host: str, port: int, bytes_per_s: int | None = None, *, flips: bool = False) -> None:
         self._there = host, port
         self._bytes_per_s = bytes_per_s
+        self._flips = flips
+        self.flipped = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self.url = f"halfstep://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -37,14 +42,18 @@ class Relay:
                 ours, _ = self._listening.accept()
                 theirs = socket.create_connection(self._there)
                 self._open += [ours, theirs]
-                for source, sink in ((ours, theirs), (theirs, ours)):
-                    threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+                for source, sink, flips in ((ours, theirs, False), (theirs, ours, self._flips)):
+                    threading.Thread(target=self._copy, args=(source, sink, flips), daemon=True).start()
 
-    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket, flips: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
+                if flips and len(data) == CHUNK:
+                    data = data[: CHUNK // 2] + bytes([data[CHUNK // 2] ^ 1]) + data[CHUNK // 2 + 1 :]
+                    self.flipped += 1
                 sink.sendall(data)
-                time.sleep(len(data) / self._bytes_per_s)
+                if self._bytes_per_s is not None:
+                    time.sleep(len(data) / self._bytes_per_s)
         for one in (source, sink):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.connectors.conftest import ENGINES, interpreter
+from tests.connectors.relay import Relay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,3 +36,18 @@ def test_other_contents_and_a_dead_daemon_are_misses(daemon: Any) -> None:
     assert run("load", parameters | {"contents": "another"}, OBJECTS) == {"hits": 0, "equal": 0}
     daemon.kill()
     assert run("load", parameters, OBJECTS) == {"hits": 0, "equal": 0}
+
+
+def test_a_stopped_daemon_a_slow_way_and_flipped_bits_are_misses(daemon: Any) -> None:
+    patient = {"url": daemon.unix_url, "contents": "faults", "match_deadline_ms": 30_000, "deadline_ms": 30_000}
+    assert run("store", patient, OBJECTS) == {"stored": OBJECTS}
+    daemon.pause()
+    assert run("load", patient | {"match_deadline_ms": 300, "deadline_ms": 300}, OBJECTS) == {"hits": 0, "equal": 0}
+    daemon.resume()
+    with Relay(*daemon.address, 200_000) as relay:
+        hurried = patient | {"url": relay.url, "deadline_ms": 500}
+        assert run("load", hurried, OBJECTS) == {"hits": 0, "equal": 0}
+    with Relay(*daemon.address, flips=True) as relay:
+        assert run("load", patient | {"url": relay.url}, OBJECTS) == {"hits": 0, "equal": 0}
+        assert relay.flipped > 0
+    assert run("load", patient, OBJECTS) == {"hits": OBJECTS, "equal": OBJECTS}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.connectors.conftest import ENGINES, Engine, interpreter
+from tests.connectors.relay import Relay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -75,6 +76,59 @@ def test_the_engine_restores_what_another_process_stored(
     assert [one["tokens"] for one in first] == expected
     assert [one["tokens"] for one in second] == expected
     assert second[0]["storage"] >= 288, second
+
+
+def restored(engine: Engine, prompt: list[int], expected: list[int], within_s: float = 60) -> None:
+    """Its pages come from the daemon again."""
+    end = time.monotonic() + within_s
+    while True:
+        engine.reset()
+        told = engine.generate(prompt, 16)
+        assert told["tokens"] == expected
+        if told["storage"] >= 288:
+            return
+        assert time.monotonic() < end, "the daemon is back, and nothing comes from it"
+
+
+def test_a_daemon_that_dies_stops_and_comes_back_changes_no_token(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    prompt, other = prompts(21, (5, 40))
+    with start(None) as plain:
+        expected, of_other = (plain.generate(one, 16)["tokens"] for one in (prompt, other))
+    with start(daemon.unix_url, deadline_ms=1000) as engine:
+        assert engine.generate(prompt, 16)["tokens"] == expected
+        restored(engine, prompt, expected)
+        daemon.kill()
+        engine.reset()
+        for one, tokens in ((prompt, expected), (other, of_other)):
+            told = engine.generate(one, 16)
+            assert (told["tokens"], told["storage"]) == (tokens, 0)
+        daemon.start()
+        restored(engine, prompt, expected)
+        daemon.pause()
+        engine.reset()
+        told = engine.generate(prompt, 16)
+        assert (told["tokens"], told["storage"]) == (expected, 0)
+        daemon.resume()
+        restored(engine, prompt, expected)
+
+
+def test_a_slow_way_and_flipped_bits_cost_pages_and_no_token(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    prompt = prompts(22, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        expected = engine.generate(prompt, 16)["tokens"]
+        engine.reset()
+        restored(engine, prompt, expected)
+    with Relay(*daemon.address, 100_000) as relay, start(relay.url, deadline_ms=200) as engine:
+        told = engine.generate(prompt, 16)
+        assert (told["tokens"], told["storage"]) == (expected, 0)
+    with Relay(*daemon.address, flips=True) as relay, start(relay.url) as engine:
+        told = engine.generate(prompt, 16)
+        assert (told["tokens"], told["storage"]) == (expected, 0)
+        assert relay.flipped > 0
 
 
 REFUSED = """
