@@ -40,6 +40,42 @@ def test_the_killed_are_swept_and_the_living_are_not(tmp_path: Path) -> None:
     assert sweep(tmp_path) == ["living"]
 
 
+RESTLESS = """
+import pathlib, sys
+from halfstep.connectors.shared_memory import Owned
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+print("there", flush=True)
+while True:
+    owned = Owned(name, folder)
+    (folder / name).write_bytes(b"kv")
+    (folder / name).unlink()
+    owned.close()
+"""
+
+
+def test_twenty_that_are_killed_at_any_moment_leave_nothing(tmp_path: Path) -> None:
+    for number in range(20):
+        command = [sys.executable, "-c", RESTLESS, str(tmp_path), f"memory-{number}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"there\n"
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_used_again_has_one_mark(tmp_path: Path) -> None:
+    killed = owner(tmp_path, "memory")
+    killed.kill()
+    killed.communicate()
+    again = owner(tmp_path, "memory")
+    assert sweep(tmp_path) == []
+    again.communicate()
+    assert sweep(tmp_path) == ["memory"]
+
+
 def test_what_is_closed_in_order_is_not_ours_to_remove(tmp_path: Path) -> None:
     (tmp_path / "memory").write_bytes(b"kv")
     Owned("memory", tmp_path).close()

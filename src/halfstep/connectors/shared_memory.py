@@ -24,11 +24,18 @@ class Owned:
         self._descriptor = -1
         # Where it cannot be said, nothing is ever swept: no reason to refuse an engine.
         with contextlib.suppress(OSError):
-            # Locked before it has the name by which others find it.
-            unnamed = folder / f".{name}.{os.getpid()}"
-            self._descriptor = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            # Locked before it has a name: whoever finds one unlocked knows that its owner is dead, and a process that is killed
+            # in between leaves nothing.
+            self._descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            unnamed.rename(self._mark)
+            with contextlib.suppress(FileNotFoundError):
+                self._mark.unlink()  # of an engine of this name that died
+            there = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                # Only with a folder's descriptor does it follow the link to what is behind the number.
+                os.link(f"/proc/self/fd/{self._descriptor}", self._mark.name, dst_dir_fd=there, follow_symlinks=True)
+            finally:
+                os.close(there)
 
     def close(self) -> None:
         """It is let go in order: what it marks is its engine's to remove. Idempotent."""
