@@ -22,7 +22,7 @@ def script(repository: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     rows = (repository / "bench" / "README.md").read_text()
-    shared = ("cores.py", "native_driver.py", "script.py")
+    shared = ("cores.py", "native_driver.py", "script.py", "tiered_model.py")
     scripts = [path for path in sorted((repository / "bench").glob("*.py")) if path.name not in shared]
     assert len(scripts) >= 14
     for path in scripts:
@@ -35,6 +35,7 @@ def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     [
         "beside.py",
         "cold.py",
+        "first_token.py",
         "layers.py",
         "many_clients.py",
         "minimal.py",
@@ -45,7 +46,8 @@ def test_every_script_can_be_run_and_has_its_row(repository: Path) -> None:
     ],
 )
 def test_a_script_names_what_it_cannot_do(repository: Path, name: str) -> None:
-    of_rounds = dict.fromkeys(("beside.py", "cold.py", "layers.py", "many_clients.py", "mixed_tail.py", "tail.py"), "--rounds")
+    by_rounds = ("beside.py", "cold.py", "first_token.py", "layers.py", "many_clients.py", "mixed_tail.py", "tail.py")
+    of_rounds = dict.fromkeys(by_rounds, "--rounds")
     number = {**of_rounds, "prefetch.py": "--requests"}.get(name, "--repeat")
     refused = script(repository, name, number, "0")
     assert refused.returncode == 2

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg")
 
 
-def check_picture(path: Path) -> None:
-    """Before hours are spent on what cannot be drawn. Errors: ConfigError with the remedy."""
+def check_picture(path: Path, option: str = "plot") -> None:
+    """Before hours are spent on what cannot be drawn. option: that named the file. Errors: ConfigError with the remedy."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"plot={path}: must end in {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"{option}={path}: must end in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise ConfigError(f"plot={path}: there is no folder {path.parent}")
+        raise ConfigError(f"{option}={path}: there is no folder {path.parent}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(f"plot={path}: matplotlib is not installed; pip install 'halfstep[plot]'")
+        raise ConfigError(f"{option}={path}: matplotlib is not installed; pip install 'halfstep[plot]'")
 
 
-def save_picture(figure: Figure, path: Path) -> None:
+def save_picture(figure: Figure, path: Path, option: str = "plot") -> None:
     """The picture of the same results is the same, byte for byte. Errors: ConfigError."""
     try:
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     except OSError as error:
-        raise ConfigError(f"plot={path}: {error.strerror or error}") from None
+        raise ConfigError(f"{option}={path}: {error.strerror or error}") from None
