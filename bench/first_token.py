@@ -113,7 +113,7 @@ class Verdict:
         prompt = self.prompt
         lines = [
             f"{prompt.tokens:,} tokens; {prompt.blocks} blocks, {prompt.bytes / MIB:.1f} MiB; medians (lowest to highest)",
-            f"{'':<28}{'first token, ms':>26}{'of computed':>24}{'in the tier, ms':>25}{'blocks':>8}{'from flash':>12}",
+            f"{'':<28}{'first token, ms':>26}{'of computed':>24}{'in the tier, ms':>28}{'blocks':>8}{'from flash':>12}",
         ]
         for way, title in WAYS.items():
             runs = [one[way] for one in self.rounds]
@@ -121,7 +121,7 @@ class Verdict:
             tier = "" if way == "computed" else spread_text(self.restore_ms(way), ",.1f")
             lines.append(
                 f"{title:<28}{spread_text(self.ms(way), ',.0f'):>26}{spread_text(self.of_computed(way), '.3f'):>24}"
-                f"{tier:>25}{runs[0].hit_blocks:>8}{f'{read / MIB:.1f} MiB':>12}"
+                f"{tier:>28}{runs[0].hit_blocks:>8}{f'{read / MIB:.1f} MiB':>12}"
             )
         if late := sum(one.late for runs in self.rounds for one in runs.values()):
             lines.append(f"{late} restores were late though the daemon answers, and were made again: the machine is busy")
