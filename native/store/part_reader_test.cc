@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "store/core.h"
+#include "store/explain.h"
 #include "store/part_fixture.h"
 #include "store/part_reader.h"
 
@@ -177,6 +178,35 @@ TEST_F(PartReads, ThatTheDeviceFailsAreReadAgainWithTheWholeBlock) {
     EXPECT_EQ(failed(), 1U) << which;
     tap->tap = nullptr;
   }
+}
+
+// One that counted when it is read again would make it younger than blocks that come before it in its request.
+TEST_F(PartReads, ThatFailAndAreReadAgainAreOneUseOfTheBlock) {
+  fill({"block"});
+  tap->tap = [](io::Request& request) { return request.op == io::Op::Read ? TapEngine::Fate::Hold : TapEngine::Fate::Pass; };
+  Asked asked;
+  Moment moment;
+  asked.read.moment = &moment;
+  ASSERT_EQ(begin(asked, "block", {9, 3}), Code::Ok);
+  asked.read.moment = nullptr;  // it was looked at
+  for (const char* name : {"later", "and later"}) ASSERT_EQ(put(name, kGroupLarge, kBlockBytes, true), Code::Ok);
+  tap->tap = nullptr;
+  tap->held[0]->device = 9;  // there is none
+  tap->let_all_go();
+  finish(asked);
+  expect_right(asked, "block", {9, 3}, shape_of_group(kGroupLarge), kBlockBytes);
+  store->unpin(asked.read.resident);
+  EXPECT_EQ(failed(), 1U);
+
+  const ComponentRange range{wire::Component::of(kGroupLarge, 0, 0)};
+  KeyQuestion question;
+  question.name_space = "default";
+  question.engine_key = as_bytes("block");
+  question.components = {&range, 1};
+  const Explanation known = store->explain(question);
+  ASSERT_EQ(known.blocks.size(), 1U);
+  EXPECT_EQ(known.blocks[0].touch_class, kTouchedOnce);
+  EXPECT_GT(known.blocks[0].touch_age_capacities, 0) << "used before the others were put";
 }
 
 // Memory has room for some parts of a block, and for none that is whole; the frame of "block 0" has a damaged header.

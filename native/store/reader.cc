@@ -77,7 +77,7 @@ uint64_t BlockReader::held_bytes(const Read& read, const Block& block) const noe
   return SlotPool::held_bytes(plan ? plan.bytes() : block.extent_bytes());
 }
 
-Status BlockReader::begin(std::span<Read* const> window) {
+Status BlockReader::begin(std::span<Read* const> window, Uses uses) {
   fresh_.clear();
   missing_.clear();
   core_.note_moment();
@@ -138,6 +138,7 @@ Status BlockReader::begin(std::span<Read* const> window) {
     auto* own = static_cast<Extent*>(window[i]->store_own);
     if (own == nullptr || window[i]->ahead) continue;
     core_.staged.used(*own);
+    if (uses == Uses::Counted) continue;
     Moment* of_request = window[i]->moment;
     if (of_request != nullptr && !of_request->set) *of_request = now;
     const bool apart = of_request == nullptr || HALFSTEP_MUTANT(WindowsApart);
@@ -352,9 +353,10 @@ void BlockReader::landed_in_parts(Extent& extent, bool sound) {
 
 // Of what could not be had in parts. It takes the memory that there is: whoever reads may stand in a window with others, or
 // hold parts, and if he waited for more with them, others who do the same would wait for him.
+// It is no further use: one that counted from now on would make the block younger than those before it in its request.
 void BlockReader::read_whole(Read& read) {
   Read* const window[] = {&read};
-  if (begin(window).ok()) return;
+  if (begin(window, Uses::Counted).ok()) return;
   ++core_.counters.misses_memory;
   read.status = {Code::Throttled, kThrottledMemory};
   read.resident = nullptr;

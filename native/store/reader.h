@@ -23,7 +23,9 @@ class BlockReader {
   explicit BlockReader(Core& core)
       : core_(core), parts_(core, *this), early_(core, on_header), frame_header_(format::kFrameHeaderPagesMax) {}
 
-  Status begin(std::span<Read* const> window);
+  // Whether the requests of these reads still have to be counted as uses of their blocks.
+  enum class Uses : uint8_t { Count, Counted };
+  Status begin(std::span<Read* const> window, Uses uses = Uses::Count);
   // Blocks that are being read.
   uint32_t in_flight() const noexcept { return in_flight_ + parts_.in_flight(); }
 
