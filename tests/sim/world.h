@@ -72,6 +72,7 @@ class World {
   void parts_landed(ReadInFlight& read);
   void give_back_early(ReadInFlight& read);
   void read_answered(ReadInFlight& read);
+  bool missed_for_outage(const ReadInFlight& read);
   void unpin(ReadInFlight& read);
   void remove(const Op& op);
   void remove_answered(RemoveInFlight& remove);

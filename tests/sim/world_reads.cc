@@ -184,8 +184,7 @@ void World::read_answered(ReadInFlight& flight) {
   if (!status.ok()) {
     ++tally_.misses;
     give_back_early(flight);
-    // It is there, and is a miss now.
-    if (status == Code::IoError && unread_ != flight.unread_then) return;
+    if (unread_ != flight.unread_then && missed_for_outage(flight)) return;
     return model_.read_missed(key, flight.expected, status);
   }
   ++tally_.hits;
@@ -194,6 +193,19 @@ void World::read_answered(ReadInFlight& flight) {
   model_.read_answered(key, flight.expected, *flight.read.resident, flight.asked);
   flight.pinned_crc = crc_of(*flight.read.resident);
   note(flight.pinned_crc);
+}
+
+// What an outage ended is a miss, and the block is there. But the store may ask for the bytes once more, and who does that
+// finds nothing of a block that has left meanwhile: whether it was allowed to leave is another rule.
+bool World::missed_for_outage(const ReadInFlight& flight) {
+  const Status status = flight.read.status;
+  if (status == Code::IoError) return true;
+  Key& key = *flight.key;
+  if (!(status == Code::NotFound) || flight.expected.life != key.life) return false;
+  if (!usable(key)) return true;
+  const store::Found now = process_->store->find(key.sought());
+  model_.looked(key, now, evidence(key));
+  return !now.present || flight.expected.changes != key.changes;
 }
 
 void World::unpin(ReadInFlight& flight) {
