@@ -104,6 +104,8 @@ class World {
   void check_retired();
   // Nothing but an outage, or that the process died, can be the cause of what is missing.
   bool strict_outage() const noexcept;
+  uint64_t request_turns() const noexcept;
+  bool failures_on_their_way() const noexcept;
   bool over_long_ago() const noexcept;
   void scrub();
   void stage(const Op& op);
@@ -163,6 +165,7 @@ class World {
     uint64_t from_us = 0;
     uint64_t from_turn = 0;
     uint64_t last_turn = 0;  // in which it was there
+    uint64_t heard_us = 0;   // at the latest, of the last write that it failed
     uint32_t kinds = 0;
     uint64_t spared_reads = 0;   // the first ones: so that it begins in the middle of a start
     std::vector<bool> segments;  // that it is of; none: of the whole device

@@ -11,6 +11,9 @@ namespace {
 constexpr uint64_t kAnswerUs = 600'000;
 constexpr uint64_t kAnswerTurns = 60;
 constexpr uint64_t kOverdueTurns = 8;  // of them, after that time: turns that are close together let nothing be tried again
+// Of the device, before two writes have failed for a put that needs a segment first: a batch of the log that is under way and
+// fails, the flush and the page of the snapshot that follows it, the same once more, and what reclaim reads and flushes.
+constexpr uint64_t kRequestsBeforeAnswer = 8;
 constexpr uint64_t kForgottenUs = 5'000'000;  // after the end of an outage
 constexpr uint64_t kRetirementsMax = 3;       // of a segment, before it is not tried again
 
@@ -18,7 +21,7 @@ constexpr uint64_t kRetirementsMax = 3;       // of a segment, before it is not 
 
 void World::begin_outage(const Op& op) {
   Prng prng(op.salt);
-  outage_ = {clock_.us + op.amount, clock_.us, turns_, turns_, op.count, prng.chance(0.6) ? prng.below(80) : 0, {}};
+  outage_ = {clock_.us + op.amount, clock_.us, turns_, turns_, clock_.us, op.count, prng.chance(0.6) ? prng.below(80) : 0, {}};
   if (!op.flag) return;
   outage_.segments.resize(places_.geometry.segments);
   for (size_t segment = 0; segment < outage_.segments.size(); ++segment) outage_.segments[segment] = prng.chance(0.5);
@@ -55,24 +58,34 @@ bool World::strict_outage() const noexcept {
   return on(FaultKind::Outage) && (history_.profile.faults & kOthers) == 0;
 }
 
+// How long one request may take: the device, not the store, makes whoever waits for it wait.
+uint64_t World::request_turns() const noexcept {
+  const io::MemoryFaults& chances = history_.profile.chances;
+  return chances.delay_polls_max + chances.completion_polls_max + (on(FaultKind::Stall) ? io::kStallPolls : 0);
+}
+
+// The store may hear of the outage's last failures only now: of a frame, when the slowest of its writes has come back.
+bool World::failures_on_their_way() const noexcept { return turns_ - outage_.last_turn < kAnswerTurns + request_turns(); }
+
 // Nothing failed but what an outage failed, and that one has been over for so long that nobody is refused for it any more: in
-// time, and in turns in which the store could find out.
+// turns in which the store could find out, and in time since it heard of the last failure.
 bool World::over_long_ago() const noexcept {
-  return strict_outage() && !in_outage() && clock_.us >= outage_.until_us + kForgottenUs &&
-         turns_ - outage_.last_turn >= kAnswerTurns;
+  return strict_outage() && !in_outage() && !failures_on_their_way() && clock_.us >= outage_.heard_us + kForgottenUs;
 }
 
 // A put that waits for media while nothing can be written.
 void World::check_outage() {
   if (in_outage()) outage_.last_turn = turns_;
+  if (failures_on_their_way()) outage_.heard_us = clock_.us;
   // Where reads fail, too, a put may wait for a segment, and that for what is worth a copy.
   const bool whole =
       in_outage() && outage_.segments.empty() && (outage_.kinds & (kOutageWrites | kOutageReads)) == kOutageWrites;
   if (!whole || !strict_outage() || on(FaultKind::Stall) || process_->store->recovering()) return;
-  if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < kAnswerTurns) return;
+  const uint64_t answer_turns = kAnswerTurns + kRequestsBeforeAnswer * request_turns();
+  if (clock_.us - outage_.from_us < kAnswerUs || turns_ - outage_.from_turn < answer_turns) return;
   for (const auto& write : process_->writes) {
     // Each shard finds out for itself, by its own first write.
-    if (!write->committed || write->answers > 0 || turns_ - write->committed_at < kAnswerTurns) continue;
+    if (!write->committed || write->answers > 0 || turns_ - write->committed_at < answer_turns) continue;
     if (clock_.us - write->committed_us < kAnswerUs || ++write->overdue_turns < kOverdueTurns) continue;
     return model_.fail(Rule::WaitsInOutage, "a put of key " + std::to_string(write->key->number));
   }
