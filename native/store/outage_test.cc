@@ -453,6 +453,32 @@ TEST_P(StartInReadOutage, OfSomeSegmentsForLongLeavesThemForTheNextStart) {
 INSTANTIATE_TEST_SUITE_P(Recovery, StartInReadOutage, ::testing::Bool(),
                          [](const auto& each) { return each.param ? "WhileItServes" : "BeforeItServes"; });
 
+// The clock stands still meanwhile: a pause would never end.
+TEST(StopInReadOutage, WaitsForNothingThatTheStartWouldAskForAgain) {
+  Bed bed;
+  bed.options.recover_before_us = 0;
+  bed.open();
+  constexpr int kBlocks = 28;
+  bed.fill(kBlocks);
+  bed.close();
+  bed.restart_engine();
+  const uint64_t from = bed.places().segment(bed.segment_of("a0"));
+  const uint64_t tail = from + StoreBed::kSegmentBytes - kPageBytes;  // which is read before anything is served
+  bed.engine->set_outage([=](const io::Request& request) {
+    return request.op == io::Op::Read && request.offset >= from && request.offset < tail ? -EIO : 0;
+  });
+  bed.open();
+  for (int turns = 0; bed.store->recovery().segments_read_again == 0 && turns < 1'000; ++turns) bed.pump();
+  for (int turns = 0; bed.store->recovery().segments_left > 1 && turns < 1'000; ++turns) bed.pump();
+  ASSERT_TRUE(bed.store->recovering()) << "all but that one are there";
+  ASSERT_EQ(bed.engine->in_flight(), 0U) << "it pauses";
+  bed.close();
+  bed.restart_engine();
+  bed.open();
+  for (int turns = 0; bed.store->recovering() && turns < 1'000; ++turns) bed.pump();
+  EXPECT_EQ(bed.readable(kBlocks), kBlocks);
+}
+
 TEST(UnreadLog, RefusesTheStartAndLosesNothing) {
   Bed bed;
   bed.open();

@@ -53,6 +53,14 @@ uint64_t Recovery::again_us() const noexcept {
   return again_us;
 }
 
+// What waits to be asked for again is asked for now, and for the last time.
+void Recovery::hurry() noexcept {
+  patience_.end();
+  const uint64_t now_us = core_.clock.now_us();
+  doubt_later_.again_us = std::min(doubt_later_.again_us, now_us);
+  for (Later& later : later_) later.again_us = std::min(later.again_us, now_us);
+}
+
 bool Recovery::turn() {
   bool worked = turn_loaders();
   worked = take() || worked;

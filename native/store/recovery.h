@@ -38,7 +38,7 @@ class Recovery {
   bool done() const noexcept { return done_; }
   uint64_t next_turn_us() const noexcept { return waits_ ? again_us() : 0; }
   // The store stops: nothing is waited for but what is under way.
-  void hurry() noexcept { patience_.end(); }
+  void hurry() noexcept;
 
  private:
   enum class Doubt : uint8_t { None, Birth, BirthByRoll, Soundness };
