@@ -217,19 +217,18 @@ class Run:
     late: int = 0
 
 
-class StoppingClient:
-    """A client whose daemon stops when its match was answered."""
+class StoppingQueue:
+    """A tier's queue whose daemon stops when its match was answered."""
 
-    def __init__(self, client: halfstep.Client, stop: Callable[[], None]) -> None:
-        self._client, self._stop = client, stop
+    def __init__(self, queue: halfstep.Queue, stop: Callable[[], None]) -> None:
+        self._queue, self._stop = queue, stop
 
-    def match(self, *arguments: Any, **options: Any) -> Any:
-        found = self._client.match(*arguments, **options)
+    def get_sections(self, *arguments: Any, **options: Any) -> Any:
         self._stop()
-        return found
+        return self._queue.get_sections(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+        return getattr(self._queue, name)
 
 
 class Stage:
@@ -238,6 +237,7 @@ class Stage:
     def __init__(self, daemon: DaemonProcess, store: PromptCache) -> None:
         self._daemon, self._store = daemon, store
         self._client = store.client
+        self._queue = store.tier.queue
         self.device = BlockDevice.of(daemon.store)
 
     def run(self, way: str, prompt: Prompt) -> Run:
@@ -279,13 +279,13 @@ class Stage:
             if way == "stopped":
                 self._pause()
             elif way == "cut":
-                stopping: Any = StoppingClient(self._client, self._pause)
-                self._store.client = stopping
+                stopping: Any = StoppingQueue(self._queue, self._pause)
+                self._store.tier.queue = stopping
             elif way == "gone":
                 self._daemon.end(signal.SIGKILL)
             yield
         finally:
-            self._store.client = self._client
+            self._store.tier.queue = self._queue
             if way in ("stopped", "cut") and self._daemon.running:
                 os.kill(self._daemon.pid, signal.SIGCONT)
         if way == "gone":

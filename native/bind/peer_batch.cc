@@ -20,7 +20,7 @@ void Batch::check_open() const {
 }
 
 uint32_t Batch::set_keys(int layout, nb::handle keys, uint32_t first_component, uint32_t component_count, bool stop_at_miss) {
-  check_open();
+  const Setting setting(*this);
   Section& section = *now_;
   const uint32_t count = section.set_keys(layout, keys, first_component, component_count, stop_at_miss);
   batch_.section_count = 1 + static_cast<uint32_t>(more_.size());
@@ -28,37 +28,37 @@ uint32_t Batch::set_keys(int layout, nb::handle keys, uint32_t first_component, 
 }
 
 void Batch::set_ranges(const std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>& ranges) {
-  check_open();
+  const Setting setting(*this);
   now_->set_ranges(ranges);
 }
 
 void Batch::set_target(nb::handle target) {
-  check_open();
+  const Setting setting(*this);
   now_->set_target(target);
 }
 
 void Batch::set_source(nb::handle source, nb::handle block_bytes) {
-  check_open();
+  const Setting setting(*this);
   now_->set_source(source, block_bytes);
 }
 
 void Batch::set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes) {
-  check_open();
+  const Setting setting(*this);
   now_->set_rows(std::move(rows_template), rows, is_source, block_bytes);
 }
 
 void Batch::set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source) {
-  check_open();
+  const Setting setting(*this);
   now_->set_addresses(regions, addresses, lengths, is_source);
 }
 
 void Batch::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint) {
-  check_open();
+  const Setting setting(*this);
   now_->set_offer(parents, depths, ttl_s, hint);
 }
 
 void Batch::next_section() {
-  check_open();
+  const Setting setting(*this);
   if (batch_.section_count == 0) throw Refused("batch: its first section has no keys yet");
   more_.push_back(std::make_unique<Section>());
   now_ = more_.back().get();
@@ -74,7 +74,7 @@ uint32_t Batch::item_count() const noexcept {
 }
 
 void Batch::set_outputs(bool lengths) {
-  check_open();
+  const Setting setting(*this);
   Section::Outputs& outputs = now_->outputs;
   answers_.resize(outputs.answers_at + now_->answer_count());
   outputs.answers = true;
@@ -85,7 +85,7 @@ void Batch::set_outputs(bool lengths) {
 }
 
 void Batch::set_options(uint64_t deadline_us, uint8_t order, uint8_t durability, uint8_t priority, bool wants_progress) {
-  check_open();
+  const Setting setting(*this);
   batch_.deadline_us = static_cast<uint32_t>(std::min<uint64_t>(deadline_us, std::numeric_limits<uint32_t>::max()));
   batch_.order = order;
   batch_.durability = durability;
@@ -105,20 +105,20 @@ uint32_t Batch::set_get(int layout, nb::handle keys, uint32_t first_component, u
 }
 
 void Batch::set_hold(uint64_t owner, uint32_t ms) {
-  check_open();
+  const Setting setting(*this);
   batch_.hold_owner = owner;
   batch_.hold_ms = ms;
 }
 
 void Batch::set_list(uint64_t cursor, uint32_t limit) {
-  check_open();
+  const Setting setting(*this);
   batch_.cursor = cursor;
   batch_.limit = limit;
 }
 
 void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s,
                           bool sliding_ttl) {
-  check_open();
+  const Setting setting(*this);
   text_ = std::move(name);
   batch_.text = text_.c_str();
   batch_.value = quota_bytes;
@@ -128,19 +128,19 @@ void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_b
 }
 
 void Batch::set_life(uint64_t value, bool persistent) {
-  check_open();
+  const Setting setting(*this);
   batch_.value = value;
   batch_.persistent = persistent ? 1 : 0;
 }
 
 void Batch::set_prefetch(uint64_t keep_ms, bool follow) {
-  check_open();
+  const Setting setting(*this);
   batch_.value = keep_ms;
   batch_.follow = follow ? 1 : 0;
 }
 
 void Batch::set_layout_id(nb::bytes id) {
-  check_open();
+  const Setting setting(*this);
   if (id.size() != layout_id_.size()) {
     throw Refused("layout id: " + std::to_string(id.size()) + " bytes; it has " + std::to_string(layout_id_.size()));
   }
@@ -149,7 +149,7 @@ void Batch::set_layout_id(nb::bytes id) {
 }
 
 void Batch::set_question(nb::bytes question) {
-  check_open();
+  const Setting setting(*this);
   text_.assign(question.c_str(), question.size());
   batch_.question = reinterpret_cast<const uint8_t*>(text_.data());
   batch_.question_bytes = text_.size();
@@ -187,6 +187,7 @@ void Batch::check_outputs() const {
 
 hs_batch Batch::prepared(uint64_t user_data) {
   check_open();
+  if (setting_ != 0) throw Refused("batch: it is being set; submit it afterwards");
   check_outputs();
   if (batch_.section_count == 1) {
     batch_.sections = &prepared(first_);

@@ -112,6 +112,21 @@ class Batch {
   static int traverse(PyObject* self, visitproc visit, void* arg);
 
  private:
+  // A setter at work, which may run Python code: what that submits is refused.
+  class Setting {
+   public:
+    explicit Setting(Batch& batch) : batch_(batch) {
+      batch.check_open();
+      ++batch.setting_;
+    }
+    ~Setting() { --batch_.setting_; }
+    Setting(const Setting&) = delete;
+    Setting& operator=(const Setting&) = delete;
+
+   private:
+    Batch& batch_;
+  };
+
   void check_open() const;
   void check_outputs() const;
   const hs_section& prepared(Section& section);
@@ -132,6 +147,7 @@ class Batch {
   nb::object owner_;
 
   hs_ticket ticket_ = 0;
+  uint32_t setting_ = 0;
   bool submitted_ = false;
   bool done_ = false;
   bool cancel_wanted_ = false;

@@ -121,6 +121,7 @@ void Region::close() {
 
 void Template::add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
                    int64_t inner_stride) {
+  if (given) throw Refused("template: a batch has it already; make another one");
   const auto& owner = *nb::inst_ptr<Region>(region);
   if (!owner.usable()) throw Refused("region is closed");
   parts.push_back({.base = owner.memory->data(),
@@ -271,7 +272,8 @@ void Section::sum_pieces() {
 }
 
 void Section::set_rows(nb::object rows_template, nb::handle rows, bool is_source, nb::handle block_bytes) {
-  const auto& from = *nb::inst_ptr<Template>(rows_template);
+  auto& from = *nb::inst_ptr<Template>(rows_template);
+  from.given = true;
   for (const auto& region : from.regions) {
     const auto& owner = *nb::inst_ptr<Region>(region);
     if (!owner.usable()) throw Refused("region is closed");
@@ -281,7 +283,7 @@ void Section::set_rows(nb::object rows_template, nb::handle rows, bool is_source
   }
   rows_ = elements<int64_t>(rows, items(), "rows");
   header_.target_kind = HS_TARGET_ROWS;
-  kept_.rows_template = std::move(rows_template);
+  const nb::object before = std::exchange(kept_.rows_template, std::move(rows_template));  // dies last: it may run Python code
   if (!is_source) return;
   if (!block_bytes.is_none()) {
     set_block_bytes(block_bytes);
@@ -334,9 +336,10 @@ void Section::set_addresses(nb::handle regions, nb::handle addresses, nb::handle
   }
   iovec_counts_.assign(items(), items() == 0 ? 0 : static_cast<uint32_t>(pieces / items()));
   header_.target_kind = HS_TARGET_IOVEC;
-  kept_.regions.clear();
-  for (Span& span : spans) kept_.regions.push_back(std::move(span.region));
   if (is_source) sum_pieces();
+  std::vector<nb::object> named_regions;
+  for (Span& span : spans) named_regions.push_back(std::move(span.region));
+  kept_.regions.swap(named_regions);  // those before die last: that may run Python code
 }
 
 void Section::set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint) {
@@ -372,6 +375,7 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
     header_.iovecs = iovecs_.data();
     header_.iovec_counts = iovec_counts_.data();
   } else if (header_.target_kind == HS_TARGET_ROWS) {
+    if (!kept_.rows_template.is_valid()) throw Refused("batch: it was refused before; make another one");
     const auto& from = *nb::inst_ptr<Template>(kept_.rows_template);
     header_.parts = from.parts.data();
     header_.part_descriptor_count = static_cast<uint32_t>(from.parts.size());

@@ -33,12 +33,14 @@ struct Region {
 
 // One descriptor per part of a block; built once, used by any number of batches.
 struct Template {
+  // Refused once a batch has it: the core reads it without the interpreter's lock.
   void add(nb::object region, uint64_t offset, int64_t row_stride, uint32_t inner_count, uint32_t inner_bytes,
            int64_t inner_stride);
   // What a row holds.
   uint64_t block_bytes() const noexcept;
 
   std::vector<nb::object> regions;  // one per part
+  bool given = false;
   std::vector<hs_part_descriptor> parts;
 };
 

@@ -173,7 +173,8 @@ void Connection::wait_and_retry() {
   }
   state_ = State::Waiting;
   const Client::Options& options = client_.options();
-  const uint32_t doublings = std::min(attempts_++, 20U);
+  ++attempts_;
+  const uint32_t doublings = std::min(pauses_++, 20U);
   const uint64_t longest = std::min(options.backoff_us_min << doublings, options.backoff_us_max);
   // Half of it is random, so that many clients of a daemon that restarts do not come at once.
   const uint64_t delay = longest / 2 + client_.prng().below(longest / 2 + 1);
@@ -457,6 +458,8 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
   const uint64_t asked_position = request.position;
   if (request.ticket != nullptr) {
+    // Not when it came up: a daemon that has no room ends connections that ask for nothing, and they would come at once again.
+    pauses_ = 0;
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
     if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);

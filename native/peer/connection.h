@@ -160,6 +160,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
   uint32_t attempts_ = 0;
+  uint32_t pauses_ = 0;  // between attempts, since something was last served
   uint32_t hosts_ = 1;
   std::string what_;  // why it ends
   bool protocol_error_ = false;

@@ -355,7 +355,9 @@ TEST_F(ManyItems, ADeleteOfThemLeavesAMatchOfAnotherConnectionItsTurn) {
   EXPECT_EQ(said.at(0, kItems - 1), (AnswerReason{Answer::Miss, Reason::Absent}));
   EXPECT_FALSE(other->finish(6).malformed);
   on_shard([&] {
-    EXPECT_LE(removed_before_match, 4'000U) << "a turn is over after half a millisecond, or two while it is alone";
+    // A turn is over after half a millisecond, or two while it is alone: some two thousand items. How long the match's frame
+    // takes to get here is the machine's.
+    EXPECT_LE(removed_before_match, kItems / 2);
     EXPECT_EQ(fake_->removes_begun, kItems);
   });
   expect_nothing_held();

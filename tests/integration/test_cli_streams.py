@@ -68,7 +68,8 @@ def shell(daemon: Any) -> Run:
         assert b"Exception ignored" not in done.stderr, done.stderr.decode()
         return done.returncode, done.stdout, done.stderr
 
-    assert run(LINES["put"])[0] == 0
+    # On a busy machine a connection may take longer than a command waits for it.
+    assert any(run(LINES["put"])[0] == 0 for _ in range(5))
     return run
 
 

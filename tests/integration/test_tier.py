@@ -213,6 +213,48 @@ def test_the_page_runs_as_printed(daemon: Any, repository: Path, run_script: Cal
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_blocks_of_memory_that_are_not_there_are_refused_where_heads_come_first(
+    client: halfstep.Client, request: pytest.FixtureRequest
+) -> None:
+    """Beyond the last block of a head lies the next head: within the memory, and somebody else's bytes."""
+    layout = layout_of(request, FULL, grid=Grid(heads=8))
+    tier = client.tier(layout)
+    prefix = tier.prefix(TOKENS)
+    heads_first = np.random.default_rng(13).integers(0, 1 << 16, (LAYERS, 2, HEADS, 6, BLOCK_TOKENS, VALUES), np.uint16)
+    with tier.memory(planes_of(heads_first.transpose(0, 1, 3, 2, 4, 5))) as memory:
+        for rows in ([-1], [6]):
+            for move in (prefix.put, prefix.get):
+                with pytest.raises(ConfigError, match="this memory has the blocks 0 to 5"):
+                    move(memory, blocks=1, rows=rows)
+        with pytest.raises(ConfigError, match="named twice"):
+            prefix.get(memory, rows=[0, 1, 2, 3, 4, 4])
+        with pytest.raises(ConfigError, match="this memory has the blocks 0 to 5"):
+            tier.prefix(np.arange(7 * BLOCK_TOKENS)).put(memory)
+    assert prefix.match().blocks == 0, "nothing was stored, of no cell"
+    other = client.tier(layout_of(request, FULL))
+    with other.memory(planes_of(cache_of(6))) as memory:
+        for move in (prefix.put, prefix.get):
+            with pytest.raises(ConfigError, match="is of layout"):
+                move(memory)
+
+
+def test_what_is_dropped_while_it_is_put_is_deleted(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    prefix = tier.prefix(TOKENS)
+    with tier.memory(planes_of(cache_of(6, seed=14))) as memory:
+        session = tier.session()
+        putting = prefix.begin_put(memory, session=session)
+        session.end("dropped")
+        assert putting.result().stored == 6
+    assert prefix.match().blocks == 0
+
+
+def test_a_hold_reaches_as_far_as_a_match(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, Kind("window", (0,), HEADS, (2 * VALUES, 2 * VALUES), window=20)))
+    with tier.session() as session:
+        assert tier.prefix(TOKENS).hold(session) == 0
+
+
 @pytest.mark.parametrize("how", ["reusable", "final", "dropped"])
 def test_a_session_holds_and_says_what_its_blocks_become(
     client: halfstep.Client, request: pytest.FixtureRequest, how: Any
@@ -226,8 +268,10 @@ def test_a_session_holds_and_says_what_its_blocks_become(
         assert all_of_it.put(memory, session=session).stored == 3
         assert all_of_it.hold(session) == 6
         assert client.stat()['halfstep_store_holds{kind="lease"}'] >= 6
+        held = client.stat()['halfstep_store_holds{kind="lease"}']
         session.end(how)
         session.end("dropped")  # the first word counts
+        assert client.stat()['halfstep_store_holds{kind="lease"}'] <= held - 6
     assert all_of_it.match().blocks == (3 if how == "dropped" else 6), "what was there before is not this session's to drop"
 
 
@@ -263,6 +307,21 @@ def test_empty_prefixes_and_wrong_arguments(client: halfstep.Client, request: py
             prefix.get(memory, rows=np.arange(6) + 1)
     with pytest.raises(ConfigError, match="closed"):
         prefix.get(memory)
+    for of in ({"durability": "x"}, {"priority": 256}, {"salt": "text"}):
+        with pytest.raises(ConfigError):
+            client.tier(layout, **of)  # type: ignore[arg-type]
+    for call in (
+        lambda: prefix.get(None),  # type: ignore[arg-type]
+        lambda: prefix.get(memory, session=3),
+        lambda: prefix.hold(tier.session(), blocks=1.5),  # type: ignore[arg-type]
+        lambda: tier.session().hold(None),  # type: ignore[arg-type]
+        lambda: tier.prefix_of(None),  # type: ignore[arg-type]
+        lambda: tier.memory(None),  # type: ignore[arg-type]
+        lambda: tier.memory([1, 2, 3, 4]),  # type: ignore[list-item]
+        lambda: tier.memory(planes_of(cache), layers=2),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError):
+            call()
     for planes, options, said in (
         (planes_of(cache)[:3], {}, "planes of 3 layers; this process has 4"),
         ([layer[:1] for layer in planes_of(cache)], {}, "layer 0 has 1 planes; must be 2"),
@@ -270,7 +329,11 @@ def test_empty_prefixes_and_wrong_arguments(client: halfstep.Client, request: py
         (planes_of(cache), {"heads": range(4, 12)}, r"heads=range\(4, 12\)"),
         (planes_of(cache[..., ::-1]), {}, "may run backwards"),
         ([[b"no array"] * 2] * 4, {}, "must be a numpy array or a CPU tensor"),
-        ({"other": []}, {}, "this layout has full|planes of 0 layers"),
+        (planes_of(np.broadcast_to(cache[:, :, :1], cache.shape)), {}, "overlap"),
+        ([[layer[0], layer[0]] for layer in cache], {}, "two of its planes are the same memory"),
+        (planes_of(cache.astype(object)), {}, "has values of object"),
+        (planes_of(cache.astype(np.float32)), {}, "values of float32; the layout's are of bfloat16"),
+        ({"other": []}, {}, "planes of 0 layers"),
         ([], {"layers": range(9, 10)}, "this layout has none of them"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -500,3 +500,70 @@ def test_waiting_for_what_is_off_is_over_at_once(client: halfstep.Client) -> Non
 def test_a_limit_below_zero_is_refused(client: halfstep.Client) -> None:
     with pytest.raises(ConfigError, match="limit=-1: must be 0 to"):
         list(client.list(limit=-1))
+
+
+class _Submits:
+    """An array whose memory is asked for while somebody submits the batch that it is for."""
+
+    def __init__(self, array: Any, submit: Callable[[], None]) -> None:
+        self._array, self._submit = array, submit
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self._submit()
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._array.__dlpack_device__()
+
+
+def test_a_batch_is_not_submitted_while_it_is_being_set() -> None:
+    core, queue = _peer.Core("127.0.0.1:1", "default", 1, 0), _peer.Queue(Event)
+    memory = np.zeros(64, np.uint8)
+    regions = [_peer.Region(memory[:32], True), _peer.Region(memory[32:], True)]
+    template = _peer.Template()
+    template.add(regions[0], 0, 32, 1, 32, 32)
+    layout = core.register_layout(halfstep.Layout({"name": "set"}, [halfstep.Group(1, (32,))]).canonical)
+    batch = _peer.Batch(OP_GET)
+    batch.set_keys(layout, [b"a"], 0, 1, False)
+    batch.set_rows(template, np.zeros(1, np.int64), False, None)
+    batch.set_outputs(True)
+    refused: list[str] = []
+
+    def submit() -> None:
+        try:
+            queue.submit(batch, None, core)
+        except ConfigError as error:
+            refused.append(str(error))
+
+    try:
+        other = _peer.Template()
+        other.add(regions[1], 0, 32, 1, 32, 32)
+        batch.set_rows(other, _Submits(np.zeros(1, np.int64), submit), False, None)
+        assert refused == ["batch: it is being set; submit it afterwards"]
+        with pytest.raises(ConfigError, match="a batch has it already"):
+            other.add(regions[0], 0, 32, 1, 32, 32)
+        submit()
+        assert len(refused) == 1
+        assert [region.uses for region in regions] == [0, 1]
+    finally:
+        queue.close()
+        core.close()
+    assert [region.uses for region in regions] == [0, 0]
+
+
+def test_a_batch_of_rows_that_was_refused_is_refused_again() -> None:
+    core, queue = _peer.Core("127.0.0.1:1", "default", 1, 0), _peer.Queue(Event)
+    template = _peer.Template()
+    template.add(_peer.Region(bytearray(32), True), 0, 32, 1, 32, 32)
+    layout = core.register_layout(halfstep.Layout({"name": "again"}, [halfstep.Group(1, (32,))]).canonical)
+    batch = _peer.Batch(OP_GET)
+    batch.set_keys(layout, [], 0, 1, False)
+    batch.set_rows(template, np.zeros(0, np.int64), False, None)
+    batch.set_outputs(True)
+    try:
+        for _ in range(2):
+            with pytest.raises(ConfigError):
+                queue.submit(batch, None, core)
+    finally:
+        queue.close()
+        core.close()

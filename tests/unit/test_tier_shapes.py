@@ -83,6 +83,11 @@ def test_every_field_and_shape_tells_layouts_apart() -> None:
         layout_of(Kind("full", tuple(range(1, 5)), 8, (256, 256))),
         layout_of(Kind("full", tuple(range(4)), 4, (512, 512))),
         layout_of(Kind("wide", tuple(range(4)), 8, (256, 256))),
+        layout_of(Kind("full", tuple(range(4)), 8, (256, 256), window=64)),
+        layout_of(Kind("full", tuple(range(4)), 8, (256, 256), tokens_per_entry=2)),
+        layout_of(Kind("full", tuple(range(4)), 8, (128, 384))),
+        layout_of(FULL, LATENT),
+        layout_of(LATENT, FULL),
     ]
     assert len({layout.layout.id for layout in [plain, *others]}) == len(others) + 1
     assert layout_of(FULL) == plain == pickle.loads(pickle.dumps(plain))
@@ -92,8 +97,14 @@ def test_every_field_and_shape_tells_layouts_apart() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Kind("", (0,), 1, (1,)), 'name=""'),
+        (lambda: Kind("", (0,), 1, (1,)), "name=''"),
         (lambda: Kind("k", (), 1, (1,)), "ascending"),
+        (lambda: Kind(3, (0,), 1, (1,)), "name=3"),  # type: ignore[arg-type]
+        (lambda: Kind("k", 3, 1, (1,)), "layers=3: must be a sequence"),  # type: ignore[arg-type]
+        (lambda: Kind("k", (0,), 1, 2), "planes=2: must be a sequence"),  # type: ignore[arg-type]
+        (lambda: layout_of(3), r"kinds \(int\)"),  # type: ignore[arg-type]
+        (lambda: layout_of(FULL, grid=2), r"grid \(int\)"),
+        (lambda: layout_of(FULL, more=3), r"more \(int\)"),
         (lambda: Kind("k", (1, 0), 1, (1,)), "ascending"),
         (lambda: Kind("k", (0,), 0, (1,)), "heads=0"),
         (lambda: Kind("k", (0,), 1, ()), "planes"),

@@ -51,7 +51,10 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
 
 def unsigned_array(name: str, values: object, dtype: type[np.unsignedinteger[Any]]) -> npt.NDArray[Any]:
     """`values` as they are, refused where they are none of `dtype`."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{name}: {error}") from None
     if array.dtype != dtype:
         array = whole_numbers(name, array)
         bound = int(np.iinfo(dtype).max)

@@ -5,7 +5,7 @@ Errors of every function: ConfigError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,24 @@ from halfstep.errors import ConfigError
 
 
 def place(
-    batch: _peer.Batch, where: Rows | Addresses, *, is_source: bool, block_bytes: npt.NDArray[Any] | None = None
+    batch: _peer.Batch, where: Rows | Addresses, items: int, *, is_source: bool, block_bytes: npt.NDArray[Any] | None = None
 ) -> Sequence[Region]:
     """Says where in registered memory bytes go to or come from; returns the regions. Errors: ConfigError."""
     if isinstance(where, Addresses):
         if block_bytes is not None:
             raise ConfigError("block_bytes: the lengths of addresses say it; leave it out")
+        if isinstance(where.regions, Region) or not isinstance(where.regions, Iterable):
+            raise ConfigError(f"regions ({type(where.regions).__name__}): must be a list of regions")
         regions = list(where.regions)
         if wrong := [type(region).__name__ for region in regions if not isinstance(region, Region)]:
             raise ConfigError(f"regions ({wrong[0]}): must be regions; Client.register makes one")
         addresses = np.ascontiguousarray(unsigned_array("addresses", where.addresses, np.uint64))
-        lengths = np.ascontiguousarray(np.broadcast_to(unsigned_array("lengths", where.lengths, np.uint32), addresses.shape))
+        if addresses.ndim > 2 or (addresses.ndim == 2 and addresses.shape[0] != items):
+            raise ConfigError(f"addresses: shape {addresses.shape}; must be [items={items}, pieces], or flat")
+        told = unsigned_array("lengths", where.lengths, np.uint32)
+        if told.shape not in ((), addresses.shape):
+            raise ConfigError(f"lengths: shape {told.shape}; must be one number, or that of addresses, {addresses.shape}")
+        lengths = np.ascontiguousarray(np.broadcast_to(told, addresses.shape))
         batch.set_addresses([region.native for region in regions], addresses, lengths, is_source)
         return regions
     if not isinstance(where.template, Template):
@@ -38,9 +45,9 @@ def place(
     return where.template.regions
 
 
-def place_source(batch: _peer.Batch, source: object, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
+def place_source(batch: _peer.Batch, source: object, items: int, block_bytes: npt.NDArray[Any] | None) -> Sequence[Region]:
     """As place, for whatever a put may read. Errors: ConfigError."""
     if isinstance(source, (Rows, Addresses)):
-        return place(batch, source, is_source=True, block_bytes=block_bytes)
+        return place(batch, source, items, is_source=True, block_bytes=block_bytes)
     batch.set_source(source, block_bytes)
     return ()

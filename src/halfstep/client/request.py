@@ -196,7 +196,7 @@ class Requests:
             priority,
             layer if progress is None else progress,
         )
-        regions = () if placed is None else place(batch, placed, is_source=False)
+        regions = () if placed is None else place(batch, placed, count * components, is_source=False)
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
@@ -236,7 +236,7 @@ class Requests:
         """Blocks, from `source`."""
         batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
         sizes, ordinals, levels = offered(block_bytes, parents, depths, count, count * components)
-        regions = place_source(batch, source, sizes)
+        regions = place_source(batch, source, count * components, sizes)
         batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
         batch.set_outputs(lengths=False)
         batch.set_options(

@@ -112,11 +112,11 @@ def get_request(
         part.selected = sum(count for _, count, _ in ranges)
         making.batch.set_ranges(ranges)
         if isinstance(section.memory, (Rows, Addresses)):
-            making.regions += place(making.batch, section.memory, is_source=False)
+            making.regions += place(making.batch, section.memory, part.items, is_source=False)
         else:
             making.batch.set_target(section.memory)
         making.batch.set_outputs(lengths=True)
-    asks = bool(layer) if progress is None else progress
+    asks = bool(layer) if progress is None else bool(progress)
     making.batch.set_options(requests.deadline_us(deadline_ms), layer, 0, unsigned("priority", priority, 8), asks)
 
     def result(answers: Answers, part: _Part) -> GetResult:
@@ -142,8 +142,10 @@ def put_request(
     making = _Making(requests, OP_PUT, sections)
     for section in making.each():
         part = making.begin(section)
+        if section.parts is not None or section.stop_at_miss:
+            raise ConfigError("parts, stop_at_miss: a put stores whole blocks; leave them out")
         sizes, ordinals, levels = offered(section.block_bytes, section.parents, section.depths, part.keys, part.items)
-        making.regions += place_source(making.batch, section.memory, sizes)
+        making.regions += place_source(making.batch, section.memory, part.items, sizes)
         making.batch.set_offer(ordinals, levels, unsigned("ttl_s", section.ttl_s, 32), unsigned("hint", section.hint, 8))
         making.batch.set_outputs(lengths=False)
     lasts = choice_of_durability(durability)
@@ -176,6 +178,8 @@ class _Making:
     """A batch while its sections are set, and what its answers are cut into afterwards."""
 
     def __init__(self, requests: Requests, operation: int, sections: Sequence[Section]) -> None:
+        if not isinstance(sections, Sequence):
+            raise ConfigError(f"sections ({type(sections).__name__}): must be a list of halfstep.Section")
         if not 1 <= len(sections) <= SECTIONS_MAX:
             raise ConfigError(f"{len(sections)} sections: a batch has 1 to {SECTIONS_MAX}; make several batches of them")
         self.batch = _peer.Batch(operation)
@@ -198,7 +202,7 @@ class _Making:
             unsigned("components", section.components, 20),
         )
         handle = self._requests.handle(section.layout)
-        keys = self.batch.set_keys(handle, section.keys, first, components, section.stop_at_miss)
+        keys = self.batch.set_keys(handle, section.keys, first, components, bool(section.stop_at_miss))
         before = self._parts[-1] if self._parts else _Part(0, 0, 0, 0)
         part = _Part(keys, components, before.first + before.answers, before.first_item + before.items)
         self._parts.append(part)

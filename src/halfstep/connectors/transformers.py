@@ -23,7 +23,7 @@ Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use,
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +55,18 @@ __all__ = ["PREFILL_TOKENS", "Generated", "LayerShape", "PromptCache", "Restored
 
 # Tokens computed by one forward while prefilling: blocks of the last one are on their way while the next one computes.
 PREFILL_TOKENS = 512
+
+# Options of a generation, and the values of each that extend one sequence token by token.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1, None),
+    "num_return_sequences": (1, None),
+    "use_cache": (True, None),
+    "prompt_lookup_num_tokens": (None,),
+    "assistant_model": (None,),
+    "penalty_alpha": (None,),
+    "dola_layers": (None,),
+    "cache_implementation": (None,),
+}
 
 # K and V of each layer, [batch, heads, tokens, dim].
 Tensors = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -299,32 +311,51 @@ class PromptCache:
     ) -> Generated:
         """Restore, prefill and `model.generate`; the full blocks of prompt and answer are saved while it runs.
 
-        options: of `model.generate`. Its own cache, and searches that keep several beams, are refused: blocks are of what was
-        said, and a beam may be thrown away. deadline_ms: of the restore, and of each save. Errors: ConfigError.
+        options: of `model.generate`. Refused, here and in its generation_config: a cache of its own, positions, and whatever
+        keeps several continuations or guesses ahead (beams, assistants, prompt lookup), since blocks are of what was said.
+        deadline_ms: of the restore, and of each save. Errors: ConfigError.
         """
-        if taken := sorted({"cache", "past_key_values", "cache_implementation"} & options.keys()):
-            raise ConfigError(f"{taken[0]}: generate makes the cache itself; leave it out")
-        if options.get("num_beams", 1) != 1:
-            raise ConfigError(f"num_beams={options['num_beams']}: must be 1; blocks of beams that are thrown away are nobody's")
+        self._check_options(options)
         ids = ids.reshape(1, -1) if ids.dim() == 1 else ids
+        if attention_mask is None:
+            # Said, since generate would guess one from ids that look like padding.
+            attention_mask = torch.ones_like(ids)
         restored = self.restore(ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
         saver = Saver(self, ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
         cache = restored.cache
         try:
             self._prefill(ids, cache, attention_mask, saver)
-            watch = StoppingCriteriaList([_Watch(saver, cache, ids.shape[1]), *options.pop("stopping_criteria", ())])
-            mask = {} if attention_mask is None else {"attention_mask": attention_mask.reshape(ids.shape)}
+            watch = StoppingCriteriaList([_Watch(saver, cache, ids.shape[1]), *(options.pop("stopping_criteria", None) or ())])
+            mask = {"attention_mask": attention_mask.reshape(ids.shape)}
             run: Any = self.model.generate  # transformers mixes it in where types do not see it
             with torch.no_grad():
                 out = run(ids, stopping_criteria=watch, **mask, **cache_argument(self.model, cache), **options)
             said = out if isinstance(out, torch.Tensor) else out.sequences
             saver.extend(said[:, saver.columns :])
-            saver.advance(cache)
+            # Its last token has no K and V yet; anything else is a cache whose columns are not the tokens'.
+            if cache.get_seq_length() == said.shape[1] - 1:
+                saver.advance(cache)
             return Generated(out, restored, saver.finish())
         finally:
             saver.close()
 
     # ---- Inside ----
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        if taken := sorted({"cache", "past_key_values", "cache_implementation", "position_ids"} & options.keys()):
+            raise ConfigError(f"{taken[0]}: generate makes the cache itself; leave it out")
+        configs = [
+            options,
+            *(vars(c) for c in (options.get("generation_config"), self.model.generation_config) if c is not None),
+        ]
+        for name, fine in _PLAIN.items():
+            for config in configs:
+                if name in config:
+                    if config[name] not in fine:
+                        raise ConfigError(
+                            f"{name}={config[name]!r}: is not covered; blocks are of one sequence, token by token"
+                        )
+                    break  # what was said first counts
 
     def memory(self, tensors: Tensors, row: int, pad: int, blocks: int) -> Memory:
         """Where the first blocks of a row lie in the tensors of a cache: those whose first token is in column `pad`."""
@@ -387,7 +418,7 @@ class Saver:
     """Puts the blocks of prompts as their cache grows. Puts are on their way while the model computes; `finish` collects them.
 
     Invariant: the cache concatenates, so each `advance` sees new tensors: those of a put stay alive, and unchanged, until it
-    ended. Thread: one at a time.
+    ended and the next `advance` has seen that. Thread: one at a time.
     """
 
     def __init__(
@@ -412,7 +443,7 @@ class Saver:
         self._deadline_ms = deadline_ms
         self._flying: list[tuple[Pending[Stored], Memory]] = []
         self._put: set[bytes] = set()
-        self._shared = 0
+        self._saved = Saved()
 
     def skip(self, columns: int) -> None:
         """What the first columns hold was restored: it is there."""
@@ -429,6 +460,7 @@ class Saver:
     def advance(self, cache: DynamicCache) -> int:
         """Submits the full blocks that `cache` holds and were not submitted yet; returns how many."""
         store, length = self._store, cache.get_seq_length()
+        self._collect()
         tensors = None
         count = 0
         for row, (pad, chain) in enumerate(zip(self._pads, self._chains, strict=True)):
@@ -441,7 +473,7 @@ class Saver:
             # What rows share is put once: the second would find the first one still under way.
             while first < held and keys[first] in self._put:
                 first += 1
-                self._shared += 1
+                self._saved.present += 1
             if first == held:
                 continue
             self._put.update(keys[first:held])
@@ -455,16 +487,30 @@ class Saver:
 
     def finish(self) -> Saved:
         """Waits for every put (each has its deadline) and adds them up; then it is closed."""
-        saved = Saved(present=self._shared)
         for put, _ in self._flying:
+            put.result()
+        self._collect()
+        self.close()
+        return self._saved
+
+    def _collect(self) -> None:
+        """Lets go of what is over: each put keeps the whole cache of its moment."""
+        if not self._flying:
+            return
+        self._store.tier.queue.poll()
+        flying, self._flying = self._flying, []
+        saved = self._saved
+        for put, memory in flying:
+            if not put.done:
+                self._flying.append((put, memory))
+                continue
             told = put.result()
             saved.stored += told.stored
             saved.present += told.present
             saved.refused += told.refused
             saved.bytes += told.bytes
             saved.reason = saved.reason or told.reason
-        self.close()
-        return saved
+            memory.close()
 
     def close(self) -> None:
         """Calls off what is still under way, and waits for its end. Idempotent."""
@@ -487,18 +533,22 @@ class _Watch(StoppingCriteria):
         if block != self._block:
             self._block = block
             self._saver.extend(input_ids[:, self._saver.columns :])
-            self._saver.advance(self._cache)
+            # The newest token has no K and V yet; anything else is a cache whose columns are not the tokens'.
+            if self._cache.get_seq_length() == input_ids.shape[1] - 1:
+                self._saver.advance(self._cache)
         return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
 
 
 def _rows(ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[_Row]:
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
+        raise ConfigError(f"ids ({getattr(ids, 'dtype', type(ids).__name__)}): must be a tensor of whole numbers")
     if ids.dim() not in (1, 2):
         raise ConfigError(f"ids has shape {tuple(ids.shape)}: must be [tokens] or [batch, tokens]")
     flat = ids.reshape(1, -1) if ids.dim() == 1 else ids
     numbers: npt.NDArray[np.int64] = flat.to(device="cpu", dtype=torch.int64).numpy()
     if attention_mask is None:
         return [_Row(row, 0) for row in numbers]
-    if attention_mask.numel() != flat.numel():
+    if attention_mask.shape not in (ids.shape, flat.shape):
         raise ConfigError(f"attention_mask has shape {tuple(attention_mask.shape)}: must be that of ids, {tuple(ids.shape)}")
     masks = attention_mask.reshape(flat.shape).to(device="cpu").numpy() != 0
     rows = []

@@ -18,14 +18,16 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
+import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import unsigned
+from halfstep.client.request import choice_of_durability
 from halfstep.client.results import REASON_PRESENT, PutResult
 from halfstep.errors import ConfigError
 from halfstep.keys import Algorithm, PrefixChain, prefix_keys
 from halfstep.tier.memory import Memory, Planes
-from halfstep.tier.prefix import Prefix
+from halfstep.tier.prefix import Prefix, reach
 from halfstep.tier.shapes import Cell, KVLayout
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Tier:
             raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.tier.KVLayout")
         PrefixChain(layout.block_tokens, algorithm=algorithm, salt=salt)  # refuses what makes no keys
         self.client, self.layout = client, layout
+        choice_of_durability(durability)
         self.ttl_s, self.durability = unsigned("ttl_s", ttl_s, 32), durability
         self.priority = unsigned("priority", priority, 8)
         self._salt, self._algorithm = salt, algorithm
@@ -72,7 +75,12 @@ class Tier:
         return PrefixChain(self.layout.block_tokens, algorithm=self._algorithm, salt=self._salt)
 
     def prefix_of(self, keys: Sequence[bytes]) -> Prefix:
-        """As prefix(), of an engine's own keys: one a full block, each of which covers all tokens before it."""
+        """As prefix(), of an engine's own keys: one a full block, each of which covers all tokens before it.
+
+        They have to cover what `salt` stands for as well: the tier's own goes into the keys that it makes.
+        """
+        if not isinstance(keys, (list, tuple)):
+            raise ConfigError(f"keys ({type(keys).__name__}): must be a list of bytes, one a block")
         return Prefix(self, keys)
 
     def memory(
@@ -104,7 +112,8 @@ class TierSession:
     """Blocks that are held while something generates. At its end they are what end() says.
 
     reusable: released, and counted as used now: somebody will go on from here. final: released as they are: nobody will, and
-    they leave in their turn. dropped: those that this session has stored are deleted, what was there before is released.
+    they leave in their turn. dropped: those that this session has stored are deleted (those of a put under
+    way when its result is taken), what was there before is released.
     """
 
     def __init__(self, tier: Tier, urgency: int, seconds: float) -> None:
@@ -114,7 +123,7 @@ class TierSession:
         self._lock = threading.Lock()
         self._held: dict[bytes, None] = {}
         self._stored: dict[int, dict[bytes, None]] = {}
-        self._ended = False
+        self._ended: End | None = None
 
     @property
     def owner(self) -> int:
@@ -123,14 +132,16 @@ class TierSession:
 
     def hold(self, prefix: Prefix, *, blocks: int | None = None) -> int:
         """Keep the first blocks of a prefix from eviction. Returns how many, from the first on, are held in every kind."""
-        keys = prefix.keys if blocks is None else prefix.keys[: max(0, blocks)]
-        held = len(keys)
+        if not isinstance(prefix, Prefix):
+            raise ConfigError(f"prefix ({type(prefix).__name__}): must be a Prefix; Tier.prefix makes one")
+        keys = prefix.keys[: prefix.blocks if blocks is None else unsigned("blocks", blocks, 31)]
+        present: dict[str, npt.NDArray[np.bool_]] = {}
         layout = self._tier.layout
         for kind in layout.kinds if keys else ():
             cells = layout.cells(kind.name)
             answer = self._holds.hold(keys, layout=layout.layout, first_component=cells[0].component, components=len(cells))
-            # Of a kind with a window, earlier blocks may be gone for good reasons.
-            held = min(held, len(keys) if kind.window else answer.prefix)
+            present[kind.name] = answer.keys_ok
+        held = reach(layout, present, len(keys))
         with self._lock:
             self._held.update(dict.fromkeys(keys[:held]))
         return held
@@ -138,19 +149,23 @@ class TierSession:
     def note(self, cell: Cell, keys: Sequence[bytes], put: PutResult) -> None:
         """For Prefix.put: which blocks this session has written."""
         new = put.ok & (put.reasons != REASON_PRESENT)
+        written = [key for key, is_new in zip(keys, new.tolist(), strict=True) if is_new]
         with self._lock:
-            self._stored.setdefault(cell.component, {}).update(
-                dict.fromkeys(key for key, is_new in zip(keys, new.tolist(), strict=True) if is_new)
-            )
+            if self._ended != "dropped":
+                self._stored.setdefault(cell.component, {}).update(dict.fromkeys(written))
+                return
+        # It was under way when the session ended.
+        if written and not self._tier.client.closed:
+            self._tier.client.delete(written, layout=self._tier.layout.layout, first_component=cell.component)
 
     def end(self, how: End = "reusable") -> None:
         """Say what its blocks are from now on. Idempotent: the first word counts. Errors: ConfigError."""
         if how not in _ENDS:
             raise ConfigError(f"how={how!r}: must be {' or '.join(map(repr, _ENDS))}")
         with self._lock:
-            if self._ended:
+            if self._ended is not None:
                 return
-            self._ended = True
+            self._ended = how
             held, stored = list(self._held), {cell: list(keys) for cell, keys in self._stored.items()}
         if self._tier.client.closed:
             return

@@ -22,6 +22,9 @@ from halfstep.tier.shapes import Cell, Kind, KVLayout
 # Of one section of a get, on the wire.
 RANGES_MAX = 8
 
+# Where an array and its layout both say one of these, they must agree; raw bytes and integers stand for anything.
+_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+
 # Planes of a layer: K and V, or one.
 Planes = Sequence[Any]
 
@@ -63,7 +66,12 @@ class Memory:
         heads: range | None = None,
     ) -> None:
         self.layout = layout
+        if layers is not None and not isinstance(layers, range):
+            raise ConfigError(f"layers={layers!r}: must be a range of the model's layers")
         given = planes if isinstance(planes, Mapping) else {layout.kinds[0].name: planes}
+        for name, of_kind in given.items():
+            if not isinstance(of_kind, Sequence) or not all(isinstance(one, Sequence) for one in of_kind):
+                raise ConfigError(f"planes of kind {name!r}: must be a list with, for each layer, a list of its arrays")
         self._regions: dict[tuple[int, int], Region] = {}
         self.blocks: int | None = None
         self.pieces: list[Piece] = []
@@ -104,6 +112,9 @@ class Memory:
             ]
             for at, one in enumerate(planes)
         ]
+        starts = [array.region.address for one in arrays for array in one] if self.blocks else []
+        if len(set(starts)) != len(starts):
+            raise ConfigError(f"kind {kind.name!r}: two of its planes are the same memory")
         for at, one in enumerate(arrays):
             if len(one) != len(kind.planes):
                 raise ConfigError(f"kind {kind.name!r}: layer {at} has {len(one)} planes; must be {len(kind.planes)}")
@@ -134,7 +145,7 @@ class Memory:
 
     def _strided(self, kind: Kind, entries: int, array: Any, layer: int, plane: int, heads: int) -> _Strided:
         where = f"kind {kind.name!r}, layer {layer}, plane {plane}"
-        address, shape, strides, itemsize, writable = _numbers(where, array)
+        address, shape, strides, itemsize, writable = _numbers(where, array, self.layout.dtype)
         if len(shape) == 3 and heads == 1:
             shape, strides = (shape[0], 1, *shape[1:]), (strides[0], 0, *strides[1:])
         wanted = (heads, entries, kind.planes[plane] // itemsize)
@@ -147,6 +158,12 @@ class Memory:
             raise ConfigError(
                 f"{where}: strides {strides}; the values of an entry must lie together, and none may run backwards"
             )
+        reached = itemsize
+        for stride, count in sorted(zip(strides, shape, strict=True)):
+            if count > 1:
+                if stride < reached:
+                    raise ConfigError(f"{where}: strides {strides} of shape {shape} overlap; each value needs its own place")
+                reached += (count - 1) * stride
         if self.blocks is not None and shape[0] != self.blocks:
             raise ConfigError(f"{where}: {shape[0]} blocks, others have {self.blocks}")
         self.blocks = shape[0]
@@ -164,8 +181,11 @@ def cell_entries(layout: KVLayout, kind: Kind) -> int:
     return layout.block_tokens // kind.tokens_per_entry
 
 
-def _numbers(where: str, array: Any) -> tuple[int, tuple[int, ...], tuple[int, ...], int, bool]:
+def _numbers(where: str, array: Any, dtype: str) -> tuple[int, tuple[int, ...], tuple[int, ...], int, bool]:
     """Address, shape, strides in bytes, bytes a value, writable."""
+    named = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    if named in _FLOATS and dtype in _FLOATS and named != dtype:
+        raise ConfigError(f"{where}: has values of {named}; the layout's are of {dtype}")
     if hasattr(array, "data_ptr"):
         if array.device.type != "cpu":
             raise ConfigError(f"{where}: is on {array.device}; only memory of the host is reached, copy it there")
@@ -174,6 +194,8 @@ def _numbers(where: str, array: Any) -> tuple[int, tuple[int, ...], tuple[int, .
     seen = array if isinstance(array, np.ndarray) else None
     if seen is None:
         raise ConfigError(f"{where} ({type(array).__name__}): must be a numpy array or a CPU tensor")
+    if seen.dtype.hasobject:
+        raise ConfigError(f"{where}: has values of {seen.dtype}; must be numbers")
     return seen.__array_interface__["data"][0], seen.shape, seen.strides, seen.itemsize, bool(seen.flags.writeable)
 
 

@@ -176,9 +176,13 @@ class Prefix:
         Errors: ConfigError. What did not come in time, or did not verify, ends the prefix before it.
         """
         tier, layout = self._tier, self._tier.layout
-        count = _count(blocks, self.blocks)
-        places = _places(rows, count)
+        _check(into, layout, session)
+        count = _count("blocks", blocks, self.blocks)
+        places = _places(rows, 0, count, into)
         asked = [(piece, count - _needed(layout, piece.cell.kind, count)) for piece in into.pieces]
+        taken = places[min((first for _, first in asked), default=0) :]
+        if len(np.unique(taken)) != len(taken):
+            raise ConfigError("rows: a block of memory is named twice; each block needs one of its own")
         sections = [
             Section(
                 self.keys[first:count],
@@ -236,10 +240,11 @@ class Prefix:
         has, and which knows of them afterwards. Blocks that are there already are not sent. Errors: ConfigError.
         """
         tier, layout = self._tier, self._tier.layout
-        last = _count(blocks, self.blocks)
-        begin = min(_count(first, self.blocks), last)
+        _check(from_, layout, session)
+        last = _count("blocks", blocks, self.blocks)
+        begin = min(_count("first", first, self.blocks), last)
         count = last - begin
-        places = _places(rows, count) if rows is not None else np.arange(begin, last, dtype=np.int64)
+        places = _places(rows, begin, count, from_)
         keys = self.keys[begin:last]
         own = [piece for piece in from_.pieces if piece.parts is None]
         parents = np.arange(-1, count - 1, dtype=np.int64)
@@ -349,20 +354,35 @@ def _plane(kind: Kind, part: int, heads: int) -> int:
     return part % (planes * heads) // heads if kind.plane_major else part % planes
 
 
-def _count(blocks: int | None, there: int) -> int:
+def _check(memory: Memory, layout: KVLayout, session: TierSession | None) -> None:
+    """Of another layout's memory every byte would be another model's."""
+    if not isinstance(memory, Memory):
+        raise ConfigError(f"memory ({type(memory).__name__}): must be a halfstep.tier.Memory; Tier.memory makes one")
+    if memory.layout != layout:
+        raise ConfigError(f"memory: is of layout {memory.layout.layout.id.hex()}, this tier has {layout.layout.id.hex()}")
+    if session is not None and not hasattr(session, "urgency"):
+        raise ConfigError(f"session ({type(session).__name__}): must be a TierSession; Tier.session makes one")
+
+
+def _count(name: str, blocks: int | None, there: int) -> int:
     if blocks is None:
         return there
-    if not 0 <= whole_number("blocks", blocks) <= there:
-        raise ConfigError(f"blocks={blocks}: must be 0 to {there}, which are the full blocks of this prefix")
+    if not 0 <= whole_number(name, blocks) <= there:
+        raise ConfigError(f"{name}={blocks}: must be 0 to {there}, which are the full blocks of this prefix")
     return blocks
 
 
-def _places(rows: npt.ArrayLike | None, count: int) -> npt.NDArray[np.int64]:
-    if rows is None:
-        return np.arange(count, dtype=np.int64)
-    places = np.asarray(rows)
+def _places(rows: npt.ArrayLike | None, first: int, count: int, memory: Memory) -> npt.NDArray[np.int64]:
+    """Which blocks of memory are meant. Beyond its last one lies somebody else's head, where heads come before blocks."""
+    try:
+        places = np.arange(first, first + count, dtype=np.int64) if rows is None else np.asarray(rows)
+    except ValueError as error:
+        raise ConfigError(f"rows: {error}") from None
     if places.shape != (count,) or (count and places.dtype.kind not in "iu"):
         raise ConfigError(f"rows: shape {places.shape} of {places.dtype}; must be {count} whole numbers, one a block")
+    there = memory.blocks or 0
+    if count and not (int(places.min()) >= 0 and int(places.max()) < there):
+        raise ConfigError(f"rows: {int(places.min())} to {int(places.max())}; this memory has the blocks 0 to {there - 1}")
     return places.astype(np.int64, copy=False)
 
 

@@ -13,8 +13,9 @@ number; a rank that owns a part of a cell reads it and writes nothing. So what t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from halfstep.arguments import whole_number
 from halfstep.errors import ConfigError
@@ -43,10 +44,10 @@ class Kind:
     window: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(whole_number("layers", layer) for layer in self.layers))
-        object.__setattr__(self, "planes", tuple(whole_number("planes", plane) for plane in self.planes))
-        if not self.name:
-            raise ConfigError('name="": a kind needs a name, such as "full"')
+        for name in ("layers", "planes"):
+            object.__setattr__(self, name, tuple(whole_number(name, one) for one in _each(name, getattr(self, name))))
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f'name={self.name!r}: a kind needs a name, such as "full"')
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
             raise ConfigError(f"kind {self.name!r}: layers={self.layers}; must be ascending numbers from 0 on, at least one")
         if whole_number("heads", self.heads) < 1 or whole_number("tokens_per_entry", self.tokens_per_entry) < 1:
@@ -147,8 +148,14 @@ class KVLayout:
     more: Mapping[str, str | int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kinds", tuple(self.kinds))
+        object.__setattr__(self, "kinds", tuple(_each("kinds", self.kinds)))
+        if not isinstance(self.more, Mapping):
+            raise ConfigError(f"more ({type(self.more).__name__}): must be a mapping of names to text or whole numbers")
         object.__setattr__(self, "more", dict(self.more))
+        for name, given, wanted in (("grid", (self.grid,), Grid), ("kinds", self.kinds, Kind)):
+            for one in given:
+                if not isinstance(one, wanted):
+                    raise ConfigError(f"{name} ({type(one).__name__}): must be a halfstep.tier.{wanted.__name__}")
         for name in ("model", "weights_revision", "dtype"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: must be said, or blocks of different ones would be shared")
@@ -258,6 +265,12 @@ class KVLayout:
         if taken := sorted(fields.keys() & self.more.keys()):
             raise ConfigError(f"more: {', '.join(taken)} of the layout are said already")
         return Layout(fields | dict(self.more), groups)
+
+
+def _each(name: str, values: object) -> Iterable[Any]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ConfigError(f"{name}={values!r}: must be a sequence")
+    return values
 
 
 def _runs(layers: Sequence[int]) -> str:
