@@ -1,0 +1,477 @@
+"""Engines with paged memory and no host tier: what a scheduler plans, and what its workers move.
+
+A Planner lives beside the engine's scheduler, a Mover in each worker. A Step goes from one to the other with every step of the
+engine, and Done comes back: both are small and picklable, and name blocks of the engine's memory by number.
+
+Invariants: nothing here waits but Mover.fence. With nothing to move no call reaches the client or takes a lock. A block that a
+store reads is kept by the engine until every worker has said that the store is over. What was loaded once is not asked for
+again before the request is preempted, so that a block which cannot be loaded is computed.
+Thread: a planner has the scheduler's, a mover its worker's.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from halfstep.connectors.planning import Counts, Notices
+from halfstep.tier import Found, Loaded, Memory, Pending, Stored, Tier
+
+log = logging.getLogger("halfstep.connectors")
+
+# How long a preemption waits for stores of the blocks that it takes, before it calls them off.
+FENCE_S = 0.05
+# Keys that a planner remembers as refused, the oldest leave first.
+UNSTORED_MAX = 1 << 16
+
+
+class Request(Protocol):
+    """What a planner reads of an engine's request. block_hashes: grows with its tokens."""
+
+    num_computed_tokens: int
+    block_hashes: Sequence[bytes]
+
+
+@dataclass(slots=True)
+class Load:
+    """Blocks of one request into the engine's memory."""
+
+    request: str
+    keys: list[bytes]
+    blocks: list[int]
+
+
+@dataclass(slots=True)
+class Store:
+    """Blocks of one request, whole once the step has run. first: the place of the first of them in its prefix."""
+
+    number: int
+    request: str
+    first: int
+    keys: list[bytes]
+    blocks: list[int]
+
+
+@dataclass(slots=True)
+class Step:
+    """What workers are told in a step.
+
+    preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores.
+    """
+
+    loads: list[Load] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+    delayed: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Done:
+    """Stores that are over: how many workers say so, and those of which some block was refused."""
+
+    workers: dict[int, int] = field(default_factory=dict)
+    refused: set[int] = field(default_factory=set)
+
+    def add(self, other: Done) -> None:
+        """What another worker said in the same step."""
+        for number, workers in other.workers.items():
+            self.workers[number] = self.workers.get(number, 0) + workers
+        self.refused |= other.refused
+
+
+@dataclass(slots=True)
+class _Asked:
+    turn: int
+    first: int
+    keys: list[bytes]
+    pending: Pending[Found] | None
+    began: float
+    there: int = 0
+    start: int = 0
+    taken: bool = False
+
+
+@dataclass(slots=True)
+class _Running:
+    request: Request
+    # Blocks from the first on that need no store; None until it was scheduled.
+    stored: int | None = None
+    reading: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Open:
+    request: str
+    keys: list[bytes]
+    left: int
+    refused: bool = False
+
+
+class Planner:
+    """The scheduler's half. workers: how many answer each step. hashes: the engine's per block, of which the last is its key.
+
+    reading_max: blocks that stores may read at once. What is over it stays unstored, so that a slow daemon keeps few blocks.
+    """
+
+    def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, name: str) -> None:
+        self.counts = Counts()
+        self.notices = Notices(name)
+        self._tier = tier
+        self._workers, self._hashes, self._reading_max = workers, hashes, reading_max
+        self._asked: dict[str, _Asked] = {}
+        self._running: dict[str, _Running] = {}
+        self._open: dict[int, _Open] = {}
+        self._number = 0
+        self._reading = 0
+        self._unstored: dict[bytes, None] = {}
+        self._loads: list[Load] = []
+        self._delayed: list[str] = []
+        self._kept: set[str] = set()
+
+    # ---- A request that waits ----
+
+    def ask(self, name: str, turn: int, request: Request, first: int, last: int) -> int | None:
+        """How many blocks from number `first` on, before `last`, can be loaded; None: not known yet.
+
+        turn: another one for each time that the request begins anew.
+        """
+        asked = self._asked.get(name)
+        if asked is None or asked.turn != turn or (first < asked.first and not asked.taken):
+            if first >= last:
+                return 0
+            keys = self._keys(request, first, last)
+            asked = self._asked[name] = _Asked(turn, first, keys, None, time.monotonic())
+            asked.pending = self._begin(keys)
+        if asked.taken:
+            return 0
+        if asked.pending is not None:
+            self._tier.queue.poll()
+            if not asked.pending.done:
+                return None
+            self._answered(asked, asked.pending)
+        asked.start = first
+        return max(0, min(asked.first + asked.there, last) - first)
+
+    def admit(self, name: str, request: Request, blocks: Sequence[int], count: int) -> None:
+        """It has its blocks. count: how many are to be loaded, from where it was asked last; blocks: all of its."""
+        run = self._running.get(name)
+        if run is None:
+            run = self._running[name] = _Running(request)
+        run.stored = None
+        asked = self._asked.get(name)
+        if count and asked is not None:
+            asked.taken = True
+            at = asked.start - asked.first
+            self._loads.append(Load(name, asked.keys[at : at + count], list(blocks[asked.start : asked.start + count])))
+
+    def _begin(self, keys: list[bytes]) -> Pending[Found] | None:
+        self.counts.matches += 1
+        self.counts.keys_asked += len(keys)
+        try:
+            return self._tier.prefix_of(keys).begin_match()
+        except Exception:
+            log.exception("a match")
+            return None
+
+    def _answered(self, asked: _Asked, pending: Pending[Found]) -> None:
+        asked.pending = None
+        self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - asked.began)
+        try:
+            found = pending.result()
+        except Exception:
+            log.exception("a match")
+            return
+        self.notices.note("lookup", found.reason)
+        asked.there = found.blocks
+        self.counts.keys_hit += found.blocks
+
+    # ---- A step ----
+
+    def step(self, scheduled: Mapping[str, int], preempted: Iterable[str], blocks_of: Callable[[str], Sequence[int]]) -> Step:
+        """What workers do in this step. scheduled: tokens of each request that runs in it."""
+        step = Step(self._loads, [], list(preempted), self._delayed)
+        self._loads, self._delayed = [], []
+        for name in step.preempted:
+            if (run := self._running.get(name)) is not None:
+                run.reading.clear()  # the workers fence them before this step
+        block_tokens = self._tier.layout.block_tokens
+        for name, tokens in scheduled.items():
+            run = self._running.get(name)
+            if run is None:
+                continue
+            computed = run.request.num_computed_tokens
+            if run.stored is None:
+                run.stored = self._first_unstored(run.request, computed // block_tokens)
+            last = (computed + tokens) // block_tokens
+            if last > run.stored:
+                self._store(step, name, run, last, blocks_of)
+        return step
+
+    def _store(self, step: Step, name: str, run: _Running, last: int, blocks_of: Callable[[str], Sequence[int]]) -> None:
+        first = run.stored or 0
+        last = min(last, len(run.request.block_hashes) // self._hashes)
+        if last <= first:
+            return
+        run.stored = last
+        keys = self._keys(run.request, first, last)
+        if self._reading and self._reading + len(keys) > self._reading_max:
+            self._remember(keys)
+            self.counts.stores_failed += len(keys)
+            return
+        self._number += 1
+        self._reading += len(keys)
+        self._open[self._number] = _Open(name, keys, self._workers)
+        run.reading.add(self._number)
+        step.stores.append(Store(self._number, name, first, keys, list(blocks_of(name)[first:last])))
+
+    def _first_unstored(self, request: Request, computed: int) -> int:
+        """Of the blocks that it has already, the first that was refused when it was to be stored."""
+        if self._unstored:
+            for at, key in enumerate(self._keys(request, 0, computed)):
+                if key in self._unstored:
+                    return at
+        return computed
+
+    def _remember(self, keys: Iterable[bytes]) -> None:
+        self._unstored.update(dict.fromkeys(keys))
+        while len(self._unstored) > UNSTORED_MAX:
+            del self._unstored[next(iter(self._unstored))]
+
+    def _keys(self, request: Request, first: int, last: int) -> list[bytes]:
+        each = self._hashes
+        return [bytes(key) for key in request.block_hashes[first * each + each - 1 : last * each : each]]
+
+    # ---- What has ended ----
+
+    def ended(self, done: Done) -> None:
+        """Workers have ended stores."""
+        for number, workers in done.workers.items():
+            store = self._open.get(number)
+            if store is None:
+                continue
+            store.left -= workers
+            store.refused |= number in done.refused
+            if store.left > 0:
+                continue
+            del self._open[number]
+            self._reading -= len(store.keys)
+            if (run := self._running.get(store.request)) is not None:
+                run.reading.discard(number)
+            if store.refused:
+                self._remember(store.keys)
+                self.counts.stores_failed += len(store.keys)
+            else:
+                self.counts.stores += len(store.keys)
+                for key in store.keys if self._unstored else ():
+                    self._unstored.pop(key, None)
+
+    def finished(self, name: str) -> bool:
+        """A request is over. True: stores read its blocks; a worker says when they are free."""
+        self._asked.pop(name, None)
+        run = self._running.pop(name, None)
+        # Before it was scheduled nothing of this turn is stored, and a load ends by itself.
+        if run is None or run.stored is None or not run.reading:
+            return False
+        self._delayed.append(name)
+        self._kept.add(name)
+        return True
+
+    def freed(self, names: Iterable[str]) -> None:
+        """Blocks that were kept are free."""
+        self._kept.difference_update(names)
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Of requests that are over."""
+        return bool(self._kept)
+
+    def forget(self) -> None:
+        """What is there is asked anew."""
+        self._asked = {name: asked for name, asked in self._asked.items() if asked.taken}
+
+
+@dataclass(slots=True)
+class _Loading:
+    load: Load
+    pending: Pending[Loaded]
+    began: float
+
+
+@dataclass(slots=True)
+class _Storing:
+    store: Store
+    pending: list[Pending[Stored]] = field(default_factory=list)
+    refused: bool = False
+
+
+class Mover:
+    """A worker's half. tier: of loads; background: of stores, which are less urgent. writes: no other rank writes the same."""
+
+    def __init__(self, tier: Tier, background: Tier, *, writes: bool, name: str) -> None:
+        self.counts = Counts()
+        self.notices = Notices(name)
+        self._tier, self._background, self._writes = tier, background, writes
+        self._memory: Memory | None = None
+        self._cells: Sequence[Memory] = ()
+        self._step = Step()
+        self._begun = 0
+        self._loading: list[_Loading] = []
+        self._storing: dict[int, _Storing] = {}
+        self._delayed: set[str] = set()
+        self._done = Done()
+        self._loaded: set[str] = set()
+        self._bad: set[int] = set()
+
+    def attach(self, memory: Memory, cells: Sequence[Memory]) -> None:
+        """Where the engine's blocks are. cells: the same, one a layer cell and in their order."""
+        self.detach()
+        self._memory, self._cells = memory, cells
+
+    def detach(self) -> None:
+        """Afterwards nothing touches the engine's memory."""
+        for memory in {id(one): one for one in (self._memory, *self._cells) if one is not None}.values():
+            memory.close()
+        self._memory, self._cells = None, ()
+
+    # ---- A step ----
+
+    def begin(self, step: Step) -> None:
+        """Afterwards its loads and stores may be begun."""
+        self._step, self._begun = step, 0
+        self._delayed.update(step.delayed)
+
+    def load(self) -> None:
+        """Begin the loads of the step: the first layers of all blocks come first."""
+        loads, self._step.loads = self._step.loads, []
+        for load in loads:
+            try:
+                assert self._memory is not None
+                pending = self._tier.prefix_of(load.keys).begin_get(self._memory, rows=load.blocks, order="layer")
+            except Exception:
+                log.exception("a load")
+                self._over(load, 0)
+            else:
+                self._loading.append(_Loading(load, pending, time.monotonic()))
+
+    def store(self, cells: int | None = None) -> None:
+        """Begin the stores of the step: of its first cells, whose layers are computed; None: of all."""
+        last = len(self._cells) if cells is None else cells
+        while self._begun < last:
+            memory, self._begun = self._cells[self._begun], self._begun + 1
+            for store in self._step.stores:
+                self._put(store, memory)
+
+    def _put(self, store: Store, memory: Memory) -> None:
+        storing = self._storing.get(store.number)
+        if storing is None:
+            storing = self._storing[store.number] = _Storing(store)
+        if not self._writes:
+            return
+        try:
+            # Of the blocks before them a put wants to know how many there are, and no more.
+            prefix = self._background.prefix_of([store.keys[0]] * store.first + store.keys)
+            storing.pending.append(prefix.begin_put(memory, first=store.first, rows=store.blocks))
+        except Exception:
+            log.exception("a store")
+            storing.refused = True
+
+    def fence(self, names: Sequence[str]) -> None:
+        """Blocks of these requests are about to be overwritten. Waits until no store reads them."""
+        if not names or not self._storing:
+            return
+        until = time.monotonic() + FENCE_S
+        for storing in self._storing.values():
+            if storing.store.request not in names:
+                continue
+            for pending in storing.pending:
+                try:
+                    pending.result(max(0.0, until - time.monotonic()))
+                except TimeoutError:
+                    pending.cancel()
+                    pending.result()
+
+    # ---- What has ended ----
+
+    @property
+    def idle(self) -> bool:
+        """Nothing moves, and nothing that has ended was not said."""
+        return not (self._loading or self._storing or self._delayed or self._loaded)
+
+    def finished(self) -> tuple[set[str], set[str]]:
+        """Requests whose blocks no store reads any more, of those that are delayed; and those whose load is over."""
+        if self._loading:
+            self._tier.queue.poll()
+            self._loading = [one for one in self._loading if not self._end_load(one)]
+        if self._storing:
+            self._background.queue.poll()
+            if self._begun >= len(self._cells) or not self._step.stores:
+                for number in [number for number, one in self._storing.items() if self._end_store(number, one)]:
+                    del self._storing[number]
+        reading = {one.store.request for one in self._storing.values()} if self._delayed else set()
+        free = self._delayed - reading
+        self._delayed &= reading
+        loaded, self._loaded = self._loaded, set()
+        return free, loaded
+
+    def bad(self) -> set[int]:
+        """Blocks that were to be loaded and were not, since the last call."""
+        bad, self._bad = self._bad, set()
+        return bad
+
+    def done(self) -> Done | None:
+        """Stores that are over, since the last call; None: none."""
+        if not self._done.workers:
+            return None
+        done, self._done = self._done, Done()
+        return done
+
+    def _end_load(self, one: _Loading) -> bool:
+        if not one.pending.done:
+            return False
+        self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - one.began)
+        loaded = self._result(one.pending)
+        if loaded is not None:
+            # A miss is an answer.
+            self.notices.note("load", "" if loaded.reason.startswith("miss") else loaded.reason)
+        self._over(one.load, 0 if loaded is None else loaded.blocks)
+        return True
+
+    def _over(self, load: Load, whole: int) -> None:
+        self._loaded.add(load.request)
+        self._bad.update(load.blocks[whole:])
+        self.counts.loads += whole
+        self.counts.loads_failed += len(load.blocks) - whole
+
+    def _end_store(self, number: int, one: _Storing) -> bool:
+        if not all(pending.done for pending in one.pending):
+            return False
+        for pending in one.pending:
+            stored = self._result(pending)
+            if stored is None or stored.refused:
+                one.refused = True
+            if stored is not None:
+                self.notices.note("store", stored.reason)
+        blocks = len(one.store.keys)
+        self.counts.stores += 0 if one.refused else blocks
+        self.counts.stores_failed += blocks if one.refused else 0
+        self._done.workers[number] = 1
+        if one.refused:
+            self._done.refused.add(number)
+        return True
+
+    def _result(self, pending: Pending[Any]) -> Any:
+        try:
+            return pending.result()
+        except Exception:
+            log.exception("a transfer")
+            return None
+
+    def close(self) -> None:
+        """End what is under way; nothing touches the engine's memory afterwards. Idempotent."""
+        self.notices.end()
+        self._tier.close()
+        self._background.close()
+        self.detach()

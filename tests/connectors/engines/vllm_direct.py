@@ -1,0 +1,113 @@
+"""A vLLM engine on the CPU with a KV connector of ours, that a test talks to as to vllm_engine.py.
+
+    python vllm_direct.py MODEL EXTRA_CONFIG_JSON [ENGINE_JSON]
+
+{"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler", "worker": {...}}
+{"prompt": [token, ...], "tokens": N}         -> the one answer, with both counts
+{"reset": true}                               -> waits for stores, forgets the engine's own cache
+{"digests": true}                             -> {"digests": {key: digest of the block that is cached under it}}
+EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+os.environ |= {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # scheduler and worker are in this process, with their counts
+
+import torch  # noqa: E402
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.config import KVTransferConfig  # noqa: E402
+from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: E402
+
+
+class Program:
+    """The one engine of this process."""
+
+    def __init__(self, model: str, extra: dict[str, Any], more: dict[str, Any]) -> None:
+        if extra:
+            more["kv_transfer_config"] = KVTransferConfig(
+                kv_connector="HalfstepConnector",
+                kv_connector_module_path="halfstep.connectors.vllm_connector",
+                kv_role="kv_both",
+                kv_connector_extra_config=extra,
+            )
+        common = {"skip_tokenizer_init": True, "dtype": "bfloat16", "enforce_eager": True, "max_model_len": 2048}
+        self.llm = LLM(model=model, enable_prefix_caching=True, seed=0, **(common | {"max_num_seqs": 4} | more))
+        self.core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)  # None: in another process
+        self.connected = bool(extra)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of the layout."""
+        if self.core is None or not self.connected:
+            return {}
+        return dict(self.core.scheduler.connector.layout.layout.fields)
+
+    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """To one line."""
+        if "reset" in asked:
+            return {"reset": self._reset()}
+        if "digests" in asked:
+            return {"digests": self._digests()}
+        prompts = asked["prompts"] if "prompts" in asked else [asked["prompt"]]
+        parameters = SamplingParams(temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1)
+        outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+        answers = [{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in outputs]
+        return {"answers": answers, **self._counts()} if "prompts" in asked else answers[0] | self._counts()
+
+    def _counts(self) -> dict[str, Any]:
+        if self.core is None or not self.connected:
+            return {}
+        scheduler = self.core.scheduler.connector
+        return {
+            "scheduler": asdict(scheduler.counts),
+            "worker": asdict(get_kv_transfer_group().counts),
+            "preemptions": getattr(self, "preemptions", 0),
+        }
+
+    def _reset(self) -> bool:
+        end = time.monotonic() + 60
+        while self.core is not None and self.core.scheduler.has_requests() and time.monotonic() < end:
+            self.core.step_fn()
+            time.sleep(0.001)
+        return bool(self.llm.reset_prefix_cache(reset_connector=True))
+
+    def _digests(self) -> dict[str, str]:
+        pool = self.core.scheduler.kv_cache_manager.block_pool
+        caches = self.core.model_executor.driver_worker.worker.model_runner.kv_caches
+        found = {}
+        for key, value in pool.cached_block_hash_to_block._cache.items():  # noqa: SLF001
+            block = next(iter(value.values())) if isinstance(value, dict) else value
+            digest = hashlib.sha256()
+            for cache in caches:
+                digest.update(cache[block.block_id].contiguous().view(torch.uint8).numpy().tobytes())
+            found[bytes(key).hex()] = digest.hexdigest()
+        return found
+
+
+def main() -> None:
+    """Answers until stdin ends."""
+    program = Program(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
+    with os.fdopen(int(os.environ["ANSWERS"]), "w", buffering=1) as answers:
+        print(json.dumps({"layout": program.fields}), file=answers)
+        for line in sys.stdin:
+            print(json.dumps(program.answer(json.loads(line))), file=answers)
+    program.llm.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main()
