@@ -52,6 +52,15 @@ class Engine:
         """Its answer: tokens, cached, counts."""
         return self._ask({"prompt": prompt, "tokens": tokens})
 
+    def generate_all(self, prompts: list[list[int]], tokens: int = 24) -> dict[str, Any]:
+        """Answers to prompts that come at once."""
+        return self._ask({"prompts": prompts, "tokens": tokens})
+
+    def digests(self) -> dict[str, str]:
+        """Of the blocks in its own cache, by their keys."""
+        found: dict[str, str] = self._ask({"digests": True})["digests"]
+        return found
+
     def reset(self) -> None:
         """It forgets its own caches."""
         assert self._ask({"reset": True})["reset"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.connectors.conftest import Engine, interpreter
+from tests.connectors.flash import flip
 from tests.connectors.relay import Relay
 
 import halfstep
@@ -193,23 +194,6 @@ def test_a_flipped_byte_on_flash_is_computed(start: Start, daemon: Any, prompts:
         told = engine.generate(prompt)
         assert told["tokens"] == reference(prompt)
         assert told["cached"] < 256
-
-
-def flip(store: Path, page: bytes) -> None:
-    """One bit of the page with those bytes."""
-    found = 0
-    with store.open("r+b") as file:
-        while data := file.read(64 << 20):
-            at = data.find(page)
-            while at >= 0:
-                place = file.tell() - len(data) + at
-                if place % 4096 == 0:
-                    file.seek(place + 100)
-                    file.write(bytes([page[100] ^ 1]))
-                    file.seek(place - at + len(data))
-                    found += 1
-                at = data.find(page, at + 1)
-    assert found, "the block is not on flash"
 
 
 def test_other_weights_have_other_blocks(start: Start, daemon: Any, prompts: Prompts) -> None:

@@ -317,6 +317,7 @@ class Mover:
         self._memory: Memory | None = None
         self._cells: Sequence[Memory] = ()
         self._step = Step()
+        self._loads: Sequence[Load] = ()
         self._begun = 0
         self._loading: list[_Loading] = []
         self._storing: dict[int, _Storing] = {}
@@ -340,12 +341,12 @@ class Mover:
 
     def begin(self, step: Step) -> None:
         """Afterwards its loads and stores may be begun."""
-        self._step, self._begun = step, 0
+        self._step, self._loads, self._begun = step, step.loads, 0
         self._delayed.update(step.delayed)
 
     def load(self) -> None:
         """Begin the loads of the step: the first layers of all blocks come first."""
-        loads, self._step.loads = self._step.loads, []
+        loads, self._loads = self._loads, ()
         for load in loads:
             try:
                 assert self._memory is not None

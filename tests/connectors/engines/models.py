@@ -1,7 +1,10 @@
 """Tiny random models on disk, for engines: `python models.py FOLDER`. Nothing is downloaded.
 
-qwen3, llama: GQA, 4 layers, 8 heads, 2 KV heads of 64. Weights are scaled so that every token depends on the whole context:
-with the usual ones greedy decoding says almost the same whatever the cache holds, and wrong bytes would not show.
+qwen3, llama: GQA, 4 layers, 8 heads, 2 KV heads of 64. dsv3: MLA with the one latent that vLLM's CPU backend has, without
+experts; its rope is yarn, as real ones' is: with the default one that backend's prefill and decode disagree.
+
+Weights are scaled so that every token depends on the whole context: with the usual ones greedy decoding says almost the same
+whatever the cache holds, and wrong bytes would not show.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, PretrainedConfig, Qwen3Config
 
 COMMON = {
     "vocab_size": 512,
@@ -29,7 +32,36 @@ COMMON = {
 def configs() -> dict[str, PretrainedConfig]:
     """By name."""
     heads = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64}
-    return {"qwen3": Qwen3Config(**heads, **COMMON), "llama": LlamaConfig(**heads, **COMMON)}
+    latent = {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 96,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "first_k_dense_replace": 4,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 2.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "rope_theta": 10000.0,
+            "original_max_position_embeddings": 1024,
+        },
+    }
+    return {
+        "qwen3": Qwen3Config(**heads, **COMMON),
+        "llama": LlamaConfig(**heads, **COMMON),
+        "dsv3": DeepseekV3Config(**latent, **COMMON),
+    }
 
 
 def main(folder: Path) -> None:

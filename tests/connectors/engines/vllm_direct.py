@@ -2,8 +2,9 @@
 
     python vllm_direct.py MODEL EXTRA_CONFIG_JSON [ENGINE_JSON]
 
-{"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler", "worker": {...}}
-{"prompt": [token, ...], "tokens": N}         -> the one answer, with both counts
+{"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler": counts,
+                                                  "worker": counts, "preemptions": N}
+{"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
 {"digests": true}                             -> {"digests": {key: digest of the block that is cached under it}}
 EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
@@ -17,7 +18,6 @@ import os
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 os.environ |= {
@@ -28,10 +28,10 @@ os.environ |= {
 }
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # scheduler and worker are in this process, with their counts
 
-import torch  # noqa: E402
-from vllm import LLM, SamplingParams  # noqa: E402
-from vllm.config import KVTransferConfig  # noqa: E402
-from vllm.distributed.kv_transfer import get_kv_transfer_group  # noqa: E402
+import torch
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer import get_kv_transfer_group
 
 
 class Program:
@@ -49,6 +49,15 @@ class Program:
         self.llm = LLM(model=model, enable_prefix_caching=True, seed=0, **(common | {"max_num_seqs": 4} | more))
         self.core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)  # None: in another process
         self.connected = bool(extra)
+        self.preemptions = 0
+        if self.core is not None:
+            preempt = self.core.scheduler._preempt_request
+
+            def counting(*arguments: Any, **named: Any) -> None:
+                self.preemptions += 1
+                preempt(*arguments, **named)
+
+            self.core.scheduler._preempt_request = counting
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -76,7 +85,7 @@ class Program:
         return {
             "scheduler": asdict(scheduler.counts),
             "worker": asdict(get_kv_transfer_group().counts),
-            "preemptions": getattr(self, "preemptions", 0),
+            "preemptions": self.preemptions,
         }
 
     def _reset(self) -> bool:
@@ -90,7 +99,7 @@ class Program:
         pool = self.core.scheduler.kv_cache_manager.block_pool
         caches = self.core.model_executor.driver_worker.worker.model_runner.kv_caches
         found = {}
-        for key, value in pool.cached_block_hash_to_block._cache.items():  # noqa: SLF001
+        for key, value in pool.cached_block_hash_to_block._cache.items():
             block = next(iter(value.values())) if isinstance(value, dict) else value
             digest = hashlib.sha256()
             for cache in caches:

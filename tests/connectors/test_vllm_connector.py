@@ -1,0 +1,280 @@
+"""The real vLLM engine on the CPU and its KV connector without a host tier: tokens as without it, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.connectors.conftest import Engine, interpreter
+from tests.connectors.flash import flip
+from tests.connectors.relay import Relay
+
+import halfstep
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+
+Prompts = Callable[..., list[list[int]]]
+Start = Callable[..., Engine]
+Reference = Callable[..., list[int]]
+# Of prompts of 305, 340 and 441 tokens, in blocks of 128.
+WHOLE_BLOCKS = [256, 256, 384]
+# Of a block: 4 layers of 2 heads.
+PARTS, PART_BYTES = 8, 128 * 64 * 2 * 2
+
+
+@pytest.fixture
+def start(tmp_path: Path, models: Path) -> Start:
+    """start(url, **of the connector): an engine. engine: more arguments of vLLM's."""
+
+    def begin(url: str, model: str = "qwen3", engine: dict[str, Any] | None = None, **options: Any) -> Engine:
+        folder = models / model
+        if not folder.exists():
+            pytest.skip(f"{folder} is not there; `make connectors` makes it")
+        extra = json.dumps({"url": url, **options})
+        return Engine(tmp_path / "engine.log", "vllm_direct.py", str(folder), extra, json.dumps(engine or {}), engine="vllm")
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Reference]:
+    """reference(prompt): tokens of an engine without a connector that computes all of it."""
+    log = tmp_path_factory.mktemp("reference") / "engine.log"
+    known: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    engine: list[Engine] = []
+
+    def tokens(prompt: list[int], count: int = 24) -> list[int]:
+        asked = tuple(prompt), count
+        if asked not in known:
+            if not engine:
+                engine.append(Engine(log, "vllm_direct.py", str(models / "qwen3"), "{}", engine="vllm"))
+            engine[0].reset()
+            known[asked] = engine[0].generate(prompt, count)["tokens"]
+        return known[asked]
+
+    yield tokens
+    for one in engine:
+        one.end()
+
+
+def client_of(daemon: Any, engine: Engine) -> halfstep.Client:
+    """One that sees the engine's blocks."""
+    layout = halfstep.Layout(engine.layout_fields, [halfstep.Group(PARTS, (PART_BYTES,))])
+    return halfstep.connect(daemon.unix_url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000)
+
+
+def test_a_new_process_restores_what_another_stored(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    asked = prompts(7)
+    with start(daemon.unix_url) as cold:
+        first = [cold.generate(prompt) for prompt in asked]
+        cold.reset()
+    with start(daemon.unix_url) as warm:
+        second = [warm.generate(prompt) for prompt in asked]
+        warm.reset()
+        at_once = warm.generate_all(asked[:2])
+    expected = [reference(prompt) for prompt in asked]
+    assert [one["tokens"] for one in first] == expected
+    assert [one["tokens"] for one in second] == expected
+    assert [one["cached"] for one in second] == WHOLE_BLOCKS
+    assert first[-1]["worker"]["stores"] == second[-1]["worker"]["loads"] == 3, "two shared blocks, one of the longest prompt"
+    assert second[-1]["worker"]["loads_failed"] == second[-1]["worker"]["stores"] == 0
+    assert second[-1]["scheduler"]["matches"] == 2, "the second prompt's blocks are in the engine"
+    assert [one["tokens"] for one in at_once["answers"]] == expected[:2], "two requests load the prefix that they share"
+    assert [one["cached"] for one in at_once["answers"]] == [256, 256]
+
+
+def test_bytes_on_flash_are_what_tokens_come_from(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    """Layers that change places change the tokens; a flipped bit is found, and the block is computed."""
+    swapped, flipped = prompts(11, (5,))[0], prompts(15, (5,))[0]
+    with start(daemon.unix_url) as engine:
+
+        def stored(prompt: list[int]) -> tuple[list[bytes], Any]:
+            before = {entry.key for entry in client.list()}
+            assert engine.generate(prompt)["tokens"] == reference(prompt)
+            engine.reset()  # waits for the stores
+            keys = [entry.key for entry in client.list() if entry.key not in before]
+            blocks = np.zeros((len(keys), PARTS * PART_BYTES), np.uint8)
+            assert client.get(keys, blocks).ok.all()
+            return keys, blocks
+
+        with client_of(daemon, engine) as client:
+            keys, blocks = stored(swapped)
+            assert len(keys) == 2
+            assert client.delete(keys).ok.all()
+            layers = blocks.reshape(2, 4, -1)[:, ::-1]
+            assert client.put(keys, layers.reshape(2, -1).copy()).ok.all()
+            told = engine.generate(swapped)
+            assert told["cached"] == 256
+            assert told["tokens"] != reference(swapped)
+
+            _, blocks = stored(flipped)
+        assert daemon.end(signal.SIGTERM) == 0
+        flip(daemon.store, blocks[0].tobytes()[:4096])
+        daemon.start()
+        told = engine.generate(flipped)
+        assert told["tokens"] == reference(flipped)
+        assert told["cached"] < 256
+
+
+def restored(engine: Engine, prompt: list[int], expected: list[int], within_s: float) -> None:
+    """Whole prefixes come from the daemon again."""
+    end = time.monotonic() + within_s
+    while True:
+        engine.reset()
+        told = engine.generate(prompt)
+        assert told["tokens"] == expected
+        if told["cached"] == 256:
+            return
+        assert time.monotonic() < end, "the daemon is back, and nothing comes from it"
+
+
+def warnings_of(engine: Engine) -> int:
+    """How often a half of it said that the daemon fails."""
+    return engine.log.read_text().count("blocks are computed instead")
+
+
+def test_a_daemon_that_is_absent_comes_dies_stops_and_comes_back_changes_no_token(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    prompt, other = prompts(12, (5, 41))
+    expected = reference(prompt)
+    daemon.stop()
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == expected
+        assert warnings_of(engine) == 2, "the scheduler's lookup, the worker's store"
+        daemon.start()
+        restored(engine, prompt, expected, 60)
+
+        daemon.kill()
+        engine.reset()
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (expected, 0)
+        assert engine.generate(other)["tokens"] == reference(other)
+        assert warnings_of(engine) <= 4
+        daemon.start()
+        restored(engine, prompt, expected, 60)
+
+        daemon.pause()
+        engine.reset()
+        told = engine.generate(prompt)
+        assert (told["tokens"], told["cached"]) == (expected, 0)
+        assert warnings_of(engine) <= 6
+        daemon.resume()
+        restored(engine, prompt, expected, 60)
+        counts = engine.generate(prompt)["scheduler"]
+    assert counts["call_ns_max"] < 5_000_000, "a hook on the scheduler's thread took long"
+
+
+def test_a_load_that_comes_too_late_is_computed(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    prompt = prompts(14, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        assert engine.generate(prompt)["tokens"] == reference(prompt)
+        engine.reset()
+    # Two blocks are half a megabyte: half a second.
+    with Relay(*daemon.address, 1_000_000) as relay, start(relay.url, deadline_ms=200, match_deadline_ms=5000) as engine:
+        told = engine.generate(prompt)
+        assert told["tokens"] == reference(prompt)
+        assert told["worker"]["loads_failed"] > 0
+        assert told["cached"] < 256
+        assert warnings_of(engine) >= 1
+
+
+def test_preempted_requests_and_stores_by_layer(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    asked = [prompts(seed, (5,))[0] for seed in (21, 22, 23)]
+    small = {"num_gpu_blocks_override": 11, "max_model_len": 1024}
+    with start(daemon.unix_url, engine=small, layer_cells=4) as engine:
+        assert engine.layout_fields["grid"] == "1x4"
+        told = engine.generate_all(asked, 200)
+        assert told["preemptions"] > 0, "three prompts of three blocks that grow to four have ten"
+        assert told["worker"]["loads"] > 0, "preempted ones come back from the daemon"
+        assert told["worker"]["loads_failed"] == told["worker"]["stores_failed"] == 0
+        answers = told["answers"]
+        engine.reset()
+        again = engine.generate(asked[0])
+    assert [one["tokens"] for one in answers] == [reference(prompt, 200) for prompt in asked]
+    assert (again["tokens"], again["cached"]) == (reference(asked[0]), 256)
+
+
+def test_latents_come_back_as_they_were(start: Start, daemon: Any, prompts: Prompts) -> None:
+    """MLA. Tokens may differ in near ties: that backend rounds otherwise in prefills of other lengths."""
+    prompt = prompts(18, (5,))[0]
+    with start(daemon.unix_url, "dsv3") as cold:
+        assert cold.layout_fields["kind0"].startswith("latent")
+        cold.generate(prompt, 1)
+        computed = cold.digests()
+        cold.reset()
+    with start(daemon.unix_url, "dsv3") as warm:
+        told = warm.generate(prompt, 1)
+        restored = warm.digests()
+    assert (told["cached"], told["worker"]["loads"], told["worker"]["stores"]) == (304, 19, 0)
+    assert len(restored) == 19
+    assert restored == computed
+
+
+REFUSED = """
+import json, sys, types
+import torch
+from halfstep.connectors import vllm_connector as ours
+from halfstep.errors import ConfigError
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
+
+full = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.bfloat16)
+window = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=64, dtype=torch.bfloat16, sliding_window=64)
+
+def told(*specs, device="cpu", speculative=None, **parallel):
+    ours.current_platform = types.SimpleNamespace(device_type=device, device_name=device)
+    sizes = {f"{name}_parallel_size": 1 for name in ("pipeline", "decode_context", "prefill_context", "tensor")} | parallel
+    config = types.SimpleNamespace(
+        parallel_config=types.SimpleNamespace(**sizes), speculative_config=speculative, cache_config=types.SimpleNamespace()
+    )
+    groups = [KVCacheGroupSpec([f"model.layers.{at}.attn"], spec) for at, spec in enumerate(specs)]
+    try:
+        ours.refuse_what_is_not_covered(config, KVCacheConfig(8, [], groups))
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+print(json.dumps([
+    told(full),
+    told(full, window),
+    told(window),
+    told(full, device="cuda"),
+    told(full, pipeline_parallel_size=2),
+    told(full, decode_context_parallel_size=2),
+    told(full, speculative=object()),
+]))
+try:
+    ours.options_of({"url": "halfstep://x", "ttl": 1})
+except ConfigError as error:
+    print(error)
+ours.KVConnectorBase_V1.teleport = None
+import abc
+ours.HalfstepConnector.teleport = abc.abstractmethod(lambda self: None)
+abc.update_abstractmethods(ours.HalfstepConnector)
+try:
+    ours.HalfstepConnector(None, None, None)
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_what_is_not_covered_is_refused_with_what_to_do(models: Path) -> None:
+    ran = subprocess.run([interpreter("vllm"), "-c", REFUSED], capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    *_, refusals, option, version = ran.stdout.strip().splitlines()
+    covered, groups, window, device, *others = json.loads(refusals)
+    assert covered == ""
+    assert "FullAttentionSpec, SlidingWindowSpec" in groups
+    assert "--disable-hybrid-kv-cache-manager" in groups
+    assert "is a SlidingWindowSpec" in window
+    assert "is on cuda" in device
+    assert all("the secondary tier does it" in one for one in (device, *others))
+    assert option.startswith("halfstep: ttl: unknown in kv_connector_extra_config")
+    assert "has to have teleport" in version

@@ -1,0 +1,296 @@
+"""Engines with paged memory: what is planned beside a scheduler, moved in a worker, and said between the two."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.conftest import Daemon
+
+import halfstep
+from halfstep.connectors.paged import Done, Mover, Planner, Step
+from halfstep.tier import Grid, Kind, KVLayout
+
+pytestmark = pytest.mark.integration
+
+TOKENS, LAYERS, HEADS, VALUES, BLOCKS = 16, 4, 2, 8, 24
+
+
+@dataclass
+class Asking:
+    """A request of an engine."""
+
+    block_hashes: list[bytes]
+    num_computed_tokens: int = 0
+
+
+@dataclass
+class Engine:
+    """One process's planner and mover, with memory of BLOCKS blocks, driven as vLLM drives them."""
+
+    client: halfstep.Client
+    layout: KVLayout
+    memory: Any = field(default_factory=lambda: np.zeros((LAYERS, BLOCKS, HEADS, TOKENS, VALUES), np.uint16))
+    reading_max: int = BLOCKS
+
+    def __post_init__(self) -> None:
+        self.tier = self.client.tier(self.layout)
+        self.planner = Planner(self.tier, workers=1, hashes=1, reading_max=self.reading_max, name="engine")
+        self.mover = Mover(self.tier, self.client.tier(self.layout, priority=1), writes=True, name="engine")
+        planes = [[layer] for layer in self.memory]
+        each = LAYERS // self.layout.grid.layers
+        cells = [self.tier.memory(planes[at : at + each], layers=range(at, at + each)) for at in range(0, LAYERS, each)]
+        self.mover.attach(self.tier.memory(planes), cells)
+        self.blocks: dict[str, list[int]] = {}
+
+    def ask(self, name: str, request: Asking, first: int = 0, *, turn: int = 0) -> int:
+        """As a scheduler does it: again in each step until it is known."""
+        while (found := self.planner.ask(name, turn, request, first, len(request.block_hashes) - 1)) is None:
+            time.sleep(0.001)
+        return found
+
+    def admit(self, name: str, request: Asking, blocks: list[int], count: int) -> None:
+        self.blocks[name] = blocks
+        self.planner.admit(name, request, blocks, count)
+
+    def step(self, scheduled: dict[str, int], preempted: tuple[str, ...] = ()) -> Step:
+        """Plans, and begins in the worker."""
+        step: Step = pickle.loads(pickle.dumps(self.planner.step(scheduled, preempted, self.blocks.__getitem__)))
+        self.mover.fence(step.preempted)
+        self.mover.begin(step)
+        self.mover.load()
+        self.mover.store()
+        return step
+
+    def until_idle(self) -> tuple[set[str], set[str], set[int]]:
+        """What is said until nothing moves: free, loaded, bad."""
+        free, loaded, bad = set[str](), set[str](), set[int]()
+        while not self.mover.idle:
+            ended = self.mover.finished()
+            free, loaded, bad = free | ended[0], loaded | ended[1], bad | self.mover.bad()
+            if (done := self.mover.done()) is not None:
+                self.planner.ended(pickle.loads(pickle.dumps(done)))
+            time.sleep(0.001)
+        return free, loaded, bad
+
+    def compute(self, name: str, request: Asking, blocks: list[int], seed: int) -> None:
+        """All of a prompt in one step, stored."""
+        self.memory[:, blocks] = np.random.default_rng(seed).integers(0, 1 << 16, self.memory[:, blocks].shape, np.uint16)
+        self.admit(name, request, blocks, 0)
+        self.step({name: len(blocks) * TOKENS})
+        request.num_computed_tokens = len(blocks) * TOKENS
+
+    def close(self) -> None:
+        self.mover.close()
+
+
+def keys(count: int, of: str = "prompt") -> list[bytes]:
+    return [f"{of} {number}".encode() for number in range(count)]
+
+
+def layout_of(request: pytest.FixtureRequest, cells: int = 1) -> KVLayout:
+    kind = Kind("full", tuple(range(LAYERS)), HEADS, (2 * VALUES,))
+    return KVLayout(request.node.name, "1", "bfloat16", TOKENS, (kind,), Grid(layers=cells))
+
+
+@pytest.fixture(params=[1, 4])
+def layout_cells(request: pytest.FixtureRequest) -> KVLayout:
+    return layout_of(request, request.param)
+
+
+@pytest.fixture
+def engines(client: halfstep.Client) -> Iterator[Any]:
+    made: list[Engine] = []
+
+    def make(layout: KVLayout, **options: Any) -> Engine:
+        made.append(Engine(client, layout, **options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+def test_what_one_engine_computed_another_loads_into_blocks_of_its_own(engines: Any, layout_cells: KVLayout) -> None:
+    cold, warm = engines(layout_cells), engines(layout_cells)
+    prompt = Asking(keys(5))
+    assert cold.ask("a", prompt) == 0
+    cold.compute("a", prompt, [3, 1, 4, 20, 5], seed=1)
+    cold.until_idle()
+    assert (cold.planner.counts.stores, cold.mover.counts.stores) == (5, 5)
+    assert not cold.planner.finished("a"), "nothing reads its blocks any more"
+
+    again = Asking(keys(5) + keys(1, "other"))
+    assert warm.ask("b", again) == 5
+    blocks = [9, 2, 6, 7, 11, 12]
+    warm.admit("b", again, blocks, 5)
+    assert [load.blocks for load in warm.step({}).loads] == [blocks[:5]]
+    assert warm.until_idle() == (set(), {"b"}, set())
+    assert (warm.memory[:, blocks[:5]] == cold.memory[:, [3, 1, 4, 20, 5]]).all()
+    assert not warm.memory[:, [0, 1, 3, 12]].any()
+
+    warm.admit("b", again, blocks, 0)
+    again.num_computed_tokens = 5 * TOKENS
+    (store,) = warm.step({"b": TOKENS}).stores
+    assert (store.first, store.keys, store.blocks) == (5, again.block_hashes[5:], [12]), "what was loaded is not stored again"
+    warm.until_idle()
+    assert cold.ask("c", again) == 5, "the last token is always computed"
+
+
+def test_only_what_is_not_in_the_engine_is_asked_for(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(4))
+    engine.compute("a", prompt, [0, 1, 2, 3], seed=2)
+    engine.until_idle()
+    assert engine.ask("b", prompt, 1) == 2
+    assert engine.ask("b", prompt, 2) == 1, "meanwhile another request has computed a block"
+    assert engine.planner.counts.matches == 1
+    assert engine.ask("c", prompt, 3) == 0
+    assert engine.planner.counts.matches == 1, "nothing is missing"
+
+
+def test_blocks_that_a_store_reads_are_kept_until_it_is_over(
+    engines: Any, request: pytest.FixtureRequest, daemon: Daemon
+) -> None:
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(3))
+    assert engine.ask("a", prompt) == 0
+    daemon.pause()
+    engine.compute("a", prompt, [0, 1, 2], seed=3)
+    assert engine.planner.finished("a")
+    assert engine.planner.keeps_blocks
+    assert engine.step({}).delayed == ["a"]
+    assert engine.mover.finished() == (set(), set())
+    daemon.resume()
+    assert engine.until_idle() == ({"a"}, set(), set())
+    engine.planner.freed({"a"})
+    assert not engine.planner.keeps_blocks
+    assert not engine.planner.finished("a"), "it is over"
+
+
+def test_a_block_that_is_lost_is_computed_and_not_asked_for_again_before_a_preemption(
+    client: halfstep.Client, engines: Any, request: pytest.FixtureRequest
+) -> None:
+    layout = layout_of(request)
+    engine = engines(layout)
+    prompt = Asking(keys(4))
+    engine.compute("a", prompt, [0, 1, 2, 3], seed=4)
+    engine.until_idle()
+    again = Asking(keys(4))
+    assert engine.ask("b", again) == 3
+    client.delete([prompt.block_hashes[1]], layout=layout.layout)
+    engine.admit("b", again, [10, 11, 12, 13], 3)
+    engine.step({})
+    assert engine.until_idle() == (set(), {"b"}, {11, 12})
+    assert engine.ask("b", again) == 0
+    assert not engine.planner.finished("nobody")
+    # One block is good: the engine goes on from there, and stores what it computes.
+    again.num_computed_tokens = TOKENS
+    engine.admit("b", again, [10, 11, 12, 13], 0)
+    (store,) = engine.step({"b": 3 * TOKENS}).stores
+    assert (store.first, store.blocks) == (1, [11, 12, 13])
+    engine.until_idle()
+    assert engine.ask("b", again, turn=1) == 3
+
+
+def test_preempted_blocks_are_read_by_nobody(engines: Any, request: pytest.FixtureRequest, daemon: Daemon) -> None:
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(3))
+    assert engine.ask("a", prompt) == 0
+    daemon.pause()
+    engine.compute("a", prompt, [0, 1, 2], seed=5)
+    began = time.monotonic()
+    engine.step({}, preempted=("a",))
+    assert time.monotonic() - began < 10, "called off, long before its deadline"
+    assert all(pending.done for one in engine.mover._storing.values() for pending in one.pending)
+    daemon.resume()
+    engine.until_idle()
+    assert not engine.planner.finished("a"), "its blocks are others' by now"
+
+
+def test_a_step_with_nothing_to_move_reaches_no_client(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(2))
+    assert engine.ask("a", prompt) == 0
+    engine.compute("a", prompt, [0, 1], seed=6)
+    engine.until_idle()
+    prompt.num_computed_tokens = 2 * TOKENS
+
+    class Unreachable:
+        layout = engine.tier.layout
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name}: decoding asked for it")
+
+    engine.planner._tier = engine.mover._tier = engine.mover._background = Unreachable()
+    for _ in range(TOKENS - 1):
+        assert engine.step({"a": 1}) == Step()
+        assert engine.mover.idle
+        assert engine.mover.done() is None
+        prompt.num_computed_tokens += 1
+    engine.mover._tier = engine.mover._background = engine.tier
+
+
+def test_what_was_refused_is_stored_when_it_is_used_again(
+    own_daemon: Daemon, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "halfstep.connectors")
+    with halfstep.connect(own_daemon.unix_url, required=True, deadline_ms=30_000, match_deadline_ms=500) as client:
+        engine = Engine(client, layout_of(request))
+        own_daemon.kill()
+        prompt = Asking(keys(4))
+        assert engine.ask("a", prompt) == 0
+        engine.compute("a", prompt, [0, 1, 2, 3], seed=7)
+        engine.until_idle()
+        assert (engine.planner.counts.stores_failed, engine.mover.counts.stores_failed) == (4, 4)
+        assert not engine.planner.finished("a")
+        own_daemon.start()
+        client.wait_ready(30_000)
+        # vLLM has the blocks still: nothing is asked for, and nothing loaded.
+        later = Asking(keys(4), num_computed_tokens=3 * TOKENS)
+        assert engine.ask("b", later, 3) == 0
+        engine.admit("b", later, [0, 1, 2, 9], 0)
+        (store,) = engine.step({"b": TOKENS}).stores
+        assert (store.first, store.blocks) == (0, [0, 1, 2, 9])
+        engine.until_idle()
+        assert engine.ask("c", later) == 3
+        again = Asking(keys(4), num_computed_tokens=3 * TOKENS)
+        engine.admit("d", again, [0, 1, 2, 9], 0)
+        assert [store.first for store in engine.step({"d": TOKENS}).stores] == [3]
+        engine.until_idle()
+        engine.close()
+    told = [record.message for record in caplog.records if "blocks are computed instead" in record.message]
+    assert len(told) == 2, "the planner's lookup, the mover's store"
+
+
+def test_a_slow_daemon_keeps_few_blocks(engines: Any, request: pytest.FixtureRequest, daemon: Daemon) -> None:
+    engine = engines(layout_of(request), reading_max=4)
+    daemon.pause()
+    for number in range(3):
+        engine.compute(f"{number}", Asking(keys(3, f"{number}")), [3 * number, 3 * number + 1, 3 * number + 2], seed=number)
+    assert engine.planner.counts.stores_failed == 6
+    daemon.resume()
+    engine.until_idle()
+    assert engine.planner.counts.stores == 3
+
+
+def test_what_workers_say_is_added_up() -> None:
+    one, other = Done({1: 1, 2: 1}, {2}), Done({1: 1, 3: 1}, set())
+    one.add(other)
+    assert (one.workers, one.refused) == ({1: 2, 2: 1, 3: 1}, {2})
+
+
+def test_a_store_is_over_when_each_worker_has_said_so(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request))
+    engine.planner._workers = 2
+    engine.compute("a", Asking(keys(2)), [0, 1], seed=9)
+    engine.until_idle()
+    assert engine.planner.finished("a"), "one of two workers has stored"
+    engine.planner.ended(Done({1: 1}, {1}))
+    assert (engine.planner.counts.stores, engine.planner.counts.stores_failed) == (0, 2), "half of the heads are no block"
