@@ -57,7 +57,7 @@ class Engine:
         return self._ask({"prompts": prompts, "tokens": tokens})
 
     def digests(self) -> dict[str, str]:
-        """Of the blocks in its own cache, by their keys."""
+        """Of the full blocks of the request that ended last, by their keys."""
         found: dict[str, str] = self._ask({"digests": True})["digests"]
         return found
 

@@ -136,7 +136,7 @@ def restored(engine: Engine, prompt: list[int], expected: list[int], within_s: f
 
 
 def warnings_of(engine: Engine) -> int:
-    """How often a half of it said that the daemon fails."""
+    """How often it said that the daemon fails."""
     return engine.log.read_text().count("blocks are computed instead")
 
 
@@ -148,7 +148,7 @@ def test_a_daemon_that_is_absent_comes_dies_stops_and_comes_back_changes_no_toke
     daemon.stop()
     with start(daemon.unix_url) as engine:
         assert engine.generate(prompt)["tokens"] == expected
-        assert warnings_of(engine) == 2, "the scheduler's lookup, the worker's store"
+        assert warnings_of(engine) == 1
         daemon.start()
         restored(engine, prompt, expected, 60)
 
@@ -157,7 +157,7 @@ def test_a_daemon_that_is_absent_comes_dies_stops_and_comes_back_changes_no_toke
         told = engine.generate(prompt)
         assert (told["tokens"], told["cached"]) == (expected, 0)
         assert engine.generate(other)["tokens"] == reference(other)
-        assert warnings_of(engine) <= 4
+        assert warnings_of(engine) <= 2
         daemon.start()
         restored(engine, prompt, expected, 60)
 
@@ -165,7 +165,7 @@ def test_a_daemon_that_is_absent_comes_dies_stops_and_comes_back_changes_no_toke
         engine.reset()
         told = engine.generate(prompt)
         assert (told["tokens"], told["cached"]) == (expected, 0)
-        assert warnings_of(engine) <= 6
+        assert warnings_of(engine) <= 3
         daemon.resume()
         restored(engine, prompt, expected, 60)
         counts = engine.generate(prompt)["scheduler"]
@@ -188,7 +188,8 @@ def test_a_load_that_comes_too_late_is_computed(start: Start, daemon: Any, promp
 
 def test_preempted_requests_and_stores_by_layer(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
     asked = [prompts(seed, (5,))[0] for seed in (21, 22, 23)]
-    small = {"num_gpu_blocks_override": 11, "max_model_len": 1024}
+    # Without a cache of its own a preempted request has nothing but what is stored.
+    small = {"num_gpu_blocks_override": 11, "max_model_len": 1024, "enable_prefix_caching": False}
     with start(daemon.unix_url, engine=small, layer_cells=4) as engine:
         assert engine.layout_fields["grid"] == "1x4"
         told = engine.generate_all(asked, 200)
@@ -216,6 +217,20 @@ def test_latents_come_back_as_they_were(start: Start, daemon: Any, prompts: Prom
     assert (told["cached"], told["worker"]["loads"], told["worker"]["stores"]) == (304, 19, 0)
     assert len(restored) == 19
     assert restored == computed
+
+
+def test_two_ranks_have_their_own_heads(start: Start, daemon: Any, prompts: Prompts) -> None:
+    """Workers are processes of their own. Judged against itself: sums over ranks are rounded otherwise."""
+    prompt = prompts(19, (5,))[0]
+    two = {"tensor_parallel_size": 2}
+    with start(daemon.unix_url, engine=two) as cold:
+        assert cold.layout_fields["grid"] == "2x1"
+        computed = cold.generate(prompt)
+        cold.reset()
+    with start(daemon.unix_url, engine=two) as warm:
+        told = warm.generate(prompt)
+    assert (computed["cached"], computed["scheduler"]["stores"]) == (0, 2)
+    assert (told["cached"], told["scheduler"]["stores"], told["tokens"]) == (256, 0, computed["tokens"])
 
 
 REFUSED = """

@@ -22,7 +22,7 @@ from halfstep.tier import Found, Loaded, Memory, Pending, Stored, Tier
 
 log = logging.getLogger("halfstep.connectors")
 
-# How long a preemption waits for stores of the blocks that it takes, before it calls them off.
+# How long a preemption waits for stores of the blocks that it takes, before it calls them off; and for kept blocks instead.
 FENCE_S = 0.05
 # Keys that a planner remembers as refused, the oldest leave first.
 UNSTORED_MAX = 1 << 16
@@ -70,16 +70,27 @@ class Step:
 
 @dataclass(slots=True)
 class Done:
-    """Stores that are over: how many workers say so, and those of which some block was refused."""
+    """What has ended in workers.
+
+    workers: stores that are over, and how many workers say so. refused: those of which some block was. said: why a kind of
+    work failed last ("load", "store"), or "": it was done.
+    """
 
     workers: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
+    said: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: Done) -> None:
         """What another worker said in the same step."""
         for number, workers in other.workers.items():
             self.workers[number] = self.workers.get(number, 0) + workers
         self.refused |= other.refused
+        for what, why in other.said.items():
+            self.note(what, why)
+
+    def note(self, what: str, why: str) -> None:
+        """A failure outweighs what was done beside it."""
+        self.said[what] = self.said.get(what, "") or why
 
 
 @dataclass(slots=True)
@@ -111,9 +122,10 @@ class _Open:
 
 
 class Planner:
-    """The scheduler's half. workers: how many answer each step. hashes: the engine's per block, of which the last is its key.
+    """The scheduler's half, which also says what fails: once, for all of its workers.
 
-    reading_max: blocks that stores may read at once. What is over it stays unstored, so that a slow daemon keeps few blocks.
+    workers: how many answer each step. hashes: the engine's per block, of which the last is its key. reading_max: blocks that
+    stores may read at once; what is over it stays unstored, so that a slow daemon keeps few blocks.
     """
 
     def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, name: str) -> None:
@@ -129,7 +141,7 @@ class Planner:
         self._unstored: dict[bytes, None] = {}
         self._loads: list[Load] = []
         self._delayed: list[str] = []
-        self._kept: set[str] = set()
+        self._kept: dict[str, float] = {}
 
     # ---- A request that waits ----
 
@@ -247,7 +259,9 @@ class Planner:
     # ---- What has ended ----
 
     def ended(self, done: Done) -> None:
-        """Workers have ended stores."""
+        """Workers have ended something."""
+        for what, why in done.said.items():
+            self.notices.note(what, why)
         for number, workers in done.workers.items():
             store = self._open.get(number)
             if store is None:
@@ -276,17 +290,19 @@ class Planner:
         if run is None or run.stored is None or not run.reading:
             return False
         self._delayed.append(name)
-        self._kept.add(name)
+        self._kept[name] = time.monotonic()
         return True
 
     def freed(self, names: Iterable[str]) -> None:
         """Blocks that were kept are free."""
-        self._kept.difference_update(names)
+        for name in names:
+            self._kept.pop(name, None)
 
     @property
     def keeps_blocks(self) -> bool:
-        """Of requests that are over."""
-        return bool(self._kept)
+        """Blocks of requests that are over will be free in a moment; False also where that is taking long."""
+        since = time.monotonic() - FENCE_S
+        return any(kept > since for kept in self._kept.values())
 
     def forget(self) -> None:
         """What is there is asked anew."""
@@ -310,9 +326,8 @@ class _Storing:
 class Mover:
     """A worker's half. tier: of loads; background: of stores, which are less urgent. writes: no other rank writes the same."""
 
-    def __init__(self, tier: Tier, background: Tier, *, writes: bool, name: str) -> None:
+    def __init__(self, tier: Tier, background: Tier, *, writes: bool) -> None:
         self.counts = Counts()
-        self.notices = Notices(name)
         self._tier, self._background, self._writes = tier, background, writes
         self._memory: Memory | None = None
         self._cells: Sequence[Memory] = ()
@@ -423,8 +438,8 @@ class Mover:
         return bad
 
     def done(self) -> Done | None:
-        """Stores that are over, since the last call; None: none."""
-        if not self._done.workers:
+        """What has ended since the last call; None: nothing."""
+        if not self._done.workers and not self._done.said:
             return None
         done, self._done = self._done, Done()
         return done
@@ -436,7 +451,7 @@ class Mover:
         loaded = self._result(one.pending)
         if loaded is not None:
             # A miss is an answer.
-            self.notices.note("load", "" if loaded.reason.startswith("miss") else loaded.reason)
+            self._done.note("load", "" if loaded.reason.startswith("miss") else loaded.reason)
         self._over(one.load, 0 if loaded is None else loaded.blocks)
         return True
 
@@ -454,7 +469,7 @@ class Mover:
             if stored is None or stored.refused:
                 one.refused = True
             if stored is not None:
-                self.notices.note("store", stored.reason)
+                self._done.note("store", stored.reason)
         blocks = len(one.store.keys)
         self.counts.stores += 0 if one.refused else blocks
         self.counts.stores_failed += blocks if one.refused else 0
@@ -472,7 +487,6 @@ class Mover:
 
     def close(self) -> None:
         """End what is under way; nothing touches the engine's memory afterwards. Idempotent."""
-        self.notices.end()
         self._tier.close()
         self._background.close()
         self.detach()

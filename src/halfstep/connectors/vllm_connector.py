@@ -137,13 +137,16 @@ class HalfstepConnector(KVConnectorBase_V1):
             match_deadline_ms=options.match_deadline_ms,
             connections=options.connections,
         )
-        self._off = self._client.mode == "off"
+        roles, on = vllm_config.kv_transfer_config, self._client.mode != "off"
+        self._loading, self._storing = on and roles.is_kv_consumer, on and roles.is_kv_producer
         tier = self._client.tier(self.layout, ttl_s=options.ttl_s)
         name = f"halfstep connector at {options.url}"
         self._tier = tier
         self._planner: Planner | None = None
         self._mover: Mover | None = None
+        # With which layer so many cells are complete; whether this step has stores.
         self._cell_ends: dict[str, int] = {}
+        self._stores = False
         tp = vllm_config.parallel_config.tensor_parallel_size
         if role is KVConnectorRole.SCHEDULER:
             block_tokens = self.layout.block_tokens
@@ -154,13 +157,13 @@ class HalfstepConnector(KVConnectorBase_V1):
                 reading_max=max(1, kv_cache_config.num_blocks // READING_SHARE),
                 name=name,
             )
-            fields = self.layout.layout
-            log.info("%s: blocks of %d bytes, layout %s", name, self.layout.block_bytes, fields.id.hex())
+            log.info("%s: blocks of %d bytes, layout %s", name, self.layout.block_bytes, self.layout.layout.id.hex())
         else:
-            self._rank, ranks = _tp_rank(), _replicas(self.layout, tp)
-            self._replicas = ranks
+            # Consecutive ranks have the same heads where there are fewer cells than ranks; the first of them writes.
+            replicas = tp // self.layout.grid.heads
+            self._shard, replica = divmod(_tp_rank(), replicas)
             background = self._client.tier(self.layout, ttl_s=options.ttl_s, priority=1)
-            self._mover = Mover(tier, background, writes=self._rank % ranks == 0, name=name)
+            self._mover = Mover(tier, background, writes=replica == 0)
 
     @property
     def counts(self) -> Counts:
@@ -179,7 +182,7 @@ class HalfstepConnector(KVConnectorBase_V1):
     @counted
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """(tokens, True), (0, False), or (None, False) until the daemon has answered: after match_deadline_ms at the latest."""
-        if self._off or getattr(request, "skip_reading_prefix_cache", False):
+        if not self._loading or getattr(request, "skip_reading_prefix_cache", False):
             return 0, False
         tokens = self.layout.block_tokens
         # At least one token is computed: the next one comes of it.
@@ -191,18 +194,15 @@ class HalfstepConnector(KVConnectorBase_V1):
     @counted
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """The request has blocks: a load goes out with this step."""
-        if not self._off:
+        if self._storing or num_external_tokens:
             count = num_external_tokens // self.layout.block_tokens
             self._scheduler.admit(request.request_id, request, blocks.get_block_ids()[0] if count else (), count)
 
     @counted
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Loads of requests that wait, and stores of blocks that this step fills."""
-        return HalfstepMetadata(
-            self._scheduler.step(
-                scheduler_output.num_scheduled_tokens, scheduler_output.preempted_req_ids or (), self._blocks_of
-            )
-        )
+        scheduled = scheduler_output.num_scheduled_tokens if self._storing else {}
+        return HalfstepMetadata(self._scheduler.step(scheduled, scheduler_output.preempted_req_ids or (), self._blocks_of))
 
     @counted
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
@@ -219,7 +219,7 @@ class HalfstepConnector(KVConnectorBase_V1):
         return self._scheduler.finished(request.request_id), None
 
     def has_pending_block_frees(self) -> bool:
-        """True: vLLM waits for those before it preempts a request."""
+        """True: vLLM waits a moment for those before it preempts a request."""
         return self._scheduler.keeps_blocks
 
     def reset_cache(self) -> bool | None:
@@ -238,9 +238,8 @@ class HalfstepConnector(KVConnectorBase_V1):
         for number, name in enumerate(names):
             kind = next(kind for kind in kinds if number in kind.layers)
             places[kind.name].append([_plane(name, kv_caches[name], self._kv_cache_config.num_blocks)])
-        own = next((len(places[kind.name][0][0][0]) for kind in kinds if kind.heads > 1), 1)
-        shard = self._rank // self._replicas
-        heads = range(shard * own, (shard + 1) * own) if any(kind.heads > 1 for kind in kinds) else None
+        split = max(kind.heads for kind in kinds) // self.layout.grid.heads
+        heads = range(self._shard * split, (self._shard + 1) * split)
         memory = self._tier.memory(places, heads=heads)
         cells = [memory]
         count = self.layout.grid.layers
@@ -252,7 +251,6 @@ class HalfstepConnector(KVConnectorBase_V1):
                 for at in range(0, len(names), each)
             ]
         self._cell_ends = {name: (number + 1) * count // len(names) for number, name in enumerate(names)}
-        # Before the last layer of a cell, fewer cells are complete: those say nothing new.
         self._worker.attach(memory, cells)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
@@ -299,7 +297,7 @@ class HalfstepConnector(KVConnectorBase_V1):
         return self._worker.bad()
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
-        """Stores that are over."""
+        """What has ended."""
         done = self._worker.done()
         return None if done is None else HalfstepProgress(done)
 
@@ -326,8 +324,6 @@ class HalfstepConnector(KVConnectorBase_V1):
             self._mover.close()
         self._tier.close()
         self._client.close()
-
-    _stores = False
 
     @property
     def _scheduler(self) -> Planner:
@@ -502,11 +498,6 @@ def _plane(name: str, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
             f"add --block-size {tensor.shape[2]}"
         )
     return tensor
-
-
-def _replicas(layout: KVLayout, tp: int) -> int:
-    """How many consecutive ranks have the same heads."""
-    return tp // layout.grid.heads
 
 
 def _tp_rank() -> int:

@@ -6,7 +6,7 @@
                                                   "worker": counts, "preemptions": N}
 {"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
-{"digests": true}                             -> {"digests": {key: digest of the block that is cached under it}}
+{"digests": true}                             -> {"digests": {key: digest}} of the full blocks of the request that ended last
 EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
 """
 
@@ -31,7 +31,7 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # scheduler and wo
 import torch
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
-from vllm.distributed.kv_transfer import get_kv_transfer_group
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
 
 class Program:
@@ -45,19 +45,21 @@ class Program:
                 kv_role="kv_both",
                 kv_connector_extra_config=extra,
             )
-        common = {"skip_tokenizer_init": True, "dtype": "bfloat16", "enforce_eager": True, "max_model_len": 2048}
-        self.llm = LLM(model=model, enable_prefix_caching=True, seed=0, **(common | {"max_num_seqs": 4} | more))
+        common = {
+            "seed": 0,
+            "enable_prefix_caching": True,
+            "skip_tokenizer_init": True,
+            "dtype": "bfloat16",
+            "enforce_eager": True,
+            "max_model_len": 2048,
+        }
+        self.llm = LLM(model=model, **(common | {"max_num_seqs": 4} | more))
         self.core = getattr(self.llm.llm_engine.engine_core, "engine_core", None)  # None: in another process
         self.connected = bool(extra)
         self.preemptions = 0
-        if self.core is not None:
-            preempt = self.core.scheduler._preempt_request
-
-            def counting(*arguments: Any, **named: Any) -> None:
-                self.preemptions += 1
-                preempt(*arguments, **named)
-
-            self.core.scheduler._preempt_request = counting
+        self.blocks: dict[str, int] = {}
+        if self.core is not None and self.connected:
+            self._watch(self.core.scheduler)
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -65,6 +67,19 @@ class Program:
         if self.core is None or not self.connected:
             return {}
         return dict(self.core.scheduler.connector.layout.layout.fields)
+
+    def _watch(self, scheduler: Any) -> None:
+        preempt, finished = scheduler._preempt_request, scheduler.connector.request_finished
+
+        def counting(*arguments: Any, **named: Any) -> None:
+            self.preemptions += 1
+            preempt(*arguments, **named)
+
+        def remembering(request: Any, blocks: list[int]) -> Any:
+            self.blocks = {bytes(key).hex(): block for key, block in zip(request.block_hashes, blocks, strict=False)}
+            return finished(request, blocks)
+
+        scheduler._preempt_request, scheduler.connector.request_finished = counting, remembering
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """To one line."""
@@ -82,9 +97,10 @@ class Program:
         if self.core is None or not self.connected:
             return {}
         scheduler = self.core.scheduler.connector
+        worker = asdict(get_kv_transfer_group().counts) if has_kv_transfer_group() else {}  # {}: ranks have their processes
         return {
             "scheduler": asdict(scheduler.counts),
-            "worker": asdict(get_kv_transfer_group().counts),
+            "worker": worker,
             "preemptions": self.preemptions,
         }
 
@@ -96,15 +112,13 @@ class Program:
         return bool(self.llm.reset_prefix_cache(reset_connector=True))
 
     def _digests(self) -> dict[str, str]:
-        pool = self.core.scheduler.kv_cache_manager.block_pool
         caches = self.core.model_executor.driver_worker.worker.model_runner.kv_caches
         found = {}
-        for key, value in pool.cached_block_hash_to_block._cache.items():
-            block = next(iter(value.values())) if isinstance(value, dict) else value
+        for key, block in self.blocks.items():
             digest = hashlib.sha256()
             for cache in caches:
-                digest.update(cache[block.block_id].contiguous().view(torch.uint8).numpy().tobytes())
-            found[bytes(key).hex()] = digest.hexdigest()
+                digest.update(cache[block].contiguous().view(torch.uint8).numpy().tobytes())
+            found[key] = digest.hexdigest()
         return found
 
 
