@@ -265,6 +265,10 @@ print(json.dumps([
     told(full, decode_context_parallel_size=2),
     told(full, speculative=object()),
 ]))
+def cells(layers, heads, shards=1, block_tokens=16, wanted=0):
+    return ours._layer_cells(wanted, (ours.Kind("full", tuple(range(layers)), heads, (512,)),), shards, block_tokens)
+
+print([cells(32, 8), cells(32, 8, 8), cells(4, 2), cells(80, 8, 8, 128), cells(61, 8), cells(120, 64), cells(4, 2, wanted=4)])
 try:
     ours.options_of({"url": "halfstep://x", "ttl": 1})
 except ConfigError as error:
@@ -283,7 +287,7 @@ except ConfigError as error:
 def test_what_is_not_covered_is_refused_with_what_to_do(models: Path) -> None:
     ran = subprocess.run([interpreter("vllm"), "-c", REFUSED], capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    *_, refusals, option, version = ran.stdout.strip().splitlines()
+    *_, refusals, cells, option, version = ran.stdout.strip().splitlines()
     covered, groups, window, device, *others = json.loads(refusals)
     assert covered == ""
     assert "FullAttentionSpec, SlidingWindowSpec" in groups
@@ -291,5 +295,6 @@ def test_what_is_not_covered_is_refused_with_what_to_do(models: Path) -> None:
     assert "is a SlidingWindowSpec" in window
     assert "is on cuda" in device
     assert all("the secondary tier does it" in one for one in (device, *others))
+    assert json.loads(cells) == [8, 1, 1, 8, 1, 8, 4], "of 256 KiB at least, unless there are too many parts for one"
     assert option.startswith("halfstep: ttl: unknown in kv_connector_extra_config")
     assert "has to have teleport" in version

@@ -278,10 +278,14 @@ def test_a_slow_daemon_keeps_few_blocks(engines: Any, request: pytest.FixtureReq
     daemon.pause()
     for number in range(3):
         engine.compute(f"{number}", Asking(keys(3, f"{number}")), [3 * number, 3 * number + 1, 3 * number + 2], seed=number)
-    assert engine.planner.counts.stores_failed == 6
+    assert len(engine.planner._open) == 2, "three blocks of one request, one of the next"
+    assert not engine.planner.finished("2"), "it has nothing under way"
     daemon.resume()
     engine.until_idle()
-    assert engine.planner.counts.stores == 3
+    assert (engine.planner.counts.stores, engine.planner.counts.stores_failed) == (4, 3)
+    assert [store.blocks for store in engine.step({"0": 1, "1": 1}).stores] == [[4, 5]]
+    engine.until_idle()
+    assert engine.planner.counts.stores == 6
 
 
 def test_what_workers_say_is_added_up() -> None:

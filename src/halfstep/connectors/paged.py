@@ -125,7 +125,7 @@ class Planner:
     """The scheduler's half, which also says what fails: once, for all of its workers.
 
     workers: how many answer each step. hashes: the engine's per block, of which the last is its key. reading_max: blocks that
-    stores may read at once; what is over it stays unstored, so that a slow daemon keeps few blocks.
+    stores may read at once, so that a slow daemon keeps few from others; the next ones wait for them.
     """
 
     def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, name: str) -> None:
@@ -225,14 +225,12 @@ class Planner:
     def _store(self, step: Step, name: str, run: _Running, last: int, blocks_of: Callable[[str], Sequence[int]]) -> None:
         first = run.stored or 0
         last = min(last, len(run.request.block_hashes) // self._hashes)
+        if self._reading:
+            last = min(last, first + self._reading_max - self._reading)
         if last <= first:
-            return
+            return  # what finds no room is tried again in the next step
         run.stored = last
         keys = self._keys(run.request, first, last)
-        if self._reading and self._reading + len(keys) > self._reading_max:
-            self._remember(keys)
-            self.counts.stores_failed += len(keys)
-            return
         self._number += 1
         self._reading += len(keys)
         self._open[self._number] = _Open(name, keys, self._workers)
@@ -287,7 +285,12 @@ class Planner:
         self._asked.pop(name, None)
         run = self._running.pop(name, None)
         # Before it was scheduled nothing of this turn is stored, and a load ends by itself.
-        if run is None or run.stored is None or not run.reading:
+        if run is None or run.stored is None:
+            return False
+        if left := self._keys(run.request, run.stored, run.request.num_computed_tokens // self._tier.layout.block_tokens):
+            self._remember(left)
+            self.counts.stores_failed += len(left)
+        if not run.reading:
             return False
         self._delayed.append(name)
         self._kept[name] = time.monotonic()

@@ -61,8 +61,8 @@ VERSIONS = ("0.32", "0.33")
 # A block is cut into layer cells where each has as much: what is smaller costs the flash more than an early start gains.
 LAYER_CELL_BYTES = 256 * 1024
 LAYER_CELLS_MAX = 8
-# Stores may read so much of vLLM's blocks at once.
-READING_SHARE = 4
+# Stores may read a quarter of vLLM's blocks at once, and so many where those are few.
+READING_SHARE, READING_BLOCKS_MIN = 4, 64
 TIER = "the secondary tier does it, see docs/engines/vllm.md"
 
 log = logging.getLogger("halfstep.connectors.vllm_connector")
@@ -154,7 +154,7 @@ class HalfstepConnector(KVConnectorBase_V1):
                 tier,
                 workers=tp,
                 hashes=block_tokens // (getattr(kv_cache_config, "hash_block_size", None) or block_tokens),
-                reading_max=max(1, kv_cache_config.num_blocks // READING_SHARE),
+                reading_max=max(READING_BLOCKS_MIN, kv_cache_config.num_blocks // READING_SHARE),
                 name=name,
             )
             log.info("%s: blocks of %d bytes, layout %s", name, self.layout.block_bytes, self.layout.layout.id.hex())
