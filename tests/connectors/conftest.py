@@ -56,6 +56,11 @@ class Engine:
         """Answers to prompts that come at once."""
         return self._ask({"prompts": prompts, "tokens": tokens})
 
+    def agreement(self, prompt: list[int], told: list[int]) -> float:
+        """Of what another one answered, the share that is the likeliest token here, where all before it is given."""
+        share: float = self._ask({"prompt": prompt, "judge": told})["agreement"]
+        return share
+
     def digests(self) -> dict[str, str]:
         """Of the full blocks of the request that ended last, by their keys."""
         found: dict[str, str] = self._ask({"digests": True})["digests"]

@@ -22,7 +22,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600
 
 Prompts = Callable[..., list[list[int]]]
 Start = Callable[..., Engine]
-Reference = Callable[..., list[int]]
 # Of prompts of 305, 340 and 441 tokens, in blocks of 128.
 WHOLE_BLOCKS = [256, 256, 384]
 # Of a block: 4 layers of 2 heads.
@@ -43,25 +42,39 @@ def start(tmp_path: Path, models: Path) -> Start:
     return begin
 
 
+class Reference:
+    """An engine without a connector, which computes everything. It starts when it is needed."""
+
+    def __init__(self, log: Path, model: Path) -> None:
+        self._log, self._model = log, model
+        self._known: dict[tuple[int, ...], list[int]] = {}
+        self._engine: Engine | None = None
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            self._engine = Engine(self._log, "vllm_direct.py", str(self._model), "{}", engine="vllm")
+        self._engine.reset()
+        return self._engine
+
+    def __call__(self, prompt: list[int]) -> list[int]:
+        """Its tokens."""
+        asked = tuple(prompt)
+        if asked not in self._known:
+            self._known[asked] = self.engine.generate(prompt)["tokens"]
+        return self._known[asked]
+
+    def end(self) -> None:
+        if self._engine is not None:
+            self._engine.end()
+
+
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterator[Reference]:
     """reference(prompt): tokens of an engine without a connector that computes all of it."""
-    log = tmp_path_factory.mktemp("reference") / "engine.log"
-    known: dict[tuple[tuple[int, ...], int], list[int]] = {}
-    engine: list[Engine] = []
-
-    def tokens(prompt: list[int], count: int = 24) -> list[int]:
-        asked = tuple(prompt), count
-        if asked not in known:
-            if not engine:
-                engine.append(Engine(log, "vllm_direct.py", str(models / "qwen3"), "{}", engine="vllm"))
-            engine[0].reset()
-            known[asked] = engine[0].generate(prompt, count)["tokens"]
-        return known[asked]
-
-    yield tokens
-    for one in engine:
-        one.end()
+    made = Reference(tmp_path_factory.mktemp("reference") / "engine.log", models / "qwen3")
+    yield made
+    made.end()
 
 
 def client_of(daemon: Any, engine: Engine) -> halfstep.Client:
@@ -187,20 +200,23 @@ def test_a_load_that_comes_too_late_is_computed(start: Start, daemon: Any, promp
 
 
 def test_preempted_requests_and_stores_by_layer(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+    """Batches of another size are rounded otherwise: judged token by token, each after the same ones."""
     asked = [prompts(seed, (5,))[0] for seed in (21, 22, 23)]
     # Without a cache of its own a preempted request has nothing but what is stored.
     small = {"num_gpu_blocks_override": 11, "max_model_len": 1024, "enable_prefix_caching": False}
     with start(daemon.unix_url, engine=small, layer_cells=4) as engine:
         assert engine.layout_fields["grid"] == "1x4"
-        told = engine.generate_all(asked, 200)
+        told = engine.generate_all(asked, 120)
         assert told["preemptions"] > 0, "three prompts of three blocks that grow to four have ten"
         assert told["worker"]["loads"] > 0, "preempted ones come back from the daemon"
         assert told["worker"]["loads_failed"] == told["worker"]["stores_failed"] == 0
-        answers = told["answers"]
+        answers = [one["tokens"] for one in told["answers"]]
         engine.reset()
         again = engine.generate(asked[0])
-    assert [one["tokens"] for one in answers] == [reference(prompt, 200) for prompt in asked]
     assert (again["tokens"], again["cached"]) == (reference(asked[0]), 256)
+    agreed = [reference.engine.agreement(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
+    assert min(agreed) > 0.9, agreed
+    assert reference.engine.agreement(asked[0], answers[1]) < 0.2, "another prompt's answer"
 
 
 def test_latents_come_back_as_they_were(start: Start, daemon: Any, prompts: Prompts) -> None:
@@ -223,12 +239,16 @@ def test_two_ranks_have_their_own_heads(start: Start, daemon: Any, prompts: Prom
     """Workers are processes of their own. Judged against itself: sums over ranks are rounded otherwise."""
     prompt = prompts(19, (5,))[0]
     two = {"tensor_parallel_size": 2}
+    memory = Path("/dev/shm")
+    before = set(memory.iterdir())
     with start(daemon.unix_url, engine=two) as cold:
         assert cold.layout_fields["grid"] == "2x1"
         computed = cold.generate(prompt)
         cold.reset()
     with start(daemon.unix_url, engine=two) as warm:
         told = warm.generate(prompt)
+    for left in set(memory.glob("vllm_dist_*")) - before:
+        left.unlink()  # vLLM's own, of ranks that it ended
     assert (computed["cached"], computed["scheduler"]["stores"]) == (0, 2)
     assert (told["cached"], told["scheduler"]["stores"], told["tokens"]) == (256, 0, computed["tokens"])
 

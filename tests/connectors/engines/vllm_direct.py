@@ -5,6 +5,7 @@
 {"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler": counts,
                                                   "worker": counts, "preemptions": N}
 {"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts
+{"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
 {"digests": true}                             -> {"digests": {key: digest}} of the full blocks of the request that ended last
 EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
@@ -87,11 +88,19 @@ class Program:
             return {"reset": self._reset()}
         if "digests" in asked:
             return {"digests": self._digests()}
+        if "judge" in asked:
+            return {"agreement": self._agreement(asked["prompt"], asked["judge"])}
         prompts = asked["prompts"] if "prompts" in asked else [asked["prompt"]]
         parameters = SamplingParams(temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1)
         outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
         answers = [{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in outputs]
         return {"answers": answers, **self._counts()} if "prompts" in asked else answers[0] | self._counts()
+
+    def _agreement(self, prompt: list[int], told: list[int]) -> float:
+        parameters = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, prompt_logprobs=1)
+        (output,) = self.llm.generate([{"prompt_token_ids": prompt + told}], parameters, use_tqdm=False)
+        ranks = [output.prompt_logprobs[len(prompt) + at][token].rank for at, token in enumerate(told)]
+        return sum(rank == 1 for rank in ranks) / len(ranks)
 
     def _counts(self) -> dict[str, Any]:
         if self.core is None or not self.connected:
