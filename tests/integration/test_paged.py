@@ -203,6 +203,24 @@ def test_a_block_that_is_lost_is_computed_and_not_asked_for_again_before_a_preem
     assert engine.ask("b", again, turn=1) == 3
 
 
+def test_a_request_that_ends_while_it_loads_keeps_its_blocks_until_the_load_is_over(
+    engines: Any, request: pytest.FixtureRequest, daemon: Daemon
+) -> None:
+    engine = engines(layout_of(request))
+    prompt = Asking(keys(4))
+    engine.compute("a", prompt, [0, 1, 2, 3], seed=10)
+    engine.until_idle()
+    again = Asking(keys(4))
+    assert engine.ask("b", again) == 3
+    daemon.pause()
+    engine.admit("b", again, [10, 11, 12, 13], 3)
+    engine.step({})
+    assert not engine.planner.finished("b"), "the engine frees them once the load is over, and would free them twice"
+    assert engine.mover.finished() == (set(), set())
+    daemon.resume()
+    assert engine.until_idle() == (set(), {"b"}, set())
+
+
 def test_preempted_blocks_are_read_by_nobody(engines: Any, request: pytest.FixtureRequest, daemon: Daemon) -> None:
     engine = engines(layout_of(request))
     prompt = Asking(keys(3))

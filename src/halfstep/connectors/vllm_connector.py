@@ -20,12 +20,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -46,7 +48,6 @@ from halfstep.layout import PARTS_MAX
 from halfstep.tier import Grid, Kind, KVLayout
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -447,6 +448,7 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
             "engine_version": ".".join(vllm.__version__.split(".")[:2]),
             "interface": INTERFACE,
             "platform": current_platform.device_name,
+            "cpu": _cpu(),
             "kv_cache_layout": getattr(kv_cache_config, "kv_cache_layout", None) or "",
             "attention_backend": "" if attention is None else getattr(attention, "name", str(attention)),
             "cache_dtype": str(cache.cache_dtype),
@@ -498,6 +500,12 @@ def _plane(name: str, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
             f"add --block-size {tensor.shape[2]}"
         )
     return tensor
+
+
+def _cpu() -> str:
+    """By its vector instructions vLLM's CPU backend chooses how it orders a head's part of a block."""
+    amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" + (" AMX" if amx else "")
 
 
 def _tp_rank() -> int:
