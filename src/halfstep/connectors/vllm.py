@@ -31,6 +31,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from halfstep.client import PartDescriptor, Region, connect
 from halfstep.connectors.planning import Counts, Plan, counted, warn_of_version
+from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.shared_memory import Owned, sweep
 from halfstep.connectors.weights import folder_revision
 from halfstep.errors import ConfigError
@@ -210,6 +211,7 @@ def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | 
             "weights_revision": revision,
             "dtype": config.model.dtype,
             "platform": current_platform.device_name,
+            "cpu": instruction_set() if current_platform.is_cpu() else "",
             "kv_cache_layout": config.kv_cache_layout or "",
             "canonical_layout": int(config.canonical_layout),
             "replicated_layout": int(config.replicated_layout),

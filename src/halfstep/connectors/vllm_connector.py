@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import platform
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,6 +41,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from halfstep.client import connect
 from halfstep.connectors.paged import Done, Mover, Planner, Step
 from halfstep.connectors.planning import Counts, counted, warn_of_version
+from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX
@@ -448,7 +448,7 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
             "engine_version": ".".join(vllm.__version__.split(".")[:2]),
             "interface": INTERFACE,
             "platform": current_platform.device_name,
-            "cpu": _cpu(),
+            "cpu": instruction_set(),
             "kv_cache_layout": getattr(kv_cache_config, "kv_cache_layout", None) or "",
             "attention_backend": "" if attention is None else getattr(attention, "name", str(attention)),
             "cache_dtype": str(cache.cache_dtype),
@@ -500,12 +500,6 @@ def _plane(name: str, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
             f"add --block-size {tensor.shape[2]}"
         )
     return tensor
-
-
-def _cpu() -> str:
-    """By its vector instructions vLLM's CPU backend chooses how it orders a head's part of a block."""
-    amx = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
-    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" + (" AMX" if amx else "")
 
 
 def _tp_rank() -> int:
