@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.integration.commands import COMMAND, PATIENCE_S, Done, Run
 from tests.wire.rings import SharedMemoryStream
 from tests.wire.session import Session
 from tests.wire.streams import SocketStream, Stream
@@ -168,3 +170,25 @@ def run_script(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
+
+
+@pytest.fixture
+def run(daemon: Any) -> Run:
+    """run(*arguments, stdin=b""): a command against the shared daemon. Whatever it does, it prints no trace."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"", url: str | None = None) -> Done:
+        environment = os.environ | {"HALFSTEP_URL": url or daemon.url}
+        command = [*COMMAND, *map(str, arguments)]
+        done = subprocess.run(command, input=stdin, env=environment, capture_output=True, timeout=PATIENCE_S, check=False)
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return done
+
+    return run
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The URL of a port where nobody listens, and nobody will."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"halfstep://127.0.0.1:{reserved.getsockname()[1]}/default"

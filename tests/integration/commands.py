@@ -1,0 +1,23 @@
+"""Commands of the command line as processes of their own: what tests of them share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+PATIENCE_S = 60
+COMMAND = [sys.executable, "-m", "halfstep.tools.cli"]
+
+Done = subprocess.CompletedProcess[bytes]
+Run = Callable[..., Done]
+
+
+def error_of(done: Done) -> str:
+    """The one line that an error is."""
+    assert done.returncode == 3, (done.returncode, done.stdout, done.stderr)
+    text = done.stderr.decode()
+    assert text.startswith("halfstep: "), text
+    assert text.count("\n") == 1, text
+    assert done.stdout == b""
+    return text
