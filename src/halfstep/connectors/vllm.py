@@ -30,7 +30,7 @@ from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingConte
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from halfstep.client import PartDescriptor, Region, connect
-from halfstep.connectors.planning import Counts, Plan, counted, warn_of_version
+from halfstep.connectors.planning import Counts, Plan, counted, refuse_unknown_methods, warn_of_version
 from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.shared_memory import Owned, sweep
 from halfstep.connectors.weights import folder_revision
@@ -180,11 +180,7 @@ class HalfstepTier(SecondaryTierManager):
 
 def check_version(version: str) -> None:
     """One word about a vLLM that this was not run with. Errors: ConfigError (it lacks what a secondary tier is made of)."""
-    if unknown := HalfstepTier.__abstractmethods__:
-        raise ConfigError(
-            f"vLLM {version}: a secondary tier has to have {', '.join(sorted(unknown))} there, which this release of Halfstep "
-            f"has not; it was made for vLLM {' and '.join(VERSIONS)}: upgrade Halfstep, or take the tier out of secondary_tiers"
-        )
+    refuse_unknown_methods(HalfstepTier, "secondary tier", "vLLM", version, VERSIONS, "the tier out of secondary_tiers")
     warn_of_version("vLLM", version, VERSIONS)
 
 

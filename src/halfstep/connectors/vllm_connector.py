@@ -40,7 +40,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from halfstep.client import connect
 from halfstep.connectors.paged import Done, Mover, Planner, Step
-from halfstep.connectors.planning import Counts, counted, warn_of_version
+from halfstep.connectors.planning import Counts, counted, refuse_unknown_methods, warn_of_version
 from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
@@ -344,11 +344,7 @@ class HalfstepConnector(KVConnectorBase_V1):
 
 def check_version(version: str) -> None:
     """One word about a vLLM that this was not run with. Errors: ConfigError (it lacks what a connector is made of)."""
-    if unknown := HalfstepConnector.__abstractmethods__:
-        raise ConfigError(
-            f"vLLM {version}: a KV connector has to have {', '.join(sorted(unknown))} there, which this release of Halfstep "
-            f"has not; it was made for vLLM {' and '.join(VERSIONS)}: upgrade Halfstep, or take --kv-transfer-config out"
-        )
+    refuse_unknown_methods(HalfstepConnector, "KV connector", "vLLM", version, VERSIONS, "--kv-transfer-config out")
     warn_of_version("vLLM", version, VERSIONS)
 
 
