@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "base/clock.h"
 #include "io/engine.h"
 #include "store/blocking_io.h"
 #include "store/header.h"
@@ -28,6 +29,11 @@ struct HeaderPatience {
   // Before a read that failed is tried again. Null sleeps.
   std::function<void(uint32_t millis)> pause;
 };
+
+// Pauses by the clock that the store runs on, which a simulator does not wait for.
+inline HeaderPatience pausing_by(const Clock& clock) {
+  return {.go_on = {}, .pause = [&clock](uint32_t millis) { clock.pause_us(millis * uint64_t{1000}); }};
+}
 
 inline constexpr uint32_t kHeaderReservePages = format::kHeaderReserveBytes / kPageBytes;
 

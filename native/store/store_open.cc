@@ -98,7 +98,7 @@ Fault Store::format(io::Engine& engine, Arena&, const Clock& clock, const Geomet
 Fault Store::open(io::Engine& engine, SlotPool& slots, const Clock& clock, const Options& options,
                   std::unique_ptr<Store>* out) {
   ShardPlace place;
-  if (Fault fault = HeaderKeeper::load(engine, &place.keeper); !fault.ok()) return fault;
+  if (Fault fault = HeaderKeeper::load(engine, &place.keeper, pausing_by(clock)); !fault.ok()) return fault;
   if (const uint32_t shards = place.keeper->shards(); shards != 1) {
     return {Code::Unsupported, "shards=" + std::to_string(shards) + ": one shard of several is opened by open_shard()"};
   }

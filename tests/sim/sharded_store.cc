@@ -16,7 +16,7 @@ constexpr unsigned kCursorShift = 60;
 Fault ShardedStore::open(io::Engine& engine, const std::vector<Arena*>& arenas, const Clock& clock,
                          const store::Options& options, std::unique_ptr<store::Store>* out) {
   std::shared_ptr<store::HeaderKeeper> keeper;
-  if (Fault fault = store::HeaderKeeper::load(engine, &keeper); !fault.ok()) return fault;
+  if (Fault fault = store::HeaderKeeper::load(engine, &keeper, store::pausing_by(clock)); !fault.ok()) return fault;
   std::unique_ptr<ShardedStore> all(new ShardedStore(engine, arenas));
   for (uint32_t number = 0; number < arenas.size(); ++number) {
     One one;
