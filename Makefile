@@ -21,6 +21,8 @@ PYTEST_ARGS ?=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 JOBS := $(shell nproc)
+# Files of Python tests that run at once: each may have daemons of its own.
+PYTEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
 # What the extension modules are made of.
 NATIVE := $(shell find native cmake -type f ! -name '*_test.cc' ! -name '*_fuzz.cc') CMakeLists.txt CMakePresets.json
 CXX_FILES := $(shell find native bench/native tests/sim -name '*.h' -o -name '*.cc')
@@ -43,7 +45,7 @@ demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens 
 test: native $(VENV)/.models ## all native and Python tests
 	@status=0; \
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error || status=$$?; \
-	$(PYTHON) -m pytest $(PYTEST_ARGS) || status=$$?; \
+	$(PYTHON) -m pytest -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: lint
