@@ -1,6 +1,6 @@
 """Whether the two cores of a comparison are where they were: near each other, that is under one cache.
 
-The host of a virtual machine moves its cores about. On the machines of docs/performance.md a line of the cache takes 55 ns
+The host of a virtual machine moves its cores about. On one (docs/lab/virtual-core-distance.md) a line of the cache takes 55 ns
 there and back between them, or 300 when they are apart, for seconds at a time, and then loopback moves a third to a half of the
 bytes: ratios of two runs, one of each kind, say nothing. So what is timed is timed again when the cores were apart right before
 it or right after it; in between nobody looks. What it came to plays no part in that, and the output says how often it happened.

@@ -94,7 +94,8 @@ CASES = (
 
 class PythonCalls:
     """Synchronous gets of a set of its own, by a client of this process that connects anew each time: so does the native one,
-    and some connections are slower than others for as long as they live, whoever has them (docs/performance.md)."""
+    and some connections are slower than others for as long as they live, whoever has them
+    (docs/lab/minimal-server-comparison.md)."""
 
     def __init__(self, stream: Stream) -> None:
         self._content = Content(stream.block_bytes, seed=2)

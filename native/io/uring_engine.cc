@@ -21,8 +21,8 @@ namespace {
 constexpr uint8_t kReadVectorFixed = 60;
 constexpr uint8_t kWriteVectorFixed = 61;
 // One that is so large ends its submission. Of what is submitted together the kernel makes larger requests where they are
-// neighbours, of up to 4 MiB; several of 1 MiB come and go faster than those (docs/performance.md), and a system call for each
-// is little beside it.
+// neighbours, of up to 4 MiB; several of 1 MiB come and go faster than those (docs/lab/device-request-size.md), and a system
+// call for each is little beside it.
 constexpr uint64_t kSubmittedBytesMin = 512 * KiB;
 constexpr uint64_t kIsGather = 1;  // in user_data; addresses are even
 

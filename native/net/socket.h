@@ -1,6 +1,6 @@
 // socket.h — addresses and sockets: TCP and unix, non-blocking, close-on-exec, with the options we want on both ends.
-// Measured over loopback (docs/performance.md): cubic moves twice what bbr does there, so the congestion control is chosen per
-// socket: cubic on loopback where the kernel has it, the system's choice elsewhere; facts report which.
+// Measured over loopback (docs/lab/congestion-control-on-loopback.md): cubic moves twice what bbr does there, so the congestion
+// control is chosen per socket: cubic on loopback where the kernel has it, the system's choice elsewhere; facts report which.
 #pragma once
 
 #include <cstdint>

@@ -155,7 +155,7 @@ def sweep(job_file: Path | None, picture: Path | None, as_json: bool, **options:
 
     The limits alone, by code that is not ours: halfstep bench device --help, halfstep bench wire --help.
 
-    A job file holds tables of these options: [global] for all jobs, one more table for each job (docs/performance.md).
+    A job file holds tables of these options: [global] for all jobs, one more table for each job (docs/benchmarking.md).
 
     Exit status 1 when a block was wrong or missing, or a scenario was refused.
     """  # noqa: D301
