@@ -1,4 +1,4 @@
-// crc.h — CRC32C (Castagnoli), the checksum of every part and extent (V1 section 2).
+// crc.h — CRC32C (Castagnoli), the checksum of every part and extent (docs/wire-protocol.md, *Checksums*).
 // Source: RFC 3720 appendix B.4 for the polynomial and test vectors; the work is ISA-L's, which picks the CPU's best path.
 #pragma once
 

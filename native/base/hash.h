@@ -1,6 +1,6 @@
 // hash.h — the three hashes of version 1, each with one use.
 //   keyed_hash  SipHash-2-4 with 128 bits of output: index keys and page MACs. A tenant who does not know the store's secret
-//               can neither steer where a block lands in the index nor imitate a page (V1 sections 1, 2).
+//               can neither steer where a block lands in the index nor imitate a page (docs/on-flash-format.md).
 //   xxh3_64     routes and the name number of wire checksums: fast, unkeyed, both ends compute it.
 //   sha256      layout ids and engine keys that are longer than their field.
 // Sources: Aumasson & Bernstein, "SipHash: a fast short-input PRF"; xxHash specification; FIPS 180-4.

@@ -1,6 +1,6 @@
 // peer_core.h — a client core, as a Python object holds it.
-// Invariants: in a forked child nothing of a core is touched: it is leaked, as V1 section 4 says. Thread: with the GIL held,
-// which is released wherever the core may wait.
+// Invariants: in a forked child nothing of a core is touched: it is leaked (docs/client-contract.md, *Fork and exit*).
+// Thread: with the GIL held, which is released wherever the core may wait.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,4 +1,4 @@
-// entry.h — what memory knows of a stored block: 24 bytes (V1 section 6), and nothing that its frame entry could say instead.
+// entry.h — what memory knows of a stored block: 24 bytes, and nothing that its frame entry could say instead (docs/adr/0004).
 //
 //   word 0 | fingerprint 40 | pages 16 | reuse 8 |
 //   word 1 | page address 34 | touch class 2 | hint 3 | expiry 12 | pages back 10 | held 1 | sliding 1 | trailer 1 |

@@ -23,7 +23,7 @@ struct Field {
   void (*set)(Entry&, uint64_t);
 };
 
-// V1 section 6, with the bounds that it says.
+// The fields of entry.h, with the bounds that it says.
 const std::vector<Field>& fields() {
   static const std::vector<Field> kFields = {
       {"checksum", 0, 0xFFFF'FFFF, [](const Entry& e) -> uint64_t { return e.checksum(); },

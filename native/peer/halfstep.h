@@ -1,7 +1,7 @@
 /* halfstep.h — the client core's C interface (libhalfstep). No interpreter, no io_uring, no exceptions.
  *
  * One primitive: hs_submit() hands a batch to a queue and returns a ticket; hs_queue_poll() yields events; exactly one terminal
- * event comes per ticket, and after it nothing writes to the ticket's memory any more (the fence, V1 section 4).
+ * event comes per ticket, and after it nothing writes to the ticket's memory any more: the fence (docs/client-contract.md).
  * Results are written into arrays that the caller gives with the batch. All but HS_OK is a miss to an engine, and then the
  * target's bytes are undefined.
  *
@@ -99,9 +99,9 @@ typedef struct hs_shard_load {
 /* Writes those of the first `max` shards, by number; returns how many shards there are, 0 while nobody has told. */
 size_t hs_client_get_loads(hs_client* client, hs_shard_load* out, size_t max);
 
-/* Registers a layout by its canonical bytes (V1 section 1); it is registered again on every reconnection. Returns a handle
- * >= 0 of this client (the same for the same bytes), or -1 when the bytes are not canonical. A layout that the daemon refuses
- * makes its items rejected with the daemon's reason, policy if it gives none. */
+/* Registers a layout by its canonical bytes (docs/wire-protocol.md, *Names*); it is registered again on every reconnection.
+ * Returns a handle >= 0 of this client (the same for the same bytes), or -1 when the bytes are not canonical. A layout that the
+ * daemon refuses makes its items rejected with the daemon's reason, policy if it gives none. */
 int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
 
 /* ---- Queues and tickets ---- */

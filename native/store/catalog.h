@@ -40,7 +40,7 @@ struct Block {
   Location location;
   uint32_t pages = 0;
   uint32_t pages_back = 0;
-  uint32_t bound_checksum = 0;  // with the key in it (V1 section 2): under a wrong key it verifies nothing
+  uint32_t bound_checksum = 0;  // with the key in it: under a wrong key it verifies nothing
   uint32_t scope = 0;
   uint32_t expiry_s = 0;  // 0: never; rounded down
   uint16_t expiry_code = 0;

@@ -94,7 +94,7 @@ static_assert(offsetof(PageHeader, total_entries) == 84 && offsetof(PageHeader, 
 
 inline constexpr uint32_t kPageBodyBytes = kPageBytes - sizeof(PageHeader);
 
-// ---- Entries (V1 section 5) ------------------------------------------------------------------------------------------------
+// ---- Entries ---------------------------------------------------------------------------------------------------------------
 
 inline constexpr uint8_t kEntryTrailer = 1;      // the extent ends with a trailer
 inline constexpr uint8_t kEntryParentShift = 1;  // two bits: unknown, root, known
@@ -148,7 +148,7 @@ static_assert(kEntriesPerPage == 31 && kEntriesPerPage * sizeof(Entry) == kPageB
 // ---- Frames ----------------------------------------------------------------------------------------------------------------
 
 inline constexpr uint32_t kFrameHeaderPagesMax = 128 * KiB / kPageBytes;
-inline constexpr uint32_t kPagesBackMax = 1023;  // 10 bits of an index entry (V1 section 6)
+inline constexpr uint32_t kPagesBackMax = 1023;  // 10 bits of an index entry (index/entry.h)
 inline constexpr uint32_t kTableUnit = 8;
 static_assert(kFrameHeaderPagesMax <= kPagesBackMax);
 static_assert(uint64_t{kFrameHeaderPagesMax} * kPageBodyBytes / kTableUnit <= UINT16_MAX, "a table offset has 16 bits");

@@ -8,7 +8,7 @@
 namespace halfstep::store {
 namespace {
 
-// A page's number has 34 bits in an index entry (V1 section 6).
+// A page's number has 34 bits in an index entry (index/entry.h).
 constexpr uint64_t kDeviceBytesMax = index::kPageAddressLimit * kPageBytes;
 
 // A record of 64 bytes for every 64 KiB of device, in each half: as many deletes may be alive at once as there are such blocks.

@@ -52,7 +52,7 @@ struct Places {
 // The parts that follow from the geometry's own numbers when a store is made; afterwards they stand in the store header.
 Places places_of(const Geometry& geometry) noexcept;
 
-// The largest block that a segment of this size takes (V1 section 5), write buffer aside.
+// The largest block that a segment of this size takes (docs/on-flash-format.md, *Device*), write buffer aside.
 uint64_t block_bytes_max_of(uint64_t segment_bytes) noexcept;
 
 }  // namespace halfstep::store

@@ -1,4 +1,5 @@
-// header.h — the store header as a value: what it says, its bytes, and who owns the store (V1 section 5).
+// header.h — the store header as a value: what it says, its bytes, and who owns the store
+// (docs/on-flash-format.md, *Store header*).
 // Invariants: decode_header() accepts only a whole snapshot whose SHA-256 fits and whose numbers and references agree;
 // a scope number is listed at most once and is below next_scope.
 // Thread: any; a value.

@@ -1,4 +1,5 @@
-// holds.h — who keeps which key until when: (key, owner) pairs. The newest of a pair wins; there is no count (V1 section 3).
+// holds.h — who keeps which key until when: (key, owner) pairs. The newest of a pair wins; there is no count
+// (docs/store-rules.md, rule 11).
 // A volatile hold (a lease) ends after `lease_us_max` at the latest and with the process. A persistent one (a pin) may last for
 // ever; the record log brings it back (life_records.h), and its block counts against its namespace's pin budget, once however
 // many owners pin it. A lease never weakens the pin of the same pair.

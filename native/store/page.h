@@ -1,4 +1,5 @@
-// page.h — sealing and opening metadata pages: the MAC that a tenant's payload cannot imitate (V1 section 2).
+// page.h — sealing and opening metadata pages: the MAC that a tenant's payload cannot imitate
+// (docs/on-flash-format.md, *Metadata pages*).
 // Invariants: open_page() succeeds only for bytes that seal_page() made with this store's secret, of this kind, at this place;
 // what it returns is within the page's bounds, so that callers need not check counts again.
 // Thread: any; no state.

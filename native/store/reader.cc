@@ -132,7 +132,7 @@ Status BlockReader::begin(std::span<Read* const> window, Uses uses) {
   fresh_.swap(started);
 
   // Keys come from the root of a prefix chain to its leaf; the root is touched last, and no leaf at a later moment than its
-  // root (ENGINE 4.8 rule 8).
+  // root (docs/store-rules.md, rule 12).
   const Moment now = core_.moment();
   for (size_t i = window.size(); i-- > 0;) {
     auto* own = static_cast<Extent*>(window[i]->store_own);

@@ -1,5 +1,5 @@
 // record_log.h — deletes, segment generations, persistent holds and expiry changes, on media in two copies before anybody is
-// told of them (V1 sections 5, 7).
+// told of them (docs/on-flash-format.md, *Record log* and *Order of durability*).
 // A copy has two halves; one is current. A batch of records starts a new page, goes to both copies and is flushed once.
 // When the current half is full, what still counts is copied to the other half: pages 1 and up, flush, then page 0, flush;
 // page 0 makes it current, so that a cut in between leaves the old half whole.

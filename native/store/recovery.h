@@ -1,4 +1,4 @@
-// recovery.h — from what is on flash to a catalog that is whole (V1 section 8).
+// recovery.h — from what is on flash to a catalog that is whole (docs/on-flash-format.md, *Recovery*).
 // Before the first answer: the record log, written afresh into its other half; the last page of every footer; segments that
 // have none, by their frames, which get their footer. Then, a piece in every turn and with several segments being read at once,
 // the sealed ones, newest first, while the store serves. At the end the persistent holds of the blocks that are there are taken

@@ -1,4 +1,4 @@
-// scope_slots.h — the 16 bits by which an index entry names its block's scope (V1 sections 1, 6).
+// scope_slots.h — the 16 bits by which an index entry names its block's scope (index/entry.h).
 // A scope gets a slot with its first block. The slot of a scope that has died is given to another only after a whole lap of the
 // sweep over the index, which began when the scope was dead: until then entries may still name it.
 // Invariants: slot 0 is nobody's; a slot names one scope from when it is given until it is freed.

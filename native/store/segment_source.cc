@@ -438,7 +438,8 @@ void SegmentSource::evict_all(Segment& segment) {
   teller_.voided(segment);
 }
 
-// Nothing of it is alive any more. Its new generation is on media before it is ready to be written (ENGINE 4.8 rule 2).
+// Nothing of it is alive any more. Its new generation is on media before the segment may be written
+// (docs/store-rules.md, rule 7).
 void SegmentSource::log_generation(Segment& segment) {
   if (segment.state != SegmentState::Free) {
     if (segment.frames > 0) ++core_.counters.segments_reclaimed;

@@ -1,8 +1,9 @@
 // segment_source.h — empty segments for the writers: reclaims what gives way, logs its new generation, keeps one ready in time.
-// Reclaim of a segment (V1 section 7): what is worth keeping is copied and flushed (rewriter.h); the rest leaves the index;
-// when nobody reads from it any more its new generation is logged and flushed; then a device that takes discards is told that
-// it is empty (discarder.h), unless a writer wants it sooner; only then may the first byte be written. First
-// go segments without anything alive, or of which all has expired: those are free without being read. Then the policy chooses.
+// Reclaim of a segment (docs/on-flash-format.md, *Order of durability*): blocks worth keeping are copied and flushed
+// (rewriter.h); the rest leaves the index; when nobody reads from it any more its new generation is logged and flushed; then a
+// device that takes discards is told that it is empty (discarder.h), unless a writer wants it sooner; only then may the first
+// byte be written. First go segments without anything alive, or of which all has expired: those are free without being read.
+// Then the policy chooses.
 // A segment whose media forget is emptied the same way, and then logged bad instead. It is tried again: by the next start, and
 // after days; what is retired for the third time stays so.
 // Reclaim begins when a writer is in the last quarter of its segment, or when the index is crowded; one at a time. What is

@@ -8,7 +8,7 @@
 // Life of a get:  begin_reads() for a window, all slots or none -> each read completes with a verified, pinned Resident, or
 // with an honest miss -> unpin().
 //
-// Invariants (V1 section 7; each is asserted or tested where it is kept):
+// Invariants (docs/store-rules.md has all of them; each is asserted or tested where it is kept):
 //   - bytes are handed out only after their extent's checksum, bound to the key, was verified in this process's memory;
 //   - a segment is reused only after its new generation is logged and flushed, and while nothing reads from it;
 //   - a deleted block never comes back: its tombstone is on media before the delete is acknowledged;
@@ -70,8 +70,8 @@ class Resident {
 };
 
 // When a request uses its blocks: all of them when its first window began, so that however many windows it takes, none of its
-// blocks looks younger, or lives longer, than one that comes before it in the request (ENGINE 4.8 rule 8: stamps of ancestors
-// are never older than those of descendants). The store sets it, at the first use.
+// blocks looks younger, or lives longer, than one that comes before it in the request (docs/store-rules.md, rule 12). The store
+// sets it, at the first use.
 struct Moment {
   bool set = false;
   uint64_t log_time = 0;  // LogClock's

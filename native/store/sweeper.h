@@ -1,5 +1,5 @@
 // sweeper.h — drops in the background what no longer counts: blocks of retired scopes, expired ones, index entries of voided
-// segments, and the oldest blocks of a namespace that is to have less (V1 section 7). Two passes, some entries in each turn,
+// segments, and the oldest blocks of a namespace that is to have less. Two passes, some entries in each turn,
 // begun only when something is known to be there for them:
 //   - a lap over the index, in its own order, for what an entry itself says is over;
 //   - for a quota the rolls of the segments that hold something of the namespace, oldest first.

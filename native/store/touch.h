@@ -1,6 +1,6 @@
 // touch.h — when a block was last used. Time is what has been written to the log since: the only time in which a cache ages.
 // A stamp counts 1/1024 of the capacity in 16 bits and comes round after 64 capacities of writes; a class says how often the
-// block was used since it was last written, in 2 bits. Both are what an index entry has room for (V1 section 6).
+// block was used since it was last written, in 2 bits. An index entry has room for both (index/entry.h).
 // A segment keeps a histogram of its touched pages by the epoch of their last touch, so that what is worth keeping in it is
 // known without a look at its blocks.
 // Invariants: the clock only grows; a histogram counts every live touched block of its segment once, in the epoch of its

@@ -1,4 +1,5 @@
-// touch_map.h — which blocks were used, on flash: what keeps the order of eviction over a restart (V1 section 5).
+// touch_map.h — which blocks were used, on flash: what keeps the order of eviction over a restart
+// (docs/on-flash-format.md, *Touch map*).
 // Each segment has pages of its own, at a fixed place, three bytes a block by ordinal. Changed pages are written in place, in
 // passes at least half a minute apart and for a hundredth of what is written anyway; on a clean stop all of them.
 // The index knows neither ordinals nor keys: a segment's roll is read again to write its pages. What was touched is known by

@@ -1,4 +1,5 @@
-// layout.h — what a block's bytes mean, in canonical form, and how a group's shape cuts a block into parts (V1 section 1).
+// layout.h — what a block's bytes mean, in canonical form, and how a group's shape cuts a block into parts
+// (docs/wire-protocol.md, *Names*).
 //
 // Canonical form, little-endian, no padding:
 //   u16 version = 1
@@ -27,9 +28,9 @@ inline constexpr uint16_t kLayoutVersion = 1;
 inline constexpr uint32_t kLayoutBytesMax = 16 * KiB;
 inline constexpr uint32_t kGroupsMax = 256;  // a component has 8 bits for it
 inline constexpr uint32_t kPartSizesMax = 4;
-inline constexpr uint32_t kPartsMax = 2560;  // of one block, on flash (V1 section 5)
+inline constexpr uint32_t kPartsMax = 2560;  // of one block, on flash (docs/on-flash-format.md, *Device*)
 inline constexpr uint32_t kOpaquePartBytes = 256 * KiB;
-inline constexpr uint32_t kBlockBytesMax = 256 * MiB - 256 * KiB;  // whatever the store's segments (V1 section 5)
+inline constexpr uint32_t kBlockBytesMax = 256 * MiB - 256 * KiB;  // whatever the store's segments
 
 using LayoutId = std::array<std::byte, 16>;
 
@@ -65,7 +66,7 @@ class Layout {
   std::vector<GroupShape> groups_;
 };
 
-// A component of a key (V1 section 1): group 8 bits, variant 4, cell 20, from the high bits down.
+// A component of a key (docs/wire-protocol.md, *Names*): group 8 bits, variant 4, cell 20, from the high bits down.
 struct Component {
   uint32_t value = 0;
   constexpr uint32_t group() const noexcept { return value >> 24; }
@@ -76,14 +77,14 @@ struct Component {
   }
 };
 
-// n of V1 section 2: low 32 bits of xxh3_64(layout id, component, engine key). The wire check of part p is
-// crc32c(part) xor (n + p * 0x9E3779B1), so that the right payload under a wrong name fails.
+// n of docs/wire-protocol.md, *Checksums*: low 32 bits of xxh3_64(layout id, component, engine key). The wire check of part p
+// is crc32c(part) xor (n + p * 0x9E3779B1), so that the right payload under a wrong name fails.
 uint32_t name_number(const LayoutId& layout, Component component, ConstBytes engine_key) noexcept;
 constexpr uint32_t wire_check(uint32_t part_crc, uint32_t name_number, uint32_t part) noexcept {
   return part_crc ^ (name_number + part * 0x9E3779B1U);
 }
 
-// Which shard of `shards` holds every component of a key: xxh3_64 with a fixed, published seed (V1 section 1).
+// Which shard of `shards` holds every component of a key: xxh3_64 with a fixed seed (docs/wire-protocol.md, *Names*).
 inline constexpr uint64_t kRouteSeed = 0x48414C4653544550U;  // "HALFSTEP"
 uint32_t route(ConstBytes engine_key, uint32_t shards) noexcept;
 

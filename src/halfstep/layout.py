@@ -94,7 +94,7 @@ class Layout:
     fields: name -> text or whole number. Names are 1 byte or more, unique, and sorted in the canonical form.
     groups: one shape per group of layers, numbered from 0 as in a component.
     Errors: ConfigError.
-    Source: V1 of the wire protocol, docs/wire-protocol.md.
+    Source: docs/wire-protocol.md, *Names*.
     """
 
     __slots__ = ("_canonical", "_fields", "_groups", "_id")

@@ -1,5 +1,5 @@
-// rules.h — what must hold in every run, each by a name that a failure prints and a sentence that says where it is promised
-// (V1.md section 7 and 8, ENGINE.md section 4.8, the contract in store/store.h).
+// rules.h — the rules that hold in every run: a name that a failure prints, and the promise. "rule N" is a rule of
+// docs/store-rules.md, which has the whole promise and the mechanism behind it.
 // Thread: any; values.
 #pragma once
 
@@ -10,36 +10,35 @@
 namespace halfstep::sim {
 
 // X(name, text, the promise)
-#define HALFSTEP_SIM_RULES(X)                                                                                                 \
-  X(WrongBytes, "wrong-bytes", "a get answers exactly the bytes of a put of that name, or a miss (ENGINE 4.8 rules 1, 2)")    \
-  X(DeletedReturned, "deleted-returned", "what was deleted stays away until it is put again, over crashes, too (V1 7)")       \
-  X(ExpiredReturned, "expired-returned", "what has expired is not there (store time never runs backwards)")                   \
-  X(ReturnedUnasked, "returned-unasked", "a block that is gone comes back by a put or a restart alone (ENGINE 4.8 rule 4)")   \
-  X(PersistLost, "persist-lost", "a persisted block outlives any crash, unless media lost its bytes or description (V1 7)")   \
-  X(RestartForgot, "restart-forgot", "a clean stop keeps every block (ENGINE 4.8 rule 7)")                                    \
-  X(LostInService, "lost-in-service", "a block leaves by delete, expiry, a counted eviction or a counted failure")            \
-  X(HeldEvicted, "held-evicted", "a held block is not evicted while the record log has room (ENGINE 4.8 rule 3)")             \
-  X(FoundButMissed, "found-but-missed", "what find() reports can be read, save for counted media errors (ENGINE 4.8 rule 5)") \
-  X(MissedButRead, "missed-but-read", "what find() denies is not read (ENGINE 4.8 rule 5)")                                   \
-  X(PinnedChanged, "pinned-changed", "memory of a pinned block does not change (ENGINE 4.8 rule 3)")                          \
-  X(CompletedTwice, "completed-twice", "every read, write and remove is answered exactly once (store.h)")                     \
-  X(NeverCompleted, "never-completed", "close() leaves nobody without an answer (store.h)")                                   \
-  X(WrongAnswer, "wrong-answer", "a failure has a cause: no IoError without a fault of the device (store.h)")                 \
-  X(WroteOutside, "wrote-outside", "writes stay inside the device, its zones and one segment (ENGINE 4.8 rule 6)")            \
-  X(OpenRefused, "open-refused",                                                                                              \
-    "open() does not refuse for bad media, one header copy being whole (V1 8, ENGINE 4.8 rule 10)")                           \
-  X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (V1 5)")            \
-  X(DeadScope, "dead-scope", "nothing of a deleted namespace is found, and its scope is not used again (V1 1)")               \
-  X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (ENGINE 4.6)") \
-  X(AncestorOlder, "ancestor-older", "no block of a request looks younger than one before it (ENGINE 4.8 rule 8)")            \
-  X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (ENGINE 4.8 rule 6)")                       \
-  X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding + repeated = bytes at the device (ENGINE 4.8 rule 9)")   \
-  X(LostToOutage, "lost-to-outage", "an outage retires no segment and gives up no block (store/device_health.h)")             \
-  X(RetiredForGood, "retired-for-good", "a start tries again what was retired fewer than three times (store.h)")              \
-  X(WaitsInOutage, "waits-in-outage", "while the device takes no write, who waits for media is told at once (store.h)")       \
-  X(RecoveryReport, "recovery-report", "the numbers of the recovery report add up (V1 8)")                                    \
-  X(Ended, "ended", "no run ends its process, by an assertion or by a signal")                                                \
-  X(Stuck, "stuck", "the device comes to rest, and what was begun ends (ENGINE 4.8 rule 3)")
+#define HALFSTEP_SIM_RULES(X)                                                                                                  \
+  X(WrongBytes, "wrong-bytes", "a get returns the exact bytes of a put of that name, or a miss (rule 1)")                      \
+  X(DeletedReturned, "deleted-returned", "a deleted block stays away until it is put again, across crashes too (rule 8)")      \
+  X(ExpiredReturned, "expired-returned", "an expired block is not found; store time never runs backwards (rule 9)")            \
+  X(ReturnedUnasked, "returned-unasked", "a block that is gone comes back by a put or a restart alone (rule 3)")               \
+  X(PersistLost, "persist-lost", "a persisted block survives any crash, unless media lost its bytes or description (rule 6)")  \
+  X(RestartForgot, "restart-forgot", "a clean stop keeps every block (rule 13)")                                               \
+  X(LostInService, "lost-in-service", "a block leaves by delete, expiry, a counted eviction or a counted failure (rule 10)")   \
+  X(HeldEvicted, "held-evicted", "a held block is not evicted while the record log has room (rule 11)")                        \
+  X(FoundButMissed, "found-but-missed", "a block that find() reports can be read, save for counted media errors (rule 2)")     \
+  X(MissedButRead, "missed-but-read", "a block that find() denies is not read (rule 2)")                                       \
+  X(PinnedChanged, "pinned-changed", "memory of a pinned block does not change (rule 4)")                                      \
+  X(CompletedTwice, "completed-twice", "every read, write and change is answered exactly once (rule 20)")                      \
+  X(NeverCompleted, "never-completed", "close() leaves nobody without an answer (rule 20)")                                    \
+  X(WrongAnswer, "wrong-answer", "a failure has a cause: no IoError without a fault of the device (rule 20)")                  \
+  X(WroteOutside, "wrote-outside", "writes stay inside the device, their zone and one segment (rule 17)")                      \
+  X(OpenRefused, "open-refused", "open() does not refuse damaged media while one header copy is whole (rule 14)")              \
+  X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (rule 5)")           \
+  X(DeadScope, "dead-scope", "no block of a deleted namespace is found, and its scope is not used again (rule 5)")             \
+  X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (rule 15)")     \
+  X(AncestorOlder, "ancestor-older", "no block of a request looks younger than one before it (rule 12)")                       \
+  X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (rule 18)")                                  \
+  X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding + repeated = bytes at the device (rule 19)")              \
+  X(LostToOutage, "lost-to-outage", "an outage retires no segment and gives up no block (rule 16)")                            \
+  X(RetiredForGood, "retired-for-good", "a start tries again a segment that was retired fewer than three times (rule 16)")     \
+  X(WaitsInOutage, "waits-in-outage", "while the device takes no write, a put that waits for media is told at once (rule 16)") \
+  X(RecoveryReport, "recovery-report", "the numbers of the recovery report add up (rule 18)")                                  \
+  X(Ended, "ended", "no run ends its process, by an assertion or by a signal (rule 21)")                                       \
+  X(Stuck, "stuck", "the device comes to rest, and everything that was begun ends (rule 21)")
 
 enum class Rule : uint8_t {
 #define HALFSTEP_SIM_RULE(name, text, promise) name,

@@ -1,5 +1,5 @@
 // run.h — one history, carried out: the real store over a memory device that fails as the profile says, an oracle beside it.
-// Invariants: the same history gives the same trace, bit by bit, whatever ran before (ENGINE 4.8 rule 11).
+// Invariants: the same history gives the same trace, bit by bit, whatever ran before (docs/store-rules.md, rule 22).
 // Thread: one at a time; a process may do many runs, one after the other.
 #pragma once
 
