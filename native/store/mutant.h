@@ -15,7 +15,7 @@
   X(WriteErrorIgnored, "a frame that failed counts as one that landed")                           \
   X(PublishEarly, "persist is answered when the block is committed, before its frame has landed") \
   X(NoWatermark, "a flush covers frames that had not landed when it began")                       \
-  X(WatermarkAhead, "a frame records as on media what no flush has covered yet")                  \
+  X(WatermarkAhead, "a frame records pages as on media that no flush has covered yet")            \
   X(NoKeyInCheck, "the index key does not depend on the scope")                                   \
   X(NoKeyInChecksum, "a checksum fits whichever key the index took for another")                  \
   X(NoVerify, "blocks are handed out without their checksum")                                     \
@@ -29,23 +29,23 @@
   X(DiscardEarly, "a segment is discarded while its new generation is being logged")              \
   X(HoldIgnored, "reclaim does not look at holds")                                                \
   X(ExpiryIgnored, "blocks do not expire")                                                        \
-  X(HotKeepsExpiry, "what memory keeps of a block does not hear of a changed expiry")             \
+  X(HotKeepsExpiry, "a block's copy in memory keeps its old expiry when that changes")            \
   X(ExpiryNotLogged, "a change of an expiry is answered without a record")                        \
   X(WindowsApart, "each window of a request is used when it begins")                              \
   X(UseDoesNotSlide, "a use does not move an end that slides")                                    \
   X(ChangedStillSlides, "a block that was given an end of its own slides on")                     \
-  X(DeletedStaysHot, "what memory keeps of a block is served after its delete")                   \
+  X(DeletedStaysHot, "a block's copy in memory is served after its delete")                       \
   X(TombstoneNotLogged, "a delete is answered without a tombstone")                               \
   X(TombstoneEarly, "a delete is answered before its tombstone is on media")                      \
   X(TombstoneDropped, "tombstones are dropped at every compaction")                               \
-  X(BirthIgnored, "a tombstone buries what was put after it")                                     \
-  X(TailNotVerified, "what lies past the watermark is published unread")                          \
+  X(BirthIgnored, "a tombstone buries a later put")                                               \
+  X(TailNotVerified, "blocks past the watermark are published unread")                            \
   X(OlderCopyWins, "of two copies of a block, recovery takes the one that it finds later")        \
-  X(RecoveredDespiteDelete, "recovery goes on to find what is deleted meanwhile")                 \
+  X(RecoveredDespiteDelete, "recovery finds blocks that were deleted while it runs")              \
   X(OlderHeaderTaken, "the older copy of the store header is taken")                              \
   X(ScopeReused, "the scope of a deleted namespace is given out again")                           \
-  X(ScrubKeepsBad, "what a scrub finds bad stays")                                                \
-  X(ScrubForgetsTombstone, "what a scrub drops gets no tombstone")                                \
+  X(ScrubKeepsBad, "a block that a scrub finds bad stays")                                        \
+  X(ScrubForgetsTombstone, "a block that a scrub drops gets no tombstone")                        \
   X(ErrorEndsSegment, "a write that fails ends its segment, and three retire it")                 \
   X(PutsWaitInOutage, "puts wait though the device takes nothing")                                \
   X(BadForGood, "a segment that was retired is never tried again")                                \
