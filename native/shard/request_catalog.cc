@@ -37,7 +37,7 @@ class CounterPage {
     out_.put(static_cast<uint16_t>(name.size()));
     out_.put(uint16_t{0});
     out_.put(uint32_t{0});
-    out_.put(static_cast<uint64_t>(sample.value));
+    out_.put(static_cast<uint64_t>(std::max(0.0, sample.value)));  // a clock may be behind: the wire has no sign
     out_.put_bytes(as_bytes(name));
     for (size_t at = name.size(); at % 8 != 0; ++at) out_.put(uint8_t{0});
   }

@@ -8,18 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from halfstep.daemon.metric_help import HELP
 from halfstep.daemon.metrics_server import MetricsServer
 from halfstep.errors import ConfigError
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
-
-# What the numbers mean, where the name alone does not say it.
-HELP = {
-    "halfstep_requests": "Requests finished, by command.",
-    "halfstep_answers": "Keys and components answered, by command, answer and reason: misses, throttles and rejections apart.",
-    "halfstep_request_latency_seconds": "From a request's header to its last byte queued, by command.",
-}
 
 Snapshot = Callable[[], Mapping[str, Any]]
 
@@ -41,7 +35,7 @@ class ServerCollector:
                 families[name].append((dict(labels), value))
             for name, samples in families.items():
                 plain = name.removesuffix("_total")
-                family = make(name, HELP.get(plain, plain.replace("_", " ")), labels=list(samples[0][0]))
+                family = make(name, HELP.get(plain, ""), labels=list(samples[0][0]))
                 for labels, value in samples:
                     family.add_metric(list(labels.values()), value)
                 yield family
