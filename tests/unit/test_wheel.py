@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 # What the extras bring. None of it may be needed, or even looked at, by `import halfstep`.
-EXTRAS = ("click", "rich", "msgspec", "prometheus_client", "torch", "transformers", "xxhash")
+EXTRAS = ("click", "rich", "prometheus_client", "torch", "transformers", "xxhash")
 
 PROBE = f"""
 import json, sys
