@@ -4,8 +4,8 @@
 // Invariants: bit for bit what keyed_hash says.
 #include <algorithm>
 #include <array>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/sip.h"
 
@@ -127,7 +127,7 @@ struct Sip8 {
 }  // namespace
 
 void keyed_hash_many(const HashKey& key, std::span<const ConstBytes> messages, std::span<Hash128> out) noexcept {
-  assert(out.size() >= messages.size());
+  HALFSTEP_CHECK(out.size() >= messages.size(), out.size(), messages.size());
   size_t at = 0;
 #if defined(__x86_64__)
   const bool wide = __builtin_cpu_supports("avx2") != 0;

@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "base/check.h"
+
 namespace halfstep {
 
 static_assert(kArenaRegionBytesMax % kPieceBytesMax == 0, "no piece may straddle two regions");
@@ -61,6 +63,7 @@ uint32_t SlotPool::take_tail(uint32_t cls) noexcept {
   if (cls == kClasses) {  // more than half a chunk: take it whole
     const uint32_t chunk = take_chunk();
     if (chunk == kNone) return kNone;
+    HALFSTEP_CHECK(kPieceBytesMax <= free_bytes_, kPieceBytesMax, free_bytes_);
     free_bytes_ -= kPieceBytesMax;
     return chunk * kChunkPages;
   }
@@ -77,6 +80,7 @@ uint32_t SlotPool::take_tail(uint32_t cls) noexcept {
   const auto unit = static_cast<uint32_t>(std::countr_zero(c.free_units));
   c.free_units &= c.free_units - 1;
   if (c.free_units == 0) unlink(partial_head_[cls], chunk);
+  HALFSTEP_CHECK(uint64_t{kPageBytes} << cls <= free_bytes_, uint64_t{kPageBytes} << cls, free_bytes_);
   free_bytes_ -= uint64_t{kPageBytes} << cls;
   return chunk * kChunkPages + (unit << cls);
 }
@@ -93,7 +97,7 @@ void SlotPool::give_piece(uint32_t page) noexcept {
   const uint32_t units = kChunkPages >> cls;
   const uint64_t all = units == 64 ? ~uint64_t{0} : (uint64_t{1} << units) - 1;
   const uint64_t bit = uint64_t{1} << ((page % kChunkPages) >> cls);
-  assert((c.free_units & bit) == 0);
+  HALFSTEP_CHECK((c.free_units & bit) == 0);
   if (c.free_units == 0) link(partial_head_[cls], chunk);
   c.free_units |= bit;
   free_bytes_ += uint64_t{kPageBytes} << cls;
@@ -105,7 +109,7 @@ void SlotPool::give_piece(uint32_t page) noexcept {
 }
 
 Slot SlotPool::take(uint64_t bytes) noexcept {
-  assert(bytes > 0);
+  HALFSTEP_CHECK(bytes > 0, bytes);
   Slot slot;
   if (held_bytes(bytes) > free_bytes_) return slot;
   uint32_t previous = kNone;
@@ -117,6 +121,7 @@ Slot SlotPool::take(uint64_t bytes) noexcept {
       const uint32_t chunk = take_chunk();
       if (chunk != kNone) {
         page = chunk * kChunkPages;
+        HALFSTEP_CHECK(kPieceBytesMax <= free_bytes_, kPieceBytesMax, free_bytes_);
         free_bytes_ -= kPieceBytesMax;
       }
     } else {

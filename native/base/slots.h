@@ -6,13 +6,13 @@
 // Thread: the shard's.
 #pragma once
 
-#include <cassert>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "base/check.h"
 #include "base/units.h"
 
 namespace halfstep {
@@ -109,7 +109,7 @@ class SlotPool {
 
 template <typename Visit>
 void Slot::for_range(uint64_t offset, uint64_t count, Visit&& visit) const {
-  assert(offset + count <= bytes_);
+  HALFSTEP_CHECK(offset + count <= bytes_, offset + count, bytes_);
   if (count == 0) return;
   const auto piece = static_cast<uint32_t>(offset / kPieceBytesMax);
   if (cursor_piece_ > piece || cursor_piece_ == 0) {

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/crc.h"
 #include "base/prng.h"
 #include "store/core.h"
@@ -125,7 +125,7 @@ Status EmbeddedStore::settle() {
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 uint32_t EmbeddedStore::match(ConstBytes keys, std::span<uint8_t> present) noexcept {
-  assert(keys.size() == present.size() * kEmbeddedKeyBytes);
+  HALFSTEP_CHECK(keys.size() == present.size() * kEmbeddedKeyBytes, keys.size(), present.size() * kEmbeddedKeyBytes);
   for (size_t i = 0; i < present.size(); ++i) {
     present[i] = store_->find(store_->key_of(name_of(key_at(keys, i)))).present ? 1 : 0;
   }
@@ -269,7 +269,7 @@ void EmbeddedStore::fill(store::Write& write, uint64_t seed) noexcept {
     }
     write.parts[part++].stored_crc = crc32c(piece);
   });
-  assert(part == write.parts.size());
+  HALFSTEP_DCHECK(part == write.parts.size(), part, write.parts.size());
 }
 
 bool EmbeddedStore::right(const store::Resident& resident, uint64_t seed) const noexcept {

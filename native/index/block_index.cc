@@ -1,9 +1,10 @@
 #include "index/block_index.h"
 
-#include <cassert>
 #include <memory>
 #include <thread>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::index {
 
@@ -27,7 +28,8 @@ BlockIndex::BlockIndex(Mapping mapping, uint64_t index_bytes) noexcept : mapping
 BlockIndex::BlockIndex(Bytes memory) noexcept { construct(memory); }
 
 void BlockIndex::construct(Bytes memory) noexcept {
-  assert(memory.size() >= sizeof(Bucket) && reinterpret_cast<uintptr_t>(memory.data()) % alignof(Bucket) == 0);
+  HALFSTEP_CHECK(memory.size() >= sizeof(Bucket) && reinterpret_cast<uintptr_t>(memory.data()) % alignof(Bucket) == 0,
+                 memory.size(), sizeof(Bucket));
   buckets_ = reinterpret_cast<Bucket*>(memory.data());
   bucket_count_ = memory.size() / sizeof(Bucket);
   std::uninitialized_default_construct_n(buckets_, bucket_count_);
@@ -159,7 +161,7 @@ void BlockIndex::erase_slot(uint64_t number, unsigned slot) noexcept {
   if (header.stray(slot)) {
     Bucket& home = buckets_[other_of(number, bucket.peek_own<field::Fingerprint>(slot))];
     const Header counted = home.header_own();
-    assert(counted.strays_away() > 0);
+    HALFSTEP_CHECK(counted.strays_away() > 0, counted.strays_away());
     home.write(counted.with_strays_away(counted.strays_away() - 1));
     --strays_;
   }

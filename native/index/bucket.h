@@ -19,10 +19,10 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/check.h"
 #include "index/entry.h"
 
 namespace halfstep::index {
@@ -60,7 +60,7 @@ class Header {
     return Header(bits_ & ~(uint64_t{0xFF} << (8 * slot)) & ~(uint64_t{1} << (kStrayShift + slot)));
   }
   constexpr Header with_strays_away(unsigned count) const noexcept {
-    assert(count <= kStraysAwayMax);
+    HALFSTEP_CHECK(count <= kStraysAwayMax, count);
     return Header((bits_ & ~(uint64_t{kStraysAwayMax} << kAwayShift)) | uint64_t{count} << kAwayShift);
   }
   // Wraps within its bits: the version is the topmost field.
@@ -92,13 +92,13 @@ class alignas(128) Bucket {
 
   // The entry and the header together. `next` is what the header is to be; its version is this bucket's matter.
   void write(unsigned slot, const Entry& entry, Header next) noexcept {
-    assert(!next.open());
+    HALFSTEP_DCHECK(!next.open());
     header_.store(header_own().advanced(1).bits(), std::memory_order_relaxed);
     for (size_t i = 0; i < 3; ++i) word(slot, i).store(entry.words()[i], std::memory_order_release);
     header_.store(next.advanced(2).bits(), std::memory_order_release);
   }
   void write(Header next) noexcept {
-    assert(!next.open());
+    HALFSTEP_DCHECK(!next.open());
     header_.store(next.advanced(2).bits(), std::memory_order_release);
   }
 

@@ -12,9 +12,10 @@
 
 #include <array>
 #include <bit>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
+
+#include "base/check.h"
 
 namespace halfstep::index {
 
@@ -29,7 +30,7 @@ struct Bits {
   static constexpr uint64_t kMask = kMax << kShiftBy;
   static constexpr uint64_t get(const std::array<uint64_t, 3>& words) noexcept { return (words[kWordAt] >> kShiftBy) & kMax; }
   static constexpr void set(std::array<uint64_t, 3>& words, uint64_t value) noexcept {
-    assert(value <= kMax);
+    HALFSTEP_CHECK(value <= kMax);
     words[kWordAt] = (words[kWordAt] & ~kMask) | (value << kShiftBy & kMask);
   }
 };

@@ -5,15 +5,15 @@
 // known. Both do more work a key than mispredicted strays and unneeded lines cost.
 #include <algorithm>
 #include <array>
-#include <cassert>
 
+#include "base/check.h"
 #include "index/block_index.h"
 
 namespace halfstep::index {
 
 template <bool kStopAtMiss>
 size_t BlockIndex::match(std::span<const Hash128> keys, std::span<Found> out) const noexcept {
-  assert(out.size() >= keys.size());
+  HALFSTEP_CHECK(out.size() >= keys.size(), out.size(), keys.size());
   struct Waiting {
     uint64_t other;
     size_t at;

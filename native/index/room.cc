@@ -3,8 +3,8 @@
 // Invariants: every move keeps its entry findable, also for readers on other threads: the copy is there before the original
 // goes, and the home's count changes in the same store as the home's slot.
 #include <array>
-#include <cassert>
 
+#include "base/check.h"
 #include "index/block_index.h"
 
 namespace halfstep::index {
@@ -69,7 +69,7 @@ bool BlockIndex::move(uint64_t from, unsigned slot) noexcept {
   if (leaves.tag(slot) == 0 || enters.full() || !may_move(from, to)) return false;
   const unsigned free = Header::first(enters.matches(0));
   if (leaves.stray(slot)) {
-    assert(enters.strays_away() > 0);
+    HALFSTEP_CHECK(enters.strays_away() > 0, enters.strays_away());
     target.write(free, entry, enters.with(free, leaves.tag(slot), false).with_strays_away(enters.strays_away() - 1));
     source.write(leaves.without(slot));
     --strays_;

@@ -1,7 +1,8 @@
 #include "index/table.h"
 
 #include <bit>
-#include <cassert>
+
+#include "base/check.h"
 
 namespace halfstep::index {
 namespace {
@@ -28,7 +29,7 @@ size_t Table::probe(const Hash128& key) const noexcept {
 uint64_t Table::find(const Hash128& key) const noexcept { return slots_[probe(key)].value; }
 
 uint64_t Table::put(const Hash128& key, uint64_t value) {
-  assert(value != kNone);
+  HALFSTEP_DCHECK(value != kNone);
   size_t at = probe(key);
   const uint64_t before = slots_[at].value;
   if (before == kNone) {
@@ -43,7 +44,7 @@ uint64_t Table::put(const Hash128& key, uint64_t value) {
 }
 
 bool Table::replace(const Hash128& key, uint64_t expected, uint64_t value) noexcept {
-  assert(value != kNone && expected != kNone);
+  HALFSTEP_DCHECK(value != kNone && expected != kNone);
   Slot& slot = slots_[probe(key)];
   if (slot.value != expected) return false;
   slot.value = value;
@@ -58,7 +59,7 @@ bool Table::erase(const Hash128& key) noexcept {
 }
 
 bool Table::erase(const Hash128& key, uint64_t expected) noexcept {
-  assert(expected != kNone);
+  HALFSTEP_DCHECK(expected != kNone);
   const size_t at = probe(key);
   if (slots_[at].value != expected) return false;
   erase_slot(at);

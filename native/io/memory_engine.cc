@@ -1,10 +1,11 @@
 #include "io/memory_engine.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::io {
 namespace {
@@ -61,7 +62,7 @@ void SparsePages::drop(uint64_t page) noexcept {
 
 MemoryDevice::MemoryDevice(uint64_t bytes, bool volatile_cache)
     : bytes_(bytes), volatile_cache_(volatile_cache), media_(bytes / kPageBytes) {
-  assert(bytes > 0 && bytes % kPageBytes == 0);
+  HALFSTEP_CHECK(bytes > 0 && bytes % kPageBytes == 0, bytes);
 }
 
 uint64_t MemoryDevice::cached_pages() const noexcept {
@@ -71,7 +72,8 @@ uint64_t MemoryDevice::cached_pages() const noexcept {
 }
 
 void MemoryDevice::read(uint64_t offset, Bytes out) const {
-  assert(offset % kPageBytes == 0 && out.size() % kPageBytes == 0 && offset + out.size() <= bytes_);
+  HALFSTEP_CHECK(offset % kPageBytes == 0 && out.size() % kPageBytes == 0 && offset + out.size() <= bytes_, offset + out.size(),
+                 bytes_);
   auto cached = cache_.lower_bound(offset / kPageBytes);
   for (size_t done = 0; done < out.size(); done += kPageBytes) {
     const uint64_t page = (offset + done) / kPageBytes;
@@ -91,7 +93,8 @@ void MemoryDevice::put_page(uint64_t page, const std::byte* from) { std::memcpy(
 
 template <typename Keep>
 uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
-  assert(offset % kPageBytes == 0 && from.size() % kPageBytes == 0 && offset + from.size() <= bytes_);
+  HALFSTEP_CHECK(offset % kPageBytes == 0 && from.size() % kPageBytes == 0 && offset + from.size() <= bytes_,
+                 offset + from.size(), bytes_);
   const uint64_t write = ++last_write_;
   uint64_t kept = 0;
   for (size_t done = 0; done < from.size(); done += kPageBytes) {
@@ -111,7 +114,7 @@ uint64_t MemoryDevice::write(uint64_t offset, ConstBytes from, Keep&& keep) {
 
 template <typename Keep>
 uint64_t MemoryDevice::discard(uint64_t offset, uint64_t bytes, Prng& prng, Keep&& keep) {
-  assert(offset % kPageBytes == 0 && bytes % kPageBytes == 0 && offset + bytes <= bytes_);
+  HALFSTEP_CHECK(offset % kPageBytes == 0 && bytes % kPageBytes == 0 && offset + bytes <= bytes_, offset + bytes, bytes_);
   uint64_t gone = 0;
   for (uint64_t page = offset / kPageBytes; page < (offset + bytes) / kPageBytes; ++page) {
     if (keep(page)) continue;
@@ -136,7 +139,7 @@ void MemoryDevice::flush(uint64_t through) {
 }
 
 void MemoryDevice::flip_bit(uint64_t offset, uint32_t bit) {
-  assert(offset < bytes_ && bit < 8);
+  HALFSTEP_CHECK(offset < bytes_ && bit < 8, offset, bytes_, bit);
   const uint64_t page = offset / kPageBytes;
   const std::byte mask{static_cast<unsigned char>(1U << bit)};
   media_.at(page)[offset % kPageBytes] ^= mask;
@@ -174,7 +177,7 @@ void MemoryDevice::cut_power(Prng& prng, const MemoryFaults& faults, MemoryFault
 
 MemoryEngine::MemoryEngine(const MemoryConfig& config, std::vector<MemoryDevice*> devices)
     : devices_(std::move(devices)), faults_(config.faults), prng_(config.seed) {
-  assert(config.queue_depth > 0 && config.queue_depth <= kQueueDepthMax);
+  HALFSTEP_DCHECK(config.queue_depth > 0 && config.queue_depth <= kQueueDepthMax, config.queue_depth);
   facts_.name = "memory";
   facts_.discard = name_of(DiscardMethod::None);
   for (const MemoryDevice* device : devices_) {
@@ -407,7 +410,7 @@ uint64_t MemoryEngine::rot(uint8_t device, uint64_t offset, uint64_t bytes) {
 }
 
 void MemoryEngine::crash(Crash how) {
-  assert(!crashed_);
+  HALFSTEP_DCHECK(!crashed_);
   for (const Active& active : active_) {
     const Request& request = *active.request;
     MemoryDevice& device = *devices_[request.device];

@@ -2,10 +2,10 @@
 // count. Thread: the shard's, unless its user locks.
 #pragma once
 
-#include <cassert>
 #include <cerrno>
 #include <cstdint>
 
+#include "base/check.h"
 #include "base/units.h"
 #include "io/engine.h"
 
@@ -42,7 +42,7 @@ inline Step advance(Request& request, int64_t result) noexcept {
   }
   if (request.op == Op::Flush || request.op == Op::Discard) return Step::Finished;
   const auto moved = static_cast<uint32_t>(result);
-  assert(moved <= request.bytes - request.engine_done_bytes);
+  HALFSTEP_CHECK(moved <= request.bytes - request.engine_done_bytes, moved, request.bytes - request.engine_done_bytes);
   if (moved == request.bytes - request.engine_done_bytes) {
     request.engine_done_bytes = request.bytes;
     return Step::Finished;

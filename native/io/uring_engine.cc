@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "base/check.h"
 #include "io/backing.h"
 
 namespace halfstep::io {
@@ -435,7 +436,7 @@ void UringEngine::submitted(int result) noexcept {
     wake();  // another turn of the loop tries again
     return;
   }
-  assert(result != -EEXIST && "the ring belongs to another thread");
+  HALFSTEP_DCHECK(result != -EEXIST && "the ring belongs to another thread");
   fail_unsubmitted(result);
 }
 

@@ -6,10 +6,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
 #include <ctime>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::net {
 namespace {
@@ -38,7 +39,7 @@ Loop::~Loop() {
 }
 
 Status Loop::open() {
-  assert(epoll_ < 0);
+  HALFSTEP_DCHECK(epoll_ < 0, epoll_);
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) return {Code::IoError, -errno};
   wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -118,7 +119,7 @@ void Loop::dispatch(const epoll_event& event) {
 }
 
 void Loop::turn(uint64_t wait_us_max, BusyPoll& busy_poll) {
-  assert(!turning_ && epoll_ >= 0);
+  HALFSTEP_DCHECK(!turning_ && epoll_ >= 0, epoll_);
   turning_ = true;
   uint64_t wait_us = std::min(wait_us_max, kWaitUsMax);
   if (!turns_.empty()) wait_us = 0;
@@ -165,7 +166,7 @@ void Loop::fire_due() {
 }
 
 void Loop::arm(Timer& timer, uint64_t due_us) {
-  assert(timer.loop_ == nullptr || timer.loop_ == this);
+  HALFSTEP_CHECK(timer.loop_ == nullptr || timer.loop_ == this);
   disarm(timer);
   timer.loop_ = this;
   timer.due_us_ = std::max(due_us, fired_at_us_);
@@ -175,7 +176,7 @@ void Loop::arm(Timer& timer, uint64_t due_us) {
 
 void Loop::disarm(Timer& timer) noexcept {
   if (timer.loop_ == nullptr) return;
-  assert(timer.loop_ == this && heap_.has(timer));
+  HALFSTEP_CHECK(timer.loop_ == this && heap_.has(timer), timer.loop_);
   timer.loop_ = nullptr;
   heap_.remove(timer);
 }

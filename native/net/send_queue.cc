@@ -1,8 +1,9 @@
 #include "net/send_queue.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::net {
 namespace {
@@ -99,7 +100,7 @@ size_t SendQueue::gather_to_border(std::span<iovec> out, size_t bytes_max, size_
 }
 
 void SendQueue::consume(size_t count, PayloadKeeper* keeper) {
-  assert(count <= bytes_);
+  HALFSTEP_CHECK(count <= bytes_, count, bytes_);
   bytes_ -= count;
   while (!empty()) {
     Piece& piece = pieces_[first_];

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
+
+#include "base/check.h"
 
 namespace halfstep::net {
 namespace {
@@ -29,7 +30,7 @@ void tell(std::atomic<uint32_t>& waits, int bell) noexcept {
 // ---- Writer --------------------------------------------------------------------------------------------------------------
 
 RingWriter::RingWriter(RingControl& control, Bytes data, int bell) noexcept : control_(control), data_(data), bell_(bell) {
-  assert(std::has_single_bit(data.size()));
+  HALFSTEP_CHECK(std::has_single_bit(data.size()));
 }
 
 ssize_t RingWriter::room() noexcept {
@@ -101,7 +102,7 @@ size_t RingWriter::unread() noexcept {
 // ---- Reader --------------------------------------------------------------------------------------------------------------
 
 RingReader::RingReader(RingControl& control, Bytes data, int bell) noexcept : control_(control), data_(data), bell_(bell) {
-  assert(std::has_single_bit(data.size()));
+  HALFSTEP_CHECK(std::has_single_bit(data.size()));
 }
 
 ssize_t RingReader::filled() noexcept {

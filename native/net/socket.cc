@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cassert>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>

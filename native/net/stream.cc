@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <string>
 
+#include "base/check.h"
 #include "base/units.h"
 
 namespace halfstep::net {
@@ -76,7 +76,7 @@ FrameStream::FrameStream(Loop& loop, std::unique_ptr<Transport> transport, Frame
       late_(&FrameStream::run_body_late, this) {}
 
 FrameStream::~FrameStream() {
-  assert(!in_turn_ && !pumping_);
+  HALFSTEP_CHECK(!in_turn_ && !pumping_);
   if (transport_) drop_transport();
   finished_ = true;
   queue_.drop();
@@ -217,6 +217,7 @@ void FrameStream::land(size_t count, const std::byte* copied_from) {
     }
     if (copied_from != nullptr) copied_from += step;
     count -= step;
+    HALFSTEP_CHECK(step <= payload_left_, step, payload_left_);
     payload_left_ -= step;
     landing_offset_ += step;
     if (landing_offset_ == piece.iov_len) {
@@ -419,7 +420,7 @@ void FrameStream::ask_for_more() {
 }
 
 void FrameStream::pump() {
-  assert(!pumping_);
+  HALFSTEP_DCHECK(!pumping_);
   pumping_ = true;
   size_t budget = turn_bytes();
   bool may_ask = true;  // once for each send, so that a sink which always asks does not keep us here
@@ -563,7 +564,7 @@ void FrameStream::drop_transport() {
 }
 
 void FrameStream::finish() {
-  assert(!finished_);
+  HALFSTEP_DCHECK(!finished_);
   finished_ = true;
   loop_.disarm(trim_);
   loop_.disarm(late_);

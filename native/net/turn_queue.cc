@@ -1,8 +1,9 @@
 #include "net/turn_queue.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::net {
 
@@ -40,7 +41,7 @@ void TurnQueue::remove(Turn& turn) noexcept {
 }
 
 size_t TurnQueue::run(const Clock& clock, uint64_t began_us, uint64_t round_us_max) {
-  assert(!running_);
+  HALFSTEP_DCHECK(!running_);
   running_ = true;
   ++round_;
   taken_count_ = again_count_ = 0;

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace halfstep::net {
 namespace {
 
@@ -49,6 +51,7 @@ uint64_t ZeroCopyLedger::notified(uint32_t first, uint32_t last) noexcept {
     if (!send.done) bytes += send.bytes;
     send.done = true;
   }
+  HALFSTEP_CHECK(bytes <= bytes_, bytes, bytes_);
   bytes_ -= bytes;
   while (first_ != sends_.size() && sends_[first_].done) {
     ++first_;

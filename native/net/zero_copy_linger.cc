@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::net {
 namespace {
@@ -91,7 +92,7 @@ bool ZeroCopyLinger::settle(Socket& socket) {
 
 void ZeroCopyLinger::remove(const Socket& socket) {
   const auto at = std::find_if(sockets_.begin(), sockets_.end(), [&](const auto& own) { return own.get() == &socket; });
-  assert(at != sockets_.end());
+  HALFSTEP_CHECK(at != sockets_.end());
   const std::unique_ptr<Socket> gone = std::move(*at);
   sockets_.erase(at);
 }

@@ -3,10 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cassert>
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "peer/signals.h"
 
 namespace halfstep::peer {
@@ -428,7 +428,7 @@ void Client::on_deadline(void* of) {
         connection->abort(Code::Late, "bytes of a put that is over did not leave within 10 ms of its deadline");
       }
       return;
-    default: assert(false);
+    default: HALFSTEP_DCHECK(false);
   }
 }
 
@@ -453,7 +453,7 @@ void Client::conclude(Ticket& ticket) {
 }
 
 void Client::on_payload_released(Ticket& ticket) {
-  assert(ticket.payload_references > 0);
+  HALFSTEP_CHECK(ticket.payload_references > 0, ticket.payload_references);
   if (--ticket.payload_references == 0 && ticket.state == Ticket::State::Fencing) finish(ticket);
 }
 

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "base/check.h"
 #include "net/shm_setup.h"
 #include "peer/client.h"
 
@@ -296,7 +296,7 @@ void Connection::become_up_if_ready() {
 // ---- Requests ------------------------------------------------------------------------------------------------------------
 
 void Connection::give(Request& request) {
-  assert(up());
+  HALFSTEP_DCHECK(up());
   request.connection = this;
   request.weight_bytes += kRequestCostBytes;
   load_bytes_ += request.weight_bytes;
@@ -310,6 +310,7 @@ void Connection::pump() {
     if (!layouts_known(request)) return;
     pending_.pop_front();
     if (!transmit(request)) {
+      HALFSTEP_CHECK(request.weight_bytes <= load_bytes_, request.weight_bytes, load_bytes_);
       load_bytes_ -= request.weight_bytes;
       client_.on_request_over(request);
     }
@@ -348,6 +349,7 @@ void Connection::abandon(Request& request) {
   }
   if (!request.sent) {
     std::erase(pending_, &request);
+    HALFSTEP_CHECK(request.weight_bytes <= load_bytes_, request.weight_bytes, load_bytes_);
     load_bytes_ -= request.weight_bytes;
     return client_.recycle(request);
   }
@@ -376,6 +378,7 @@ void Connection::release_slot(Request& request) {
   const auto slot = static_cast<uint8_t>(request.id & 0xFF);
   slots_[slot] = nullptr;
   free_slots_.push_back(slot);
+  HALFSTEP_CHECK(request.weight_bytes <= load_bytes_, request.weight_bytes, load_bytes_);
   load_bytes_ -= request.weight_bytes;
 }
 

@@ -4,7 +4,6 @@
 #include "peer/halfstep.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 #include <memory>
 #include <new>

@@ -1,7 +1,8 @@
 #include "peer/plan.h"
 
 #include <algorithm>
-#include <cassert>
+
+#include "base/check.h"
 
 namespace halfstep::peer {
 namespace {
@@ -136,7 +137,7 @@ void plan(Ticket& ticket, const PlanLimits& limits, const std::function<Request&
   } else if (ticket.operation == HS_OP_EXPLAIN) {
     wire::KeyQuestionView question;
     const Status parsed = wire::parse_key_question(ticket.question, &question);
-    assert(parsed.ok());  // or it would not have been submitted
+    HALFSTEP_DCHECK(parsed.ok());  // or it would not have been submitted
     add(parsed.ok() ? wire::route(question.engine_key, limits.shards) : 0);
   } else {
     add(0);

@@ -1,8 +1,8 @@
 #include "peer/put.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/crc.h"
 
 namespace halfstep::peer {
@@ -102,6 +102,7 @@ bool Sender::send_chunk(net::FrameStream& stream, Request& request, net::Release
   }
   if (payload_bytes_ == 0) return false;
   if (!request.granted) {
+    HALFSTEP_CHECK(payload_bytes_ <= early_left_, payload_bytes_, early_left_);
     early_left_ -= payload_bytes_;
     request.early_bytes += payload_bytes_;
   }

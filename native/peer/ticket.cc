@@ -1,7 +1,8 @@
 #include "peer/ticket.h"
 
 #include <algorithm>
-#include <cassert>
+
+#include "base/check.h"
 
 namespace halfstep::peer {
 namespace {
@@ -44,7 +45,7 @@ void Ticket::reset() {
   sink_context = nullptr;
   outcome = nullptr;
   state = State::Submitted;
-  assert(requests.empty() && payload_references == 0 && !timer.armed());
+  HALFSTEP_CHECK(requests.empty() && payload_references == 0 && !timer.armed(), payload_references);
   previous = next = nullptr;
   dispatching = asked = false;
   fence.clear();
@@ -146,7 +147,7 @@ bool Ticket::mark_seen(Section& section, uint32_t number, uint32_t part) {
 void Ticket::part_arrived(Section& section, uint32_t number, uint32_t part, bool verified) {
   Item& of = item(section, number);
   const uint32_t ordinal = section.selection.ordinal(part);
-  assert(of.parts_left > 0);
+  HALFSTEP_CHECK(of.parts_left > 0, of.parts_left);
   --of.parts_left;
   if (!step_left.empty()) {
     const uint32_t words = words_of(section.selection.count(section.shape.parts_of(of.block_bytes)));
@@ -195,7 +196,7 @@ void Ticket::settle(Section& section, uint32_t number, uint32_t ordinal, wire::A
   answer = in_truth(answer);
   Unit& to = unit(section, number, ordinal);
   Item& of = item(section, number);
-  assert(!to.settled && of.units_left > 0);
+  HALFSTEP_CHECK(!to.settled && of.units_left > 0, of.units_left);
   to.settled = true;
   if (answer.answer != wire::Answer::Ok) of.flags |= Item::kFailed;
   if (section.answers != nullptr) section.answers[number * section.units_per_item + ordinal] = out_of(answer);
@@ -211,7 +212,7 @@ void Ticket::settle(Section& section, uint32_t number, uint32_t ordinal, wire::A
 }
 
 void Ticket::count_step(uint32_t ordinal) noexcept {
-  assert(step_left[ordinal] > 0);
+  HALFSTEP_CHECK(step_left[ordinal] > 0, step_left[ordinal]);
   --step_left[ordinal];
   while (steps_done < step_left.size() && step_left[steps_done] == 0) ++steps_done;
 }

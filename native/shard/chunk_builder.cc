@@ -1,8 +1,8 @@
 #include "shard/chunk_builder.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "shard/connection.h"
 #include "shard/request_get.h"
 #include "shard/shard.h"
@@ -101,7 +101,7 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
 }
 
 void ChunkBuilder::send(Connection& connection, uint64_t request_id) {
-  assert(!empty());
+  HALFSTEP_DCHECK(!empty());
   Shard& shard = connection.shard();
   std::vector<std::byte>& buffer = shard.frame_buffer();
   buffer.clear();

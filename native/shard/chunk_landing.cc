@@ -1,8 +1,8 @@
 #include "shard/chunk_landing.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/crc.h"
 #include "shard/connection.h"
 #include "shard/request_put.h"
@@ -11,7 +11,7 @@
 namespace halfstep::shard {
 
 Status ChunkLanding::begin(Connection& connection, PutRequest& put, const wire::RunsView& runs, net::Landing* landing) {
-  assert(runs_.empty());
+  HALFSTEP_DCHECK(runs_.empty());
   shard_ = &connection.shard();
   put_ = &put;
   at_ = 0;
@@ -57,7 +57,7 @@ void ChunkLanding::landed(ConstBytes piece, size_t skipped) {
     return;
   }
   for (size_t left = kept ? piece.size() : skipped; left != 0;) {
-    assert(at_ < runs_.size());
+    HALFSTEP_CHECK(at_ < runs_.size(), at_, runs_.size());
     Run& run = runs_[at_];
     const auto step = static_cast<uint32_t>(std::min<size_t>(left, run.bytes_left));
     if (kept && run.item != nullptr) {
@@ -97,7 +97,7 @@ void ChunkLanding::leave(Run& run) {
   PutItem* item = run.item;
   if (item == nullptr) return;
   run.item = nullptr;
-  assert(item->landing_runs > 0);
+  HALFSTEP_CHECK(item->landing_runs > 0, item->landing_runs);
   --item->landing_runs;
   put_->run_landed(*item);
 }

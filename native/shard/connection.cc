@@ -1,9 +1,9 @@
 #include "shard/connection.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "base/check.h"
 #include "shard/reply.h"
 #include "shard/request_catalog.h"
 #include "shard/request_keys.h"
@@ -122,7 +122,7 @@ void Connection::enrol(Request& request) {
 }
 
 void Connection::request_finished(Request& request) noexcept {
-  assert(in_flight_ > 0);
+  HALFSTEP_CHECK(in_flight_ > 0, in_flight_);
   --in_flight_;
   std::erase(senders_, &request);
   if (working_ == &request) working_ = nullptr;
@@ -170,6 +170,7 @@ void Connection::on_turn_end() {
   RequestMemory& memory = shard_.request_memory();
   memory.note_buffer(buffer_bytes_, bytes);
   request_bytes_ += bytes;
+  HALFSTEP_CHECK(buffer_bytes_ <= request_bytes_, buffer_bytes_, request_bytes_);
   request_bytes_ -= buffer_bytes_;
   const bool more = bytes > buffer_bytes_;
   buffer_bytes_ = bytes;

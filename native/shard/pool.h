@@ -4,12 +4,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cassert>
 #include <cstddef>
 #include <memory>
 #include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "base/check.h"
 
 namespace halfstep::shard {
 
@@ -28,7 +29,7 @@ class Pool {
     return object;
   }
   void give(T* object) noexcept {
-    assert(free_.size() < all_.size());
+    HALFSTEP_CHECK(free_.size() < all_.size(), free_.size(), all_.size());
     free_.push_back(object);
   }
   // After a burst: keeps as many as are taken, kKeptMin at least, and frees the others. Never while one that was given back is

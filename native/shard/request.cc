@@ -1,9 +1,9 @@
 #include "shard/request.h"
 
 #include <algorithm>
-#include <cassert>
 #include <string>
 
+#include "base/check.h"
 #include "shard/connection.h"
 #include "shard/reply.h"
 #include "shard/request_keys.h"
@@ -33,10 +33,14 @@ bool Credit::take(const Request& by, uint64_t bytes) noexcept {
 }
 
 void Credit::give(uint64_t bytes) noexcept {
-  assert(bytes <= used_bytes_);
+  HALFSTEP_CHECK(bytes <= used_bytes_, bytes, used_bytes_);
   used_bytes_ -= bytes;
+  HALFSTEP_CHECK(bytes <= *gauge_, bytes, *gauge_);
   *gauge_ -= bytes;
-  if (common_ != nullptr) common_->out_bytes -= bytes;
+  if (common_ != nullptr) {
+    HALFSTEP_CHECK(bytes <= common_->out_bytes, bytes, common_->out_bytes);
+    common_->out_bytes -= bytes;
+  }
 }
 
 bool Credit::leave(const Request& waiter) noexcept {
@@ -54,7 +58,7 @@ void Credit::resume_waiters() {
 }
 
 void Request::admit(Connection& connection, wire::Opcode opcode, uint64_t id, uint32_t deadline_us, uint8_t priority) {
-  assert(finished_ && outstanding_ == 0 && waits_ == Waits::Nothing && !dirty_);
+  HALFSTEP_CHECK(finished_ && outstanding_ == 0 && waits_ == Waits::Nothing && !dirty_, outstanding_, waits_);
   shard_ = &connection.shard();
   connection_ = &connection;
   opcode_ = opcode;
@@ -99,6 +103,7 @@ bool Request::take_memory(uint64_t bytes) noexcept {
 void Request::retire() {
   shard_->request_memory().give(memory_bytes_);
   if (connection_ != nullptr) {
+    HALFSTEP_CHECK(memory_bytes_ <= connection_->request_bytes(), memory_bytes_, connection_->request_bytes());
     connection_->request_bytes() -= memory_bytes_;
     connection_->strike(*this);
   }
@@ -108,7 +113,7 @@ void Request::retire() {
 }
 
 void Request::finish() {
-  assert(!finished_);
+  HALFSTEP_DCHECK(!finished_);
   finished_ = true;
   leave_lists();
   if (connection_ != nullptr) connection_->request_finished(*this);
@@ -128,7 +133,7 @@ void Request::drop() {
 }
 
 void Request::let_go() {
-  assert(outstanding_ > 0);
+  HALFSTEP_CHECK(outstanding_ > 0, outstanding_);
   if (--outstanding_ == 0 && finished_) retire();
 }
 

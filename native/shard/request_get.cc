@@ -1,8 +1,8 @@
 #include "shard/request_get.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "shard/connection.h"
 #include "shard/part_places.h"
 #include "shard/reply.h"
@@ -93,7 +93,7 @@ bool GetRequest::send_chunk() {
     return false;
   }
   ChunkBuilder& chunk = shard().chunk_builder();
-  assert(chunk.empty());
+  HALFSTEP_DCHECK(chunk.empty());
   const bool full = layer_major() ? fill_layer_major() : fill_key_major();
   const bool sent = !chunk.empty();
   queued_bytes_ += chunk.payload_bytes();
@@ -204,7 +204,7 @@ void GetRequest::release_unused(GetItem& item) {
 
 // May recycle the request.
 void GetRequest::release(GetItem& item) {
-  assert(item.references == 0);
+  HALFSTEP_CHECK(item.references == 0, item.references);
   if (item.read.resident != nullptr) shard().store().unpin(item.read.resident);
   if (item.read.early != nullptr) shard().store().unpin(item.read.early);
   Connection* connection = this->connection();
@@ -220,7 +220,7 @@ void GetRequest::chunk_left(void* sent_chunk, uint64_t shard_address) {
   auto* chunk = static_cast<SentChunk*>(sent_chunk);
   auto& shard = *reinterpret_cast<Shard*>(static_cast<uintptr_t>(shard_address));
   for (GetItem* item : chunk->items) {
-    assert(item->references > 0);
+    HALFSTEP_CHECK(item->references > 0, item->references);
     if (--item->references == 0 && item->left_window) item->request->release_unused(*item);
   }
   chunk->items.clear();

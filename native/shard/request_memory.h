@@ -7,9 +7,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cassert>
 #include <cstdint>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::shard {
 
@@ -27,14 +28,14 @@ class RequestMemory {
     peak_bytes_ = std::max(peak_bytes_, bytes_);
   }
   void give(uint64_t bytes) noexcept {
-    assert(bytes <= bytes_);
+    HALFSTEP_CHECK(bytes <= bytes_, bytes, bytes_);
     bytes_ -= bytes;
   }
   // What a connection's buffers have grown or shrunk to.
   void note_buffer(uint64_t before_bytes, uint64_t bytes) noexcept {
     add(bytes);
     give(before_bytes);
-    assert(before_bytes <= buffer_bytes_ + bytes);
+    HALFSTEP_CHECK(before_bytes <= buffer_bytes_ + bytes, before_bytes, buffer_bytes_ + bytes);
     buffer_bytes_ = buffer_bytes_ + bytes - before_bytes;
   }
   uint64_t bytes() const noexcept { return bytes_; }

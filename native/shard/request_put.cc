@@ -1,9 +1,9 @@
 #include "shard/request_put.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "base/slots.h"
 #include "shard/connection.h"
 #include "shard/reply.h"
@@ -303,6 +303,7 @@ bool PutRequest::take_early(uint64_t bytes) noexcept {
 }
 
 void PutRequest::give_early() noexcept {
+  HALFSTEP_CHECK(early_held_ <= connection()->early_bytes(), early_held_, connection()->early_bytes());
   connection()->early_bytes() -= early_held_;
   early_held_ = 0;
 }
@@ -339,7 +340,7 @@ void PutRequest::part_landed(PutItem& item, uint32_t part, uint32_t check) {
     doom(item, {Answer::Rejected, Reason::Checksum});
     return;
   }
-  assert(item.parts_left > 0);
+  HALFSTEP_CHECK(item.parts_left > 0, item.parts_left);
   --item.parts_left;
 }
 
@@ -352,14 +353,14 @@ void PutRequest::run_landed(PutItem& item) {
 }
 
 void PutRequest::doom(PutItem& item, AnswerReason with) {
-  assert(item.state == PutItem::State::Open);
+  HALFSTEP_CHECK(item.state == PutItem::State::Open, item.state);
   item.state = PutItem::State::Doomed;
   answer(item.number, with);
   if (item.landing_runs == 0) free(item);
 }
 
 void PutRequest::commit(PutItem& item) {
-  assert(item.landing_runs == 0);
+  HALFSTEP_CHECK(item.landing_runs == 0, item.landing_runs);
   item.state = PutItem::State::Committed;
   items_[item.number].open = nullptr;
   give_credit(item);
@@ -443,7 +444,7 @@ void PutRequest::expire() {
 
 void PutRequest::answer(uint32_t number, AnswerReason with) {
   ItemState& state = items_[number];
-  assert(state.answer.answer == Answer::Pending && open_ > 0);
+  HALFSTEP_CHECK(state.answer.answer == Answer::Pending && open_ > 0, state.answer.answer, open_);
   state.answer = with;
   shard().counts().answer(Opcode::Put, with);
   fresh_.push_back(number);

@@ -1,8 +1,8 @@
 #include "store/catalog.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -139,7 +139,7 @@ bool Catalog::move(const IndexKey& key, const Location& original, const format::
 
 void Catalog::replace(const index::Found& found, const index::Entry& entry) noexcept {
   [[maybe_unused]] const bool replaced = index_->replace(found.handle, found.entry.location(), entry);
-  assert(replaced);
+  HALFSTEP_CHECK(replaced);
 }
 
 void Catalog::count(const index::Entry& entry, int sign) noexcept {
@@ -255,7 +255,9 @@ void Catalog::void_segment(Segment& segment) noexcept {
   for (const Share& share : segment.shares) {
     names_.add_live_bytes(slots_.scope(share.slot), -static_cast<int64_t>(share.pages * kPageBytes));
   }
+  HALFSTEP_CHECK(segment.live_blocks <= live_blocks_, segment.live_blocks, live_blocks_);
   live_blocks_ -= segment.live_blocks;
+  HALFSTEP_CHECK(segment.live_pages * kPageBytes <= live_bytes_, segment.live_pages * kPageBytes, live_bytes_);
   live_bytes_ -= segment.live_pages * kPageBytes;
   stale_ += segment.live_blocks;
   segment.live_blocks = segment.held_blocks = 0;
@@ -278,8 +280,10 @@ void Catalog::lap_ended() noexcept {
 }
 
 void Catalog::release(Segment& segment) {
-  assert(segment.reads_in_flight == 0 && segment.frames_in_flight == 0);
-  assert(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.shares.empty());
+  HALFSTEP_CHECK(segment.reads_in_flight == 0 && segment.frames_in_flight == 0, segment.reads_in_flight,
+                 segment.frames_in_flight);
+  HALFSTEP_CHECK(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.shares.empty(),
+                 segment.live_blocks, segment.held_blocks, segment.live_pages);
   segment.roll.reset();
   segment.lengths = {};
   segment.long_key_bytes = 0;

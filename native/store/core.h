@@ -4,9 +4,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cassert>
 #include <deque>
 
+#include "base/check.h"
 #include "index/table.h"
 #include "store/catalog.h"
 #include "store/device_health.h"
@@ -87,7 +87,8 @@ struct Core {
     names.refresh(header);
     for (uint32_t i = 0; i < kFrameHeaders; ++i) {
       frame_headers.push_back(slots.take(kFrameHeaderBytes));
-      assert(!frame_headers.back().empty() && frame_headers.back().piece_count() == 1);
+      HALFSTEP_DCHECK(!frame_headers.back().empty() && frame_headers.back().piece_count() == 1,
+                      frame_headers.back().piece_count());
     }
   }
   Core(const Core&) = delete;

@@ -1,8 +1,9 @@
 #include "store/discarder.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cerrno>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 namespace {
@@ -40,7 +41,8 @@ uint64_t Discarder::end_of(uint32_t segment) const noexcept {
 }
 
 void Discarder::add(const Segment& segment) {
-  assert(segment.reads_in_flight == 0 && segment.frames_in_flight == 0);
+  HALFSTEP_CHECK(segment.reads_in_flight == 0 && segment.frames_in_flight == 0, segment.reads_in_flight,
+                 segment.frames_in_flight);
   if (on() && !has(segment)) queue_.push_back(segment.number);
 }
 
@@ -67,6 +69,8 @@ void Discarder::turn() {
   if (next_offset_ >= end) return end_front(core_.counters.discards_skipped);  // less than a granule lies in it whole
   request_.offset = next_offset_;
   request_.bytes = static_cast<uint32_t>(std::min(part_bytes_, end - next_offset_));
+  HALFSTEP_CHECK(core_.places.in_segment(queue_.front(), request_.offset, request_.bytes), queue_.front(), request_.offset,
+                 request_.bytes);
   due_us_ = core_.clock.now_us() + uint64_t{request_.bytes} * 1'000'000 / rate_bytes_;
   flying_ = true;
   core_.engine.submit(request_);

@@ -1,7 +1,8 @@
 #include "store/early_reader.h"
 
-#include <cassert>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 
@@ -22,7 +23,7 @@ void EarlyReader::open(Extent& extent, uint32_t piece_bytes) {
 void EarlyReader::begin(Extent& extent) {
   Bytes pages;
   extent.early->header.for_range(0, extent.early->header.bytes(), [&](Bytes piece) { pages = piece; });
-  assert(pages.size() == extent.early->header.bytes());
+  HALFSTEP_CHECK(pages.size() == extent.early->header.bytes(), pages.size(), extent.early->header.bytes());
   const io::Request like{.op = io::Op::Read, .io_class = extent.io_class, .complete = on_header_, .owner = &extent};
   Transfer& transfer = core_.transfers.take(like, PartSums::place_of(core_, extent.block), pages);
   ++extent.outstanding;

@@ -1,8 +1,8 @@
 #include "store/extent_layout.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/crc.h"
 
 namespace halfstep::store {
@@ -20,7 +20,7 @@ void cut_parts(const wire::GroupShape& group, uint32_t block_bytes, std::span<Pa
     parts[p] = {static_cast<uint32_t>(offset), bytes, bytes, 0, 0, 0};
     offset += bytes;
   }
-  assert(offset == block_bytes);
+  HALFSTEP_CHECK(offset == block_bytes, offset, block_bytes);
 }
 
 uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<const PartInfo> parts,
@@ -56,7 +56,7 @@ uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<con
   tail.stored_bytes = shape.stored_bytes;
   tail.raw_bytes = raw_bytes;
   append(object_bytes(tail));
-  assert(at == slot.bytes());
+  HALFSTEP_CHECK(at == slot.bytes(), at, slot.bytes());
   return crc32c(object_bytes(tail), crc);
 }
 
@@ -114,7 +114,7 @@ void ExtentVerifier::begin(const ExtentShape& shape, PartTable* parts) noexcept 
 }
 
 void ExtentVerifier::feed(ConstBytes bytes) noexcept {
-  assert(at_ + bytes.size() <= shape_.extent_bytes());
+  HALFSTEP_CHECK(at_ + bytes.size() <= shape_.extent_bytes(), at_ + bytes.size(), shape_.extent_bytes());
   while (!bytes.empty()) {
     if (part_ == parts_->size()) {  // padding and trailer
       whole_ = crc32c(bytes, whole_);

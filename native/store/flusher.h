@@ -8,11 +8,11 @@
 // Thread: the shard's.
 #pragma once
 
-#include <cassert>
 #include <cerrno>
 #include <functional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "io/engine.h"
 #include "store/blocking_io.h"
@@ -66,7 +66,7 @@ class Flusher {
 
   // Where nothing is served yet. Blocks, for those of other shards as well.
   Status flush_now(BlockingIo& io) {
-    assert(idle());
+    HALFSTEP_DCHECK(idle());
     place_.began();
     const Status status = io.flush();
     place_.ended(!status.ok());

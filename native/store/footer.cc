@@ -1,7 +1,8 @@
 #include "store/footer.h"
 
-#include <cassert>
 #include <cstring>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 namespace {
@@ -43,7 +44,8 @@ FooterBuilder::FooterBuilder(const HashKey& secret, uint32_t shard, const Catalo
     ++key_pages;
   }
   pages_ = entry_pages_ + key_pages + 1;
-  assert(pages_ <= footer_pages(roll.entries.size(), segment.long_key_bytes));
+  HALFSTEP_CHECK(pages_ <= footer_pages(roll.entries.size(), segment.long_key_bytes), pages_,
+                 footer_pages(roll.entries.size(), segment.long_key_bytes));
   header_.generation = segment.generation;
   header_.sequence = sequence;
   header_.created_s = store_time_s;
@@ -57,7 +59,7 @@ FooterBuilder::FooterBuilder(const HashKey& secret, uint32_t shard, const Catalo
 }
 
 void FooterBuilder::build(Bytes page) {
-  assert(!finished());
+  HALFSTEP_DCHECK(!finished());
   std::memset(page.data(), 0, page.size());
   format::PageHeader header = header_;
   header.page = next_page_;

@@ -35,6 +35,12 @@ struct Places {
   uint64_t segment(uint32_t number) const noexcept {
     return segments_begin() + (first_segment() + number) * geometry.segment_bytes;
   }
+  // Whether these bytes lie in that segment alone: nothing that writes or discards may reach beyond.
+  bool in_segment(uint32_t number, uint64_t offset, uint64_t bytes) const noexcept {
+    const uint64_t begin = segment(number);
+    return number < segments() && offset >= begin && bytes <= geometry.segment_bytes &&
+           offset - begin <= geometry.segment_bytes - bytes;
+  }
   uint64_t segments_end() const noexcept { return segments_begin() + geometry.segments * geometry.segment_bytes; }
   // All copies of one end: 2 halves a shard.
   uint64_t logs_bytes() const noexcept { return uint64_t{geometry.shards} * 2 * log_half_pages * kPageBytes; }

@@ -4,9 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "store/store_time.h"
 
 namespace halfstep::store {
@@ -16,7 +16,7 @@ constexpr uint64_t kKnownIncompatible = 0;
 constexpr uint64_t kKnownReadOnly = 0;
 
 Sha256 checksum_of(ConstBytes snapshot) {
-  assert(snapshot.size() >= sizeof(format::StoreHeader));
+  HALFSTEP_CHECK(snapshot.size() >= sizeof(format::StoreHeader), snapshot.size());
   if (snapshot.size() < sizeof(format::StoreHeader)) return {};  // callers checked; said again for the compiler
   std::vector<std::byte> copy(snapshot.begin(), snapshot.end());
   std::memset(copy.data() + offsetof(format::StoreHeader, checksum), 0, sizeof(Sha256));
@@ -113,7 +113,7 @@ Status begin_encode(HeaderState& state, std::vector<std::byte>* out) {
   }
   for (const format::ScopeRecord& s : state.scopes) writer.put(s);
   if (out->size() > format::kHeaderReserveBytes) return Code::NoSpace;
-  assert(out->size() == header_bytes(state));
+  HALFSTEP_CHECK(out->size() == header_bytes(state), out->size(), header_bytes(state));
   writer.patch(offsetof(format::StoreHeader, header_bytes), static_cast<uint32_t>(out->size()));
   f.header_bytes = static_cast<uint32_t>(out->size());
   writer.pad_to(kPageBytes);

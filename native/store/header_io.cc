@@ -4,6 +4,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -199,6 +200,7 @@ void HeaderWriter::write_copy(uint32_t copy) {
   request.offset = current_.places().header(copy);
   request.data = image_.bytes().data();
   request.bytes = static_cast<uint32_t>(encoded_.size());
+  HALFSTEP_CHECK(request.bytes <= format::kHeaderReserveBytes, request.bytes);
   bytes_written_ += request.bytes;
   engine_.submit(request);
 }

@@ -1,9 +1,9 @@
 #include "store/header_keeper.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
+#include "base/check.h"
 #include "store/header_io.h"
 
 namespace halfstep::store {
@@ -140,7 +140,7 @@ bool HeaderKeeper::Seat::take_pen() {
 void HeaderKeeper::Seat::publish(HeaderState next) {
   auto snapshot = std::make_shared<const HeaderState>(std::move(next));
   const std::lock_guard lock(keeper_->mutex_);
-  assert(keeper_->pen_ == this);
+  HALFSTEP_DCHECK(keeper_->pen_ == this, keeper_->pen_);
   keeper_->snapshot_ = std::move(snapshot);
   ++keeper_->number_;
   for (Seat* seat : keeper_->seats_) {

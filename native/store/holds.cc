@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace halfstep::store {
 
 Holds::Holds(uint64_t holds_max, uint64_t lease_us_max, const HashKey& secret, Names& names) noexcept
@@ -195,6 +197,7 @@ bool Holds::remove(uint32_t node) {
   free_ = node;
   --size_;
   --by_namespace_[gone.name_space];
+  HALFSTEP_CHECK(!gone.persistent || pins_ > 0, pins_);
   pins_ -= gone.persistent ? 1 : 0;
   leave_account(gone);
   return last;

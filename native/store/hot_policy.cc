@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cassert>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 
@@ -12,7 +13,7 @@ HotPolicy::HotPolicy(uint64_t capacity_pages)
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 uint32_t HotPolicy::insert(uint64_t tag, uint32_t pages, uint32_t owner, bool used) noexcept {
-  assert(pages >= 1 && pages <= kPagesMax);
+  HALFSTEP_CHECK(pages >= 1 && pages <= kPagesMax, pages);
   uint32_t number = head_of(tag);
   while (number != kNone && records_[number].tag != tag) number = records_[number].next;
   if (number != kNone) {
@@ -42,7 +43,7 @@ uint32_t HotPolicy::likely_next() const noexcept {
 
 void HotPolicy::use(uint32_t number) noexcept {
   Record& record = records_[number];
-  assert(record.where != Ghost);
+  HALFSTEP_DCHECK(record.where != Ghost, record.where);
   if (record.where == InClass) unlink(number);
   record.where = InClass;
   count_use(record);
@@ -70,7 +71,7 @@ void HotPolicy::note_use() noexcept {
 
 void HotPolicy::set_busy(uint32_t number, bool busy) noexcept {
   Record& record = records_[number];
-  assert(record.where != Ghost);
+  HALFSTEP_DCHECK(record.where != Ghost, record.where);
   record.busy = busy ? 1 : 0;
   if (busy || record.where != Parked) return;
   record.where = InClass;
@@ -78,7 +79,7 @@ void HotPolicy::set_busy(uint32_t number, bool busy) noexcept {
 }
 
 void HotPolicy::remove(uint32_t number) noexcept {
-  assert(records_[number].where != Ghost);
+  HALFSTEP_DCHECK(records_[number].where != Ghost, records_[number].where);
   if (records_[number].where == InClass) unlink(number);
   give_record(number);
 }
@@ -131,6 +132,7 @@ void HotPolicy::unghost(uint32_t number) noexcept {
   *link = record.next;
   unlink(number);
   --ghosts_;
+  HALFSTEP_CHECK(pages_of(record) <= ghost_pages_, pages_of(record), ghost_pages_);
   ghost_pages_ -= pages_of(record);
 }
 

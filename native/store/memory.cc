@@ -1,7 +1,6 @@
 #include "store/memory.h"
 
-#include <cassert>
-
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -103,7 +102,7 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
 }
 
 void Memory::list(Extent& extent, bool used) {
-  assert(find(extent.key) == nullptr && extent.state != ExtentState::Clean);
+  HALFSTEP_CHECK(find(extent.key) == nullptr && extent.state != ExtentState::Clean, find(extent.key), extent.state);
   table_.put(hash_of(extent.key), reinterpret_cast<uintptr_t>(&extent));
   extent.listed = true;
   const auto pages = static_cast<uint32_t>(extent.slot().held_bytes() / kPageBytes);
@@ -112,7 +111,10 @@ void Memory::list(Extent& extent, bool used) {
 
 void Memory::unlist(Extent& extent) noexcept {
   if (!extent.listed) return;
-  if (evictable(extent)) evictable_bytes_ -= extent.slot().held_bytes();
+  if (evictable(extent)) {
+    HALFSTEP_CHECK(extent.slot().held_bytes() <= evictable_bytes_, extent.slot().held_bytes(), evictable_bytes_);
+    evictable_bytes_ -= extent.slot().held_bytes();
+  }
   if (extent.record != HotPolicy::kNone) hot_.remove(extent.record);
   extent.record = HotPolicy::kNone;
   table_.erase(hash_of(extent.key));
@@ -128,13 +130,14 @@ void Memory::put_off(Extent& extent) noexcept {
 void Memory::pin(Extent& extent) noexcept {
   if (evictable(extent)) {
     hot_.set_busy(extent.record, true);
+    HALFSTEP_CHECK(extent.slot().held_bytes() <= evictable_bytes_, extent.slot().held_bytes(), evictable_bytes_);
     evictable_bytes_ -= extent.slot().held_bytes();
   }
   ++extent.pins;
 }
 
 void Memory::unpin(Extent& extent) noexcept {
-  assert(extent.pins > 0);
+  HALFSTEP_CHECK(extent.pins > 0, extent.pins);
   if (--extent.pins == 0) settle(extent);
 }
 
@@ -143,6 +146,7 @@ void Memory::set_state(Extent& extent, ExtentState state) noexcept {
   extent.state = state;
   if (was_dirty == extent.dirty()) return;
   if (was_dirty) {
+    HALFSTEP_CHECK(extent.slot().held_bytes() <= dirty_bytes_, extent.slot().held_bytes(), dirty_bytes_);
     dirty_bytes_ -= extent.slot().held_bytes();
     relieved_ = true;
   } else {
@@ -164,7 +168,8 @@ void Memory::settle(Extent& extent) noexcept {
 }
 
 void Memory::free(Extent& extent) noexcept {
-  assert(!extent.listed && extent.pins == 0);
+  HALFSTEP_CHECK(!extent.listed && extent.pins == 0, extent.pins);
+  HALFSTEP_CHECK(extent.slot().held_bytes() <= resident_bytes_, extent.slot().held_bytes(), resident_bytes_);
   resident_bytes_ -= extent.slot().held_bytes();
   extent.slot_memory() = Slot();
   extent.state = ExtentState::Unused;

@@ -1,7 +1,6 @@
 #include "store/page.h"
 
-#include <cassert>
-
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -27,8 +26,8 @@ uint32_t entries_max(format::PageKind kind) noexcept {
 }  // namespace
 
 void seal_page(const HashKey& secret, format::PageHeader header, Bytes page) noexcept {
-  assert(page.size() == kPageBytes);
-  assert(header.entries <= entries_max(static_cast<format::PageKind>(header.kind)));
+  HALFSTEP_CHECK(page.size() == kPageBytes, page.size());
+  HALFSTEP_CHECK(header.entries <= entries_max(static_cast<format::PageKind>(header.kind)), header.entries);
   header.mac = 0;
   store_le(page.data(), header);
   store_le(page.data(), mac_of(secret, page));

@@ -1,8 +1,8 @@
 #include "store/part_reader.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/crc.h"
 #include "store/part_sums.h"
 #include "store/reader.h"
@@ -95,7 +95,8 @@ void PartReader::on_transfer(io::Request& request) {
 bool PartReader::sound(Extent& extent) const {
   ConstBytes pages;
   extent.slot().for_range(0, uint64_t{extent.header_pages} * kPageBytes, [&](Bytes piece) { pages = piece; });
-  assert(pages.size() == size_t{extent.header_pages} * kPageBytes);
+  HALFSTEP_CHECK(pages.size() == size_t{extent.header_pages} * kPageBytes, pages.size(),
+                 size_t{extent.header_pages} * kPageBytes);
   PartSums sums(core_, extent, pages);
   if (!sums.known()) return false;
   for (uint32_t p = extent.first_part; p < extent.parts().size() && extent.parts()[p].stored_bytes > 0; ++p) {

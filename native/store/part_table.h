@@ -4,9 +4,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cassert>
 #include <cstdint>
 #include <memory>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 
@@ -41,11 +42,11 @@ class PartTable {
   const PartInfo* begin() const noexcept { return data(); }
   const PartInfo* end() const noexcept { return data() + count_; }
   PartInfo& operator[](size_t part) noexcept {
-    assert(part < count_);
+    HALFSTEP_CHECK(part < count_, part, count_);
     return data()[part];
   }
   const PartInfo& operator[](size_t part) const noexcept {
-    assert(part < count_);
+    HALFSTEP_CHECK(part < count_, part, count_);
     return data()[part];
   }
 

@@ -1,6 +1,5 @@
 #include "store/reader.h"
 
-#include <cassert>
 #include <utility>
 
 #include "io/gather_run.h"

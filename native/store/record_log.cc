@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bitset>
-#include <cassert>
 
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -340,7 +340,7 @@ void RecordLog::forget_life(uint64_t oldest_generation, uint64_t store_time_s) {
 
 void RecordLog::begin_batch() {
   const uint32_t pages_max = std::min(format::kRecordBatchPagesMax, half_pages() - next_page_);
-  assert(pages_max > 0 && batch_.empty());
+  HALFSTEP_DCHECK(pages_max > 0 && batch_.empty(), pages_max);
   uint64_t room = tombstones_max() - std::min<uint64_t>(tombstones_.size(), tombstones_max());
   const auto more = [&] { return !urgent_.empty() || (!waiting_.empty() && room > 0); };
   uint32_t pages = 0;
@@ -379,7 +379,7 @@ void RecordLog::begin_snapshot() {
   }
   const uint64_t records = snapshot_segments_.size() + tombstones_.size() + life_.size();
   snapshot_pages_ = static_cast<uint32_t>(std::max<uint64_t>(1, div_up(records, format::kRecordsPerPage)));
-  assert(snapshot_pages_ < half_pages());
+  HALFSTEP_CHECK(snapshot_pages_ < half_pages(), snapshot_pages_, half_pages());
   ++epoch_;
   snapshot_next_page_ = 1;
   step_ = Step::Snapshot;
@@ -415,6 +415,7 @@ void RecordLog::snapshot_chunk() {
 }
 
 void RecordLog::write_pages(uint32_t half, uint32_t place, uint32_t pages) {
+  HALFSTEP_CHECK(half < 2 && pages <= half_pages() && place <= half_pages() - pages, half, place, pages, half_pages());
   outstanding_ = 2;
   pages_written_ += pages;
   for (uint32_t copy = 0; copy < 2; ++copy) {
@@ -444,7 +445,7 @@ void RecordLog::written(Status status) {
       return setup_.flusher->want(flush_);
     case Step::Snapshot: return snapshot_chunk();
     case Step::Commit: step_ = Step::CommitFlush; return setup_.flusher->want(flush_);
-    default: assert(false);
+    default: HALFSTEP_DCHECK(false);
   }
 }
 
@@ -456,7 +457,7 @@ void RecordLog::flushed(Status status) {
     step_ = Step::Commit;
     return snapshot_chunk();
   }
-  assert(step_ == Step::CommitFlush);
+  HALFSTEP_DCHECK(step_ == Step::CommitFlush, step_);
   half_ = 1 - half_;
   next_page_ = snapshot_pages_;
   // With a page that failed in one copy: once more, but not for ever.

@@ -1,8 +1,8 @@
 #include "store/rewriter.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "base/crc.h"
 #include "store/streams.h"
 
@@ -23,7 +23,7 @@ Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const Reclai
 }
 
 void Rewriter::start(Segment& victim, const Keep& keep, uint64_t room_pages, bool last_word) {
-  assert(!active() && items_.empty() && moves_.empty() && copies_out_ == 0);
+  HALFSTEP_DCHECK(!active() && items_.empty() && moves_.empty() && copies_out_ == 0, copies_out_);
   victim_ = &victim;
   last_word_ = last_word;
   haste_ = false;

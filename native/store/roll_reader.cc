@@ -1,13 +1,13 @@
 #include "store/roll_reader.h"
 
-#include <cassert>
+#include "base/check.h"
 
 namespace halfstep::store {
 
 RollReader::RollReader(Core& core) : core_(core), read_(core.engine, core.places, core.page_secret, io::IoClass::Reclaim) {}
 
 void RollReader::read(RollRequest& request) {
-  assert(!request.busy);
+  HALFSTEP_CHECK(!request.busy);
   ++core_.catalog.segment(request.segment).reads_in_flight;
   request.busy = true;
   request.next = nullptr;

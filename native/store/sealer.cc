@@ -1,5 +1,6 @@
 #include "store/sealer.h"
 
+#include "base/check.h"
 #include "store/streams.h"
 
 namespace halfstep::store {
@@ -73,6 +74,8 @@ void Sealer::write_next() {
 void Sealer::submit() {
   again_at_us_ = 0;
   others_seen_ = core_.writes.places_landed();
+  HALFSTEP_CHECK(core_.places.in_segment(segment_->number, request_.offset, request_.bytes), segment_->number, request_.offset,
+                 request_.bytes);
   core_.engine.submit(request_);
 }
 

@@ -1,7 +1,6 @@
 #include "store/segment_writer.h"
 
-#include <cassert>
-
+#include "base/check.h"
 #include "store/footer.h"
 #include "store/mutant.h"
 #include "store/rewriter.h"
@@ -35,7 +34,7 @@ SegmentWriter::SegmentWriter(Core& core, SegmentSource& source, uint8_t lane, ui
 }
 
 void SegmentWriter::set_class(uint8_t stream, uint8_t ttl_class) noexcept {
-  assert(!in_use());
+  HALFSTEP_DCHECK(!in_use());
   stream_ = stream;
   ttl_class_ = ttl_class;
 }
@@ -143,6 +142,7 @@ void SegmentWriter::drop_dead_pending() {
 
 // Out of the list already.
 void SegmentWriter::drop_pending(Extent& extent) {
+  HALFSTEP_CHECK(extent.shape.extent_bytes() <= pending_bytes_, extent.shape.extent_bytes(), pending_bytes_);
   pending_bytes_ -= extent.shape.extent_bytes();
   extent.next_pending = nullptr;
   if (extent.is_copy()) return extent.rewriter->failed(extent);
@@ -161,7 +161,7 @@ void SegmentWriter::withdraw_copies() {
   pending_tail_ = &pending_;
   starved_ = false;
   while (extent != nullptr) {
-    assert(extent->is_copy());
+    HALFSTEP_DCHECK(extent->is_copy());
     Extent* next = extent->next_pending;
     drop_pending(*extent);
     extent = next;
@@ -215,7 +215,7 @@ bool SegmentWriter::submit_frame() {
     core_.catalog.begin(*open_, core_.store_time_s());
     unflushed_.push_back({open_, open_->generation, 0});
     plan = plan_frame(*open_);
-    assert(plan.blocks > 0);  // block_bytes_max sees to it
+    HALFSTEP_CHECK(plan.blocks > 0, plan.blocks);  // block_bytes_max sees to it
   }
   Frame& frame = frames_[(frame_first_ + frames_out_++) % kFramesInFlightMax];
   frame.header = std::move(core_.frame_headers.back());
@@ -291,6 +291,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     extent->in_frame = true;
     extent->set_location(core_.catalog.location_of(segment, entry));
     enter_catalog(segment, *extent);
+    HALFSTEP_CHECK(extent->shape.extent_bytes() <= pending_bytes_, extent->shape.extent_bytes(), pending_bytes_);
     pending_bytes_ -= extent->shape.extent_bytes();
     if (!extent->is_copy()) {
       core_.names.add_unwritten_bytes(entry.scope, -static_cast<int64_t>(extent->shape.extent_bytes()));
@@ -375,6 +376,8 @@ void SegmentWriter::submit_transfers(Frame& frame) {
   while (first != nullptr) {
     Transfer& transfer = *first;
     first = transfer.next;  // before submit: the transfer goes back to its pool when it completes
+    HALFSTEP_CHECK(core_.places.in_segment(frame.segment->number, transfer.request.offset, transfer.request.bytes),
+                   frame.segment->number, transfer.request.offset, transfer.request.bytes);
     core_.engine.submit(transfer.request);
   }
 }

@@ -1,5 +1,4 @@
 // What became of frames: written again until they land, given up, covered by a flush; and who is told of it.
-#include <cassert>
 
 #include "store/mutant.h"
 #include "store/rewriter.h"

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "store/memory.h"
 #include "store/store.h"
 
@@ -24,6 +25,7 @@ class StagedBlocks {
   // For a block on its way: what it will take. Given back when it does not come to be kept.
   void reserve(uint64_t bytes) noexcept { bytes_ += bytes; }
   void give_back(uint64_t bytes) noexcept {
+    HALFSTEP_CHECK(bytes <= bytes_, bytes, bytes_);
     bytes_ -= bytes;
     ++freed_;
   }

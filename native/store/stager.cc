@@ -1,5 +1,6 @@
 #include "store/stager.h"
 
+#include "base/check.h"
 #include "store/mutant.h"
 
 namespace halfstep::store {
@@ -132,6 +133,7 @@ Stager::Begun Stager::begin(Stage& stage) {
   const Status status = reader_.begin(window);
   if (!status.ok()) {
     if (ahead.own) core_.staged.give_back(bytes);
+    HALFSTEP_CHECK(bytes <= bytes_under_way_, bytes, bytes_under_way_);
     bytes_under_way_ -= bytes;
     --reads_under_way_;
     unused_.push_back(&ahead);
@@ -187,6 +189,7 @@ void Stager::arrived(Ahead& ahead) {
     }
   }
   if (!keeps && ahead.own) core_.staged.give_back(ahead.bytes);
+  HALFSTEP_CHECK(ahead.bytes <= bytes_under_way_, ahead.bytes, bytes_under_way_);
   bytes_under_way_ -= ahead.bytes;
   --reads_under_way_;
   ahead.stage = nullptr;

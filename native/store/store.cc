@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {
@@ -221,7 +221,7 @@ Status StoreImpl::begin_write(Write& write) {
 
 void StoreImpl::commit_write(Write& write) {
   Extent& extent = Extent::of_slot(write.store_own);
-  assert(extent.state == ExtentState::Filling && extent.write == &write);
+  HALFSTEP_CHECK(extent.state == ExtentState::Filling && extent.write == &write, extent.state, extent.write, &write);
   format::Entry& entry = extent.entry;
   for (PartInfo& part : extent.part_table()) {
     if (part.codec == 0) part.raw_crc = part.stored_crc;
@@ -248,7 +248,7 @@ void StoreImpl::commit_write(Write& write) {
 
 void StoreImpl::abort_write(Write& write) noexcept {
   Extent& extent = Extent::of_slot(write.store_own);
-  assert(extent.state == ExtentState::Filling);
+  HALFSTEP_CHECK(extent.state == ExtentState::Filling, extent.state);
   ++core_.counters.writes_aborted;
   write.store_own = nullptr;
   extent.write = nullptr;

@@ -1,8 +1,8 @@
 // store_names.cc — namespaces, layouts and their scopes: all of it is in the store header.
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "store/mutant.h"
 #include "store/store_impl.h"
 
@@ -45,7 +45,7 @@ bool give_place_up(HeaderState& state, uint32_t namespace_number, ScopeUse& use,
 // A block's names as its index key is made of them.
 using NameBytes = std::array<std::byte, 9 + format::kEngineKeyBytesMax>;
 ConstBytes bytes_of(const BlockName& name, NameBytes& bytes) noexcept {
-  assert(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax);
+  HALFSTEP_CHECK(!name.engine_key.empty() && name.engine_key.size() <= format::kEngineKeyBytesMax, name.engine_key.size());
   store_le(bytes.data(), HALFSTEP_MUTANT(NoKeyInCheck) ? 0U : name.scope);
   store_le(bytes.data() + 4, name.component.value);
   bytes[8] = static_cast<std::byte>(name.engine_key.size());

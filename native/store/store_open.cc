@@ -1,7 +1,5 @@
 // store_open.cc — a store from nothing, a store that is there, and its clean end.
 
-#include <cassert>
-
 #include "base/prng.h"
 #include "store/store_impl.h"
 

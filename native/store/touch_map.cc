@@ -1,8 +1,9 @@
 #include "store/touch_map.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
+
+#include "base/check.h"
 
 namespace halfstep::store {
 namespace {
@@ -123,6 +124,7 @@ bool TouchMap::write_run() {
   io_.offset = core_.places.touch_map(segment.number) + uint64_t{page_} * kPageBytes;
   io_.data = buffer_.bytes().data();
   io_.bytes = pages * kPageBytes;
+  HALFSTEP_CHECK(pages <= core_.places.touch_pages && page_ <= core_.places.touch_pages - pages, page_, pages);
   core_.counters.touch_pages += pages;
   core_.counters.bytes_metadata += io_.bytes;
   page_ += pages;
@@ -133,7 +135,7 @@ bool TouchMap::write_run() {
 }
 
 void TouchMap::build(const Segment& segment, uint32_t page, Bytes out) const {
-  assert(page < core_.places.touch_pages);
+  HALFSTEP_CHECK(page < core_.places.touch_pages, page, core_.places.touch_pages);
   format::PageHeader header;
   header.kind = static_cast<uint8_t>(format::PageKind::TouchMap);
   header.generation = segment.generation;

@@ -1,9 +1,9 @@
 #include "wire/layout.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstring>
 
+#include "base/check.h"
 #include "wire/message.h"
 #include "wire/utf8.h"
 
@@ -137,7 +137,7 @@ Status Layout::make(std::vector<std::pair<std::string, std::string>> fields, std
 }
 
 uint32_t name_number(const LayoutId& layout, Component component, ConstBytes engine_key) noexcept {
-  assert(engine_key.size() <= kEngineKeyBytesMax);
+  HALFSTEP_CHECK(engine_key.size() <= kEngineKeyBytesMax, engine_key.size());
   std::array<std::byte, sizeof(LayoutId) + sizeof(uint32_t) + kEngineKeyBytesMax> name;
   std::memcpy(name.data(), layout.data(), sizeof(LayoutId));
   store_le(name.data() + sizeof(LayoutId), component.value);

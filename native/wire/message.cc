@@ -1,9 +1,9 @@
 #include "wire/message.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cstddef>
 
+#include "base/check.h"
 #include "base/crc.h"
 
 namespace halfstep::wire {
@@ -85,7 +85,7 @@ void FrameWriter::finish(uint32_t payload_bytes) {
   auto header = load_le<Header>(out_.data() + frame_at_);
   header.payload_bytes = payload_bytes;
   seal_header(header, ConstBytes(out_).subspan(frame_at_ + kHeaderBytes));
-  assert(lengths_allowed(header));
+  HALFSTEP_DCHECK(lengths_allowed(header));
   writer_.patch(frame_at_, header);
 }
 

@@ -1,8 +1,8 @@
 #include "wire/records.h"
 
 #include <algorithm>
-#include <cassert>
 
+#include "base/check.h"
 #include "wire/utf8.h"
 
 namespace halfstep::wire {
@@ -375,8 +375,8 @@ StatusWriter::StatusWriter(FrameWriter& frame, uint16_t section, uint16_t flags)
 }
 
 void StatusWriter::add(uint32_t number, AnswerReason status) {
-  assert(status.answer != Answer::Pending);
-  assert(open_.count == 0 || number >= open_.first + open_.count);
+  HALFSTEP_DCHECK(status.answer != Answer::Pending, status.answer);
+  HALFSTEP_DCHECK(open_.count == 0 || number >= open_.first + open_.count);
   const bool extends =
       open_.count != 0 && number == open_.first + open_.count && open_.answer == status.answer && open_.reason == status.reason;
   if (extends) {
