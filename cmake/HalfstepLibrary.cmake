@@ -45,9 +45,9 @@ function(halfstep_library name)
   endif()
 endfunction()
 
-# Sorts the current folder's *.cc by suffix into three lists of the caller.
+# Sorts the *.cc of the current folder and of its rooms by suffix into three lists of the caller.
 macro(halfstep_sources sources_out tests_out fuzzers_out)
-  file(GLOB ${sources_out} CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  file(GLOB ${sources_out} CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc" "${CMAKE_CURRENT_SOURCE_DIR}/*/*.cc")
   set(${tests_out} ${${sources_out}})
   set(${fuzzers_out} ${${sources_out}})
   list(FILTER ${sources_out} EXCLUDE REGEX "_(test|fuzz)\\.cc$")

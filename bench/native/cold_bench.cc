@@ -1,10 +1,10 @@
 // cold_bench.cc — what verification costs a cold read: the same store, the same blocks, with it and without.
 // Usage: halfstep_cold_bench --path FILE [--blocks N] [--block-bytes N] [--depth N] [--rounds N]
 //
-// The one program whose store can leave verification out: it is compiled with the store's mutants (store/mutant.h), of which no
-// product build has any. Fills a file of its own, which it removes at the end, opens it anew, and reads all blocks through
-// the store, `depth` at once and past the page cache; round for round with and without, in turns. No block may come from
-// memory. One JSON document on stdout; bench/verify_cold.py runs it.
+// The one program whose store can leave verification out: it is compiled with the store's mutants (store/format/mutant.h), of
+// which no product build has any. Fills a file of its own, which it removes at the end, opens it anew, and reads all blocks
+// through the store, `depth` at once and past the page cache; round for round with and without, in turns. No block may come
+// from memory. One JSON document on stdout; bench/verify_cold.py runs it.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 #include "base/prng.h"
 #include "machine.h"
 #include "measure.h"
-#include "store/geometry.h"
-#include "store/mutant.h"
+#include "store/format/geometry.h"
+#include "store/format/mutant.h"
 
 namespace halfstep::bench {
 namespace {

@@ -17,10 +17,10 @@
 #include "base/crc.h"
 #include "base/heap.h"
 #include "machine.h"
-#include "store/blocking_io.h"
-#include "store/footer.h"
-#include "store/header_io.h"
-#include "store/record_log.h"
+#include "store/catalog/footer.h"
+#include "store/durable/blocking_io.h"
+#include "store/durable/header_io.h"
+#include "store/durable/record_log.h"
 
 namespace halfstep::bench {
 namespace {

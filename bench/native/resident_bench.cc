@@ -19,7 +19,7 @@
 #include "io/memory_engine.h"
 #include "machine.h"
 #include "measure.h"
-#include "store/geometry.h"
+#include "store/format/geometry.h"
 #include "store/store.h"
 
 namespace halfstep::bench {

@@ -10,7 +10,7 @@
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "io/backing.h"
-#include "store/fsck.h"
+#include "store/recover/fsck.h"
 
 namespace halfstep::bind {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/prng.h"
-#include "store/core.h"
+#include "store/core/core.h"
 
 namespace halfstep::bind {
 namespace {

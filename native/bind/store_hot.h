@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "store/hot_policy.h"
+#include "store/memory/hot_policy.h"
 
 namespace halfstep::bind {
 

@@ -16,9 +16,9 @@
 #include "bind/os_text.h"
 #include "bind/store_embedded.h"
 #include "bind/store_hot.h"
-#include "store/policy_adapt.h"
-#include "store/policy_fifo.h"
-#include "store/policy_low.h"
+#include "store/reclaim/policy_adapt.h"
+#include "store/reclaim/policy_fifo.h"
+#include "store/reclaim/policy_low.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "store/footer.h"
-#include "store/format.h"
-#include "store/geometry.h"
-#include "store/segment_writer.h"
+#include "store/catalog/footer.h"
+#include "store/format/format.h"
+#include "store/format/geometry.h"
+#include "store/write/segment_writer.h"
 
 namespace halfstep::bind {
 namespace {

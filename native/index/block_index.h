@@ -9,7 +9,7 @@
 //   low 63…24    fingerprint, in the entry, compared; it also chooses the other bucket
 //   low 23…16    tag, in the bucket's header, compared (0 counts as 1: 0 is an empty slot)
 //   high 63…32, low 15…0    scaled to the number of buckets: the home, compared whole through the bucket and the stray bit
-//   high 31…0    checksum_bits(): not compared, but xored into the checksum by the caller (store/catalog.h)
+//   high 31…0    checksum_bits(): not compared, but xored into the checksum by the caller (store/catalog/catalog.h)
 // At 20 million blocks 22 + 8 + 40 bits are compared and 32 bound, 102 of 128; the rest rounds away in the home.
 //
 // False matches: an absent key meets 4.4 entries of its home (5 x 0.88, at any size), equal in tag with 1/254 and in

@@ -2,7 +2,8 @@
 // Thread: the shard's.
 #pragma once
 
-#include "shard/server.h"
+#include "shard/polled_events.h"
+#include "store/store.h"
 
 namespace halfstep::shard {
 

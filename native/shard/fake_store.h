@@ -14,7 +14,7 @@
 
 #include "base/crc.h"
 #include "base/hash.h"
-#include "store/explain.h"
+#include "store/account/explain.h"
 #include "store/store.h"
 
 namespace halfstep::shard {

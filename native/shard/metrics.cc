@@ -6,7 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "store/events.h"
+#include "io/scheduler.h"
+#include "store/account/events.h"
 #include "wire/names.h"
 
 namespace halfstep::shard {

@@ -11,7 +11,7 @@
 #include "io/engine.h"
 #include "net/zero_copy.h"
 #include "shard/histogram.h"
-#include "shard/server.h"
+#include "shard/samples.h"
 #include "store/store.h"
 #include "wire/message.h"
 #include "wire/records.h"

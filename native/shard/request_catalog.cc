@@ -9,7 +9,7 @@
 #include "shard/request_explain.h"
 #include "shard/shard.h"
 #include "shard/tlvs.h"
-#include "store/format.h"
+#include "store/format/format.h"
 #include "wire/records.h"
 
 namespace halfstep::shard {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "store/explain.h"
+#include "store/account/explain.h"
 
 namespace halfstep::shard {
 

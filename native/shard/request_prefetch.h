@@ -1,6 +1,6 @@
 // request_prefetch.h — a prefetch: blocks are brought into memory ahead of the gets that will ask for them, and each key is
 // answered when its block is there or will not come. It moves no payload and needs no credit: what it may take is the store's
-// to bound (store/stager.h); how many keys may wait for that, the shard's.
+// to bound (store/read/stager.h); how many keys may wait for that, the shard's.
 // Invariants: what has not begun when the request ends, is cancelled, or loses its connection, is not begun any more; what is
 // being read then stays in the store's hands, and the request is recycled after it.
 // Thread: the shard's.

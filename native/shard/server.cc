@@ -1,4 +1,8 @@
 #include "shard/server.h"
+#include "shard/config.h"
+#include "shard/facts.h"
+#include "shard/polled_events.h"
+#include "shard/samples.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -22,8 +26,8 @@
 #include "shard/listening.h"
 #include "shard/shard.h"
 #include "shard/store_file.h"
-#include "store/format.h"
-#include "store/header_keeper.h"
+#include "store/durable/header_keeper.h"
+#include "store/format/format.h"
 #include "wire/message.h"
 
 namespace halfstep::shard {

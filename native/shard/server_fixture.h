@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "shard/config.h"
 #include "shard/metrics_fixture.h"
 #include "shard/server.h"
 

@@ -1,5 +1,6 @@
 // A whole server on a store in a file: start, refusals to start, restart, stop.
 #include "shard/server.h"
+#include "shard/config.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -23,6 +23,7 @@
 #include "net/socket.h"
 #include "net/zero_copy_linger.h"
 #include "shard/chunk_builder.h"
+#include "shard/config.h"
 #include "shard/listening.h"
 #include "shard/load_meter.h"
 #include "shard/memory_waiters.h"
@@ -34,7 +35,7 @@
 #include "shard/request_memory.h"
 #include "shard/request_prefetch.h"
 #include "shard/request_put.h"
-#include "shard/server.h"
+#include "shard/samples.h"
 #include "store/store.h"
 #include "wire/records.h"
 

@@ -15,8 +15,8 @@
 #include "io/blank.h"
 #include "io/engine.h"
 #include "io/place.h"
-#include "store/format.h"
-#include "store/fsck.h"
+#include "store/format/format.h"
+#include "store/recover/fsck.h"
 
 namespace halfstep::shard {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "io/backing.h"
-#include "shard/server.h"
+#include "shard/config.h"
 #include "store/store.h"
 
 namespace halfstep::shard {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "store/header_keeper.h"
+#include "store/durable/header_keeper.h"
 
 namespace halfstep::shard {
 namespace {

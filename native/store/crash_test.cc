@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "store/format.h"
+#include "store/format/format.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

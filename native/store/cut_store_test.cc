@@ -1,8 +1,8 @@
 // A store whose backing was cut: what is left is served, and nothing is tried behind the end.
 #include <gtest/gtest.h>
 
-#include "store/blocking_io.h"
-#include "store/page.h"
+#include "store/durable/blocking_io.h"
+#include "store/format/page.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

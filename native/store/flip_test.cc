@@ -2,7 +2,7 @@
 // exactly one miss and one counter; in metadata at most what that page alone describes.
 #include <gtest/gtest.h>
 
-#include "store/page.h"
+#include "store/format/page.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

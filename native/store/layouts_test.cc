@@ -1,7 +1,7 @@
 // Layouts take places in the store header: those without blocks give theirs up, and no namespace takes them all.
 #include <gtest/gtest.h>
 
-#include "store/header.h"
+#include "store/format/header.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

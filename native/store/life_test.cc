@@ -3,11 +3,11 @@
 
 #include <set>
 
-#include "store/blocking_io.h"
-#include "store/header.h"
-#include "store/page.h"
+#include "store/durable/blocking_io.h"
+#include "store/format/header.h"
+#include "store/format/page.h"
+#include "store/format/store_time.h"
 #include "store/store_fixture.h"
-#include "store/store_time.h"
 
 namespace halfstep::store {
 namespace {

@@ -5,8 +5,8 @@
 #include <array>
 #include <set>
 
-#include "store/blocking_io.h"
-#include "store/page.h"
+#include "store/durable/blocking_io.h"
+#include "store/format/page.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

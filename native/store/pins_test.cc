@@ -1,7 +1,7 @@
 // Persistent holds and expiry changes: budget, log, compactions, restarts and power cuts.
 #include <gtest/gtest.h>
 
-#include "store/record_log.h"
+#include "store/durable/record_log.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

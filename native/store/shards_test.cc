@@ -3,9 +3,9 @@
 
 #include <array>
 
-#include "store/events.h"
-#include "store/fsck.h"
-#include "store/header_keeper.h"
+#include "store/account/events.h"
+#include "store/durable/header_keeper.h"
+#include "store/recover/fsck.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "store/explain.h"
+#include "store/account/explain.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {

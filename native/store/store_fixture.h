@@ -14,9 +14,9 @@
 #include "base/crc.h"
 #include "base/prng.h"
 #include "io/memory_engine.h"
-#include "store/blocking_io.h"
-#include "store/geometry.h"
-#include "store/page.h"
+#include "store/durable/blocking_io.h"
+#include "store/format/geometry.h"
+#include "store/format/page.h"
 #include "store/store.h"
 
 namespace halfstep::store {

@@ -9,21 +9,22 @@
 
 #include <deque>
 
-#include "store/core.h"
-#include "store/explain.h"
-#include "store/header_io.h"
-#include "store/lister.h"
-#include "store/pruner.h"
-#include "store/reader.h"
-#include "store/recovery.h"
-#include "store/rewriter.h"
-#include "store/scrubber.h"
-#include "store/sealer.h"
-#include "store/segment_source.h"
-#include "store/stager.h"
-#include "store/streams.h"
-#include "store/sweeper.h"
-#include "store/touch_map.h"
+#include "store/account/explain.h"
+#include "store/core/core.h"
+#include "store/durable/header_io.h"
+#include "store/read/reader.h"
+#include "store/read/stager.h"
+#include "store/reclaim/pruner.h"
+#include "store/reclaim/rewriter.h"
+#include "store/reclaim/segment_source.h"
+#include "store/reclaim/sweeper.h"
+#include "store/recover/lister.h"
+#include "store/recover/recovery.h"
+#include "store/recover/scrubber.h"
+#include "store/segment/touch_map.h"
+#include "store/store.h"
+#include "store/write/sealer.h"
+#include "store/write/streams.h"
 
 namespace halfstep::store {
 

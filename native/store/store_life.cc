@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "store/mutant.h"
+#include "store/format/mutant.h"
 #include "store/store_impl.h"
 #include "wire/message.h"
 

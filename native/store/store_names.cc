@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "store/mutant.h"
+#include "store/format/mutant.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {

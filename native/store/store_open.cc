@@ -1,6 +1,7 @@
 // store_open.cc — a store from nothing, a store that is there, and its clean end.
 
 #include "base/prng.h"
+#include "store/reclaim/policies.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {

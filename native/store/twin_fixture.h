@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "store/explain.h"
+#include "store/account/explain.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "store/extent_layout.h"
+#include "store/format/extent_layout.h"
 #include "store/store.h"
 
 namespace halfstep::sim {

@@ -1,5 +1,5 @@
 // main.cc — halfstep_sim: seeds over all cores, and for the first that fails its rule, its seed and a shrunk history.
-// Built a second time with the store's mutants in it (store/mutant.h): halfstep_sim_mutants.
+// Built a second time with the store's mutants in it (store/format/mutant.h): halfstep_sim_mutants.
 #include <unistd.h>
 
 #include <charconv>
@@ -10,7 +10,7 @@
 
 #include "base/build_info.h"
 #include "sim/farm.h"
-#include "store/mutant.h"
+#include "store/format/mutant.h"
 
 namespace halfstep::sim {
 namespace {

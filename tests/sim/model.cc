@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "sim/sharded_store.h"
-#include "store/expiry_marks.h"
-#include "store/store_time.h"
+#include "store/catalog/expiry_marks.h"
+#include "store/format/store_time.h"
 
 namespace halfstep::sim {
 
@@ -144,7 +144,8 @@ void Model::remove_answered(Key& key, size_t puts_then) { key.dead_below = std::
 
 void Model::buried(Key& key) { remove_answered(key, remove_begun(key)); }
 
-// An end counts from when its block was written, with steps of a 128th (store/expiry_marks.h): it may come so much early.
+// An end counts from when its block was written, with steps of a 128th (store/catalog/expiry_marks.h): it may come so much
+// early.
 uint64_t Model::low_end_s(uint64_t for_s) const noexcept {
   const uint64_t early_s = (time_.high_s() + for_s - time_.first_s() + store::ExpiryMarks::kStepS) / 128 + 1;
   return std::max(time_.low_s() + for_s, early_s + 1) - early_s;

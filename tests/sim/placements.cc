@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/crc.h"
-#include "store/extent_layout.h"
-#include "store/page.h"
+#include "store/format/extent_layout.h"
+#include "store/format/page.h"
 
 namespace halfstep::sim {
 

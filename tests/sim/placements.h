@@ -1,6 +1,6 @@
 // placements.h — where every copy of every block lies on the device, and which bytes of the device a media fault has hit: so
 // that a lost block is excused if its bytes or its only description were hit, and else is not.
-// Learned from the writes of the store as they pass, by the on-flash format (store/format.h), without asking the store.
+// Learned from the writes of the store as they pass, by the on-flash format (store/format/format.h), without asking the store.
 // Invariants: what is excused was hit: a hit on one of two descriptions excuses nothing. A segment's hits are forgotten when
 // its next generation begins to be written; those of the header and the logs once an open has written both copies anew. Each
 // shard has a log of its own, with epochs of its own. Thread: one.
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "store/geometry.h"
+#include "store/format/geometry.h"
 
 namespace halfstep::sim {
 

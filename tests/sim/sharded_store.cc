@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "store/header_keeper.h"
+#include "store/durable/header_keeper.h"
 
 namespace halfstep::sim {
 namespace {

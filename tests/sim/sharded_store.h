@@ -12,7 +12,7 @@
 
 #include "base/hash.h"
 #include "base/slots.h"
-#include "store/explain.h"
+#include "store/account/explain.h"
 #include "store/store.h"
 
 namespace halfstep::sim {

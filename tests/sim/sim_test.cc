@@ -13,7 +13,7 @@
 #include "sim/sharded_store.h"
 #include "sim/shrink.h"
 #include "sim/world.h"
-#include "store/page.h"
+#include "store/format/page.h"
 
 namespace halfstep::sim {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/crc.h"
-#include "store/lister.h"
+#include "store/recover/lister.h"
 
 namespace halfstep::sim {
 namespace {

@@ -16,7 +16,7 @@
 #include "sim/process.h"
 #include "sim/run.h"
 #include "sim/sharded_store.h"
-#include "store/explain.h"
+#include "store/account/explain.h"
 
 namespace halfstep::sim {
 

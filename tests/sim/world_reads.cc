@@ -3,7 +3,7 @@
 
 #include "base/crc.h"
 #include "sim/world.h"
-#include "store/touch.h"
+#include "store/format/touch.h"
 
 namespace halfstep::sim {
 namespace {

@@ -22,7 +22,7 @@ import numpy.typing as npt
 # A block may leave by eviction only after this share of the store was written since: the victim is among the oldest quarter of
 # the segments, and never among the youngest one; copies and half-empty segments take the rest.
 EVICTION_AGE_MIN = 0.2
-# What a crash costs: the segments that were open are closed as they are (native/store/streams.h: four), and one was ready.
+# What a crash costs: the segments that were open are closed as they are, four (native/store/write/streams.h); one was ready.
 SEGMENTS_PER_CRASH = 5
 NEVER = math.inf
 

@@ -28,6 +28,20 @@ NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
     "bind": SIBLINGS | {"shard", "peer", "store", "base"},
 }
 
+# Rooms inside a folder, ground first: a room may include from itself and from those before it, and the folder's own files from
+# all of them. A folder with rooms has no others.
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "store": (
+        *("format", "durable", "catalog", "memory", "account", "core"),
+        *("segment", "write", "read", "reclaim", "recover"),
+    ),
+}
+
+# A unit is x.h and x.cc. Units whose includes form a ring can only be understood together: two are a pair, three a knot.
+KNOT_UNITS_MAX = 2
+# Folders that had a larger knot when they were listed, and its units. A number here only ever falls.
+KNOTS_AT_MOST: Mapping[str, int] = {"peer": 3, "shard": 17}
+
 # In bind/, a file's first word says which module it belongs to: the client's never links the daemon's half.
 BIND_MAY_NOT_INCLUDE: Mapping[str, frozenset[str]] = {
     "peer": frozenset({"shard", "store", "io", "index"}),
@@ -106,13 +120,87 @@ def native_faults(root: Path) -> Iterator[str]:
                 yield f"{relative}:{line}: {fault}"
 
 
+def room_faults(root: Path) -> Iterator[str]:
+    for folder, rooms in ROOMS.items():
+        home = root / "native" / folder
+        for path in sorted(p for p in native_files(root) if home in p.parents):
+            relative = path.relative_to(root)
+            room = path.relative_to(home).parts[0] if path.parent != home else ""
+            if room and room not in rooms:
+                yield f"{relative}: native/{folder}/{room}/ is no room of {folder}; add it to ROOMS or move the file"
+                continue
+            # Tests drive a room from above.
+            if not room or path.stem.endswith(("_test", "_fuzz")):
+                continue
+            for line, target in includes(path):
+                parts = target.split("/")
+                if parts[0] != folder:
+                    continue
+                above = rooms[rooms.index(room) + 1 :]
+                if len(parts) == 2 or parts[1] in above:
+                    yield (
+                        f"{relative}:{line}: includes {target}: {folder}/{room} -> {parts[1]}; rooms do not look up: let it be "
+                        "called through an interface of this room's own, or move what is shared to a room below"
+                    )
+
+
+def knots(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Folder and units of every ring of includes among units of one folder, tests aside."""
+    native = root / "native"
+    for folder in NATIVE_MAY_INCLUDE:
+        units: dict[str, set[str]] = {}
+        for path in native_files(root):
+            name = path.relative_to(native).with_suffix("").as_posix()
+            if name.startswith(f"{folder}/") and not name.endswith(("_test", "_fuzz")):
+                targets = {target.rpartition(".")[0] for _, target in includes(path) if target.startswith(f"{folder}/")}
+                units.setdefault(name, set()).update(targets - {name})
+        yield from ((folder, ring) for ring in rings({unit: units[unit] & units.keys() for unit in units}))
+
+
+def rings(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
+    """Nodes that all reach each other, of more than one node (Tarjan)."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    open_nodes: list[str] = []
+
+    def visit(node: str) -> Iterator[list[str]]:
+        number[node] = lowest[node] = len(number)
+        open_nodes.append(node)
+        for target in sorted(graph[node]):
+            if target not in number:
+                yield from visit(target)
+                lowest[node] = min(lowest[node], lowest[target])
+            elif target in open_nodes:
+                lowest[node] = min(lowest[node], number[target])
+        if lowest[node] == number[node]:
+            at = open_nodes.index(node)
+            ring = open_nodes[at:]
+            del open_nodes[at:]
+            if len(ring) > 1:
+                yield sorted(ring)
+
+    for node in sorted(graph):
+        if node not in number:
+            yield from visit(node)
+
+
+def knot_faults(root: Path, at_most: Mapping[str, int]) -> Iterator[str]:
+    for folder, ring in knots(root):
+        bound = max(KNOT_UNITS_MAX, at_most.get(folder, 0))
+        if len(ring) > bound:
+            yield (
+                f"native/{folder}: {len(ring)} units include each other in a ring, at most {bound}: {', '.join(ring)}; move "
+                "their types into a file of their own, or let one call the other through an interface"
+            )
+
+
 def include_faults(root: Path, folder: str, stem: str, target: str) -> Iterator[str]:
     for header, home in HOME_OF_HEADER.items():
         if target.startswith(header) and folder != home:
             yield f"includes {target}, which only native/{home}/ may know; ask {home}/ for what you need of it"
     first = target.split("/")[0]
     if "/" not in target or first not in NATIVE_MAY_INCLUDE:
-        if (root / "native" / folder / target).exists():
+        if (root / "native" / folder / target).is_file():
             yield f'includes "{target}"; write it from the root of native/: "{folder}/{target}"'
         return
     if first == folder:
@@ -293,6 +381,21 @@ def test_native_includes_point_down(repository: Path) -> None:
     report(native_faults(repository))
 
 
+def test_rooms_inside_a_folder_do_not_look_up(repository: Path) -> None:
+    report(room_faults(repository))
+
+
+def test_no_folder_has_a_larger_knot_of_includes(repository: Path) -> None:
+    report(knot_faults(repository, KNOTS_AT_MOST))
+
+
+def test_knots_that_are_listed_are_there(repository: Path) -> None:
+    largest: dict[str, int] = {}
+    for folder, ring in knots(repository):
+        largest[folder] = max(largest.get(folder, 0), len(ring))
+    assert {folder: largest.get(folder, 0) for folder in KNOTS_AT_MOST} == dict(KNOTS_AT_MOST), "a smaller number is due"
+
+
 def test_native_libraries_link_only_what_stands_below_them(repository: Path) -> None:
     for folder, allowed in NATIVE_MAY_INCLUDE.items():
         links = cmake_links(repository, folder) or frozenset()
@@ -327,6 +430,9 @@ SOUND = {
     "native/index/table.h": '#include "base/status.h"\n',
     "native/wire/header.h": '#include "base/status.h"\n',
     "native/store/store.h": '#include "io/engine.h"\n#include "index/table.h"\n',
+    "native/store/format/page.h": '#include "io/engine.h"\n',
+    "native/store/read/reader.h": '#include "store/format/page.h"\n',
+    "native/store/read/reader_test.cc": '#include "store/store.h"\n',
     "native/store/CMakeLists.txt": "halfstep_library(store\n  LINKS io index\n)\n",
     "native/shard/shard.h": '#include "store/store.h"\n#include "wire/header.h"\n',
     "native/peer/peer.h": '#include "wire/header.h"\n',
@@ -355,6 +461,8 @@ def all_faults(root: Path) -> list[str]:
     return [
         *native_faults(root),
         *python_faults(root),
+        *room_faults(root),
+        *knot_faults(root, {}),
         *cycle_faults(root),
         *name_faults(root),
         *size_faults(root, {}),
@@ -381,6 +489,17 @@ BROKEN = {
         '#include "store/store.h"\n',
         "peer -> store",
     ),
+    "room that looks up": (
+        "native/store/format/header.h",
+        '#include "store/read/reader.h"\n',
+        "store/format -> read; rooms do not look up",
+    ),
+    "room that includes the facade": (
+        "native/store/read/stager.h",
+        '#include "store/store.h"\n',
+        "store/read -> store.h; rooms do not look up",
+    ),
+    "room that is not listed": ("native/store/attic/old.h", "#pragma once\n", "is no room of store"),
     "include that CMake does not link": (
         "native/store/log.h",
         '#include "base/status.h"\n',
@@ -432,6 +551,20 @@ def test_a_broken_rule_is_one_fault_with_its_remedy(tmp_path: Path, broken: tupl
     assert len(faults) == 1, faults
     assert faults[0].startswith(name)
     assert remedy in faults[0]
+
+
+def test_a_knot_of_three_units_is_found_and_a_pair_is_not(tmp_path: Path) -> None:
+    pair = {"native/io/a.h": '#include "io/b.h"\n', "native/io/b.h": "#pragma once\n", "native/io/b.cc": '#include "io/a.h"\n'}
+    assert all_faults(plant(tmp_path, {**SOUND, **pair})) == []
+    third = {
+        "native/io/b.cc": '#include "io/c.h"\n',
+        "native/io/c.h": "#pragma once\n",
+        "native/io/c.cc": '#include "io/a.h"\n',
+    }
+    (fault,) = all_faults(plant(tmp_path, third))
+    assert "native/io: 3 units include each other in a ring" in fault
+    assert "io/a, io/b, io/c" in fault
+    assert list(knot_faults(tmp_path, {"io": 3})) == []
 
 
 def test_a_cycle_of_headers_is_found(tmp_path: Path) -> None:
