@@ -45,7 +45,7 @@ demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens 
 test: native $(VENV)/.models ## all native and Python tests
 	@status=0; \
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error || status=$$?; \
-	$(PYTHON) -m pytest -n $(PYTEST_JOBS) --dist loadfile $(PYTEST_ARGS) || status=$$?; \
+	$(PYTHON) -m pytest -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0 $(PYTEST_ARGS) || status=$$?; \
 	exit $$status
 
 .PHONY: lint

@@ -209,9 +209,10 @@ TEST(Hostile, AnswersThatContradictThemselvesEndTheConnection) {
       connection.send(out);
       return true;
     };
-    TryClient client(daemon.address());
+    TryClient client(daemon.address(), 1, 0, 0, 60'000);  // and is not there again before it is looked at
     std::vector<Octets> back(2, Octets(64));
     TrySection get(client.layout(layout), {"key-0", "key-1"});
+    ASSERT_TRUE(client.ready());
     EXPECT_EQ(client.get(get.into(back)).items_ok, 0U);
     // What was answered before the contradiction stays; the rest has no answer of the daemon's.
     EXPECT_EQ(client.facts().connected, 0U);
