@@ -19,6 +19,7 @@
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
 #include "bind/shard_fsck.h"
+#include "bind/shard_sizing.h"
 #include "io/place.h"
 #include "shard/server.h"
 
@@ -447,6 +448,7 @@ NB_MODULE(_shard, m) {
       .def("running", &Core::running)
       .def("why_stopped", &Core::why_stopped, "Empty while it runs.");
   halfstep::bind::add_fsck(m);
+  halfstep::bind::add_sizing(m);
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"),
         "Version, kind of build and commit of the native half.");
 }

@@ -2,21 +2,15 @@
 
 #include "base/prng.h"
 #include "store/reclaim/policies.h"
+#include "store/sizing.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {
 namespace {
 
-// Blocks are 256 KiB and larger where flash is large. A small store can afford to know a block for every page.
-constexpr uint64_t kMeanBlockBytes = 256 * KiB;
-constexpr uint64_t kSmallIndexBytes = 16 * MiB;
-
-// What one shard takes.
 uint64_t index_bytes_of(const Options& options, const format::StoreHeader& header) noexcept {
   if (options.index_bytes != 0) return share_of(options.index_bytes, header.shards);
-  const uint64_t capacity = header.segments / header.shards * header.segment_bytes;
-  return std::max(index::BlockIndex::bytes_for(capacity / kMeanBlockBytes),
-                  std::min(index::BlockIndex::bytes_for(capacity / kPageBytes), share_of(kSmallIndexBytes, header.shards)));
+  return default_index_bytes(header.segments / header.shards * header.segment_bytes, header.shards);
 }
 
 // Behind by less, a clock was only set right.

@@ -247,5 +247,10 @@ def fsck(path: str | bytes, *, payloads: bool = True, progress: object | None = 
     progress(step, done, total) is called now and then; a false answer stops: complete is False then.
     """
 
+def size_store(*, blocks: int, block_bytes: int, parts: int = 1, key_bytes: int = 32, shards: int = 1, segment_bytes: int = 0, arena_bytes: int = 268435456) -> dict[str, int]:
+    """
+    The smallest store that keeps so many blocks: its bytes, segments and index. Makes nothing. Raises StartError.
+    """
+
 def build_info() -> dict[str, str]:
     """Version, kind of build and commit of the native half."""

@@ -36,6 +36,7 @@ COMMANDS = {
     "clear": ("halfstep.tools.namespaces", "clear"),
     "namespace": ("halfstep.tools.namespaces", "namespace"),
     "layout": ("halfstep.tools.layouts", "layout"),
+    "size": ("halfstep.tools.size", "size"),
     "bench": ("halfstep.tools.bench", "bench"),
     "replay": ("halfstep.tools.replay", "replay"),
     "completion": ("halfstep.tools.completion", "completion"),
@@ -180,6 +181,7 @@ def main() -> None:
     Why is it (not)?     halfstep explain
     Who has how much?    halfstep namespace ls
     What takes a token?  halfstep layout show
+    How large a node?    halfstep size
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay
 

@@ -51,18 +51,9 @@ def show(
 
     CONFIG is a file or a folder, as Hugging Face has them. Capacities are those of the payload alone.
     """
-    if config.is_dir():
-        config /= "config.json"
-    fields = _read(config)
-    named = layout_of(
-        fields,
-        model=_name(config) if model is None else model,
-        weights_revision=_NO_REVISION if revision is None else revision,
-        block_tokens=block_tokens,
-        grid=Grid(grid_heads, grid_layers),
-        dtype=dtype,
-    )
-    facts = _facts(named, remarks_of(fields))
+    grid = Grid(grid_heads, grid_layers)
+    named = layout_of_config(config, block_tokens=block_tokens, dtype=dtype, grid=grid, model=model, revision=revision)
+    facts = _facts(named, remarks_of(_read(config)))
     if revision is not None:
         facts["layout_id"] = named.layout.id.hex()
     if as_json:
@@ -71,8 +62,30 @@ def show(
         _tell(named, facts)
 
 
+def layout_of_config(
+    config: Path,
+    *,
+    block_tokens: int | None,
+    dtype: str | None,
+    grid: Grid,
+    model: str | None = None,
+    revision: str | None = None,
+) -> KVLayout:
+    """The layout of the model whose config.json `config` is, or has. Errors: ConfigError; OSError, which names the file."""
+    return layout_of(
+        _read(config),
+        model=_name(config) if model is None else model,
+        weights_revision=_NO_REVISION if revision is None else revision,
+        block_tokens=block_tokens,
+        grid=grid,
+        dtype=dtype,
+    )
+
+
 def _read(path: Path) -> dict[str, object]:
-    """The fields of a config.json. Errors: ConfigError; OSError, which names the file."""
+    """The fields of a config.json, or of that in a folder. Errors: ConfigError; OSError, which names the file."""
+    if path.is_dir():
+        path /= "config.json"
     with path.open("rb") as file:
         text = file.read(_FILE_BYTES_MAX + 1)
     if len(text) > _FILE_BYTES_MAX:
@@ -88,6 +101,8 @@ def _read(path: Path) -> dict[str, object]:
 
 def _name(path: Path) -> str:
     """The name of a model whose file is called config.json: its folder's; else the file's."""
+    if path.is_dir():
+        path /= "config.json"
     return (path.resolve().parent.name if path.name == "config.json" else path.stem) or path.name
 
 
