@@ -97,28 +97,55 @@ def test_a_queue_that_was_never_used_is_waited_on_and_closed(client: halfstep.Cl
     assert "closed" in said[1]
 
 
-class ClosesMeanwhile(asyncio.SelectorEventLoop):
-    """Closed by its own thread once another has found it running."""
+class OfAnotherThread(asyncio.SelectorEventLoop):
+    """Found running in a thread that may close it at any moment: whoever calls it from here may write to a pipe of others."""
 
     found = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched: list[str] = []
 
     def is_running(self) -> bool:
         return self.found or super().is_running()
 
     def call_soon_threadsafe(self, callback: Any, *arguments: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        if self.found:
-            self.found = False
-            self.close()
+        self.touched += ["call_soon_threadsafe"] if self.found else []
         return super().call_soon_threadsafe(callback, *arguments, context=context)
 
+    def remove_reader(self, fd: Any) -> bool:
+        self.touched += ["remove_reader"] if self.found else []
+        return super().remove_reader(fd)
 
-def test_a_close_goes_on_where_a_loop_is_closed_meanwhile(client: halfstep.Client) -> None:
-    loop = ClosesMeanwhile()
+
+def test_a_close_does_not_touch_a_loop_that_runs_in_another_thread(client: halfstep.Client) -> None:
+    loop = OfAnotherThread()
     assert loop.run_until_complete(client.aio.match(KEYS)).prefix == 0
     loop.found = True
     client.close()
-    assert loop.is_closed()
     assert client.closed
+    assert loop.touched == []
+    loop.found = False
+    loop.run_until_complete(asyncio.sleep(0.01))  # it hears of it, and lets go
+    loop.close()
+
+
+def test_a_call_ends_though_its_loop_pauses_while_another_thread_closes_the_client(
+    client: halfstep.Client, daemon: Any
+) -> None:
+    loop = asyncio.new_event_loop()
+    daemon.pause()
+    try:
+        call = loop.create_task(client.aio.match(KEYS, deadline_ms=60_000))
+        loop.run_until_complete(asyncio.sleep(0.05))
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        closing.join(60)
+        assert not call.done()
+        assert loop.run_until_complete(asyncio.wait_for(call, 60)).prefix == 0
+    finally:
+        daemon.resume()
+        loop.close()
 
 
 CLOSES_IN_A_POLL = """

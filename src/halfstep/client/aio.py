@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from halfstep.client.options import (
@@ -112,25 +113,30 @@ class Aio:
             return request.result()
         loop = asyncio.get_running_loop()
         try:
-            queue = self._queue(loop)
+            home = self._home(loop)
         except Unavailable:
             request.end(REASON_NO_DESCRIPTORS)
             return request.result()
-        ticket = queue.submit(request)
         cancelled: asyncio.CancelledError | None = None
-        while not ticket.done:
-            ended: asyncio.Future[None] = loop.create_future()
-            ticket.add_done_callback(_ends(loop, ended))
-            try:
-                await ended
-            except asyncio.CancelledError as error:
-                cancelled = error
-                ticket.cancel()
+        home.waiting += 1
+        try:
+            ticket = home.queue.submit(request)
+            while not ticket.done:
+                ended: asyncio.Future[None] = loop.create_future()
+                ticket.add_done_callback(_ends(home, loop, ended))
+                try:
+                    await ended
+                except asyncio.CancelledError as error:
+                    cancelled = error
+                    ticket.cancel()
+        finally:
+            home.waiting -= 1
+            home.leave(loop)
         if cancelled is not None:
             raise cancelled
         return request.result()
 
-    def _queue(self, loop: asyncio.AbstractEventLoop) -> Queue:
+    def _home(self, loop: asyncio.AbstractEventLoop) -> _Home:
         home = self._homes.get(weakref.ref(loop))
         if home is None:
             queue = self._open_queue()
@@ -141,7 +147,7 @@ class Aio:
                 raise
             homes = self._homes
             homes[weakref.ref(loop, lambda gone: homes.pop(gone, None))] = home
-        return home.queue
+        return home
 
     def forked(self) -> None:
         """In a child: the parent's loops are not ours."""
@@ -156,52 +162,80 @@ class Aio:
 
 
 class _Home:
-    """A loop's queue, and the descriptor by which the loop hears of it.
+    """A loop's queue, and the descriptor by which the loop hears of it and of other threads.
 
     The descriptor is a duplicate, and closed only when the loop has let go of it: the queue may be closed by another thread
-    first, and its own number be somebody else's by then.
+    first, and its own number be somebody else's by then. Other threads ring it and never touch the loop, whose own pipe may be
+    closed, and its number given away, while they write to it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: Queue) -> None:
         self.queue = queue
+        self.waiting = 0  # calls that are awaited; the loop's thread alone counts them
+        self._closing = False
+        self._calls: deque[Callable[[], None]] = deque()  # of other threads, for the loop's
         try:
-            self._descriptor = os.dup(queue.fileno())
+            self._bell = _Bell(os.dup(queue.fileno()))
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error))
             raise Unavailable(f"dup: {name}; raise the limit on open files (ulimit -n)") from None
-        loop.add_reader(self._descriptor, self._hear, weakref.ref(loop))
+        loop.add_reader(self._bell.descriptor, self._hear, weakref.ref(loop))
         # For a loop that is dropped before the client is closed.
-        self._closes = weakref.finalize(loop, os.close, self._descriptor)
+        self._closes = weakref.finalize(loop, self._bell.close)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """From any thread: have the loop call it, if it still reads. A loop that does not has nobody who awaits."""
+        self._calls.append(function)
+        self._bell.ring()
 
     def _hear(self, reference: weakref.ref[asyncio.AbstractEventLoop]) -> None:
+        # Closed by who did not know of this loop yet, whose first call came meanwhile: who closes ends its tickets.
         try:
             self.queue.poll()
         except ConfigError:
-            # Closed by who did not know of this loop yet, whose first call came meanwhile: who closes ends its tickets.
-            if (loop := reference()) is not None:
-                self._let_go(loop)
+            self._closing = True
+        while self._calls:
+            self._calls.popleft()()
+        if (loop := reference()) is not None:
+            self.leave(loop)
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop stop reading: at once if this is its thread or it does not run, else when it comes to it."""
-        if loop.is_running() and not _runs_here(loop):
-            # Its thread may close it meanwhile: then it reads no more.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._let_go, loop)
-                return
-        self._let_go(loop)
-        if loop.is_running():
-            # It may be a handler of a signal that came while the loop sleeps, which does not look for what is settled then.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(_nothing)
+        """Have the loop stop reading: at once if nobody waits and this is its thread or it does not run, else when it hears."""
+        self._closing = True
+        if not loop.is_running() or _runs_here(loop):
+            self.leave(loop)
+        # Here, too: a handler of a signal may have come while the loop sleeps, which does not look for what is settled then.
+        self._bell.ring()
+
+    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In the loop's thread: stop reading, when the client is closed and all calls of this loop have heard of their end."""
+        if self._closing and self.waiting == 0:
+            self._let_go(loop)
 
     def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not loop.is_closed():
-            loop.remove_reader(self._descriptor)
+        if self._closes.alive and not loop.is_closed():
+            loop.remove_reader(self._bell.descriptor)
         self._closes()
 
 
-def _nothing() -> None:
-    pass
+class _Bell:
+    """An eventfd that one thread may close while others ring it: under a lock, or they might write to its next owner."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._open = True
+        self._lock = threading.RLock()  # a handler of a signal may close in the midst of a ring
+
+    def ring(self) -> None:
+        with self._lock:
+            if self._open:
+                os.eventfd_write(self.descriptor, 1)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.descriptor)
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
@@ -211,7 +245,7 @@ def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-def _ends(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Callable[[object], None]:
+def _ends(home: _Home, loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Callable[[object], None]:
     def settle() -> None:
         if not future.done():
             future.set_result(None)
@@ -219,9 +253,7 @@ def _ends(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> Call
     def ended(_ticket: object) -> None:
         if _runs_here(loop):
             settle()
-            return
-        # The thread that closes the client. A loop that is closed has nobody who awaits.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle)
+        else:
+            home.call(settle)  # the thread that closes the client
 
     return ended
