@@ -105,3 +105,19 @@ class TierOptions(TypedDict, total=False):
     ttl_s: int
     durability: Literal["cache", "persist"]
     priority: int
+
+
+class NamespaceLimits(TypedDict, total=False):
+    """Of a new namespace: see halfstep.client.admin.Admin.create_namespace."""
+
+    pin_budget_bytes: int
+    default_ttl_s: int
+    sliding_ttl: bool
+
+
+class NamespaceChanges(TypedDict, total=False):
+    """Of one that exists; None = as it is."""
+
+    pin_budget_bytes: int | None
+    default_ttl_s: int | None
+    sliding_ttl: bool | None

@@ -167,7 +167,7 @@ class HalfstepHiCache(HiCacheStorage):
 
     def clear(self) -> bool:
         """Drops all pages of this layout, of every server that uses it."""
-        self._client.clear(self._used_layout())
+        self._client.admin.clear(self._used_layout())
         return True
 
     def close(self) -> None:

@@ -284,7 +284,7 @@ def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 def ls(limit: int, url: str, as_json: bool) -> None:
     """List a namespace's blocks, of every layout."""
     with connected(url, file_layout()) as client:
-        entries = list(client.list(limit=limit))
+        entries = list(client.admin.list(limit=limit))
     if as_json:
         print_json([entry._asdict() for entry in entries])
         return

@@ -51,7 +51,7 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
         raise ConfigError(f"layout={layout_hex!r}: must be up to 32 hexadecimal digits, the beginning of a layout's id")
     cells = [range(CELLS), range(LAST_CELL, LAST_CELL + CELLS)]
     with connected(url) as client:
-        told = client.explain(
+        told = client.admin.explain(
             name, cells if component is None else [range(component, component + 1)], every_group=component is None
         )
     told["blocks"] = [block for block in told["blocks"] if block["layout"].startswith(prefix)]

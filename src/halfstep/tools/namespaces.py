@@ -51,7 +51,7 @@ def namespace() -> None:
 def list_namespaces(url: str, as_json: bool) -> None:
     """List namespaces with their limits and what they use."""
     with connected(url) as client:
-        spaces = client.namespaces()
+        spaces = client.admin.namespaces()
     if as_json:
         print_json([space._asdict() for space in spaces])
         return
@@ -86,11 +86,11 @@ def create(
     if sliding and not ttl_s:
         raise click.UsageError("--sliding: nothing ends without a TTL; give --ttl SECONDS, at least 1, with it")
     with connected(url) as client:
-        client.create_namespace(
+        client.admin.create_namespace(
             name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0, sliding_ttl=bool(sliding)
         )
-        _refuse_other_limits(client.namespaces(), name, quota, pin_budget, ttl_s, sliding)
-        _tell(client.namespaces(), name, as_json=as_json)
+        _refuse_other_limits(client.admin.namespaces(), name, quota, pin_budget, ttl_s, sliding)
+        _tell(client.admin.namespaces(), name, as_json=as_json)
 
 
 @namespace.command()
@@ -111,8 +111,10 @@ def limit(
     if (quota, pin_budget, ttl_s, sliding) == (None, None, None, None):
         raise click.UsageError("nothing to change: give --quota, --pin-budget, --ttl, --sliding or --fixed")
     with connected(url) as client:
-        client.limit_namespace(name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s, sliding_ttl=sliding)
-        _tell(client.namespaces(), name, as_json=as_json)
+        client.admin.limit_namespace(
+            name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s, sliding_ttl=sliding
+        )
+        _tell(client.admin.namespaces(), name, as_json=as_json)
 
 
 @namespace.command()
@@ -125,7 +127,7 @@ def delete(name: str, yes: bool, url: str, as_json: bool) -> None:
     if not yes:
         click.confirm(f"Drop the namespace {name!r} and all of its blocks, for good?", abort=True, err=True)
     with connected(url) as client:
-        client.delete_namespace(name)
+        client.admin.delete_namespace(name)
     if as_json:
         print_json({"namespace": name, "deleted": True})
     else:
@@ -202,7 +204,7 @@ def clear(layout_id: str, yes: bool, url: str, as_json: bool) -> None:
         whole = found.pop()
         if not yes:
             click.confirm(f"Drop all blocks of layout {whole} from {client.namespace!r}, for good?", abort=True, err=True)
-        client.clear(bytes.fromhex(whole))
+        client.admin.clear(bytes.fromhex(whole))
     if as_json:
         print_json({"layout_id": whole, "cleared": True})
     else:
@@ -213,4 +215,4 @@ def _layouts(client: Client, prefix: str) -> set[str]:
     """Layout ids that begin so: a whole one as it is, others among those that have blocks."""
     if len(prefix) == 2 * _LAYOUT_ID_BYTES:
         return {prefix}
-    return {entry.layout_id.hex() for entry in client.list() if entry.layout_id.hex().startswith(prefix)}
+    return {entry.layout_id.hex() for entry in client.admin.list() if entry.layout_id.hex().startswith(prefix)}

@@ -18,7 +18,7 @@ from halfstep.tools.streams import say
 def stat(url: str, show_all: bool, as_json: bool) -> None:
     """Show a daemon's counters and gauges, of all its shards and of each, and the path this client uses to it."""
     with connected(url) as client:
-        shards = client.stat_by_shard()
+        shards = client.admin.stat_by_shard()
         facts = client.facts()
         path = client.path
     counters = totals_of(shards.values())

@@ -174,7 +174,7 @@ class Driver:
         plan, content = self._plan, self._content
         # A small block takes a page at least in the daemon's memory.
         batch_bytes = plan.batch * max(content.block_bytes, PAGE_BYTES) * self._clones
-        memory_bytes = int(self._client.stat()['halfstep_memory_bytes{of="capacity"}'])
+        memory_bytes = int(self._client.admin.stat()['halfstep_memory_bytes{of="capacity"}'])
         nearest, width, farthest = (-(-size // batch_bytes) for size in plan.trail_bytes(memory_bytes))
         trail = Trail(content, plan.batch, nearest, width, farthest, default_rng([plan.seed, self._clone, _TRAIL]))
         self._fill(trail, -(-blocks // self._clones // plan.batch), FIRST_FILL + puts + self._clone * _FILL_A_CLONE)
@@ -192,7 +192,7 @@ class Driver:
         share = plan.read_share
         touches = min(share / (1 - share) if share < 1 else _TOUCHES_A_PUT_MAX, _TOUCHES_A_PUT_MAX)
         for number in range(_STEPS_A_FILLING * _FILLINGS_MAX):
-            before = self._client.stat()
+            before = self._client.admin.stat()
             populate(self._client, content, step * plan.batch, first=first)
             for at in range(0, step * plan.batch, plan.batch):
                 trail.add(content.numbers(first + at, plan.batch))
@@ -203,7 +203,7 @@ class Driver:
                     self._client.touch(content.keys(numbers))
             elif wanted and (wrong := verify(self._client, content, np.concatenate(wanted)).wrong):
                 raise InternalError(f"{self._client.url}: {wrong} blocks came with other bytes than they were put with")
-            after = self._client.stat()
+            after = self._client.admin.stat()
             user, copied, memory, flash = (after[name] - before[name] for name in _SETTLES)
             settled = copied <= _SETTLED_COPIES_MAX * user and memory <= _SETTLED_HITS_MAX * (memory + flash)
             if number >= _STEPS_A_FILLING * _FILLINGS_MIN and settled:

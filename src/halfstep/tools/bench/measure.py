@@ -334,7 +334,7 @@ class _Bench:
             return int(_FILL_SHARE * self._place.facts["geometry"]["device_bytes"]) // self._content.block_bytes
         if scenario != "cold":
             return self._plan.hot_blocks(self._content.block_bytes)
-        memory = int(self._client.stat()['halfstep_memory_bytes{of="capacity"}'])
+        memory = int(self._client.admin.stat()['halfstep_memory_bytes{of="capacity"}'])
         return self._plan.cold_blocks(self._content.block_bytes, memory)
 
     def _hold(self, blocks: int) -> None:
@@ -389,7 +389,7 @@ class _Bench:
 
     def _counters(self) -> _Counters:
         first = self._device_work()
-        told = self._client.stat()
+        told = self._client.admin.stat()
         last = self._device_work()
         return _Counters(
             engine_read=told['halfstep_device_bytes_total{op="read"}'],
