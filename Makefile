@@ -103,6 +103,23 @@ mutants: $(VENV)/.tools ## every mutant of the store has to be caught by the sim
 	cmake --build --preset $(PRESET) --target halfstep_sim_mutants
 	build/$(PRESET)/tests/sim/halfstep_sim_mutants --mutant all --jobs $(JOBS) --seeds 1000
 
+.PHONY: wheel docs
+wheel: $(VENV)/.tools ## a wheel for other machines in build/wheels; a manylinux tag where auditwheel and patchelf are
+	rm -rf build/wheels && mkdir -p build/wheels/built
+	$(PYTHON) -m pip --disable-pip-version-check -q wheel --no-build-isolation --no-deps --wheel-dir build/wheels/built \
+	  --config-settings=build-dir=build/wheel --config-settings=cmake.define.CMAKE_UNITY_BUILD=ON .
+	@if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then \
+	  auditwheel repair --wheel-dir build/wheels build/wheels/built/*.whl; \
+	else \
+	  cp build/wheels/built/*.whl build/wheels/; \
+	  echo "auditwheel or patchelf is missing: the wheel fits machines with a C library as new as this one's"; \
+	fi
+	@ls build/wheels/*.whl
+
+docs: $(VENV)/.tools ## the documents as a site in build/site, strict about links
+	$(PYTHON) -m pip --disable-pip-version-check -qq install 'mkdocs-material>=9.6'
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet && echo "built: build/site/index.html"
+
 .PHONY: format stubs clean
 format: $(VENV)/.tools ## rewrite native and Python sources in the house format
 	clang-format -i $(CXX_FILES)
