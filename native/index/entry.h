@@ -30,7 +30,7 @@ struct Bits {
   static constexpr uint64_t kMask = kMax << kShiftBy;
   static constexpr uint64_t get(const std::array<uint64_t, 3>& words) noexcept { return (words[kWordAt] >> kShiftBy) & kMax; }
   static constexpr void set(std::array<uint64_t, 3>& words, uint64_t value) noexcept {
-    HALFSTEP_CHECK(value <= kMax);
+    HALFSTEP_DCHECK(value <= kMax);  // no neighbour is written: the mask sees to it
     words[kWordAt] = (words[kWordAt] & ~kMask) | (value << kShiftBy & kMask);
   }
 };
