@@ -75,13 +75,14 @@ def test_small_blocks_ask_for_a_larger_index(run: Run) -> None:
     assert told["memory_bytes"] > told["index_bytes"] + told["arena_bytes"]
 
 
-def test_the_table_says_the_command_last(run: Run) -> None:
+def test_the_table_ends_with_the_command(run: Run) -> None:
     done = run("size", "--blocks", "4M", "--block-bytes", "256KiB", "--shards", "4")
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "4,000,000 blocks of 262,144 bytes"
-    assert [line.split()[0] for line in lines[3:-1] if line.strip()][1:] == ["payload", "flash", "index", "arena", "memory"]
-    assert lines[-1].startswith("halfstep serve --size ")
-    assert " --shards 4" in lines[-1]
+    assert [line.split()[0] for line in lines[3:-2] if line.strip()][1:] == ["payload", "flash", "index", "arena", "memory"]
+    assert lines[-2].startswith("halfstep serve --size ")
+    assert " --shards 4" in lines[-2]
+    assert "--store DEVICE" in lines[-1]
 
 
 @pytest.mark.parametrize(

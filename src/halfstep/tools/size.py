@@ -101,6 +101,7 @@ def size(
     ]
     print_table(["of", ("bytes", "right"), ("", "right"), ""], [(of, f"{n:,}", format_bytes(n), why) for of, n, why in rows])
     say(_serve(sizing))
+    say("on a drive of at least that size: --store DEVICE instead of --size")
 
 
 def _merged(wanted: list[Blocks]) -> list[Blocks]:
