@@ -6,6 +6,7 @@ A hang is a failure: whoever may hang is a thread that is joined for a minute, o
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -128,6 +129,55 @@ def test_a_close_does_not_touch_a_loop_that_runs_in_another_thread(client: halfs
     loop.found = False
     loop.run_until_complete(asyncio.sleep(0.01))  # it hears of it, and lets go
     loop.close()
+
+
+def test_a_call_that_comes_in_the_midst_of_a_close_ends(client: halfstep.Client, daemon: Any) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    def begin(call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, loop)
+
+    try:
+        aio = client.aio
+        assert begin(aio.match(KEYS)).result(60).prefix == 0
+        daemon.pause()
+        aio.close()  # the first step of the client's, by this thread
+        begin(asyncio.sleep(0.01)).result(60)  # the loop has heard of it, and let go
+        late = begin(aio.match(KEYS, deadline_ms=60_000))
+        begin(asyncio.sleep(0.01)).result(60)
+        client.close()
+        assert late.result(60).prefix == 0
+    finally:
+        daemon.resume()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
+
+
+def test_a_loop_that_closes_waits_without_work(client: halfstep.Client, daemon: Any) -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        daemon.pause()
+        call = asyncio.run_coroutine_threadsafe(client.aio.match(KEYS, deadline_ms=60_000), loop)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.05), loop).result(60)
+        client.aio.close()  # and the call is not over
+        (home,) = [one for one in gc.get_objects() if type(one).__name__ == "_Home" and one._closing and not one._gone]
+        heard: list[int] = []
+        hush = home.bell.hush
+        home.bell.hush = lambda: (heard.append(1), hush())
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0.2), loop).result(60)
+        assert len(heard) <= 2
+        client.close()
+        assert call.result(60).prefix == 0
+    finally:
+        daemon.resume()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
 
 
 def test_a_call_ends_though_its_loop_pauses_while_another_thread_closes_the_client(

@@ -12,8 +12,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from halfstep.client.living import Living
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
@@ -55,6 +57,7 @@ class Aio:
         self._requests = requests
         # By loop, held weakly. Loops of several threads add; who closes goes through a copy.
         self._homes: dict[weakref.ref[asyncio.AbstractEventLoop], _Home] = {}
+        self._bells: Living[_Bell] = Living()
 
     async def match(self, keys: Keys, **options: Unpack[MatchOptions]) -> MatchResult:
         """See Client.match."""
@@ -113,12 +116,11 @@ class Aio:
             return request.result()
         loop = asyncio.get_running_loop()
         try:
-            home = self._home(loop)
+            home = self._enter(loop)
         except Unavailable:
             request.end(REASON_NO_DESCRIPTORS)
             return request.result()
         cancelled: asyncio.CancelledError | None = None
-        home.waiting += 1
         try:
             ticket = home.queue.submit(request)
             while not ticket.done:
@@ -130,21 +132,24 @@ class Aio:
                     cancelled = error
                     ticket.cancel()
         finally:
-            home.waiting -= 1
-            home.leave(loop)
+            home.exit(loop)
         if cancelled is not None:
             raise cancelled
         return request.result()
 
-    def _home(self, loop: asyncio.AbstractEventLoop) -> _Home:
+    def _enter(self, loop: asyncio.AbstractEventLoop) -> _Home:
+        """The loop's home, which waits for one call more."""
         home = self._homes.get(weakref.ref(loop))
-        if home is None:
+        # A home that a close has taken down is no home: whoever is awaited there would never hear of it.
+        if home is None or not home.enter():
             queue = self._open_queue()
             try:
                 home = _Home(loop, queue)
             except Unavailable:
                 queue.close()
                 raise
+            self._bells.add(home.bell)
+            home.enter()
             homes = self._homes
             homes[weakref.ref(loop, lambda gone: homes.pop(gone, None))] = home
         return home
@@ -152,6 +157,9 @@ class Aio:
     def forked(self) -> None:
         """In a child: the parent's loops are not ours."""
         self._homes = {}
+        for bell in self._bells:
+            bell.forked()
+        self._bells = Living()
 
     def close(self) -> None:
         """Stop reading. The queues are the client's to close."""
@@ -162,80 +170,144 @@ class Aio:
 
 
 class _Home:
-    """A loop's queue, and the descriptor by which the loop hears of it and of other threads.
+    """A loop's queue, and the descriptors by which the loop hears of it and of other threads.
 
-    The descriptor is a duplicate, and closed only when the loop has let go of it: the queue may be closed by another thread
-    first, and its own number be somebody else's by then. Other threads ring it and never touch the loop, whose own pipe may be
-    closed, and its number given away, while they write to it.
+    The queue's descriptor is a duplicate, and closed only when the loop has let go of it: the queue may be closed by another
+    thread first, and its own number be somebody else's by then. Other threads ring a bell and never touch a loop that runs:
+    its own pipe may be closed, and the number given away, while they write to it.
+
+    Invariants: whoever enters is told of its end; a home goes once, when it is closing and nobody waits, and takes nobody in
+    afterwards.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: Queue) -> None:
         self.queue = queue
-        self.waiting = 0  # calls that are awaited; the loop's thread alone counts them
+        self._lock = threading.RLock()  # of the four below; a handler of a signal may close in the midst of anything
+        self._waiting = 0
         self._closing = False
+        self._gone = False
         self._calls: deque[Callable[[], None]] = deque()  # of other threads, for the loop's
         try:
-            self._bell = _Bell(os.dup(queue.fileno()))
+            self.bell = _Bell(os.dup(queue.fileno()))
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error))
             raise Unavailable(f"dup: {name}; raise the limit on open files (ulimit -n)") from None
-        loop.add_reader(self._bell.descriptor, self._hear, weakref.ref(loop))
+        loop.add_reader(self.bell.queue, self._hear, weakref.ref(loop))
+        loop.add_reader(self.bell.descriptor, self._hear, weakref.ref(loop))
         # For a loop that is dropped before the client is closed.
-        self._closes = weakref.finalize(loop, self._bell.close)
+        self._closes = weakref.finalize(loop, self.bell.close)
+
+    def enter(self) -> bool:
+        """In the loop's thread: one call more waits here. False: this home is gone."""
+        with self._lock:
+            self._waiting += not self._gone
+            return not self._gone
+
+    def exit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """After enter(). Where a call is given up by who collects it, that may be another thread."""
+        with self._lock:
+            self._waiting -= 1
+        self._leave_or_ring(loop, only_elsewhere=True)
 
     def call(self, function: Callable[[], None]) -> None:
-        """From any thread: have the loop call it, if it still reads. A loop that does not has nobody who awaits."""
+        """From any thread, for who waits here: have the loop call it."""
         self._calls.append(function)
-        self._bell.ring()
+        self.bell.ring()
+
+    def close(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the loop stop reading: at once if nobody waits and this is its thread or it does not run, else when it hears."""
+        with self._lock:
+            self._closing = True
+        self._leave_or_ring(loop, only_elsewhere=False)
 
     def _hear(self, reference: weakref.ref[asyncio.AbstractEventLoop]) -> None:
+        self.bell.hush()
         # Closed by who did not know of this loop yet, whose first call came meanwhile: who closes ends its tickets.
         try:
             self.queue.poll()
         except ConfigError:
-            self._closing = True
+            with self._lock:
+                self._closing = True
         while self._calls:
             self._calls.popleft()()
         if (loop := reference()) is not None:
-            self.leave(loop)
+            self._leave(loop)
 
-    def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop stop reading: at once if nobody waits and this is its thread or it does not run, else when it hears."""
-        self._closing = True
-        if not loop.is_running() or _runs_here(loop):
-            self.leave(loop)
-        # Here, too: a handler of a signal may have come while the loop sleeps, which does not look for what is settled then.
-        self._bell.ring()
+    def _leave_or_ring(self, loop: asyncio.AbstractEventLoop, *, only_elsewhere: bool) -> None:
+        elsewhere = loop.is_running() and not _runs_here(loop)
+        gone = not elsewhere and self._leave(loop)
+        # Also here: a handler of a signal may have come while the loop sleeps, which does not look for what is settled then.
+        if elsewhere or not (gone or only_elsewhere):
+            self.bell.ring()
 
-    def leave(self, loop: asyncio.AbstractEventLoop) -> None:
-        """In the loop's thread: stop reading, when the client is closed and all calls of this loop have heard of their end."""
-        if self._closing and self.waiting == 0:
-            self._let_go(loop)
-
-    def _let_go(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._closes.alive and not loop.is_closed():
-            loop.remove_reader(self._bell.descriptor)
-        self._closes()
+    def _leave(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Go, if it is time; whether this home is gone."""
+        with self._lock:
+            goes = self._closing and self._waiting == 0 and not self._gone
+            self._gone = self._gone or goes
+        if goes:
+            if not loop.is_closed():
+                loop.remove_reader(self.bell.queue)
+                loop.remove_reader(self.bell.descriptor)
+            self._closes()
+        return self._gone
 
 
 class _Bell:
-    """An eventfd that one thread may close while others ring it: under a lock, or they might write to its next owner."""
+    """An eventfd that one thread may close while others ring it: without a lock they might write to the number's next owner.
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    The duplicate of a queue's descriptor is closed with it.
+    """
+
+    def __init__(self, queue: int) -> None:
+        """Takes `queue`. Errors: OSError, and has closed it."""
+        self.queue = queue
+        try:
+            self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except BaseException:
+            os.close(queue)
+            raise
         self._open = True
+        self._closed = False
+        self._ringing = 0
         self._lock = threading.RLock()  # a handler of a signal may close in the midst of a ring
 
     def ring(self) -> None:
+        """Any thread: whoever reads it wakes."""
         with self._lock:
-            if self._open:
+            if not self._open:
+                return
+            self._ringing += 1
+            try:
                 os.eventfd_write(self.descriptor, 1)
+            finally:
+                self._ringing -= 1
+                self._close_when_silent()
+
+    def hush(self) -> None:
+        """The loop's thread, before it looks for what it was woken for."""
+        with suppress(OSError):
+            os.eventfd_read(self.descriptor)
 
     def close(self) -> None:
+        """Once; a ring that it interrupts is ended first."""
         with self._lock:
-            if self._open:
-                self._open = False
-                os.close(self.descriptor)
+            self._open = False
+            self._close_when_silent()
+
+    def forked(self) -> None:
+        """In a child: the lock may be a thread's that is not there, and the bell is the parent's."""
+        self._lock = threading.RLock()
+        self._open = False
+        self._ringing = 0
+        self._close_when_silent()
+        self.descriptor = self.queue = -1
+
+    def _close_when_silent(self) -> None:
+        if not (self._open or self._closed or self._ringing):
+            self._closed = True
+            os.close(self.descriptor)
+            os.close(self.queue)
 
 
 def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
