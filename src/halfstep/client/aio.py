@@ -173,8 +173,8 @@ class _Home:
     """A loop's queue, and the descriptors by which the loop hears of it and of other threads.
 
     The queue's descriptor is a duplicate, and closed only when the loop has let go of it: the queue may be closed by another
-    thread first, and its own number be somebody else's by then. Other threads ring a bell and never touch a loop that runs:
-    its own pipe may be closed, and the number given away, while they write to it.
+    thread first, and its own number be somebody else's by then. Other threads ring a bell and never touch the loop: its
+    own descriptors may be closed, and the numbers given away, while they use them.
 
     Invariants: whoever enters is told of its end; a home goes once, when it is closing and nobody waits, and takes nobody in
     afterwards.
@@ -182,6 +182,7 @@ class _Home:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: Queue) -> None:
         self.queue = queue
+        self._thread = threading.get_ident()
         self._lock = threading.RLock()  # of the four below; a handler of a signal may close in the midst of anything
         self._waiting = 0
         self._closing = False
@@ -215,7 +216,7 @@ class _Home:
         self.bell.ring()
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop stop reading: at once if nobody waits and this is its thread or it does not run, else when it hears."""
+        """Have the loop stop reading: at once if nobody waits and this is its thread, else when it hears, or is dropped."""
         with self._lock:
             self._closing = True
         self._leave_or_ring(loop, only_elsewhere=False)
@@ -234,7 +235,9 @@ class _Home:
             self._leave(loop)
 
     def _leave_or_ring(self, loop: asyncio.AbstractEventLoop, *, only_elsewhere: bool) -> None:
-        elsewhere = loop.is_running() and not _runs_here(loop)
+        # A loop that does not run is its maker's: it may close it, or run it, while another thread looks.
+        here = _runs_here(loop) or (threading.get_ident() == self._thread and not loop.is_running())
+        elsewhere = not here and not loop.is_closed()
         gone = not elsewhere and self._leave(loop)
         # Also here: a handler of a signal may have come while the loop sleeps, which does not look for what is settled then.
         if elsewhere or not (gone or only_elsewhere):
