@@ -4,16 +4,22 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "store/format/geometry.h"
 
 namespace halfstep::store {
 
-struct SizingQuestion {
+struct SizedBlocks {
   uint64_t blocks = 0;  // that have to stay, in all
   uint64_t block_bytes = 0;
   uint32_t parts = 1;  // of a block, of equal length
+};
+
+struct SizingQuestion {
+  std::vector<SizedBlocks> of;
+  uint64_t keys = 0;  // engine keys: all blocks of one are in one shard; 0: as many as blocks
   uint32_t key_bytes = 32;
   uint32_t shards = 1;
   uint64_t segment_bytes = 0;           // 0: chosen by size
@@ -21,11 +27,8 @@ struct SizingQuestion {
 };
 
 struct Sizing {
-  Geometry geometry;                // device_bytes: the least, in whole MiB
-  uint64_t blocks_per_segment = 0;  // the fewest
-  uint64_t blocks = 0;              // that stay for certain
-  uint64_t extent_bytes = 0;        // of a block on flash, its frame's header aside
-  uint64_t index_bytes = 0;         // for as many as may be there at most
+  Geometry geometry;         // device_bytes: whole MiB, and hardly more than the least
+  uint64_t index_bytes = 0;  // for as many as may be there at most
   uint64_t index_bytes_default = 0;
 };
 

@@ -247,9 +247,10 @@ def fsck(path: str | bytes, *, payloads: bool = True, progress: object | None = 
     progress(step, done, total) is called now and then; a false answer stops: complete is False then.
     """
 
-def size_store(*, blocks: int, block_bytes: int, parts: int = 1, key_bytes: int = 32, shards: int = 1, segment_bytes: int = 0, arena_bytes: int = 268435456) -> dict[str, int]:
+def size_store(*, blocks: Sequence[tuple[int, int, int]], keys: int = 0, key_bytes: int = 32, shards: int = 1, segment_bytes: int = 0, arena_bytes: int = 268435456) -> dict[str, int]:
     """
-    The smallest store that keeps so many blocks: its bytes, segments and index. Makes nothing. Raises StartError.
+    The smallest store that keeps all these blocks (how many, bytes of each, parts of each): its bytes, segments
+    and index. keys: all blocks of a key are in one shard; 0: as many as blocks. Makes nothing. Raises StartError.
     """
 
 def build_info() -> dict[str, str]:

@@ -80,13 +80,15 @@ def size(
         named = layout_of_config(config, block_tokens=block_tokens, dtype=dtype, grid=Grid(grid_heads, grid_layers))
         count = -(-parse_count(tokens, "tokens") // named.block_tokens)
         wanted = [Blocks(count, cell.block_bytes, cell.parts) for kind in named.kinds for cell in named.cells(kind.name)]
+        keys = count
         what = f"{count * named.block_tokens:,} tokens of {named.model} in {count:,} blocks of {named.block_bytes:,} bytes"
     else:
         assert blocks is not None
         assert block_bytes is not None
         wanted = [Blocks(parse_count(blocks, "blocks"), parse_size(block_bytes, "block_bytes"), parts)]
+        keys = wanted[0].blocks
         what = f"{wanted[0].blocks:,} blocks of {wanted[0].block_bytes:,} bytes"
-    sizing = size_store(_merged(wanted), shards=shards, arena_bytes=parse_size(arena, "arena"))
+    sizing = size_store(_merged(wanted), keys=keys, shards=shards, arena_bytes=parse_size(arena, "arena"))
     if as_json:
         print_json({**asdict(sizing), "serve": _serve(sizing)})
         return
