@@ -107,11 +107,12 @@ struct Process {
   uint64_t tombstones = 0;             // at most so many are in the log
   uint64_t device_bytes = 0;           // written
   bool open_flush_failed = false;
-  bool scopes_died = false;       // blocks of a deleted namespace may still be in the gauges
-  uint64_t recovered_at = 0;      // turn of the run
-  bool recovering = false;        // what is looked at when it has ended is still to be
-  std::vector<bool> reports_due;  // by shard
-  bool gave_up = false;           // close() had no segment for a block
+  bool scopes_died = false;                           // blocks of a deleted namespace may still be in the gauges
+  uint64_t recovered_at = 0;                          // turn of the run
+  uint64_t hits_before_open = 0, hits_recovered = 0;  // of media, by faults: equal if the start read all rightly
+  bool recovering = false;                            // what is looked at when it has ended is still to be
+  std::vector<bool> reports_due;                      // by shard
+  bool gave_up = false;                               // close() had no segment for a block
   std::unique_ptr<store::Store> store;
 };
 

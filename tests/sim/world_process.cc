@@ -112,7 +112,7 @@ void World::open(uint64_t salt) {
                                          [this](const io::Request& request) { seen(request); });
     process_->memory.set_outage([this](const io::Request& request) { return outage_error(request); });
     process_->memory.on_fault([this](const io::MemoryFault& fault) { fault_fired(fault); });
-    const uint64_t hits_before = placements_.hits();
+    const uint64_t hits_before = process_->hits_before_open = placements_.hits();
     header_stale_ = {};
     if (attempt < 3) arm_by_chance(prng, salt == 0 ? 0 : 0.35, kEventsInOpen);
     const halfstep::Fault fault = open_store();
@@ -146,6 +146,7 @@ void World::open(uint64_t salt) {
     model_.process_began();
     process_->recovering = process_->store->recovering();
     process_->recovered_at = turns_;
+    process_->hits_recovered = placements_.hits();
     process_->reports_due.assign(history_.profile.shards, true);
     check_reports();
     reopen_namespaces();
