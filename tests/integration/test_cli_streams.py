@@ -35,6 +35,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "clear": ("clear", "0" * 32),
     "namespace": ("namespace", "ls"),
     "layout": ("layout", "show", str(Path(__file__).parents[1] / "unit" / "configs" / "llama-3-70b.json")),
+    "size": ("size", "--blocks", "1000", "--block-bytes", "1MiB"),
     "bench": ("bench", "--help"),
     "replay": ("replay", "--help"),
     "completion": ("completion", "bash"),

@@ -26,7 +26,8 @@ def sdist_of(tree: Path, target: Path) -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     with tarfile.open(next(target.glob("halfstep-*.tar.gz"))) as archive:
-        archive.extractall(target, filter="data")
+        # Before 3.11.4 there is no filter; the archive is our own.
+        archive.extractall(target, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     (unpacked,) = (path for path in target.iterdir() if path.is_dir())
     return unpacked
 
