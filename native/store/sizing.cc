@@ -6,6 +6,7 @@
 
 #include "index/block_index.h"
 #include "store/catalog/footer.h"
+#include "store/format/extent_layout.h"
 #include "store/format/options.h"
 
 namespace halfstep::store {
@@ -13,7 +14,6 @@ namespace {
 
 // Of a shard's segments those that may hold little: four that are open, one kept ready, one for what reclaim copies.
 constexpr uint64_t kSegmentsAside = 6;
-constexpr uint64_t kDeviceBytesMax = uint64_t{64} * 1024 * GiB;
 
 // Blocks are 256 KiB and larger where flash is large. A small store can afford to know a block for every page.
 constexpr uint64_t kMeanBlockBytes = 256 * KiB;
@@ -21,7 +21,7 @@ constexpr uint64_t kSmallIndexBytes = 16 * MiB;
 
 uint64_t extent_bytes_of(const SizedBlocks& of) noexcept {
   const bool plain = of.block_bytes % of.parts == 0 && of.block_bytes / of.parts % kPageBytes == 0;
-  return plain ? of.block_bytes : round_up(of.block_bytes + format::trailer_bytes(of.parts), kPageBytes);
+  return ExtentShape{of.parts, static_cast<uint32_t>(of.block_bytes), !plain}.extent_bytes();
 }
 
 // A frame that holds one block: its entry, its key if it is long, the sums of its parts, its extent.
@@ -77,8 +77,16 @@ Fault too_many(uint64_t blocks) {
   return {Code::TooLarge, "blocks=" + std::to_string(blocks) + ": a store reaches 64 TiB; divide them among several daemons"};
 }
 
+Fault too_large(uint64_t block_bytes, uint64_t bytes_max) {
+  return {Code::TooLarge, "block_bytes=" + std::to_string(block_bytes) +
+                              ": with this arena and these shards a block has at most " + std::to_string(bytes_max) +
+                              " bytes; give a larger arena, larger segments or fewer shards"};
+}
+
 Fault plan(const SizingQuestion& question, uint64_t device_bytes, Geometry* out) {
-  return plan_geometry(device_bytes, question.segment_bytes, question.arena_bytes / question.shards / 2, out, question.shards);
+  const auto arena_bytes = static_cast<double>(question.arena_bytes / question.shards);
+  const auto write_bytes = static_cast<uint64_t>(arena_bytes * Options{}.write_share);
+  return plan_geometry(device_bytes, question.segment_bytes, write_bytes, out, question.shards);
 }
 
 bool holds(const SizingQuestion& question, const Demand& demand, const Geometry& geometry) noexcept {
@@ -100,6 +108,10 @@ Fault size_store(const SizingQuestion& question, Sizing* out) {
   for (const SizedBlocks& of : question.of) {
     if (of.block_bytes == 0 || of.parts == 0 || of.blocks == 0)
       return {Code::Invalid, "blocks, block_bytes, parts: must be above 0"};
+    if (of.block_bytes > wire::kBlockBytesMax) {
+      return {Code::TooLarge, "block_bytes=" + std::to_string(of.block_bytes) + ": no block has more than " +
+                                  std::to_string(wire::kBlockBytesMax) + " bytes; cut it into smaller ones"};
+    }
     if (of.blocks > kDeviceBytesMax / kPageBytes) return too_many(of.blocks);
     largest = std::max(largest, of.block_bytes);
     blocks += of.blocks;
@@ -118,9 +130,7 @@ Fault size_store(const SizingQuestion& question, Sizing* out) {
   if (!fits(kDeviceBytesMax, &geometry)) {
     if (const Fault fault = plan(question, kDeviceBytesMax, &geometry); !fault.ok()) return fault;
     if (geometry.block_bytes_max >= largest) return too_many(blocks);
-    return {Code::TooLarge,
-            "block_bytes=" + std::to_string(largest) + ": with this arena and these shards a block has at most " +
-                std::to_string(geometry.block_bytes_max) + " bytes; give a larger arena, larger segments or fewer shards"};
+    return too_large(largest, geometry.block_bytes_max);
   }
   // `high` always fits. A larger store may have larger segments, so that a smaller one may fit, too: never much smaller.
   uint64_t low = 0;

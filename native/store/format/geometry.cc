@@ -3,13 +3,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "index/entry.h"
-
 namespace halfstep::store {
 namespace {
-
-// A page's number has 34 bits in an index entry (index/entry.h).
-constexpr uint64_t kDeviceBytesMax = index::kPageAddressLimit * kPageBytes;
 
 // A record of 64 bytes for every 64 KiB of device, in each half: as many deletes may be alive at once as there are such blocks.
 constexpr uint64_t kLogShare = 1024;

@@ -7,9 +7,13 @@
 #pragma once
 
 #include "base/status.h"
+#include "index/entry.h"
 #include "store/format/format.h"
 
 namespace halfstep::store {
+
+// A page's number has 34 bits in an index entry (index/entry.h).
+inline constexpr uint64_t kDeviceBytesMax = index::kPageAddressLimit * kPageBytes;
 
 struct Geometry {
   uint64_t device_bytes = 0;
