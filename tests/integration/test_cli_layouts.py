@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,14 @@ def test_layout_show_takes_a_folder_and_tells_programs_all(run: Run, tmp_path: P
     other = json.loads(run("layout", "show", folder, "--json", "--block-tokens", "256", "--revision", "r2").stdout)
     assert other["layout_id"] != told["layout_id"]
     assert "layout_id" not in json.loads(run("layout", "show", folder, "--json").stdout)
+
+
+def test_layout_show_reads_a_pipe_once(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "config.json"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[(CONFIGS / "llama-3-70b.json").read_bytes()], daemon=True)
+    writer.start()
+    assert json.loads(run("layout", "show", pipe, "--json").stdout)["token_bytes"] == 327_680
 
 
 def test_layout_show_cuts_cells(run: Run) -> None:

@@ -18,7 +18,7 @@ from halfstep.tools.streams import say
 _FILE_BYTES_MAX = 8 << 20
 _TIB = 1 << 40
 # Stands for the revision where none is named; the layout's id is not shown then.
-_NO_REVISION = "-"
+NO_REVISION = "-"
 
 
 @click.group()
@@ -51,9 +51,16 @@ def show(
 
     CONFIG is a file or a folder, as Hugging Face has them. Capacities are those of the payload alone.
     """
-    grid = Grid(grid_heads, grid_layers)
-    named = layout_of_config(config, block_tokens=block_tokens, dtype=dtype, grid=grid, model=model, revision=revision)
-    facts = _facts(named, remarks_of(_read(config)))
+    fields = read_config(config)
+    named = layout_of(
+        fields,
+        model=name_of(config) if model is None else model,
+        weights_revision=NO_REVISION if revision is None else revision,
+        block_tokens=block_tokens,
+        grid=Grid(grid_heads, grid_layers),
+        dtype=dtype,
+    )
+    facts = _facts(named, remarks_of(fields))
     if revision is not None:
         facts["layout_id"] = named.layout.id.hex()
     if as_json:
@@ -62,27 +69,7 @@ def show(
         _tell(named, facts)
 
 
-def layout_of_config(
-    config: Path,
-    *,
-    block_tokens: int | None,
-    dtype: str | None,
-    grid: Grid,
-    model: str | None = None,
-    revision: str | None = None,
-) -> KVLayout:
-    """The layout of the model whose config.json `config` is, or has. Errors: ConfigError; OSError, which names the file."""
-    return layout_of(
-        _read(config),
-        model=_name(config) if model is None else model,
-        weights_revision=_NO_REVISION if revision is None else revision,
-        block_tokens=block_tokens,
-        grid=grid,
-        dtype=dtype,
-    )
-
-
-def _read(path: Path) -> dict[str, object]:
+def read_config(path: Path) -> dict[str, object]:
     """The fields of a config.json, or of that in a folder. Errors: ConfigError; OSError, which names the file."""
     if path.is_dir():
         path /= "config.json"
@@ -99,7 +86,7 @@ def _read(path: Path) -> dict[str, object]:
     return fields
 
 
-def _name(path: Path) -> str:
+def name_of(path: Path) -> str:
     """The name of a model whose file is called config.json: its folder's; else the file's."""
     if path.is_dir():
         path /= "config.json"

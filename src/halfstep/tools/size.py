@@ -11,8 +11,9 @@ import click
 from halfstep.daemon.config import DEFAULT_ARENA_BYTES, MIB, TIB, format_bytes, parse_size
 from halfstep.daemon.sizing import Blocks, Sizing, size_store
 from halfstep.errors import ConfigError
+from halfstep.tier.catalogue import layout_of
 from halfstep.tier.shapes import Grid
-from halfstep.tools.layouts import layout_of_config
+from halfstep.tools.layouts import NO_REVISION, name_of, read_config
 from halfstep.tools.options import json_option, print_json, print_table
 from halfstep.tools.streams import say
 
@@ -77,7 +78,14 @@ def size(
         raise click.UsageError("name CONFIG and --tokens, or --blocks and --block-bytes")
     if config is not None:
         assert tokens is not None
-        named = layout_of_config(config, block_tokens=block_tokens, dtype=dtype, grid=Grid(grid_heads, grid_layers))
+        named = layout_of(
+            read_config(config),
+            model=name_of(config),
+            weights_revision=NO_REVISION,
+            block_tokens=block_tokens,
+            grid=Grid(grid_heads, grid_layers),
+            dtype=dtype,
+        )
         count = -(-parse_count(tokens, "tokens") // named.block_tokens)
         wanted = [Blocks(count, cell.block_bytes, cell.parts) for kind in named.kinds for cell in named.cells(kind.name)]
         keys = count
