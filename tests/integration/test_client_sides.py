@@ -143,7 +143,8 @@ def test_a_call_that_comes_in_the_midst_of_a_close_ends(client: halfstep.Client,
         aio = client.aio
         assert begin(aio.match(KEYS)).result(60).prefix == 0
         daemon.pause()
-        aio.close()  # the first step of the client's, by this thread
+        (home,) = aio._homes.values()
+        home.close(loop)  # the first step of a close, by this thread, which may wait here for the interpreter
         begin(asyncio.sleep(0.01)).result(60)  # the loop has heard of it, and let go
         late = begin(aio.match(KEYS, deadline_ms=60_000))
         begin(asyncio.sleep(0.01)).result(60)
