@@ -39,8 +39,9 @@ native: build ## native tests, the simulator and the programs of bench/
 	@echo "native tests and benchmarks: first time about five minutes on two cores, 500 MB under build/"
 	cmake --build --preset $(PRESET)
 
-demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens identical
-	$(PYTHON) -m halfstep.tools.demo
+CODEC ?= off
+demo: build $(VENV)/.models ## the main job: KV cache to flash and back, tokens identical; CODEC=exact: stored coded
+	$(PYTHON) -m halfstep.tools.demo --codec $(CODEC)
 
 test: native $(VENV)/.models ## all native and Python tests
 	@status=0; \
@@ -86,6 +87,11 @@ hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones b
 
 torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
 	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
+
+.PHONY: lab
+lab: SET = guest
+lab: native ## SET (guest, host) of scenarios on devices that this machine has not: RDMA in a guest; skips say why
+	@$(PYTHON) -m tests.lab --set $(SET) || { code=$$?; [ $$code -eq 77 ] || exit $$code; }
 
 .PHONY: connectors
 connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes

@@ -32,10 +32,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from cores import DISTANCE_PROGRAM, Cores
-from script import add_programs, header, positive, run, run_seconds
+from script import add_programs, call_times_us, header, positive, run, run_seconds
 
 import halfstep
-from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.tools.bench.content import PAGE_WORDS, Content, Numbers, Words
 from halfstep.tools.bench.loopback import TCP_CONGESTION
 from halfstep.tools.bench.place import cores, own_daemon, pinned
@@ -312,15 +312,7 @@ def timed(calls: Sequence[Callable[[], None]], after: Callable[[int], None], sec
     for number, call in enumerate(calls):
         call()
         after(number)
-    took: list[int] = []
-    until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(took) < len(calls):
-        number = len(took) % len(calls)
-        began = time.perf_counter_ns()
-        calls[number]()
-        took.append(time.perf_counter_ns() - began)
-        after(number)
-    return statistics.median(took) / 1e3
+    return statistics.median(call_times_us(calls, lambda number, _: after(number), seconds))
 
 
 def bound(call: Callable[[Words], None], target: Words) -> Callable[[], None]:

@@ -15,8 +15,6 @@ machine has the two cores apart (cores.py); fio has one core. Exit status 1 when
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,9 +22,9 @@ from typing import Any
 
 from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
-from script import add_programs, built, header, positive, run, run_seconds, say, spread, spread_text, with_fio
+from script import add_programs, built, conclude, header, positive, quiet, run, run_seconds, say, spread, spread_text, with_fio
 
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.errors import DeviceError
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, DeviceWork, extents_of
 from halfstep.tools.bench.fio import Side, replay_fio
@@ -181,8 +179,9 @@ def measured(case: Case, options: argparse.Namespace, near: Cores) -> Verdict:
         transport=case.transport,
     )
     drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
-    tell = say if options.verbose else (lambda _text: None)
-    report = measure(plan, tell, " ".join(sys.argv), read_limit=fio, drives_of=drives, steadily=near.steadily)
+    report = measure(
+        plan, say if options.verbose else quiet, " ".join(sys.argv), read_limit=fio, drives_of=drives, steadily=near.steadily
+    )
     if report.refused:
         raise SystemExit(f"cold {format_bytes(case.block_bytes)}: refused: {report.refused[0].why}")
     return Verdict(case, report.results[0], fio, options.runtime)
@@ -225,11 +224,7 @@ def main() -> int:
         say(f"{what}: {options.rounds} rounds of {options.runtime:g} s, fio in between")
         verdicts.append(measured(case, options, near))
         say(verdicts[-1].line())
-    load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
-    if options.json:
-        head |= {"load_average_end": load, "cores_near": near.as_json()}
-        print(json.dumps({"header": head, "cases": [verdict.as_json() for verdict in verdicts]}))
+    conclude(head, near, {"cases": [verdict.as_json() for verdict in verdicts]}, as_json=options.json)
     return 0 if all(verdict.reached for verdict in verdicts) else 1
 
 

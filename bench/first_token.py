@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from script import header, positive, run, spread, spread_text
 
-from halfstep.daemon.config import KIB, MIB
+from halfstep.daemon.units import KIB, MIB
 from halfstep.tools.imports import signals_wait
 from halfstep.tools.picture import check_picture, save_picture
 
@@ -210,7 +210,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers"):
             raise
-        remedy = "pip install 'halfstep[transformers]', or `make demo` once in a checkout"
+        remedy = "in the checkout of Halfstep: pip install '.[transformers]', or `make demo` once"
         raise SystemExit(f"{error.name}: not installed; {remedy}") from None
     head = header(
         rounds=options.rounds,

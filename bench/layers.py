@@ -22,7 +22,7 @@ import numpy as np
 from script import header, positive, run
 
 import halfstep
-from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.layout import Group
 from halfstep.tools.bench.place import own_daemon
 from halfstep.tools.bench.workload import DEADLINE_MS

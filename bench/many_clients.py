@@ -35,7 +35,7 @@ import numpy as np
 from script import add_programs, built, header, positive, run, run_seconds, said_by
 
 import halfstep
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.machine import cpu_seconds
 from halfstep.tools.bench.place import cores, own_daemon, pinned

@@ -20,19 +20,21 @@ import json
 import mmap
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from cores import DISTANCE_PROGRAM, Cores
 from numpy.random import default_rng
-from script import header, positive, run, run_seconds, said_by, say, spread_text, with_programs
+from script import call_times_us, header, positive, quiet, run, run_seconds, said_by, say, spread_text, with_programs
 
 import halfstep
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.errors import DeviceError
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device_limit import DevicePlan, measure_device
@@ -123,17 +125,18 @@ class PythonCalls:
         return halfstep.connect(self._url, mode="on", layout=layout, required=True, deadline_ms=DEADLINE_MS)
 
     def _calls_us(self, client: halfstep.Client, seconds: float) -> list[float]:
-        took: list[int] = []
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until or len(took) < len(self._order):
-            batch = self._order[len(took) % len(self._order)]
-            began = time.perf_counter_ns()
-            got = client.get(self._keys[batch], self._target).ok
-            took.append(time.perf_counter_ns() - began)
-            compared = len(took) % COMPARE_EACH == 1
-            if not got.all() or (compared and self._content.wrong_blocks(self._numbers[batch], self._target)):
+        made = count()
+
+        def get(batch: int) -> npt.NDArray[np.bool_]:
+            return client.get(self._keys[batch], self._target).ok
+
+        def check(number: int, ok: npt.NDArray[np.bool_]) -> None:
+            compared = next(made) % COMPARE_EACH == 0
+            numbers = self._numbers[self._order[number]]
+            if not ok.all() or (compared and self._content.wrong_blocks(numbers, self._target)):
                 raise SystemExit(f"a get from {client.url} brought a wrong block, or none")
-        return [ns / 1e3 for ns in took]
+
+        return call_times_us([partial(get, batch) for batch in self._order], check, seconds)
 
 
 @dataclass
@@ -255,13 +258,10 @@ def written_by_drive(stream: Stream, directory: Path | None, seconds: float) -> 
         seed=1,
     )
     try:
-        _, (result,) = measure_device(plan, _silent, "")
+        _, (result,) = measure_device(plan, quiet, "")
     except DeviceError:  # io_uring is forbidden here: the daemon does without as well
-        _, (result,) = measure_device(replace(plan, tool="preadv"), _silent, "")
+        _, (result,) = measure_device(replace(plan, tool="preadv"), quiet, "")
     return {"bytes_per_s": result.bytes_per_s, "by": result.by}
-
-
-def _silent(_text: str, _steps: int = 1) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -338,6 +338,7 @@ class Verdict:
         cpu = told["cpu_s_per_gib"]
         server, client = (of.median("checked", "cpu_s_per_gib", side) for side in ("server", "client"))
         native = of.median("native", "cpu_s_per_gib", "client")
+        throttled = sum(sum(said["answers_not_ok"].values()) for said in of.said["native"])
         word = {True: "reached", False: "MISSED"}
         goal = f"goal {self.case.goal:.2f}: {word[self.fast]}" if self.case.goal else "no goal"
         pair = "the lower of pair and drive" if "drive" in of.said else "the checked pair"
@@ -350,6 +351,7 @@ class Verdict:
             f"{self.native_us:.0f}{light}; "
             f"CPU s/GiB: daemon {cpu['daemon']:.2f} ({cpu['daemon'] / server:.2f} of the pair's server), "
             f"client {cpu['client']:.2f} ({cpu['client'] / client:.2f}), native {native:.2f} ({native / client:.2f})"
+            + (f"\n    of the native client's blocks {throttled} were throttled, which do not count" if throttled else "")
         )
 
 
@@ -366,7 +368,7 @@ def measured(case: Case, options: argparse.Namespace, near: Cores) -> Verdict:
         repeat=options.repeat,
         directory=options.directory,
     )
-    report = measure(plan, lambda _text: None, " ".join(sys.argv), yardsticks, steadily=near.steadily)
+    report = measure(plan, quiet, " ".join(sys.argv), yardsticks, steadily=near.steadily)
     return Verdict(case, report.results[0], yardsticks)
 
 

@@ -23,7 +23,6 @@ misses its goal: gets up to 1.5 of fio's p99; prefetch and scrub up to 1.10 of t
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import signal
@@ -42,11 +41,14 @@ from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
 from numpy.random import default_rng
 from script import (
-    OVERLOAD,
     add_programs,
     built,
+    conclude,
     header,
+    most_per_s,
+    no_limit,
     positive,
+    quiet,
     run,
     run_seconds,
     say,
@@ -56,7 +58,7 @@ from script import (
     with_fio,
 )
 
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.tools.bench.content import Content
 from halfstep.tools.bench.device_limit import noise_file
 from halfstep.tools.bench.driver import Driven, Driver, bench_client
@@ -212,30 +214,22 @@ def mixed(block_bytes: int, options: argparse.Namespace, near: Cores) -> Mixed:
     drives = python_clients if options.python else native_drives(built(options.programs, CLIENT_PROGRAM))
 
     def sound(plan: Plan, fio: FioMixed | None = None) -> Result:
-        report = measure(plan, _quiet, command, fio or _no_limit, drives_of=drives, steadily=near.steadily)
+        report = measure(plan, quiet, command, fio or no_limit, drives_of=drives, steadily=near.steadily)
         if report.refused:
             raise SystemExit(f"mixed {format_bytes(block_bytes)}: refused: {report.refused[0].why}")
         return report.results[0]
 
-    closed_per_s = _calls_per_s(sound(plan(0.0, 1)).run.timing)
-    most_per_s = _calls_per_s(sound(plan(OVERLOAD * closed_per_s, 1)).run.timing)
-    rate = RATE_SHARE * most_per_s
+    most = most_per_s(lambda rate: _calls_per_s(sound(plan(rate, 1)).run.timing))
+    rate = RATE_SHARE * most
     open_loop = plan(rate, options.rounds)
-    with noise_file(options.directory, store_bytes(open_loop), _quiet) as (path, file_bytes):
+    with noise_file(options.directory, store_bytes(open_loop), quiet) as (path, file_bytes):
         fio = FioMixed(path, file_bytes, rate)
         result = sound(open_loop, fio)
-    return Mixed("python" if options.python else "native", block_bytes, options.iodepth, most_per_s, rate, result, fio)
+    return Mixed("python" if options.python else "native", block_bytes, options.iodepth, most, rate, result, fio)
 
 
 def _calls_per_s(timing: Timing) -> float:
     return len(timing.latencies_us) / timing.seconds
-
-
-def _quiet(_text: str, _steps: int = 1) -> None: ...
-
-
-def _no_limit(_stream: Stream) -> Limit | None:
-    return None
 
 
 # ---- prefetch and scrub ----
@@ -359,10 +353,12 @@ def most_of(daemon: DaemonProcess, content: Content, blocks: int, options: argpa
     At that speed the set is gone through several times, and memory knows some of it again: the rate that follows from this is a
     choice, and what is measured at it is checked.
     """
-    with Demand(daemon, content, blocks, options) as closed:
-        closed_per_s = _calls_per_s(closed.drive(from_memory_max=1.0).timing)
-    with Demand(daemon, content, blocks, options, OVERLOAD * closed_per_s) as overloaded:
-        return _calls_per_s(overloaded.drive(from_memory_max=1.0).timing)
+
+    def made_per_s(rate: float) -> float:
+        with Demand(daemon, content, blocks, options, rate) as demand:
+            return _calls_per_s(demand.drive(from_memory_max=1.0).timing)
+
+    return most_per_s(made_per_s)
 
 
 def prefetch_for_ever(url: str, plan: Plan, first: int, blocks: int, core: int | None, goes: Event) -> None:
@@ -517,15 +513,11 @@ def main() -> int:
             with pinned(*clients[:1]):
                 told.append(measured(options, near, clients, core))
             say(told[-1].line())
-    load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
-    if options.json:
-        head |= {"load_average_end": load, "cores_near": near.as_json()}
-        results = {
-            "mixed": [one.as_json() for one in told if isinstance(one, Mixed)],
-            **{one.name: one.as_json() for one in told if isinstance(one, Beside)},
-        }
-        print(json.dumps({"header": head, **results}))
+    results = {
+        "mixed": [one.as_json() for one in told if isinstance(one, Mixed)],
+        **{one.name: one.as_json() for one in told if isinstance(one, Beside)},
+    }
+    conclude(head, near, results, as_json=options.json)
     return 0 if all(one.reached for one in told) else 1
 
 

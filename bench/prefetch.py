@@ -24,11 +24,11 @@ import numpy as np
 from script import header, positive, run
 
 import halfstep
-from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.tools.bench.device import BlockDevice
 from halfstep.tools.bench.machine import device_name
 from halfstep.tools.bench.place import own_daemon
-from halfstep.tools.bench.workload import DEADLINE_MS, percentile_us
+from halfstep.tools.bench.workload import DEADLINE_MS, percentile_us, put_whole
 from halfstep.tools.replay.trace import Trace, load
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -115,12 +115,7 @@ def fill(client: halfstep.Client, trace: Trace, blocks: int, block_bytes: int) -
     for at in range(0, blocks, KEYS_MAX):
         numbers = np.arange(at, min(blocks, at + KEYS_MAX), dtype="<u4")
         noise[: len(numbers), :4] = numbers[:, None].view(np.uint8)
-        left = np.arange(len(numbers))
-        while len(left):  # what was throttled is offered again
-            done = client.put(trace.keys[numbers[left]], noise[left], durability="persist")
-            if not done.ok.all() and not done.throttled:
-                raise SystemExit(f"blocks of {format_bytes(block_bytes)}: {done!r}")
-            left = left[~done.ok]
+        put_whole(client, trace.keys[numbers], noise[: len(numbers)])
 
 
 def measure(trace: Trace, requests: int, block_bytes: int, directory: Path | None) -> tuple[str, dict[str, Pass]]:

@@ -13,31 +13,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import shlex
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from halfstep.tools.bench.machine import cpu_name
+from script import about, alone, document_of, run
 
-PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "halfstep_recovery_bench"
+PROGRAM = "halfstep_recovery_bench"
 BYTES_PER_BLOCK_MAX = 32.0
 READ_RATIO_MAX = 1.5
 SECONDS_BESIDE = 0.5
 REAL_BLOCK_BYTES = 4096
-
-
-def run(program: Path, phase: str, store: Path, options: list[str]) -> dict[str, Any]:
-    command = [str(program), "--phase", phase, "--path", str(store), *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
 
 
 def goals(document: dict[str, Any]) -> list[tuple[str, float, float]]:
@@ -49,40 +35,29 @@ def goals(document: dict[str, Any]) -> list[tuple[str, float, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--program", type=Path, default=PROGRAM)
-    parser.add_argument("--directory", type=Path, default=None)
-    parser.add_argument("--real-blocks", type=int, default=200_000)
-    parser.add_argument("--json", action="store_true", dest="as_json")
-    arguments, options = parser.parse_known_args()
-    if not arguments.program.exists():
-        raise SystemExit(f"{arguments.program}: not built; run `make native`, or name another with --program")
-    load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--directory", type=Path, default=None, help="where the store lies")
+    parser.add_argument("--real-blocks", type=int, default=200_000, help="that are put and recovered, too; 0 for none")
+    options, own = alone(__doc__, PROGRAM, parser)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
         store = Path(directory) / "store.hs"
-        run(arguments.program, "make", store, options)
-        document = run(arguments.program, "open", store, options)
-        if arguments.real_blocks:
+
+        def phase(name: str, more: list[str]) -> dict[str, Any]:
+            return document_of(options.program, ["--phase", name, "--path", str(store), *more])
+
+        phase("make", own)
+        document = phase("open", own)
+        if options.real_blocks:
             store.unlink()
-            blocks = ["--blocks", str(arguments.real_blocks), "--block-bytes", str(REAL_BLOCK_BYTES)]
-            run(arguments.program, "fill", store, blocks)
-            document["real"] = run(arguments.program, "serve", store, blocks)
-    if document["build"] != "release":
-        raise SystemExit(f"{arguments.program}: a {document['build']} build; its times mean nothing")
-    document["header"] = {
-        "command": shlex.join(sys.argv),
-        "kernel": platform.release(),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "load_average": load,
-    }
-    if arguments.as_json:
+            blocks = ["--blocks", str(options.real_blocks), "--block-bytes", str(REAL_BLOCK_BYTES)]
+            phase("fill", blocks)
+            document["real"] = phase("serve", blocks)
+    if options.json:
         print(json.dumps(document, indent=2))
     else:
         direct = "O_DIRECT" if document["direct"] else "buffered"
         tebibytes, mebibytes = document["bytes"] / 2**40, document["footer_bytes"] / 2**20
-        print(f"halfstep {document['version']} ({document['build']}), commit {document['commit']}, seed {document['seed']}")
-        print(f"kernel {platform.release()}, {cpu_name()}, {os.cpu_count()} cores; load {load:.1f}")
+        print(about(document))
         print(
             f"{document['engine']}, {direct}: {document['blocks']:,} blocks, {tebibytes:.2f} TiB, footers {mebibytes:.0f} MiB"
         )
@@ -99,4 +74,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import halfstep
 from halfstep.errors import HalfstepError
@@ -19,14 +21,16 @@ from halfstep.tools.imports import signals_wait
 with signals_wait():
     from halfstep.tools.bench.fio import fio_version
     from halfstep.tools.bench.machine import machine_facts
-    from halfstep.tools.bench.measure import refuse_unless_release
-    from halfstep.tools.bench.report import CpuWait
+    from halfstep.tools.bench.measure import Stream, refuse_unless_release
+    from halfstep.tools.bench.report import CpuWait, Limit
     from halfstep.tools.bench.terminal import terminable
 
 PROGRAMS = Path(__file__).parents[1] / "build" / "release" / "bench"
 
 # Of what a client makes in a closed loop, so much is due when more is to be due than it can make.
 OVERLOAD = 1.5
+
+T = TypeVar("T")
 
 
 def positive(text: str) -> int:
@@ -80,6 +84,53 @@ def said_by(program: Path, options: Mapping[str, object]) -> dict[str, Any]:
     return said
 
 
+def alone(doc: str | None, name: str, parser: argparse.ArgumentParser | None = None) -> tuple[argparse.Namespace, list[str]]:
+    """Arguments of a script that only runs a program: --program, --json, those of `parser`; and what is the program's own."""
+    parser = parser or argparse.ArgumentParser()
+    parser.description = (doc or "").split("\n", 1)[0]
+    parser.add_argument("--program", type=Path, default=PROGRAMS / name)
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    options, own = parser.parse_known_args()
+    if not options.program.exists():
+        raise SystemExit(f"{options.program}: not built; run `make native`, or name another with --program")
+    return options, own
+
+
+def document_of(program: Path, options: Sequence[str]) -> dict[str, Any]:
+    """What the program prints, with the machine in its header; one that is no release build ends the script."""
+    command = [str(program), *options]
+    machine = machine_facts(shlex.join(command))
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    said: dict[str, Any] = json.loads(done.stdout)
+    if said:  # what only makes something says {}
+        refuse_unless_release(said)
+    machine["load_average"] = [machine["load_average"], os.getloadavg()[0]]
+    return {"header": machine, **said}
+
+
+def about(document: Mapping[str, Any]) -> str:
+    """The two lines that a report of document_of() begins with."""
+    head, seed = document["header"], f", seed {document['seed']}" if "seed" in document else ""
+    return (
+        f"halfstep {document['version']} ({document['build']}), commit {document['commit']}{seed}\n"
+        f"kernel {head['kernel']}, {head['cpu']}, {head['cores']} cores; load {head['load_average'][0]:.1f} at the start"
+    )
+
+
+def of_rounds(samples: Mapping[str, float]) -> str:
+    """What a program says of its rounds: median, and between what they were."""
+    return f"{samples['median']:.2f} ({samples['min']:.2f}-{samples['max']:.2f})"
+
+
+def judged(missed: Sequence[str]) -> int:
+    """Says what was missed; the exit status."""
+    for goal in missed:
+        say(f"MISSED: {goal}")
+    return 1 if missed else 0
+
+
 def header(**more: object) -> dict[str, Any]:
     """What a document says first. Errors: ConfigError where this is no release build."""
     refuse_unless_release(halfstep.build_info())
@@ -115,6 +166,57 @@ def with_fio() -> str:
 def say(text: str, _steps: int = 1) -> None:
     """What is being done, on stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def quiet(_text: str, _steps: int = 1) -> None:
+    """For whoever wants to be told what is being done, and need not be."""
+
+
+def no_limit(_stream: Stream) -> Limit | None:
+    """For `measure`, where a run is set against something else."""
+    return None
+
+
+def most_per_s(made_per_s: Callable[[float], float]) -> float:
+    """Calls a second when more are due. made_per_s: calls that a client makes at a rate; of rate 0, in a closed loop."""
+    return made_per_s(OVERLOAD * made_per_s(0.0))
+
+
+def call_times_us(calls: Sequence[Callable[[], T]], after: Callable[[int, T], None], seconds: float) -> list[float]:
+    """Of calls that are made one after the other, over and over, for so long and each of them once at least.
+
+    after: is given the number of each call and what it returned, outside of its time.
+    """
+    took_us: list[float] = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or len(took_us) < len(calls):
+        number = len(took_us) % len(calls)
+        call = calls[number]
+        began = time.perf_counter_ns()
+        returned = call()
+        took_us.append((time.perf_counter_ns() - began) / 1e3)
+        after(number, returned)
+    return took_us
+
+
+class CoresNear(Protocol):
+    """What cores.Cores says of the cores that the runs had."""
+
+    def as_json(self) -> dict[str, Any] | None:
+        """For programs."""
+        ...
+
+    def text(self) -> str:
+        """For people."""
+        ...
+
+
+def conclude(head: Mapping[str, Any], near: CoresNear, results: Mapping[str, object], *, as_json: bool) -> None:
+    """Says what may have disturbed all of it; and prints the document: header(), and results by name."""
+    load = os.getloadavg()[0]
+    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
+    if as_json:
+        print(json.dumps({"header": {**head, "load_average_end": load, "cores_near": near.as_json()}, **results}))
 
 
 def run(main: Callable[[], int]) -> NoReturn:

@@ -22,7 +22,7 @@ from typing import Any
 from cores import DISTANCE_PROGRAM, Cores
 from script import header, positive, run, run_seconds, said_by, with_programs
 
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.tools.bench.place import own_daemon
 
 SET_BYTES = 64 * MIB

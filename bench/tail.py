@@ -14,8 +14,6 @@ p99 / p50 is more than 10 at a size.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -25,11 +23,14 @@ from typing import Any
 from cores import DISTANCE_PROGRAM, Cores
 from native_driver import CLIENT_PROGRAM, native_drives
 from script import (
-    OVERLOAD,
     add_programs,
     built,
+    conclude,
     header,
+    most_per_s,
+    no_limit,
     positive,
+    quiet,
     run,
     run_seconds,
     said_by,
@@ -39,12 +40,12 @@ from script import (
     waits_text,
 )
 
-from halfstep.daemon.config import KIB, MIB, format_bytes
+from halfstep.daemon.units import KIB, MIB, format_bytes
 from halfstep.tools.bench.machine import difference, waited_seconds
-from halfstep.tools.bench.measure import Stream, measure, python_clients
+from halfstep.tools.bench.measure import measure, python_clients
 from halfstep.tools.bench.place import cores, own_daemon
 from halfstep.tools.bench.plan import Plan
-from halfstep.tools.bench.report import CpuWait, Limit, Report, Result
+from halfstep.tools.bench.report import CpuWait, Report, Result
 from halfstep.tools.daemon_process import DaemonProcess
 
 BLOCK_BYTES = (64 * KIB, 256 * KIB, 1 * MIB)
@@ -53,11 +54,6 @@ TAIL_MAX = 10.0
 MOST_S = 1.0
 PAIR_PROGRAM = "halfstep_pair_bench"
 PERCENTILES = ("p50", "p99", "p999")
-
-
-def no_limit(_stream: Stream) -> Limit | None:
-    """The limit here is the same client when too much is due."""
-    return None
 
 
 @dataclass(frozen=True)
@@ -165,12 +161,10 @@ def one_round(daemon: DaemonProcess, block_bytes: int, options: argparse.Namespa
             rate=rate,
             seed=1 + number,
         )
-        return measure(plan, lambda _text: None, " ".join(sys.argv), no_limit, drives_of=drives, steadily=near.steadily)
+        return measure(plan, quiet, " ".join(sys.argv), no_limit, drives_of=drives, steadily=near.steadily)
 
-    def most_at(rate: float) -> float:
-        return measured(rate, min(MOST_S, options.runtime)).results[0].run.timing.blocks_per_s
-
-    most = most_at(OVERLOAD * most_at(0.0))
+    # The limit is the same client when too much is due.
+    most = most_per_s(lambda rate: measured(rate, min(MOST_S, options.runtime)).results[0].run.timing.blocks_per_s)
     before = waited_seconds(daemon.pid)
     report = measured(SHARE * most, options.runtime)
     result = report.results[0]
@@ -223,11 +217,7 @@ def main() -> int:
             rounds = [one_round(daemon, block_bytes, options, number, near) for number in range(options.rounds)]
             verdicts.append(Verdict(block_bytes, options.iodepth, rounds))
             say(verdicts[-1].line())
-    load = os.getloadavg()[0]
-    say(f"load {head['load_average']:.1f} at the start, {load:.1f} at the end; {near.text()}")
-    if options.json:
-        head |= {"load_average_end": load, "cores_near": near.as_json()}
-        print(json.dumps({"header": head, "sizes": [one.as_json() for one in verdicts]}))
+    conclude(head, near, {"sizes": [one.as_json() for one in verdicts]}, as_json=options.json)
     return 0 if all(one.reached for one in verdicts) else 1
 
 

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 import halfstep
 from halfstep.connectors.transformers import PromptCache, cache_argument
-from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice
 from halfstep.tools.bench.machine import device_name
 from halfstep.tools.bench.place import own_daemon

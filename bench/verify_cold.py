@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from index import measure, spread
+from script import about, alone, document_of, judged, of_rounds, run
 
-PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "halfstep_cold_bench"
+PROGRAM = "halfstep_cold_bench"
 RATIO_MIN = 0.95
 ROWS = {
     "verified_mb_per_s": "with verification, MB/s",
@@ -30,35 +29,28 @@ ROWS = {
 
 
 def print_report(document: dict[str, Any]) -> None:
-    head = document["header"]
-    print(f"halfstep {document['version']} ({document['build']}), commit {document['commit']}")
-    print(f"kernel {head['kernel']}, {head['cpu']}, {head['cores']} cores; load {head['load_average'][0]:.1f} at the start")
+    print(about(document))
     print(
         f"{document['blocks']} blocks of {document['block_bytes'] >> 10} KiB, {document['depth']} at once, "
         f"engine {document['engine']}, {document['rounds']} rounds"
     )
     for name, title in ROWS.items():
-        print(f"{title:<34} {spread(document[name])}")
+        print(f"{title:<34} {of_rounds(document[name])}")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--program", type=Path, default=PROGRAM)
-    parser.add_argument("--directory", type=Path, default=None)
-    parser.add_argument("--json", action="store_true", dest="as_json")
-    arguments, options = parser.parse_known_args()
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-        document = measure(arguments.program, ["--path", str(Path(directory) / "store.hs"), *options])
-    if arguments.as_json:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--directory", type=Path, default=None, help="where the store lies")
+    options, own = alone(__doc__, PROGRAM, parser)
+    with tempfile.TemporaryDirectory(dir=options.directory) as directory:
+        document = document_of(options.program, ["--path", str(Path(directory) / "store.hs"), *own])
+    if options.json:
         print(json.dumps(document))
     else:
         print_report(document)
     ratio = document["verified_to_unverified"]["median"]
-    if ratio < RATIO_MIN:
-        print(f"MISSED: {ratio:.3f} of the rate without verification, at least {RATIO_MIN}", file=sys.stderr)
-        return 1
-    return 0
+    return judged([f"{ratio:.3f} of the rate without verification, at least {RATIO_MIN}"] if ratio < RATIO_MIN else [])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -10,13 +10,11 @@ Takes the program's options: --rounds, --piece, --set; and --program PATH.
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any
 
-from index import measure, spread
+from script import about, alone, document_of, judged, of_rounds, run
 
-PROGRAM = Path(__file__).parents[1] / "build" / "release" / "bench" / "halfstep_verify_bench"
+PROGRAM = "halfstep_verify_bench"
 HOT_MS_PER_GIB_MAX = 60.0
 ROWS = {
     "hot_ms_per_gib": "a pass over what has just landed, ms of CPU a GiB",
@@ -27,34 +25,24 @@ ROWS = {
 
 
 def print_report(document: dict[str, Any]) -> None:
-    head = document["header"]
-    print(f"halfstep {document['version']} ({document['build']}), commit {document['commit']}")
-    print(f"kernel {head['kernel']}, {head['cpu']}, {head['cores']} cores; load {head['load_average'][0]:.1f} at the start")
+    print(about(document))
     print(
         f"pieces of {document['piece_bytes'] >> 10} KiB out of {document['set_bytes'] >> 20} MiB, {document['rounds']} rounds"
     )
     for name, title in ROWS.items():
-        print(f"{title:<52} {spread(document[name])}")
+        print(f"{title:<52} {of_rounds(document[name])}")
 
 
-def main(arguments: list[str]) -> int:
-    options = [argument for argument in arguments if argument != "--json"]
-    program = PROGRAM
-    if "--program" in options:
-        at = options.index("--program")
-        program = Path(options[at + 1])
-        del options[at : at + 2]
-    document = measure(program, options)
-    if "--json" in arguments:
+def main() -> int:
+    options, own = alone(__doc__, PROGRAM)
+    document = document_of(options.program, own)
+    if options.json:
         print(json.dumps(document))
     else:
         print_report(document)
     hot = document["hot_ms_per_gib"]["median"]
-    if hot > HOT_MS_PER_GIB_MAX:
-        print(f"MISSED: {hot:.1f} ms a GiB, at most {HOT_MS_PER_GIB_MAX:.0f}", file=sys.stderr)
-        return 1
-    return 0
+    return judged([f"{hot:.1f} ms a GiB, at most {HOT_MS_PER_GIB_MAX:.0f}"] if hot > HOT_MS_PER_GIB_MAX else [])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run(main)

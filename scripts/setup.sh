@@ -4,6 +4,7 @@
 #   base     compiler, libraries, Python; .venv with the build backend and the test tools
 #   models   torch (a CPU build where one can be had) and transformers, into .venv
 #   fuzz     clang with libFuzzer
+#   lab      QEMU, a kernel and RDMA's libraries, for `make lab`
 #   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
 #   lmcache  LMCache's server, in build/connectors/lmcache; after `make build`
 #   sglang   SGLang for CPUs, in build/connectors/sglang; after `make build`
@@ -256,11 +257,30 @@ fuzz() {
   find_clang >/dev/null || die "clang is installed but links no fuzzer; install libclang-rt-${version:-NN}-dev or set CLANGXX"
 }
 
+# --- lab -----------------------------------------------------------------------------------------------------------------
+
+# The guest's kernel is Debian's own, and its files are this machine's. Nothing of this is started here.
+lab() {
+  local wanted=() program package
+  while read -r program package; do
+    command -v "$program" >/dev/null || wanted+=("$package")
+  done <<'PROGRAMS'
+qemu-system-x86_64 qemu-system-x86
+busybox busybox
+rdma iproute2
+/sbin/modprobe kmod
+zstd zstd
+PROGRAMS
+  compgen -G '/boot/vmlinuz-*' >/dev/null || wanted+=("linux-image-$(dpkg --print-architecture 2>/dev/null || echo amd64)")
+  [[ -e /usr/include/infiniband/verbs.h ]] || wanted+=(libibverbs-dev ibverbs-providers rdma-core)
+  if (( ${#wanted[@]} )); then apt_install "the lab" "${wanted[@]}"; fi
+}
+
 (( $# )) || set -- base
 for part in "$@"; do
   case $part in
-    base | models | fuzz | vllm | lmcache | sglang) "$part" ;;
+    base | models | fuzz | lab | vllm | lmcache | sglang) "$part" ;;
     find-clang) find_clang ;;
-    *) die "unknown part '$part': base, models, fuzz, vllm, lmcache or sglang" ;;
+    *) die "unknown part '$part': base, models, fuzz, lab, vllm, lmcache or sglang" ;;
   esac
 done

@@ -3,14 +3,15 @@
 //                              [--connections N] [--size N] [--warm-up MS] [--runtime MS] [--core N] [--seed N]
 //        halfstep_client_bench --address HOST:PORT --rw get|cold|coldmixed --rate N [--rwmixread PERCENT] [--cold-bytes N]
 //                              [--fill N] [--first N] [--latencies PATH] [--ask 1] [the above but --warm-up]
-// One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read the first kind, bench/native_driver.py the
+// One JSON document on stdout; bench/minimal.py and bench/shared_memory.py read the first kind, bench/native_workload.py the
 // second.
 //
 // The first makes its blocks, walks through them once, and then asks for random batches of neighbours, so many at a time. What
 // comes in the first --warm-up does not count: of puts, long enough for the daemon's memory to be full of what is not written.
+// Puts that are throttled are counted in "answers_not_ok", and not in the speed; any other refusal ends the program.
 //
-// The second is one of open_loop.h: --rate calls a second that come when they are due; with --rate 0 each comes when the one
-// before has ended. get: of a hot set of --size; cold: of one of --cold-bytes, which is to be more than the daemon's memory;
+// The second is an open loop: --rate calls a second that come when they are due; with --rate 0 each comes when the one before
+// has ended. get: of a hot set of --size; cold: of one of --cold-bytes, which is to be more than the daemon's memory;
 // coldmixed: gets of what was put a while ago among puts that go round the store, of which --fill bytes fill it once. Whether
 // what came was cold is for whoever reads the daemon's counters to say. --latencies: each run's are written to PATH.gets and
 // PATH.puts, as doubles in microseconds. --ask 1: says {"ready": true, ...} once it has filled the store, then makes a run of
@@ -18,17 +19,14 @@
 //
 // Every block that comes has its number in its first and last words, and they are looked at; the checksums the client core
 // verifies anyway.
-#include <chrono>
 #include <fstream>
 #include <iostream>
-#include <numeric>
 #include <string>
 #include <vector>
 
-#include "base/prng.h"
 #include "core_client.h"
-#include "open_loop.h"
 #include "program.h"
+#include "workload.h"
 
 namespace halfstep {
 namespace {
@@ -36,7 +34,6 @@ namespace {
 using bench::fail;
 using bench::kRuntimeMsMax;
 using bench::within;
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kNoRate = UINT64_MAX;
 constexpr uint64_t kRateMax = 1'000'000;
@@ -128,73 +125,44 @@ Options options_of(int count, char** arguments) {
   return options;
 }
 
+bench::Load load_of(const Options& options) {
+  bench::Load load{.bs = options.bs,
+                   .batch = options.batch,
+                   .iodepth = options.iodepth,
+                   .read_percent = options.read_percent,
+                   .size = options.size,
+                   .cold_bytes = options.cold_bytes,
+                   .fill = options.fill,
+                   .first = options.first,
+                   .seed = options.seed};
+  if (options.open_loop()) {
+    load.rate = static_cast<double>(options.rate);
+    load.scenario = options.rw == "coldmixed" ? bench::Scenario::ColdMixed
+                    : options.rw == "cold"    ? bench::Scenario::Cold
+                                              : bench::Scenario::Hot;
+  } else {
+    load.required = true;
+    load.scenario = options.rw == "put" ? bench::Scenario::Put : bench::Scenario::Anywhere;
+  }
+  return load;
+}
+
 // ---- as fast as answers come ----
 
-class Closed {
- public:
-  Closed(const Options& options, bench::CoreClient& client) : options_(options), client_(client), prng_(options.seed) {
-    for (uint64_t i = 0; i < options.iodepth; ++i) calls_.push_back(client.make_call(options.batch, i));
-    numbers_.resize(options.batch);
-  }
-
-  bench::Calls run() {
-    const uint64_t batches = std::max<uint64_t>(options_.size / (options_.bs * options_.batch), 1);
-    const bool put = options_.rw == "put";
-    // Puts are of what was never there; their numbers follow those of the set.
-    uint64_t next = batches * options_.batch;
-    if (!put) client_.populate(calls_[0], batches);
-    const auto ask = [&](bench::Call& call) {
-      prepare(call, put ? HS_OP_PUT : HS_OP_GET, put ? next : prng_.below(batches) * options_.batch);
-      next += options_.batch;
-      begun_[call.name] = Clock::now();
-      client_.submit(call);
-    };
-    const Clock::time_point begin = Clock::now() + std::chrono::milliseconds(options_.warm_up);
-    const Clock::time_point end = begin + std::chrono::milliseconds(options_.runtime);
-    cpu_before_ = bench::own_cpu_seconds();
-    for (bench::Call& call : calls_) ask(call);
-    std::vector<double> latencies;
-    Clock::time_point counted_from{};
-    Clock::time_point last{};
-    for (size_t under_way = calls_.size(); under_way > 0;) {
-      for (const uint64_t name : client_.wait(UINT64_MAX, 1)) {
-        const Clock::time_point now = Clock::now();
-        bench::CoreClient::require(client_.check(calls_[name]));
-        --under_way;
-        ++calls_ever_;
-        if (counted_from != Clock::time_point{}) {
-          latencies.push_back(std::chrono::duration<double, std::micro>(now - begun_[name]).count());
-          last = now;
-        } else if (now >= begin) {
-          counted_from = now;
-        }
-        if (now >= end && !latencies.empty()) continue;
-        ask(calls_[name]);
-        ++under_way;
-      }
-    }
-    return {std::move(latencies), std::chrono::duration<double>(last - counted_from).count(), options_.batch, options_.bs};
-  }
-  double cpu_s_per_gib() const {
-    const auto bytes = static_cast<double>(calls_ever_ * options_.batch * options_.bs);
-    return (bench::own_cpu_seconds() - cpu_before_) / (bytes / static_cast<double>(1 << 30));
-  }
-
- private:
-  void prepare(bench::Call& call, uint32_t operation, uint64_t first) {
-    std::iota(numbers_.begin(), numbers_.end(), first);
-    client_.prepare(call, operation, numbers_);
-  }
-
-  const Options& options_;
-  bench::CoreClient& client_;
-  Prng prng_;
-  std::vector<bench::Call> calls_;
-  std::vector<uint64_t> numbers_;
-  Clock::time_point begun_[bench::CoreClient::kCallsMax];
-  uint64_t calls_ever_ = 0;
-  double cpu_before_ = 0;
-};
+int run_closed(const Options& options, bench::CoreClient& client) {
+  bench::Workload workload(client, load_of(options));
+  workload.begin(0);
+  const double cpu_before_s = bench::own_cpu_seconds();
+  bench::Timing timing = workload.run(static_cast<double>(options.runtime) / 1e3, static_cast<double>(options.warm_up) / 1e3);
+  const double cpu_s = bench::own_cpu_seconds() - cpu_before_s;
+  bench::Side& side = options.rw == "put" ? timing.puts : timing.gets;
+  const double gib = static_cast<double>(timing.ok_ever * options.bs) / static_cast<double>(1 << 30);
+  const std::string cpu_s_per_gib = gib > 0 ? std::to_string(cpu_s / gib) : "null";
+  bench::print_document(
+      {std::move(side.latencies_us), timing.seconds, side.outcome.ok, options.bs},
+      ", \"answers_not_ok\": " + side.outcome.reasons_object() + ", \"cpu_s_per_gib\": {\"client\": " + cpu_s_per_gib + "}");
+  return 0;
+}
 
 // ---- as calls come ----
 
@@ -215,24 +183,11 @@ uint64_t asked() {
   return runtime_ms;
 }
 
-int open_loop(const Options& options, bench::CoreClient& client) {
-  bench::LoopOptions loop;
-  loop.scenario = options.rw == "coldmixed" ? bench::Scenario::ColdMixed
-                  : options.rw == "cold"    ? bench::Scenario::Cold
-                                            : bench::Scenario::Hot;
-  loop.bs = options.bs;
-  loop.batch = options.batch;
-  loop.iodepth = options.iodepth;
-  loop.read_percent = options.read_percent;
-  loop.rate = static_cast<double>(options.rate);
-  loop.size = options.size;
-  loop.cold_bytes = options.cold_bytes;
-  loop.fill = options.fill;
-  loop.first = options.first;
-  loop.seed = options.seed;
-  bench::OpenLoop driver(client, loop);
-  driver.begin(std::min(kWarmUpSecondsMax, static_cast<double>(options.runtime) / 1e3));
-  const std::string settled = ", \"settled\": " + std::string(driver.settled() ? "true" : "false");
+int run_open(const Options& options, bench::CoreClient& client) {
+  const bench::Load load = load_of(options);
+  bench::Workload workload(client, load);
+  workload.begin(std::min(kWarmUpSecondsMax, static_cast<double>(options.runtime) / 1e3));
+  const std::string settled = ", \"settled\": " + std::string(workload.settled() ? "true" : "false");
   if (options.ask != 0) {
     std::printf("{\"ready\": true, \"build\": \"%s\"%s}\n", std::string(kBuildType).c_str(), settled.c_str());
     std::fflush(stdout);
@@ -241,7 +196,7 @@ int open_loop(const Options& options, bench::CoreClient& client) {
   for (uint64_t runtime_ms = options.ask != 0 ? asked() : options.runtime; runtime_ms != 0;
        runtime_ms = options.ask != 0 ? asked() : 0) {
     const double cpu_before_s = bench::own_cpu_seconds();
-    const bench::Timing timing = driver.run(static_cast<double>(runtime_ms) / 1e3);
+    const bench::Timing timing = workload.run(static_cast<double>(runtime_ms) / 1e3);
     const double cpu_s = bench::own_cpu_seconds() - cpu_before_s;
     if (!options.latencies.empty()) {
       write_doubles(options.latencies + ".gets", timing.gets.latencies_us);
@@ -249,7 +204,7 @@ int open_loop(const Options& options, bench::CoreClient& client) {
     }
     const std::string more = ", \"rw\": \"" + options.rw + "\", \"runtime_ms\": " + std::to_string(runtime_ms) +
                              ", \"cpu_s\": " + std::to_string(cpu_s) + settled;
-    std::printf("%s\n", bench::document_of(loop, timing, more).c_str());
+    std::printf("%s\n", bench::document_of(load, timing, more).c_str());
     std::fflush(stdout);
     right = right && bench::verified(timing);
   }
@@ -267,9 +222,5 @@ int main(int count, char** arguments) {
                                       .connections = options.connections,
                                       .bs = options.bs,
                                       .seed = options.seed});
-  if (options.open_loop()) return halfstep::open_loop(options, client);
-  halfstep::Closed program(options, client);
-  const halfstep::bench::Calls calls = program.run();
-  halfstep::bench::print_document(calls, ", \"cpu_s_per_gib\": {\"client\": " + std::to_string(program.cpu_s_per_gib()) + "}");
-  return 0;
+  return options.open_loop() ? halfstep::run_open(options, client) : halfstep::run_closed(options, client);
 }

@@ -2,12 +2,15 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/prng.h"
+#include "base/units.h"
 #include "program.h"
 
 namespace halfstep::bench {
@@ -15,6 +18,9 @@ namespace {
 
 constexpr uint32_t kNameBytes = 16;
 constexpr uint32_t kReadyMs = 5000;
+constexpr uint64_t kBulkBytes = 16 * MiB;
+constexpr uint64_t kBulkBlocksMax = 1024;
+constexpr uint64_t kRetryUs = 10'000;
 
 struct Counters {
   std::map<std::string, double> by_name;
@@ -34,6 +40,18 @@ void Outcome::add(const Outcome& other) {
   present += other.present;
   wrong += other.wrong;
   for (const auto& [reason, count] : other.reasons) reasons[reason] += count;
+}
+
+bool Outcome::throttled_alone() const {
+  return wrong == 0 && std::ranges::all_of(reasons, [](const auto& one) { return one.first.starts_with("throttled"); });
+}
+
+std::string Outcome::reasons_object() const {
+  std::string text = "{";
+  for (const auto& [reason, count] : reasons) {
+    text += (text.size() > 1 ? ", \"" : "\"") + reason + "\": " + std::to_string(count);
+  }
+  return text + "}";
 }
 
 CoreClient::CoreClient(const Options& options) : options_(options) {
@@ -135,8 +153,8 @@ std::span<const uint64_t> CoreClient::take(size_t count) {
   return {ended_, count};
 }
 std::span<const uint64_t> CoreClient::poll() { return take(hs_queue_poll(queue_, events_, kCallsMax)); }
-std::span<const uint64_t> CoreClient::wait(uint64_t timeout_us, size_t at_most) {
-  return take(hs_queue_wait(queue_, events_, at_most, timeout_us));
+std::span<const uint64_t> CoreClient::wait(uint64_t timeout_us) {
+  return take(hs_queue_wait(queue_, events_, kCallsMax, timeout_us));
 }
 
 Outcome CoreClient::check(const Call& call) const {
@@ -164,17 +182,6 @@ void CoreClient::require(const Outcome& outcome) {
   if (!outcome.reasons.empty()) fail("a block was answered " + outcome.reasons.begin()->first);
 }
 
-void CoreClient::populate(Call& call, uint64_t batches) {
-  std::vector<uint64_t> numbers(call.pieces.size());
-  for (const uint32_t operation : {HS_OP_PUT, HS_OP_GET}) {
-    for (uint64_t batch = 0; batch < batches; ++batch) {
-      std::iota(numbers.begin(), numbers.end(), batch * numbers.size());
-      prepare(call, operation, numbers);
-      require(done(call));
-    }
-  }
-}
-
 Outcome CoreClient::done(Call& call, hs_durability durability) {
   submit(call, durability);
   if (const auto ended = wait(UINT64_MAX); ended.size() != 1 || ended[0] != call.name) fail("an event of another call");
@@ -196,6 +203,51 @@ std::map<std::string, double> CoreClient::stat() {
   if (wait(UINT64_MAX).size() != 1) fail("stat: an event of another call");
   if (outcome.answer != HS_OK) fail(std::string("stat: ") + hs_answer_name(outcome.answer));
   return std::move(counters.by_name);
+}
+
+Bulk::Bulk(CoreClient& client)
+    : client_(client),
+      call_(client.make_call(std::clamp<uint64_t>(kBulkBytes / client.block_bytes(), 1, kBulkBlocksMax), UINT64_MAX)) {}
+
+void Bulk::put(uint64_t first, uint64_t count) {
+  const SystemClock clock;
+  std::vector<uint64_t> numbers;
+  for (uint64_t at = 0; at < count; at += numbers.size()) {
+    numbers.resize(std::min<uint64_t>(call_.pieces.size(), count - at));
+    std::iota(numbers.begin(), numbers.end(), first + at);
+    const uint64_t until_us = clock.now_us() + kCallDeadlineUs;
+    while (true) {
+      client_.prepare(call_, HS_OP_PUT, numbers);
+      const Outcome outcome = client_.done(call_, HS_PERSIST);
+      if (outcome.ok == outcome.blocks) break;
+      if (!outcome.throttled_alone() || clock.now_us() > until_us) {
+        fail("the daemon took " + std::to_string(outcome.ok) + " of " + std::to_string(outcome.blocks) +
+             " blocks: " + outcome.reasons_object());
+      }
+      // Full for the moment: what it took meanwhile is answered as present.
+      clock.pause_us(kRetryUs);
+    }
+  }
+}
+
+void Bulk::touch(std::span<const uint64_t> numbers) {
+  in_calls(HS_OP_TOUCH, numbers, [](const Outcome&) {});
+}
+
+void Bulk::get(std::span<const uint64_t> numbers) {
+  in_calls(HS_OP_GET, numbers, [](const Outcome& outcome) {
+    if (outcome.wrong > 0) fail(std::to_string(outcome.wrong) + " blocks came with other bytes than they were put with");
+  });
+}
+
+template <typename Took>
+void Bulk::in_calls(uint32_t operation, std::span<const uint64_t> numbers, Took&& took) {
+  while (!numbers.empty()) {
+    const size_t count = std::min(numbers.size(), call_.pieces.size());
+    client_.prepare(call_, operation, numbers.first(count));
+    took(client_.done(call_));
+    numbers = numbers.subspan(count);
+  }
 }
 
 }  // namespace halfstep::bench

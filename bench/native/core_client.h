@@ -26,7 +26,6 @@ struct Call {
   std::vector<hs_answer> answers;
   uint32_t operation = 0;
   uint64_t name = 0;  // comes back with the event
-  uint64_t since_ns = 0;
 };
 
 // blocks: asked for. ok: answered, with the bytes that they have to have. present: of them, put though they were there.
@@ -39,6 +38,10 @@ struct Outcome {
   std::map<std::string, uint64_t> reasons;
 
   void add(const Outcome& other);
+  // What is not ok was refused for load, and no byte was wrong.
+  bool throttled_alone() const;
+  // `reasons` as a JSON object.
+  std::string reasons_object() const;
 };
 
 class CoreClient {
@@ -65,18 +68,18 @@ class CoreClient {
   void submit(Call& call, hs_durability durability = HS_CACHE);
   // Names of the calls that have ended, kCallsMax at most. wait: one at least, unless so many microseconds pass.
   std::span<const uint64_t> poll();
-  std::span<const uint64_t> wait(uint64_t timeout_us, size_t at_most = kCallsMax);
+  std::span<const uint64_t> wait(uint64_t timeout_us);
   Outcome check(const Call& call) const;
   // Ends the program with a sentence where not every block of it is there and right.
   static void require(const Outcome& outcome);
-  // Puts the blocks from 0 on, so many batches as large as `call`, and gets them all once.
-  void populate(Call& call, uint64_t batches);
   // A call alone.
   Outcome done(Call& call, hs_durability durability = HS_CACHE);
   // The daemon's counters, those of all shards together.
   std::map<std::string, double> stat();
 
   static constexpr size_t kCallsMax = 64;
+
+  uint64_t block_bytes() const { return options_.bs; }
 
  private:
   uint64_t* ends_of(const Call& call, size_t block, bool last) const;
@@ -88,6 +91,26 @@ class CoreClient {
   int layout_ = -1;
   hs_event events_[kCallsMax] = {};
   uint64_t ended_[kCallsMax] = {};
+};
+
+// Many blocks at once, outside of every clock: in calls of 16 MiB or 1,024 blocks at most, one after the other. Whatever fails
+// ends the program with a sentence.
+class Bulk {
+ public:
+  explicit Bulk(CoreClient& client);
+
+  // `count` numbers from `first` on; on media afterwards: what still has to be written stays in memory.
+  void put(uint64_t first, uint64_t count);
+  void touch(std::span<const uint64_t> numbers);
+  // What is not there any more is passed over; what is has to have its bytes.
+  void get(std::span<const uint64_t> numbers);
+
+ private:
+  template <typename Took>
+  void in_calls(uint32_t operation, std::span<const uint64_t> numbers, Took&& took);
+
+  CoreClient& client_;
+  Call call_;
 };
 
 }  // namespace halfstep::bench

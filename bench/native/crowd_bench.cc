@@ -292,8 +292,7 @@ int main(int count, char** arguments) {
   if (address.is_unix) fail("--address " + options.address + ": clients of this program come over TCP; give HOST:PORT");
   bench::CoreClient client(
       {.address = options.address, .name_space = options.name_space, .bs = options.bs, .seed = options.seed});
-  bench::Call all = client.make_call(options.batch, 0);
-  client.populate(all, options.batches());
+  bench::Bulk(client).put(0, options.batches() * options.batch);
 
   const wire::Layout layout = bench::CoreClient::layout();
   Crowd crowd{.options = options, .content = client, .layout = layout, .latencies_us = {}};
@@ -323,7 +322,8 @@ int main(int count, char** arguments) {
 
   std::string each;
   for (const auto& member : members) each += (each.empty() ? "" : ", ") + std::to_string(member->blocks());
-  bench::Calls calls{std::move(crowd.latencies_us), static_cast<double>(options.runtime) / 1e3, options.batch, options.bs};
+  const uint64_t blocks = crowd.latencies_us.size() * options.batch;
+  const bench::Calls calls{std::move(crowd.latencies_us), static_cast<double>(options.runtime) / 1e3, blocks, options.bs};
   bench::print_document(calls, ", \"slowest_us\": " + std::to_string(crowd.slowest_us) +
                                    ", \"core_busy\": " + std::to_string(busy) + ", \"blocks_each\": [" + each + "]");
   return 0;

@@ -351,8 +351,7 @@ int run(const Options& options) {
   used.first_block = options.entries;
   measure(&used);
 
-  std::printf("{\"version\": \"%s\", \"build\": \"%s\", \"commit\": \"%s\", ", std::string(kVersion).c_str(),
-              std::string(kBuildType).c_str(), std::string(kCommit).c_str());
+  bench::print_build();
   print_number("seed", options.seed);
   print_number("rounds", options.rounds);
   print_number("entries", index->size());

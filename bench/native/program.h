@@ -103,28 +103,36 @@ inline double own_cpu_seconds() {
   return cpu_seconds(usage);
 }
 
-// Calls that moved `blocks_a_call` blocks each within `seconds`.
+// Calls that moved `blocks` blocks together within `seconds`.
 struct Calls {
   std::vector<double> latencies_us;
   double seconds = 0;
-  uint64_t blocks_a_call = 0;
+  uint64_t blocks = 0;
   uint64_t block_bytes = 0;
 
-  double blocks_per_s() const { return static_cast<double>(latencies_us.size() * blocks_a_call) / seconds; }
+  double blocks_per_s() const { return static_cast<double>(blocks) / seconds; }
 };
 
-// Percentiles as a JSON object: times that were measured, never a mean of two; null of none.
+// What that share of the values does not exceed: one of them, never a mean of two. They are sorted, and there is one at least.
+inline double quantile(std::span<const double> sorted, double share) {
+  const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
+  return sorted[std::max<size_t>(rank, 1) - 1];
+}
+
+// Percentiles as a JSON object; null of none.
 inline std::string latency_object(std::vector<double> latencies_us) {
   if (latencies_us.empty()) return "null";
   std::ranges::sort(latencies_us);
-  const auto quantile = [&](double share) {
-    const auto rank = static_cast<size_t>(std::ceil(share * static_cast<double>(latencies_us.size())));
-    return latencies_us[std::max<size_t>(rank, 1) - 1];
-  };
   char text[128];
-  std::snprintf(text, sizeof text, "{\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}", quantile(0.5), quantile(0.99),
-                quantile(0.999));
+  std::snprintf(text, sizeof text, "{\"p50\": %.1f, \"p99\": %.1f, \"p999\": %.1f}", quantile(latencies_us, 0.5),
+                quantile(latencies_us, 0.99), quantile(latencies_us, 0.999));
   return text;
+}
+
+// What a document about this build begins with, up to its next member.
+inline void print_build() {
+  std::printf("{\"version\": \"%s\", \"build\": \"%s\", \"commit\": \"%s\", ", std::string(kVersion).c_str(),
+              std::string(kBuildType).c_str(), std::string(kCommit).c_str());
 }
 
 // `more`: further fields, each with a comma before it.

@@ -8,19 +8,20 @@
 // says, all in all, no clean stop. serve: opens that as a daemon does, gets the block that was put last, which must be right,
 // as soon as something is served, and lets recovery come to its end. One JSON document on stdout; bench/recovery.py runs each
 // in a process of its own.
-#include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <memory>
 
-#include "base/crc.h"
 #include "base/heap.h"
 #include "machine.h"
 #include "store/catalog/footer.h"
 #include "store/durable/blocking_io.h"
 #include "store/durable/header_io.h"
 #include "store/durable/record_log.h"
+#include "stored_blocks.h"
 
 namespace halfstep::bench {
 namespace {
@@ -40,23 +41,6 @@ constexpr uint64_t kSegmentBytes = 1 * GiB;
 constexpr uint64_t kArenaBytes = 64 * MiB;
 constexpr uint64_t kBlocksPerFrame = 15;
 constexpr uint32_t kScope = 1;
-
-Geometry geometry_of(const Setup& setup) {
-  const auto segments = static_cast<uint32_t>(setup.segments);
-  Geometry geometry{segments * kSegmentBytes, kSegmentBytes, segments, 1,
-                    static_cast<uint32_t>(block_bytes_max_of(kSegmentBytes))};
-  while (!places_of(geometry).valid()) geometry.device_bytes += 16 * MiB;
-  return geometry;
-}
-
-wire::Layout layout_of(const Setup& setup) {
-  wire::GroupShape group;
-  group.part_count = 1;
-  group.part_bytes[0] = static_cast<uint32_t>(setup.block_bytes);
-  wire::Layout layout;
-  check(wire::Layout::make({{"purpose", "recovery"}}, {group}, &layout), "layout");
-  return layout;
-}
 
 IndexKey key_of(const Setup& setup, uint64_t block) {
   const Hash128 hash = keyed_hash({setup.seed, 0}, object_bytes(block));
@@ -84,15 +68,14 @@ format::Entry entry_of(const Setup& setup, uint64_t block, uint64_t ordinal) {
 }
 
 void make(const Setup& setup) {
-  const Geometry geometry = geometry_of(setup);
-  const int file = ::open(setup.path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-  if (file < 0 || ::ftruncate(file, static_cast<off_t>(geometry.device_bytes)) != 0) fail_errno(setup.path);
-  ::close(file);
+  const Geometry geometry = geometry_of(static_cast<uint32_t>(setup.segments), kSegmentBytes);
+  make_file(setup.path, geometry.device_bytes, /*sparse=*/true);
   Machine machine(setup.path, kArenaBytes);
   check(Store::format(*machine.engine, *machine.arena, machine.clock, geometry));
   {
     const std::unique_ptr<Store> fresh = machine.open();
-    if (machine.scope_of(*fresh, layout_of(setup)) != kScope) fail("the first layout of a new store has another scope");
+    if (machine.scope_of(*fresh, layout_of_one_part("recovery", setup.block_bytes)) != kScope)
+      fail("the first layout of a new store has another scope");
     check(fresh->close(), "close");
   }
   LoadedHeader loaded;
@@ -196,12 +179,12 @@ void open_and_measure(const Setup& setup) {
   const uint64_t resident_after = resident_bytes();
   look_for_all(setup, *opened);
   const Gauges gauges = opened->gauges();
+  print_build();
   std::printf(
-      "{\"version\": \"%s\", \"build\": \"%s\", \"commit\": \"%s\", \"seed\": %lu, \"engine\": \"%s\", \"direct\": %s, "
+      "\"seed\": %lu, \"engine\": \"%s\", \"direct\": %s, "
       "\"blocks\": %lu, \"bytes\": %lu, \"footer_bytes\": %lu, \"plain_read_s\": %.3f, \"open_s\": %.3f, "
       "\"recovery_s\": %.3f, \"cpu_s\": %.3f, \"resident_bytes\": %lu, \"index_bytes\": %lu, \"catalog_bytes\": %lu}\n",
-      std::string(kVersion).c_str(), std::string(kBuildType).c_str(), std::string(kCommit).c_str(), setup.seed,
-      machine.engine->facts().name.c_str(), machine.backing->facts().direct ? "true" : "false", gauges.blocks,
+      setup.seed, machine.engine->facts().name.c_str(), machine.backing->facts().direct ? "true" : "false", gauges.blocks,
       gauges.bytes_live, footer_bytes, static_cast<double>(read_us) / 1e6, static_cast<double>(open_us) / 1e6,
       static_cast<double>(opened->recovery().micros) / 1e6, cpu_seconds, resident_after - resident_before, gauges.index_bytes,
       gauges.catalog_bytes);
@@ -211,81 +194,33 @@ void open_and_measure(const Setup& setup) {
 
 constexpr uint64_t kRealSegmentBytes = 256 * MiB;
 
-struct RealBlocks {
-  RealBlocks(const Setup& setup_in, Machine& machine_in, Store& store_in)
-      : setup(setup_in), machine(machine_in), opened(store_in), scope(machine.scope_of(opened, layout_of(setup))) {
-    content.resize(setup.block_bytes);
-    Prng prng(setup.seed);
-    for (size_t at = 0; at < content.size(); at += 8) store_le(content.data() + at, prng.next());
-  }
-  // `block` has to outlive it.
-  BlockName name(const uint64_t& block) const { return {scope, wire::Component::of(0, 0, 0), object_bytes(block)}; }
-
-  void put(const uint64_t& block, bool persist) {
-    Write write;
-    write.name = name(block);
-    write.key = opened.key_of(write.name);
-    write.block_bytes = static_cast<uint32_t>(setup.block_bytes);
-    write.persist = persist;
-    bool done = false;
-    write.owner = &done;
-    write.done = [](Write& w) { *static_cast<bool*>(w.owner) = true; };
-    Status status;
-    while ((status = opened.begin_write(write)) == Code::Throttled) machine.turn(opened);
-    check(status, "begin_write");
-    store_le(content.data(), block);
-    size_t at = 0;
-    write.slot->for_range(0, content.size(), [&](Bytes piece) {
-      std::memcpy(piece.data(), content.data() + at, piece.size());
-      at += piece.size();
-    });
-    write.parts[0].stored_crc = crc32c(content);
-    opened.commit_write(write);
-    while (!done) machine.turn(opened);
-    check(write.status, "put");
-  }
-
-  // Ok, or why not.
-  Status get(const uint64_t& block) {
-    Read read;
-    read.key = opened.key_of(name(block));
-    bool done = false;
-    read.owner = &done;
-    read.complete = [](Read& r) { *static_cast<bool*>(r.owner) = true; };
-    Read* window[] = {&read};
-    check(opened.begin_reads(window), "begin_reads");
-    while (!done) machine.turn(opened);
-    if (!read.status.ok()) return read.status;
-    store_le(content.data(), block);
-    size_t at = 0;
-    read.resident->slot().for_range(0, content.size(), [&](Bytes piece) {
-      if (std::memcmp(piece.data(), content.data() + at, piece.size()) != 0) fail("wrong bytes");
-      at += piece.size();
-    });
-    opened.unpin(read.resident);
-    return {};
-  }
-
-  const Setup& setup;
-  Machine& machine;
-  Store& opened;
-  const uint32_t scope;
-  std::vector<std::byte> content;
-};
+// Ok, or why not.
+Status get(Machine& machine, Store& opened, StoredBlocks& blocks, const uint64_t& block) {
+  Read read;
+  read.key = opened.key_of(blocks.name(block));
+  bool done = false;
+  read.owner = &done;
+  read.complete = [](Read& r) { *static_cast<bool*>(r.owner) = true; };
+  Read* window[] = {&read};
+  check(opened.begin_reads(window), "begin_reads");
+  while (!done) machine.turn(opened);
+  if (!read.status.ok()) return read.status;
+  ConstBytes left = blocks.bytes_of(block);
+  read.resident->slot().for_range(0, left.size(), [&](Bytes piece) {
+    if (std::memcmp(piece.data(), left.data(), piece.size()) != 0) fail("wrong bytes");
+    left = left.subspan(piece.size());
+  });
+  opened.unpin(read.resident);
+  return {};
+}
 
 void fill(const Setup& setup) {
-  // A third more than the blocks take: nothing is reclaimed.
-  const auto segments = static_cast<uint32_t>(setup.blocks * (setup.block_bytes + kPageBytes) * 4 / 3 / kRealSegmentBytes + 8);
-  Geometry geometry{segments * kRealSegmentBytes, kRealSegmentBytes, segments, 1,
-                    static_cast<uint32_t>(block_bytes_max_of(kRealSegmentBytes))};
-  while (!places_of(geometry).valid()) geometry.device_bytes += 16 * MiB;
-  const int file = ::open(setup.path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
-  if (file < 0 || ::posix_fallocate(file, 0, static_cast<off_t>(geometry.device_bytes)) != 0) fail_errno(setup.path);
-  ::close(file);
+  const Geometry geometry = roomy_geometry(setup.blocks, setup.block_bytes, kRealSegmentBytes);
+  make_file(setup.path, geometry.device_bytes, /*sparse=*/false);
   Machine machine(setup.path, kArenaBytes);
   check(Store::format(*machine.engine, *machine.arena, machine.clock, geometry));
   const std::unique_ptr<Store> fresh = machine.open();
-  RealBlocks blocks(setup, machine, *fresh);
+  StoredBlocks blocks(machine, *fresh, layout_of_one_part("recovery", setup.block_bytes), setup.block_bytes, setup.seed);
   for (uint64_t block = 0; block < setup.blocks; ++block) blocks.put(block, block + 1 == setup.blocks);
   while (machine.engine->in_flight() > 0) machine.turn(*fresh);
   std::printf("{}\n");
@@ -300,10 +235,10 @@ void serve(const Setup& setup) {
   options.recover_before_us = 0;
   const std::unique_ptr<Store> opened = machine.open(options);
   const double open_s = seconds();
-  RealBlocks blocks(setup, machine, *opened);
+  StoredBlocks blocks(machine, *opened, layout_of_one_part("recovery", setup.block_bytes), setup.block_bytes, setup.seed);
   const uint64_t newest = setup.blocks - 1;
   uint64_t misses = 0;
-  while (!blocks.get(newest).ok()) {
+  while (!get(machine, *opened, blocks, newest).ok()) {
     if (!opened->recovering()) fail("the block that was put last is lost");
     ++misses;
     machine.turn(*opened);

@@ -21,6 +21,7 @@
 #include "measure.h"
 #include "store/format/geometry.h"
 #include "store/store.h"
+#include "stored_blocks.h"
 
 namespace halfstep::bench {
 namespace {
@@ -80,11 +81,7 @@ class Stored {
     clock_.us += 100;
   }
   void register_layout() {
-    wire::GroupShape group;
-    group.part_count = 1;
-    group.part_bytes[0] = kBlockBytes;
-    wire::Layout layout;
-    if (!wire::Layout::make({{"purpose", "resident"}}, {group}, &layout).ok()) fail("the layout is not one");
+    const wire::Layout layout = layout_of_one_part("resident", kBlockBytes);
     bool done = false;
     store_->register_layout("default", layout, [&](Status status, uint32_t scope) {
       if (!status.ok()) fail("the layout is refused");
@@ -225,11 +222,9 @@ int run(const Setup& setup) {
     limit_ns.push_back(a_block(limit));
     ratio.push_back(gets_ns.back() / limit_ns.back());
   }
-  std::printf(
-      "{\"version\": \"%s\", \"build\": \"%s\", \"commit\": \"%s\", \"blocks\": %llu, \"batch\": %llu, \"rounds\": %llu, ",
-      std::string(kVersion).c_str(), std::string(kBuildType).c_str(), std::string(kCommit).c_str(),
-      static_cast<unsigned long long>(setup.blocks), static_cast<unsigned long long>(setup.batch),
-      static_cast<unsigned long long>(setup.rounds));
+  print_build();
+  std::printf("\"blocks\": %llu, \"batch\": %llu, \"rounds\": %llu, ", static_cast<unsigned long long>(setup.blocks),
+              static_cast<unsigned long long>(setup.batch), static_cast<unsigned long long>(setup.rounds));
   print_samples("get_ns", gets_ns, ", ");
   print_samples("limit_ns", limit_ns, ", ");
   print_samples("ratio", ratio, "}\n");

@@ -26,11 +26,6 @@ double now_us() {
   return std::chrono::duration<double, std::micro>(since).count();
 }
 
-double quantile(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
-}
-
 struct Walk {
   size_t bytes = 0;  // of one copy
   size_t set_bytes = 0;
@@ -131,7 +126,8 @@ int main(int count, char** arguments) {
   read_options(count, arguments, numbers, {});
   if (bytes == 0 || runtime_ms == 0) fail("--bytes and --runtime: must be at least 1");
   const double runtime_us = static_cast<double>(runtime_ms) * 1000;
-  const std::vector<double> round_trips = ping_pong_us(runtime_us, core, other_core);
+  std::vector<double> round_trips = ping_pong_us(runtime_us, core, other_core);
+  std::ranges::sort(round_trips);
   const Walk walk{bytes, set_bytes, target_bytes, runtime_us};
   std::printf(
       "{\"build\": \"%s\", \"copy_bytes_per_s\": %.0f, \"landing_bytes_per_s\": %.0f, \"eventfd_us\": {\"p50\": %.2f, \"p99\": "

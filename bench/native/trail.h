@@ -40,6 +40,17 @@ class Walk final : public Order {
   uint64_t at_ = 0;
 };
 
+// Any of them, whatever came before.
+class Anywhere final : public Order {
+ public:
+  Anywhere(uint64_t batches, uint64_t batch, uint64_t seed) : batches_(batches), batch_(batch), prng_(seed) {}
+  std::optional<uint64_t> next() override { return prng_.below(batches_) * batch_; }
+
+ private:
+  const uint64_t batches_, batch_;
+  Prng prng_;
+};
+
 // What this client has put, in order. Nothing of it is held: what was put last may still be in memory, what was put long ago is
 // next to be reclaimed, and what lies between the two is got (src/halfstep/tools/bench/trail.py is the same in Python).
 // Invariants: no batch comes before `nearest` more were put, nor after `farthest` were; one that comes again comes about

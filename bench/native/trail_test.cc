@@ -28,6 +28,21 @@ TEST(Walk, GoesThroughAllInOneOrderOverAndOver) {
   for (uint64_t i = 0; i < 20; ++i) EXPECT_EQ(turn[i], i * kBatch);
 }
 
+TEST(Anywhere, ComesToEveryBatchInAnOrderOfTheSeed) {
+  Anywhere anywhere(8, kBatch, 7);
+  Anywhere same(8, kBatch, 7);
+  std::map<uint64_t, uint64_t> came;
+  for (int i = 0; i < 800; ++i) {
+    const uint64_t first = *anywhere.next();
+    EXPECT_EQ(*same.next(), first);
+    EXPECT_EQ(first % kBatch, 0U);
+    ++came[first / kBatch];
+  }
+  ASSERT_EQ(came.size(), 8U);
+  EXPECT_EQ(came.rbegin()->first, 7U);
+  for (const auto& [batch, times] : came) EXPECT_GT(times, 50U) << batch;
+}
+
 class TrailTest : public testing::Test {
  protected:
   void put(uint64_t count, bool whole = true) {

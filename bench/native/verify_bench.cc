@@ -74,8 +74,7 @@ int run(const Options& options) {
   Costs warm_up;
   measure(set, options, landing, &warm_up);
   for (uint64_t round = 0; round < options.rounds; ++round) measure(set, options, landing, &costs);
-  std::printf("{\"version\": \"%s\", \"build\": \"%s\", \"commit\": \"%s\", ", std::string(kVersion).c_str(),
-              std::string(kBuildType).c_str(), std::string(kCommit).c_str());
+  bench::print_build();
   std::printf("\"rounds\": %llu, \"piece_bytes\": %llu, \"set_bytes\": %llu, ", static_cast<unsigned long long>(options.rounds),
               static_cast<unsigned long long>(options.piece), static_cast<unsigned long long>(options.set));
   bench::print_samples("hot_ms_per_gib", costs.hot_ms, ", ");

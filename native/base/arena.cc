@@ -17,7 +17,7 @@ constexpr uint64_t kRoundedToBytes = 2 * MiB;
 Fault Arena::create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node, MemorySource* source) {
   bytes = round_up(bytes, kRoundedToBytes);
   if (bytes == 0 || bytes > kArenaBytesMax) {
-    return {Code::Invalid, "arena_bytes=" + std::to_string(bytes) + ": must be 1 to " + std::to_string(kArenaBytesMax)};
+    return {Code::Invalid, "arena=" + std::to_string(bytes) + ": must be 1 to " + std::to_string(kArenaBytesMax)};
   }
   std::unique_ptr<Arena> arena(new Arena);
   Status node_asked;

@@ -97,7 +97,7 @@ TEST(Arena, NamesTheBoundsThatItRefuses) {
   for (const uint64_t bytes : {uint64_t{0}, kArenaBytesMax + 1, UINT64_MAX}) {
     const Fault fault = Arena::create(bytes, false, &arena);
     EXPECT_TRUE(fault.status == Code::Invalid) << bytes;
-    EXPECT_NE(fault.what.find("arena_bytes="), std::string::npos) << fault.what;
+    EXPECT_NE(fault.what.find("arena="), std::string::npos) << fault.what;
     EXPECT_NE(fault.what.find(std::to_string(kArenaBytesMax)), std::string::npos) << fault.what;
     EXPECT_EQ(arena, nullptr);
   }

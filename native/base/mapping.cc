@@ -68,8 +68,7 @@ Fault Mapping::create(const Request& request, Mapping* out) {
   MemorySource& source = request.source != nullptr ? *request.source : kernel_memory();
   const std::string what(request.what);
   if (request.bytes == 0 || request.bytes > kMappingBytesMax) {
-    return {Code::Invalid,
-            what + "_bytes=" + std::to_string(request.bytes) + ": must be 1 to " + std::to_string(kMappingBytesMax)};
+    return {Code::Invalid, what + "=" + std::to_string(request.bytes) + ": must be 1 to " + std::to_string(kMappingBytesMax)};
   }
   const uint64_t size = round_up(request.bytes, kLargePageBytes);
   std::string why_smaller;

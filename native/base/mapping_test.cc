@@ -46,7 +46,7 @@ TEST(Mapping, NamesWhatItWasForAndTheBoundsThatItRefuses) {
   for (const uint64_t bytes : {uint64_t{0}, UINT64_MAX}) {
     const Fault fault = Mapping::create({.bytes = bytes, .large_pages = false, .what = "index"}, &mapping);
     EXPECT_TRUE(fault.status == Code::Invalid);
-    EXPECT_NE(fault.what.find("index_bytes=" + std::to_string(bytes)), std::string::npos) << fault.what;
+    EXPECT_NE(fault.what.find("index=" + std::to_string(bytes)), std::string::npos) << fault.what;
     EXPECT_TRUE(mapping.bytes().empty());
   }
 }

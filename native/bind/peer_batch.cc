@@ -139,6 +139,11 @@ void Batch::set_prefetch(uint64_t keep_ms, bool follow) {
   batch_.follow = follow ? 1 : 0;
 }
 
+void Batch::set_wait() {
+  const Setting setting(*this);
+  batch_.wait = 1;
+}
+
 void Batch::set_layout_id(nb::bytes id) {
   const Setting setting(*this);
   if (id.size() != layout_id_.size()) {

@@ -63,6 +63,7 @@ class Batch {
   // hold, renew: ms (0 = without end); expire: seconds (0 = never).
   void set_life(uint64_t value, bool persistent);
   void set_prefetch(uint64_t keep_ms, bool follow);
+  void set_wait();
   void set_question(nb::bytes question);
   void set_layout_id(nb::bytes id);
 

@@ -50,7 +50,10 @@ Core::Core(const Options& options) {
                          .connect_timeout_ms = 0,
                          .backoff_ms_min = 0,
                          .backoff_ms_max = 0,
-                         .tickets_max = options.tickets_max};
+                         .tickets_max = options.tickets_max,
+                         .codecs = options.codecs,
+                         .transport = options.transport.c_str(),
+                         .coding = options.coding.c_str()};
   std::array<char, kWhyBytes> why{};
   hs_client* client = nullptr;
   int opened = 0;

@@ -24,6 +24,9 @@ struct Options {
   std::string name_space;
   uint32_t connections = 1;
   uint32_t tickets_max = 0;
+  uint64_t codecs = 0;
+  std::string transport = "auto";
+  std::string coding = "always";
 };
 
 // Room for the core's text of why a call failed.

@@ -7,6 +7,7 @@
 
 #include "base/build_info.h"
 #include "bind/peer_batch.h"
+#include "bind/peer_compress.h"
 #include "bind/peer_core.h"
 #include "bind/peer_memory.h"
 #include "bind/peer_queue.h"
@@ -15,6 +16,7 @@
 namespace nb = nanobind;
 using nb::literals::operator""_a;
 using halfstep::bind::Batch;
+using halfstep::bind::bind_compress;
 using halfstep::bind::Core;
 using halfstep::bind::Lacking;
 using halfstep::bind::Memory;
@@ -53,9 +55,23 @@ nb::dict facts_of(const Core& core) {
   dict["bytes_received"] = facts.bytes_received;
   dict["bytes_sent"] = facts.bytes_sent;
   dict["checksum_failures"] = facts.checksum_failures;
+  dict["decode_failures"] = facts.decode_failures;
   dict["transport"] = text_of(facts.transport);
   dict["congestion"] = text_of(facts.congestion);
   dict["last_error"] = text_of(facts.last_error);
+  dict["rdma"] = text_of(facts.rdma);
+  dict["rdma_failures"] = facts.rdma_failures;
+  nb::dict coding;
+  coding["encode_bytes_per_s"] = facts.encode_bytes_per_s;
+  coding["decode_bytes_per_s"] = facts.unit_decode_bytes_per_s;
+  coding["link_bytes_per_s"] = facts.link_bytes_per_s;
+  coding["service_bytes_per_s"] = facts.service_bytes_per_s;
+  coding["ratio"] = facts.coding_ratio_milli / 1000.0;
+  nb::dict blocks;
+  for (uint32_t i = 0; *hs_coding_reason_name(i) != 0; ++i) blocks[hs_coding_reason_name(i)] = facts.coding_blocks[i];
+  coding["blocks"] = blocks;
+  dict["coding"] = coding;
+  dict["not_waited"] = facts.not_waited;
   return dict;
 }
 
@@ -126,6 +142,7 @@ void bind_batch(nb::module_& m) {
            "sliding_ttl"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
       .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
+      .def("set_wait", &Batch::set_wait, "What is not there is waited for.")
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)
       .def_prop_ro("ok", &Batch::ok, nb::for_getter(nb::sig("def ok(self) -> bytearray")))
       .def_prop_ro("answers", &Batch::answers)
@@ -147,13 +164,18 @@ void bind_core(nb::module_& m) {
   nb::class_<Core>(m, "Core", "A client core: its threads, connections and layouts.")
       .def(
           "__init__",
-          [](Core* self, std::string address, std::string name_space, uint32_t connections, uint32_t tickets_max) {
+          [](Core* self, std::string address, std::string name_space, uint32_t connections, uint32_t tickets_max,
+             uint64_t codecs, std::string transport, std::string coding) {
             new (self) Core(Options{.address = std::move(address),
                                     .name_space = std::move(name_space),
                                     .connections = connections,
-                                    .tickets_max = tickets_max});
+                                    .tickets_max = tickets_max,
+                                    .codecs = codecs,
+                                    .transport = std::move(transport),
+                                    .coding = std::move(coding)});
           },
-          "address"_a, "name_space"_a, "connections"_a, "tickets_max"_a)
+          "address"_a, "name_space"_a, "connections"_a, "tickets_max"_a, "codecs"_a = 0, "transport"_a = "auto",
+          "coding"_a = "always")
       .def("close", &Core::close)
       .def("abandon", &Core::abandon)
       .def("register_layout", &Core::register_layout, "canonical"_a)
@@ -247,6 +269,7 @@ NB_MODULE(_peer, m) {
   bind_batch(m);
   bind_core(m);
   bind_queue(m);
+  bind_compress(m);
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"));
   m.def("component", &hs_component, "group"_a, "variant"_a, "cell"_a);
   m.def("answer_name", &hs_answer_name, "answer"_a);

@@ -21,6 +21,7 @@
 #include "bind/shard_fsck.h"
 #include "bind/shard_sizing.h"
 #include "io/place.h"
+#include "mount/mount_server.h"
 #include "shard/server.h"
 
 namespace nb = nanobind;
@@ -59,6 +60,11 @@ const char* zero_copy_of(const Config& config) {
     if (choice == config.zero_copy) return name;
   }
   return "";
+}
+
+void set_rdma(Config& config, const std::string& wanted) {
+  if (wanted != "auto" && wanted != "off") throw StartError("invalid", "rdma=" + wanted + ": must be auto or off");
+  config.rdma.on = wanted == "auto";
 }
 
 void set_zero_copy(Config& config, const std::string& wanted) {
@@ -108,6 +114,20 @@ void add_field(nb::class_<Config>& type, const char* name) {
       [](Config& config, const Value& value) { config.*kPart.*kField = value; });
 }
 
+// Of the daemon behind a mount.
+void add_mount_options(nb::module_& m) {
+  using Mount = halfstep::mount::Options;
+  nb::class_<Mount>(m, "MountOptions", "The daemon behind a mount, and how what it has is served. Server checks it.")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "upstream", [](const Mount& mount) { return OsText{mount.upstream}; },
+          [](Mount& mount, const OsText& address) { mount.upstream = address.bytes; }, "host:port, or unix:/path.")
+      .def_rw("namespaces", &Mount::namespaces, "For whose clients it speaks.")
+      .def_rw("max_age_us", &Mount::max_age_us, "How long a block is served without asking the upstream again.")
+      .def_rw("connections", &Mount::connections, "To each shard of the upstream, for each namespace.")
+      .def_rw("upstream_deadline_us", &Mount::upstream_deadline_us, "Of a fetch, a put and a delete.");
+}
+
 void add_config(nb::module_& m) {
   nb::class_<Config> type(m, "Config", "What a server is told. What is not set keeps its default; Server checks it.");
   type.def(nb::init<>())
@@ -126,8 +146,15 @@ void add_config(nb::module_& m) {
       .def_prop_rw("listen", &listen_of, &set_listen)
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
+      .def_rw("shm_memory_bytes", &Config::shm_memory_bytes, "Of all clients over shared memory; beyond it one gets a stream.")
       .def_rw("latency_goal_us", &Config::latency_goal_us, "Of a get's read from the device; 0: nothing gives way to them.")
       .def_prop_rw("zero_copy", &zero_copy_of, &set_zero_copy, "Sending without a copy: auto, off, or always, for tests.")
+      .def_prop_rw(
+          "rdma", [](const Config& config) { return std::string(config.rdma.on ? "auto" : "off"); }, &set_rdma,
+          "Rings over RDMA, for clients that offer them: auto or off.")
+      .def_prop_rw(
+          "rdma_memory_bytes", [](const Config& config) { return config.rdma.pinned_bytes_max; },
+          [](Config& config, uint64_t bytes) { config.rdma.pinned_bytes_max = bytes; }, "For those rings, of all connections.")
       .def_rw("connections_max", &Config::connections_max)
       .def_rw("connection_credit_bytes", &Config::connection_credit_bytes)
       .def_rw("get_credit_bytes_max", &Config::get_credit_bytes_max);
@@ -352,7 +379,7 @@ nb::dict build_info() {
 
 class Core {
  public:
-  Core(Config config, const nb::object& progress) {
+  Core(Config config, const nb::object& progress, const halfstep::mount::Options* mount) {
     Progress reports(progress);
     if (!progress.is_none()) {
       config.progress = [&reports](const char* step, uint64_t done, uint64_t total) { return reports(step, done, total); };
@@ -360,7 +387,7 @@ class Core {
     Fault fault;
     {
       const Unlocked unlocked;
-      fault = Server::start(config, &server_);
+      fault = mount != nullptr ? halfstep::mount::start(config, *mount, &server_) : Server::start(config, &server_);
     }
     reports.raise_again();
     if (!fault.ok()) throw StartError(std::string(halfstep::code_name(fault.status.code())), fault.what);
@@ -424,11 +451,14 @@ NB_MODULE(_shard, m) {
         "Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is\n"
         "missing, a device that is not there. Makes nothing.");
   add_config(m);
+  add_mount_options(m);
   m.attr("SCRUB_AUTO") = halfstep::store::kScrubAuto;
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")
-      .def(nb::init<Config, const nb::object&>(), "config"_a, "progress"_a = nb::none(),
+      .def(nb::init<Config, const nb::object&, const halfstep::mount::Options*>(), "config"_a, "progress"_a = nb::none(),
+           "mount"_a.none() = nb::none(),
            "Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.\n\n"
-           "progress(step, done, total) is called now and then; a false answer stops and leaves nothing behind.")
+           "progress(step, done, total) is called now and then; a false answer stops and leaves nothing behind.\n"
+           "mount: serve what this daemon has, with the arena as memory for it, instead of a store.")
       .def("facts", &Core::facts, nb::sig("def facts(self) -> dict[str, typing.Any]"),
            "What is really in force, as it was found at the start.")
       .def("metrics", &Core::metrics, nb::sig("def metrics(self) -> dict[str, typing.Any]"),

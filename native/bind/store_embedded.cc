@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/crc.h"
 #include "base/prng.h"
-#include "store/core/core.h"
+#include "store/memory/own_memory.h"
 
 namespace halfstep::bind {
 namespace {

@@ -10,8 +10,8 @@ namespace halfstep::index {
 
 Fault BlockIndex::create(uint64_t index_bytes, bool large_pages, std::unique_ptr<BlockIndex>* out) {
   if (index_bytes < sizeof(Bucket)) {
-    return {Code::Invalid, "index_bytes=" + std::to_string(index_bytes) + ": must be at least " +
-                               std::to_string(sizeof(Bucket)) + "; a block takes 29.1 at the design load"};
+    return {Code::Invalid, "index=" + std::to_string(index_bytes) + ": must be at least " + std::to_string(sizeof(Bucket)) +
+                               "; a block takes 29.1 at the design load"};
   }
   Mapping mapping;
   if (Fault fault = Mapping::create({.bytes = index_bytes, .large_pages = large_pages, .what = "index"}, &mapping); !fault.ok())

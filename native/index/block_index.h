@@ -94,6 +94,15 @@ class BlockIndex {
   template <typename Visit>
   bool sweep(uint64_t buckets, Visit&& visit);
   uint64_t laps() const noexcept { return laps_; }
+  // visit(const Entry&) for every entry there is, in no order; the index must not change meanwhile.
+  template <typename Visit>
+  void for_each(Visit&& visit) const {
+    for (uint64_t b = 0; b < bucket_count_; ++b) {
+      for (unsigned slot = 0; slot < kSlotsPerBucket; ++slot) {
+        if (buckets_[b].header_own().tag(slot) != 0) visit(buckets_[b].entry_own(slot));
+      }
+    }
+  }
 
   // Facts ------------------------------------------------------------------------------------------------------------------
   uint64_t size() const noexcept { return size_; }

@@ -76,6 +76,7 @@ class Loop {
   void disarm(Timer& timer) noexcept;
   // It is taken in this turn of the loop or one of the next, by what it has used; once, if it is queued already.
   void queue(Turn& turn) { turns_.push(turn); }
+  void charge(Turn& turn, uint64_t us) { turns_.charge(turn, us); }
   // When the Turn that is being taken began.
   uint64_t turn_began_us() const noexcept { return turns_.began_us(); }
 

@@ -26,6 +26,7 @@ inline RingPair ring_pair(RingGraveyard& graveyard, uint32_t ring_bytes = 64 * 1
   RingMemory mapped_again;
   int descriptor = -1;
   EXPECT_TRUE(RingMemory::create(ring_bytes, ring_bytes, &memory, &descriptor).ok());
+  EXPECT_TRUE(graveyard.take(memory.bytes()));
   const ShmAnswer answer{.memory_bytes = memory.bytes(), .to_server_bytes = ring_bytes, .to_client_bytes = ring_bytes};
   const Fault fault = RingMemory::map(descriptor, answer, &mapped_again);
   EXPECT_TRUE(fault.ok()) << fault.what;

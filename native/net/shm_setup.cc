@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/numa.h"
 #include "net/shm_transport.h"
 
@@ -209,9 +210,16 @@ class AcceptedTransport final : public Transport {
       refuse(ShmRefusal::Version);
       return {Code::Unsupported, -EPROTO};
     }
+    const uint64_t bytes = ring_memory_bytes(sizes_.to_server_bytes, sizes_.to_client_bytes);
     Made made;
     Descriptors passed;
+    if (!graveyard_.take(bytes)) {
+      refuse(ShmRefusal::Resources);
+      return {Code::Throttled, -ENOMEM};
+    }
     if (Status status = make_rings(inner_->descriptor(), sizes_, &made, &passed); !status.ok()) {
+      graveyard_.give(bytes);
+      graveyard_.note_refused();
       refuse(ShmRefusal::Resources);
       return status;
     }
@@ -257,7 +265,7 @@ RingMemory& RingMemory::operator=(RingMemory&& other) noexcept {
 }
 
 Status RingMemory::map_bytes(int descriptor, uint32_t to_server_bytes, uint32_t to_client_bytes) noexcept {
-  const uint64_t bytes = kRingControlBytes + uint64_t{to_server_bytes} + to_client_bytes;
+  const uint64_t bytes = ring_memory_bytes(to_server_bytes, to_client_bytes);
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   if (mapped == MAP_FAILED) return last_error();
   // A child of this process has nothing to do with it.
@@ -272,7 +280,7 @@ Status RingMemory::create(uint32_t to_server_bytes, uint32_t to_client_bytes, Ri
   if (!ring_size(to_server_bytes) || !ring_size(to_client_bytes)) return {Code::Invalid, -EINVAL};
   *descriptor = make_memfd();
   if (*descriptor < 0) return last_error();
-  const uint64_t bytes = kRingControlBytes + uint64_t{to_server_bytes} + to_client_bytes;
+  const uint64_t bytes = ring_memory_bytes(to_server_bytes, to_client_bytes);
   if (::ftruncate(*descriptor, static_cast<off_t>(bytes)) != 0) return last_error();
   if (::fcntl(*descriptor, F_ADD_SEALS, kSealsWanted) != 0) return last_error();
   if (Status status = out->map_bytes(*descriptor, to_server_bytes, to_client_bytes); !status.ok()) return status;
@@ -295,7 +303,7 @@ Fault RingMemory::map(int descriptor, const ShmAnswer& answer, RingMemory* out) 
     return refuse("it is not sealed against shrinking, growing and other seals (seals " + std::to_string(seals) + ")");
   }
   struct stat facts {};
-  const uint64_t bytes = kRingControlBytes + uint64_t{answer.to_server_bytes} + answer.to_client_bytes;
+  const uint64_t bytes = ring_memory_bytes(answer.to_server_bytes, answer.to_client_bytes);
   if (::fstat(descriptor, &facts) != 0 || answer.memory_bytes != bytes || facts.st_size != static_cast<off_t>(bytes)) {
     return refuse(std::to_string(facts.st_size) + " bytes, announced as " + std::to_string(answer.memory_bytes) +
                   "; its rings need " + std::to_string(bytes));
@@ -309,14 +317,30 @@ Fault RingMemory::map(int descriptor, const ShmAnswer& answer, RingMemory* out) 
 
 // ---- Graveyard -----------------------------------------------------------------------------------------------------------
 
+bool RingGraveyard::take(uint64_t bytes) noexcept {
+  while (bytes_ + bytes > bytes_max_ && !graves_.empty()) open_first();
+  if (bytes_ + bytes > bytes_max_) {
+    ++refused_;
+    return false;
+  }
+  bytes_ += bytes;
+  return true;
+}
+
+void RingGraveyard::give(uint64_t bytes) noexcept {
+  HALFSTEP_CHECK(bytes <= bytes_, bytes, bytes_);
+  bytes_ -= bytes;
+}
+
 void RingGraveyard::bury(RingMemory memory) {
   graves_.push_back({loop_.now_us() + kLastWordsUs, std::move(memory)});
   if (graves_.size() > kGravesMax) open_first();
   if (!timer_.armed()) loop_.arm(timer_, graves_.front().due_us);
 }
 
-void RingGraveyard::open_first() {
+void RingGraveyard::open_first() noexcept {
   graves_.front().memory.drop_all_pages();
+  give(graves_.front().memory.bytes());
   graves_.pop_front();
 }
 
@@ -352,10 +376,14 @@ Fault take_rings(int socket, std::unique_ptr<Transport>* out) {
                                    " bytes that are no answer to it; is it halfstepd, of this version? Connect by TCP instead"};
   }
   if (answer.version == 0) {
-    const bool version = answer.refusal == ShmRefusal::Version;
+    if (answer.refusal == ShmRefusal::Resources) {
+      return {
+          Code::Throttled,
+          "shared memory: the daemon has no descriptors or memory for more rings; raise its LimitNOFILE or --shm-memory, or "
+          "lower --shm-ring"};
+    }
     return {Code::Unsupported,
-            version ? "shared memory: the daemon does not speak version 1 of it; use clients and a daemon of one release"
-                    : "shared memory: the daemon is out of descriptors or memory; raise its LimitNOFILE or lower --shm-ring"};
+            "shared memory: the daemon does not speak version 1 of it; use clients and a daemon of one release"};
   }
   if (passed.truncated && passed.count < kDescriptors) {
     return {{Code::IoError, -EMFILE},

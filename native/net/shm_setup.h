@@ -33,6 +33,11 @@ inline constexpr uint32_t kRingBytesMax = 64U << 20;
 inline constexpr uint32_t kRingBytesDefault = 1U << 20;
 inline constexpr size_t kRingControlBytes = 4096;  // both rings' control, before their data
 
+// Both rings' and their control's, of one connection.
+constexpr uint64_t ring_memory_bytes(uint32_t to_server_bytes, uint32_t to_client_bytes) noexcept {
+  return kRingControlBytes + uint64_t{to_server_bytes} + to_client_bytes;
+}
+
 struct ShmAsk {
   std::array<char, 4> magic = kShmMagic;
   uint16_t version_min = kShmVersion;
@@ -74,7 +79,7 @@ class RingMemory {
   // Gives pages back to the system: they read as zeros from here on, for whoever else has the memory, too.
   static void drop_pages(Bytes data) noexcept;
   void drop_all_pages() noexcept { drop_pages({base_, bytes()}); }
-  uint64_t bytes() const noexcept { return kRingControlBytes + uint64_t{to_server_bytes_} + to_client_bytes_; }
+  uint64_t bytes() const noexcept { return ring_memory_bytes(to_server_bytes_, to_client_bytes_); }
 
  private:
   template <typename T>
@@ -88,12 +93,21 @@ class RingMemory {
   uint32_t to_client_bytes_ = 0;
 };
 
-// Memory of connections that the server ended: their clients may read what it said last, an Abort perhaps. A client that kept
-// the memory would otherwise keep our pages: they are given back a second later, or sooner when many come.
+// The memory of rings that a server has made, which has a bound. That of connections that it ended stays for a second, or less
+// when many come: their clients may read what it said last, an Abort perhaps. A client that kept the memory would otherwise
+// keep our pages. Invariant: what was taken is given back once, by give() or by bury().
 class RingGraveyard {
  public:
-  explicit RingGraveyard(Loop& loop) noexcept : loop_(loop), timer_(&RingGraveyard::on_timer, this) {}
+  explicit RingGraveyard(Loop& loop, uint64_t bytes_max = UINT64_MAX) noexcept
+      : loop_(loop), bytes_max_(bytes_max), timer_(&RingGraveyard::on_timer, this) {}
+  // For rings that are about to be made. False: all would have more than bytes_max, and that is counted.
+  bool take(uint64_t bytes) noexcept;
+  // What was taken could not be made: there were no descriptors for it, or no memory.
+  void note_refused() noexcept { ++refused_; }
+  void give(uint64_t bytes) noexcept;
   void bury(RingMemory memory);
+  uint64_t bytes() const noexcept { return bytes_; }
+  uint64_t refused() const noexcept { return refused_; }
 
  private:
   struct Grave {
@@ -101,9 +115,12 @@ class RingGraveyard {
     RingMemory memory;
   };
   static void on_timer(void* self);
-  void open_first();
+  void open_first() noexcept;
 
   Loop& loop_;
+  const uint64_t bytes_max_;
+  uint64_t bytes_ = 0;
+  uint64_t refused_ = 0;
   Timer timer_;
   std::deque<Grave> graves_;
 };
@@ -115,7 +132,8 @@ struct RingSizes {
 
 // ---- The client's side: ask_for_rings() as soon as the socket is connected, take_rings() when it is readable.
 Status ask_for_rings(int socket) noexcept;
-// Takes the socket when it succeeds.
+// Takes the socket when it succeeds. Throttled: the server has no memory or descriptors for rings; a socket on which nobody
+// asks for them may still be served.
 Fault take_rings(int socket, std::unique_ptr<Transport>* out);
 
 // ---- The server's side: of an accepted unix socket, whose first bytes say what it will be. Takes the descriptor.

@@ -199,18 +199,39 @@ TEST_F(ShmSetup, WhatDescriptorsDoNotSufficeForIsRefusedInWords) {
     }
     const Fault fault = take_rings(far_, &far_rings_);
     if (fault.ok()) break;
-    EXPECT_EQ(fault.status.code(), Code::Unsupported) << more;
+    EXPECT_EQ(fault.status.code(), Code::Throttled) << more;
     EXPECT_NE(fault.what.find("LimitNOFILE"), std::string::npos) << more << ": " << fault.what;
     EXPECT_EQ(sink_.closed, 1);
+    EXPECT_EQ(graveyard_.refused(), more + 1);
     close_far();
   }
+  EXPECT_GT(graveyard_.refused(), 3U);
   far_ = -1;
+}
+
+TEST_F(ShmSetup, MemoryOfRingsHasABoundAndEndedOnesMakeRoomForNewOnes) {
+  constexpr uint64_t kBytes = ring_memory_bytes(kRing, kRing);
+  RingGraveyard graveyard(loop_, 2 * kBytes + 1);
+  RingMemory memory;
+  int descriptor = -1;
+  ASSERT_TRUE(RingMemory::create(kRing, kRing, &memory, &descriptor).ok());
+  ::close(descriptor);
+  ASSERT_TRUE(graveyard.take(kBytes));
+  ASSERT_TRUE(graveyard.take(kBytes));
+  EXPECT_FALSE(graveyard.take(kBytes));
+  EXPECT_EQ(graveyard.refused(), 1U);
+  graveyard.bury(std::move(memory));
+  EXPECT_EQ(graveyard.bytes(), 2 * kBytes) << "its client may still read";
+  EXPECT_TRUE(graveyard.take(kBytes)) << "but not when others want the room";
+  graveyard.give(2 * kBytes);
+  EXPECT_EQ(graveyard.bytes(), 0U);
+  EXPECT_EQ(graveyard.refused(), 1U);
 }
 
 // The daemon may have accepted, said why it will not serve, and closed, before the client has asked for anything.
 TEST_F(ShmSetup, WhoAsksTooLateHearsWhyItWasClosed) {
   accept();
-  stream_->abort(Code::TooLarge, "connections_max=2 is reached");
+  stream_->abort(Code::TooLarge, "connections=2 is reached");
   turns();
   EXPECT_TRUE(ask_for_rings(far_).ok());
   std::unique_ptr<Transport> none;

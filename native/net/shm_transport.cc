@@ -85,6 +85,7 @@ class RingTransport final : public Transport {
   void give_pages_back() {
     if (peer_gone_) {
       memory_.drop_all_pages();
+      graveyard_->give(memory_.bytes());
     } else {
       RingMemory::drop_pages(memory_.to_server_data());
       graveyard_->bury(std::move(memory_));

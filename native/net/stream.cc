@@ -91,12 +91,31 @@ Status FrameStream::start() {
   return {};
 }
 
+Status FrameStream::change_carrier(std::unique_ptr<Transport> next) {
+  if (!transport_) return Code::Closed;
+  HALFSTEP_CHECK(transport_->held_bytes() == 0, transport_->held_bytes());
+  transport_->stop();
+  std::swap(transport_, next);
+  if (const Status status = transport_->start(loop_, this); !status.ok()) {
+    transport_->stop();
+    std::swap(transport_, next);
+    const Status back = transport_->start(loop_, this);
+    return back.ok() ? status : back;
+  }
+  full_ = false;
+  unasked_ = !transport_->told_by_level();
+  later();
+  return {};
+}
+
 void FrameStream::on_ready(uint32_t epoll_events) {
   if (!transport_) return;
   epoll_events = transport_->heard(epoll_events);
   if ((epoll_events & EPOLLOUT) != 0 || !transport_->told_by_level()) full_ = false;
   constexpr uint32_t kGone = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
-  if (paused_ && (epoll_events & kGone) != 0) return close({Code::Closed, -ECONNRESET});
+  gone_ = gone_ || (epoll_events & kGone) != 0;
+  if (paused_ && gone_) return close({Code::Closed, -ECONNRESET});
+  if (working_ && gone_) return end_of_input({Code::Closed, -ECONNRESET});  // else it would go on for nobody
   if ((epoll_events & (EPOLLIN | kGone)) != 0) told_ = true;
   later();
 }

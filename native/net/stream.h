@@ -93,6 +93,13 @@ class FrameStream final : public Watch, private PayloadKeeper {
   FrameStream(Loop& loop, int descriptor, FrameSink& sink);
   ~FrameStream() override;
   Status start();
+  // From on_frame(), at a border that both ends know: bytes come and leave by this transport from here on, also those that are
+  // queued. Not ok: they come and leave as before.
+  Status change_carrier(std::unique_ptr<Transport> next);
+  // Right after it: what is queued by now leaves by the socket beneath all the same.
+  void leave_by_socket() noexcept {
+    if (transport_) transport_->leave_by_socket(queue_.bytes());
+  }
 
   // Frames built by wire::FrameWriter, without payload.
   void send(ConstBytes frames);
@@ -122,8 +129,12 @@ class FrameStream final : public Watch, private PayloadKeeper {
   uint64_t part_since_us() const noexcept { return held_.empty() ? UINT64_MAX : part_since_us_; }
 
   // From on_frame(), of a request that would take longer than a turn: the sink is asked to go_on(), in this turn and others,
-  // and no frame is shown before it has no more to do.
+  // and no frame is shown before it has no more to do. A peer that goes meanwhile ends the connection at once.
   void leave_work() noexcept { working_ = true; }
+  // So long was worked for this connection outside of its turns.
+  void charge(uint64_t us) { loop_.charge(turn_, us); }
+  // It is known that the peer has gone: what it sent before may still be shown, and nobody reads an answer.
+  bool peer_gone() const noexcept { return gone_; }
 
   // From on_sendable(): whether this turn has lasted long enough. Then what is queued leaves, and the sink, if it asks for
   // more, is asked in the next turn.
@@ -145,6 +156,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   int descriptor() const noexcept { return transport_ ? transport_->descriptor() : -1; }
   // Whether bytes travel through shared memory.
   bool shared_memory() const noexcept { return transport_ && transport_->rings(); }
+  bool rdma() const noexcept { return transport_ && transport_->rdma(); }
   // Whether payload leaves without a copy, as things are.
   bool zero_copy() const noexcept { return transport_ && transport_->zero_copy(); }
   uint64_t received_bytes() const noexcept { return received_bytes_; }
@@ -204,6 +216,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   bool told_ = false;     // there is something to receive
   bool unasked_ = false;  // there may be more to receive, and nobody will tell
   bool working_ = false;  // the sink has left work
+  bool gone_ = false;     // the peer has ended its half, or died
   bool over_ = false;     // the turn has lasted long enough
   bool pumping_ = false;
   bool full_ = false;   // room to send is awaited

@@ -43,11 +43,12 @@ const BadHeader kBadHeaders[] = {
 class BadFrame : public StreamEnd, public testing::WithParamInterface<BadHeader> {};
 
 TEST_P(BadFrame, IsAnsweredWithAbort) {
-  for (int way = 0; way < 3; ++way) {
+  for (int way = 0; way < 4; ++way) {
     sink_ = Recorder();
     if (way == 0) connect(unix_pair());
     if (way == 1) connect(tcp_pair());
     if (way == 2) connect(Carrier::Rings);
+    if (way == 3) connect(Carrier::Rdma);
     wire::Header header;
     header.opcode = static_cast<uint8_t>(Opcode::Match);
     wire::seal_header(header, {});
@@ -67,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Headers, BadFrame, testing::ValuesIn(kBadHeaders),
                          [](const auto& at) { return "Case" + std::to_string(at.index); });
 
 class StreamEndOver : public StreamEnd, public testing::WithParamInterface<Carrier> {};
-INSTANTIATE_TEST_SUITE_P(Over, StreamEndOver, testing::Values(Carrier::Socket, Carrier::Rings), carrier_name);
+INSTANTIATE_TEST_SUITE_P(Over, StreamEndOver, kCarriers, carrier_name);
 
 TEST_P(StreamEndOver, ABodyWithAWrongChecksumIsAnsweredWithAbort) {
   connect(GetParam());

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/prng.h"
 #include "net/loop.h"
+#include "net/rdma_fixture.h"
 #include "net/shm_fixture.h"
 #include "net/socket.h"
 #include "net/stream.h"
@@ -35,22 +36,6 @@ class ManualClock final : public Clock {
 inline std::array<int, 2> unix_pair() {
   std::array<int, 2> pair{-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair.data()), 0);
-  return pair;
-}
-
-inline std::array<int, 2> tcp_pair() {
-  std::array<int, 2> pair{-1, -1};
-  Address any;
-  EXPECT_TRUE(Address::parse("127.0.0.1:0", &any).ok());
-  int listener = -1;
-  Address bound;
-  EXPECT_TRUE(listen_on(any, &listener, &bound).ok());
-  EXPECT_TRUE(start_connect(bound, &pair[0]).ok());
-  Accepted accepted;
-  while (accept_on(listener, &accepted) == Code::Throttled) {
-  }
-  pair[1] = accepted.descriptor;
-  ::close(listener);
   return pair;
 }
 
@@ -153,9 +138,10 @@ class Recorder : public FrameSink {
   Status why;
 };
 
-enum class Carrier { Socket, Rings };
+enum class Carrier { Socket, Rings, Rdma };
+inline const auto kCarriers = testing::Values(Carrier::Socket, Carrier::Rings, Carrier::Rdma);
 inline std::string carrier_name(const testing::TestParamInfo<Carrier>& info) {
-  return info.param == Carrier::Socket ? "Socket" : "Rings";
+  return std::array{"Socket", "Rings", "Rdma"}[static_cast<size_t>(info.param)];
 }
 
 // One stream on a loop; the test holds the other end of the connection, as a plain descriptor or by hand.
@@ -174,11 +160,12 @@ class StreamFixture : public testing::Test {
   }
   void connect(Carrier carrier) {
     if (carrier == Carrier::Socket) return connect(unix_pair());
-    RingPair pair = ring_pair(graveyard_);
+    RingPair pair = pair_of(carrier);
     far_rings_ = std::move(pair.client);
     stream_ = std::make_unique<FrameStream>(loop_, std::move(pair.server), sink_);
     ASSERT_TRUE(stream_->start().ok());
   }
+  RingPair pair_of(Carrier carrier) { return carrier == Carrier::Rdma ? rdma_pair(rdma_.rings) : ring_pair(graveyard_); }
   void close_far() {
     far_rings_ = nullptr;
     if (far_ >= 0) ::close(far_);
@@ -217,6 +204,7 @@ class StreamFixture : public testing::Test {
   ManualClock clock_;
   Loop loop_{clock_};
   RingGraveyard graveyard_{loop_};
+  FakeRdma rdma_{loop_};
   Recorder sink_;
   std::unique_ptr<FrameStream> stream_;
   std::unique_ptr<Transport> far_rings_;

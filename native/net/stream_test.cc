@@ -18,7 +18,7 @@ class Stream : public StreamFixture, public testing::WithParamInterface<Carrier>
  protected:
   void connect() { StreamFixture::connect(GetParam()); }
 };
-INSTANTIATE_TEST_SUITE_P(Over, Stream, testing::Values(Carrier::Socket, Carrier::Rings), carrier_name);
+INSTANTIATE_TEST_SUITE_P(Over, Stream, kCarriers, carrier_name);
 
 class StreamOverTcp : public StreamFixture {};
 
@@ -406,8 +406,8 @@ TEST_F(StreamOverTcp, ConnectionsTakeTurns) {
 TEST_P(Stream, TwoStreamsExchangeLargeAndSmallChunksBothWays) {
   Recorder sinks[2];
   RingPair pair;
-  if (GetParam() == Carrier::Rings) {
-    pair = ring_pair(graveyard_);
+  if (GetParam() != Carrier::Socket) {
+    pair = pair_of(GetParam());
   } else {
     const auto sockets = tcp_pair();
     pair = {socket_transport(sockets[0]), socket_transport(sockets[1])};

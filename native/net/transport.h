@@ -1,5 +1,5 @@
-// transport.h — how the bytes of one connection travel: a socket, or rings in shared memory (shm_transport.h). FrameStream asks
-// for a batch of bytes at a time and knows nothing else of it.
+// transport.h — how the bytes of one connection travel: a socket, rings in shared memory (shm_transport.h), or rings that RDMA
+// fills (rdma_transport.h). FrameStream asks for a batch of bytes at a time and knows nothing else of it.
 // Invariants: nothing blocks; after stop() nothing is called back; whoever drops a transport closes what it held. Payload that
 // was given to send_held() stays as it is until the transport says so (hold(), take_free()), or whoever it left it to.
 // Thread: the loop's.
@@ -66,6 +66,10 @@ class Transport {
   virtual int descriptor() const noexcept = 0;
   // Whether bytes travel through shared memory.
   virtual bool rings() const noexcept { return false; }
+  // Whether an RDMA device moves them.
+  // So many bytes that are queued first still leave by the socket beneath. For rings that come into use behind a Final.
+  virtual void leave_by_socket(uint64_t) noexcept {}
+  virtual bool rdma() const noexcept { return false; }
 
  protected:
   Transport() = default;

@@ -22,10 +22,14 @@ void TurnQueue::push(Turn& turn) {
   if (taken_ != &turn) insert(turn);  // else when it is known what it has used
 }
 
+uint64_t TurnQueue::start_us(const Turn& turn) const noexcept {
+  const uint64_t from_us = turn.round_ == 0 ? std::max(used_us_, newcomers_us_) : used_us_ - std::min(used_us_, kCreditUs);
+  return std::max(turn.used_us_, from_us);
+}
+
 void TurnQueue::insert(Turn& turn) {
   turn.order_ = pushed_++;
-  const uint64_t from_us = turn.round_ == 0 ? std::max(used_us_, newcomers_us_) : used_us_ - std::min(used_us_, kCreditUs);
-  turn.used_us_ = std::max(turn.used_us_, from_us);
+  turn.used_us_ = start_us(turn);
   if (turn.round_ == round_) ++again_count_;
   waiting_.push(turn);
 }
@@ -38,6 +42,14 @@ void TurnQueue::remove(Turn& turn) noexcept {
   if (!waits) return;
   if (turn.round_ == round_) --again_count_;
   waiting_.remove(turn);
+}
+
+void TurnQueue::charge(Turn& turn, uint64_t us) {
+  const bool waits = turn.queued_ && taken_ != &turn;
+  if (waits) waiting_.remove(turn);
+  // Of one that does not wait, on top of where it would start: else what others have used meanwhile would swallow it.
+  turn.used_us_ = (waits ? turn.used_us_ : start_us(turn)) + us;
+  if (waits) waiting_.push(turn);
 }
 
 size_t TurnQueue::run(const Clock& clock, uint64_t began_us, uint64_t round_us_max) {

@@ -47,6 +47,8 @@ class TurnQueue {
   ~TurnQueue();
   void push(Turn& turn);
   void remove(Turn& turn) noexcept;
+  // Its owner was worked for outside of its turns, for so long: counts as if it had been in one.
+  void charge(Turn& turn, uint64_t us);
   bool empty() const noexcept { return waiting_.empty(); }
   // In the round that is under way: how many had their turn, and how many wait for it.
   size_t crowd() const noexcept { return running_ ? taken_count_ + waiting_.size() - again_count_ : 0; }
@@ -61,6 +63,8 @@ class TurnQueue {
     return a->used_us_ != b->used_us_ ? a->used_us_ < b->used_us_ : a->order_ < b->order_;
   }
   void insert(Turn& turn);
+  // Where it would be if it came now.
+  uint64_t start_us(const Turn& turn) const noexcept;
 
   IndexedHeap<Turn, &TurnQueue::before, &Turn::heap_at_> waiting_;
   Turn* taken_ = nullptr;  // null: none, or it is gone

@@ -61,6 +61,36 @@ TEST_F(TurnQueueTest, TakesEachOnceARoundAndInTheOrderOfAsking) {
   EXPECT_TRUE(queue_.empty());
 }
 
+TEST_F(TurnQueueTest, WhatWasDoneOutsideOfTurnsCounts) {
+  Worker& a = worker('a', 100, 10);
+  Worker& b = worker('b', 100, 10);
+  queue_.push(a.turn);
+  queue_.push(b.turn);
+  round();
+  EXPECT_EQ(log_, "ab");
+  queue_.charge(a.turn, 250);
+  log_.clear();
+  for (int i = 0; i < 3; ++i) round(50);  // one turn each
+  EXPECT_EQ(log_, "bbb") << "two turns and a half, while it waits";
+  for (int i = 0; i < 2; ++i) round(50);
+  EXPECT_EQ(log_, "bbbab");
+}
+
+TEST_F(TurnQueueTest, WhatWasDoneForOneThatAsksForNothingCountsWhenItComesBack) {
+  Worker& idle = worker('i', 100);
+  Worker& busy = worker('b', 100, 100'000);
+  queue_.push(idle.turn);
+  queue_.push(busy.turn);
+  for (int i = 0; i < 1'000; ++i) round(50);
+  queue_.charge(idle.turn, TurnQueue::kCreditUs + 500);  // more than the credit of who comes back
+  queue_.push(idle.turn);
+  log_.clear();
+  for (int i = 0; i < 4; ++i) round(50);
+  EXPECT_EQ(log_, "bbbb");
+  for (int i = 0; i < 4; ++i) round(50);
+  EXPECT_EQ(std::count(log_.begin(), log_.end(), 'i'), 1) << log_;
+}
+
 TEST_F(TurnQueueTest, ARoundEndsByTheClock) {
   for (const char name : {'a', 'b', 'c'}) queue_.push(worker(name, 600).turn);
   EXPECT_EQ(round(), 3U);

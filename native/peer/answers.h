@@ -24,6 +24,7 @@ struct FinalNotes {
   ConstBytes hello;  // HelloServer, ShardMap and ShardHosts, not parsed
   ConstBytes shard_map;
   ConstBytes shard_hosts;
+  ConstBytes rdma;  // RdmaAnswer, not parsed
 };
 
 // Of any Final. Views point into `body`.

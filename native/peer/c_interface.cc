@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/build_info.h"
+#include "compress/codec.h"
 #include "peer/client.h"
 #include "peer/submission.h"
 #include "peer/text.h"
@@ -17,6 +18,7 @@
 
 using halfstep::Fault;
 using halfstep::peer::Client;
+using halfstep::peer::Options;
 using halfstep::peer::Queue;
 using halfstep::peer::Ticket;
 
@@ -44,7 +46,7 @@ void tell(char* why, size_t why_bytes, const std::string& text) noexcept {
   if (why != nullptr && why_bytes != 0) halfstep::peer::copy_text(why, why_bytes, text);
 }
 
-Fault read_options(const hs_options& from, Client::Options* out) {
+Fault read_options(const hs_options& from, Options* out) {
   using halfstep::Code;
   if (from.struct_bytes != sizeof(hs_options)) {
     return {Code::Invalid, "struct_bytes=" + std::to_string(from.struct_bytes) + ": this library's hs_options has " +
@@ -61,11 +63,31 @@ Fault read_options(const hs_options& from, Client::Options* out) {
   if (from.connections > kConnectionsMax) {
     return {Code::TooLarge, "connections=" + std::to_string(from.connections) + ": at most 16 for each shard"};
   }
+  const std::string_view transport = from.transport != nullptr ? from.transport : "auto";
+  if (transport != "auto" && transport != "tcp" && transport != "rdma") {
+    return {Code::Invalid, "transport=" + std::string(transport) + ": must be auto, tcp or rdma"};
+  }
+  if (transport == "rdma" && out->address.is_unix) {
+    return {Code::Invalid, "transport=rdma: a unix socket has shared memory; give the daemon's address and port"};
+  }
+  using halfstep::peer::Carrier;
+  out->carrier = transport == "tcp" ? Carrier::Tcp : transport == "rdma" ? Carrier::Rdma : Carrier::Auto;
   const auto or_default = [](uint64_t value, uint64_t otherwise) { return value != 0 ? value : otherwise; };
   out->connections = static_cast<uint32_t>(or_default(from.connections, 1));
   out->connect_timeout_us = or_default(uint64_t{from.connect_timeout_ms} * 1000, out->connect_timeout_us);
   out->backoff_us_min = or_default(uint64_t{from.backoff_ms_min} * 1000, out->backoff_us_min);
   out->backoff_us_max = std::max(or_default(uint64_t{from.backoff_ms_max} * 1000, out->backoff_us_max), out->backoff_us_min);
+  if ((from.codecs & ~halfstep::compress::kCodecs) != 0) {
+    return {Code::Unsupported, "codecs=" + std::to_string(from.codecs) + ": this library's are bits " +
+                                   std::to_string(halfstep::compress::kCodecs)};
+  }
+  out->codecs = from.codecs | 1;
+  using halfstep::peer::CodingMode;
+  const std::string_view coding = from.coding != nullptr ? from.coding : "always";
+  if (coding != "always" && coding != "auto" && coding != "never") {
+    return {Code::Invalid, "coding=" + std::string(coding) + ": must be always, auto or never"};
+  }
+  out->coding = coding == "auto" ? CodingMode::Auto : coding == "never" ? CodingMode::Never : CodingMode::Always;
   out->tickets_max = static_cast<uint32_t>(or_default(from.tickets_max, out->tickets_max));
   return {};
 }
@@ -87,7 +109,7 @@ Fault take_batch(hs_queue& queue, const hs_batch& batch, Ticket** out) {
 extern "C" {
 
 int hs_client_open(const hs_options* options, hs_client** out, char* why, size_t why_bytes) {
-  Client::Options read;
+  Options read;
   std::shared_ptr<Client> core;
   Fault fault = read_options(*options, &read);
   if (fault.ok()) fault = Client::open(std::move(read), &core);
@@ -121,6 +143,11 @@ int hs_client_wait_ready(hs_client* client, uint32_t timeout_ms, char* why, size
 }
 
 int hs_client_forked(const hs_client* client) { return forked(client) ? 1 : 0; }
+
+const char* hs_coding_reason_name(uint32_t reason) {
+  // Literals, so they end with a zero.
+  return halfstep::peer::coding_reason_name(static_cast<halfstep::peer::CodingReason>(std::min(reason, 255U))).data();
+}
 
 void hs_client_get_facts(hs_client* client, hs_client_facts* out) {
   *out = {};

@@ -31,7 +31,13 @@ constexpr uint64_t kCallerWaitsUs = 5000;
 
 // ---- Life ----------------------------------------------------------------------------------------------------------------
 
-Client::Client(Options options) : options_(std::move(options)), loop_(clock_), prng_(0) {}
+Client::Client(Options options)
+    : ConnectionHost(std::move(options)),
+      encoder_(
+          [this](Ticket& ticket) {
+            post([](Inbox& inbox, void* what) { inbox.encoded.push_back(static_cast<Ticket*>(what)); }, &ticket);
+          },
+          0, options_.coding, [this] { return path_speeds(); }) {}
 
 Client::~Client() { close(); }
 
@@ -125,7 +131,8 @@ void Client::stop_for_exit() noexcept {
   stopping_.store(true, std::memory_order_release);
   loop_.wake();
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
-  const std::lock_guard last_caller(baton_);
+  { const std::lock_guard last_caller(baton_); }
+  encoder_.stop();
 }
 
 void Client::close() {
@@ -147,7 +154,7 @@ void Client::close() {
     const std::lock_guard baton(baton_);
     take_inbox();
     end_all({Answer::Cancelled, Reason::Closed});
-    while (running_ != nullptr) loop_.turn(kFenceUs);
+    for (after_turn(); running_ != nullptr; after_turn()) loop_.turn(kFenceUs);
     stop_connections();
   }
   const std::lock_guard lock(mutex_);
@@ -175,6 +182,7 @@ void Client::take_inbox() {
   }
   if (taken_.layouts) take_layouts();
   for (Ticket* ticket : taken_.submitted) begin(*ticket);
+  for (Ticket* ticket : taken_.encoded) on_encoded(*ticket);
   for (const hs_ticket id : taken_.cancelled) {
     Ticket* found = nullptr;
     for (Ticket* ticket = running_; ticket != nullptr && found == nullptr; ticket = ticket->next) {
@@ -190,6 +198,7 @@ void Client::take_inbox() {
     }
   }
   taken_.submitted.clear();
+  taken_.encoded.clear();
   taken_.cancelled.clear();
   taken_.closing.clear();
   taken_.layouts = false;
@@ -200,12 +209,15 @@ void Client::take_inbox() {
 int Client::register_layout(std::shared_ptr<const wire::Layout> layout) {
   int handle = 0;
   bool wake = false;
+  auto coding = std::make_shared<const LayoutCoding>(*layout, options_.codecs);
+  if (!coding->coded()) coding = nullptr;
   {
     const std::lock_guard lock(mutex_);
     const auto known =
         std::find_if(all_layouts_.begin(), all_layouts_.end(), [&](const auto& other) { return other->id() == layout->id(); });
     handle = static_cast<int>(known - all_layouts_.begin());
     if (known == all_layouts_.end()) {
+      codings_.push_back(std::move(coding));
       all_layouts_.push_back(std::move(layout));
       wake = inbox_.empty();
       inbox_.layouts = true;
@@ -220,6 +232,12 @@ std::shared_ptr<const wire::Layout> Client::layout(int handle) {
   const std::lock_guard lock(mutex_);
   if (handle < 0 || static_cast<size_t>(handle) >= all_layouts_.size()) return nullptr;
   return all_layouts_[static_cast<size_t>(handle)];
+}
+
+std::shared_ptr<const LayoutCoding> Client::coding(int handle) {
+  const std::lock_guard lock(mutex_);
+  if (handle < 0 || static_cast<size_t>(handle) >= codings_.size()) return nullptr;
+  return codings_[static_cast<size_t>(handle)];
 }
 
 void Client::take_layouts() {
@@ -372,6 +390,26 @@ void Client::begin(Ticket& ticket) {
   ticket.state = Ticket::State::Waiting;
   loop_.arm(ticket.timer, ticket.deadline_us);
   if (refused_) return end(ticket, {Answer::Rejected, refusal_});
+  go_on(ticket);
+}
+
+void Client::go_on(Ticket& ticket) {
+  // Not before somebody is there to take it: else blocks would be coded for an answer that needs none of it.
+  if (ticket.codes() && !ticket.encoding.over && connected()) {
+    ticket.state = Ticket::State::Encoding;
+    ++ticket.payload_references;
+    return encoder_.encode(ticket);
+  }
+  if (reached()) dispatch(ticket);
+}
+
+void Client::on_encoded(Ticket& ticket) {
+  if (ticket.state == Ticket::State::Fencing) return on_payload_released(ticket);
+  HALFSTEP_CHECK(ticket.state == Ticket::State::Encoding && ticket.payload_references == 1, ticket.payload_references);
+  --ticket.payload_references;
+  ticket.state = Ticket::State::Waiting;
+  ticket.encoding.over = true;
+  if (refused_) return end(ticket, {Answer::Rejected, refusal_});
   if (reached()) dispatch(ticket);
 }
 
@@ -416,9 +454,12 @@ void Client::dispatch(Ticket& ticket) {
 
 void Client::on_deadline(void* of) {
   auto& ticket = *static_cast<Ticket*>(of);
-  Client& self = ticket.client;
+  auto& self = static_cast<Client&>(ticket.host);
   switch (ticket.state) {
     case Ticket::State::Waiting: return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
+    case Ticket::State::Encoding:
+      if (!self.connected()) return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
+      return self.end(ticket, {Answer::Late, Reason::Deadline});
     case Ticket::State::Running:
       for (const Request* request : ticket.requests) request->connection->on_overdue(*request);
       return self.end(ticket, {Answer::Late, Reason::Deadline});
@@ -436,6 +477,7 @@ void Client::end(Ticket& ticket, AnswerReason why) {
   if (ticket.state == Ticket::State::Fencing) return;
   ticket.end = why;
   ticket.say_whole(why);
+  if (ticket.state == Ticket::State::Encoding) encoder_.abandon(ticket);
   while (!ticket.requests.empty()) {
     Request* request = ticket.requests.back();
     ticket.requests.pop_back();
@@ -462,6 +504,7 @@ void Client::finish(Ticket& ticket) {
   if (!ticket.queue->watched()) ended_for_caller_ = true;
   (ticket.previous != nullptr ? ticket.previous->next : running_) = ticket.next;
   (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
+  encoder_.take_back(ticket);
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   ticket.queue->post_done(ticket);

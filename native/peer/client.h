@@ -22,13 +22,14 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/prng.h"
 #include "net/loop.h"
 #include "net/socket.h"
 #include "peer/connection.h"
+#include "peer/connection_host.h"
+#include "peer/encoder.h"
 #include "peer/fork.h"
 #include "peer/halfstep.h"
+#include "peer/options.h"
 #include "peer/plan.h"
 #include "peer/queue.h"
 #include "peer/request.h"
@@ -36,36 +37,26 @@
 
 namespace halfstep::peer {
 
-class Client final : public Exiting {
+class Client final : public Exiting, public ConnectionHost, public TicketHost {
  public:
-  struct Options {
-    net::Address address;
-    std::string name_space;
-    uint32_t connections = 1;
-    uint64_t connect_timeout_us = 1'000'000;
-    uint64_t backoff_us_min = 50'000;
-    uint64_t backoff_us_max = 2'000'000;
-    uint32_t tickets_max = 4096;
-  };
-
   // ---- Any thread
   static Fault open(Options options, std::shared_ptr<Client>* out);
   ~Client();
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
 
   // Ends what is in flight, then the connections and the thread. Queues may be polled afterwards. Whoever closes it beside
   // another thread returns with that one.
   void close();
   int register_layout(std::shared_ptr<const wire::Layout> layout);
   std::shared_ptr<const wire::Layout> layout(int handle);
+  // How blocks of that layout are coded; null: they are not, by this client.
+  std::shared_ptr<const LayoutCoding> coding(int handle);
   // A queue is the client's to end, until it is forgotten.
   void remember_queue(Queue& queue);
   void forget_queue(Queue& queue);
   // Null when the client or the queue is closed. The ticket is submitted or withdrawn next.
   Ticket* acquire(Queue& queue);
   void withdraw(Ticket& ticket);
-  void recycle(Ticket& ticket);
+  void recycle(Ticket& ticket) override;
   void submit(Ticket& ticket);
   size_t poll(Queue& queue, hs_event* events, size_t max);
   // Any number of threads may be in it.
@@ -81,38 +72,29 @@ class Client final : public Exiting {
   void get_facts(hs_client_facts* out);
   size_t get_loads(hs_shard_load* out, size_t max);
   uint64_t now_us() const noexcept { return clock_.now_us(); }
+  // What blocks travel by: of the inputs of a choice whether to code them, link and service.
+  CodingInputs path_speeds();
+  // Its threads take nothing more; an encoder's end what they have begun.
   void stop_for_exit() noexcept override;
 
   // ---- The client's thread
-  const Options& options() const noexcept { return options_; }
-  net::Loop& loop() noexcept { return loop_; }
-  Prng& prng() noexcept { return prng_; }
-  uint64_t id() const noexcept { return client_id_; }
-  const std::vector<std::shared_ptr<const wire::Layout>>& layouts() const noexcept { return layouts_; }
-
-  void on_attempt_failed(const Connection& connection, const std::string& what);
-  // It waits for its next attempt.
-  void on_attempt_over(const Connection& connection);
-  void on_refused(wire::Reason reason, const std::string& what);
-  void on_layout_refused(const std::string& what);
-  // Why the daemon is not to be had, or "". Where the map is not what the other connections know, all of them begin again.
+  void on_attempt_failed(const Connection& connection, const std::string& what) override;
+  void on_rings_refused(const Connection& connection, const std::string& what) override;
+  void on_attempt_over(const Connection& connection) override;
+  void on_refused(wire::Reason reason, const std::string& what) override;
+  void on_layout_refused(const std::string& what) override;
   std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
-                         const wire::ShardHostsView& hosts);
-  // Its handshake is done (`newly`), or the layouts that came since then are registered.
-  void on_connection_up(Connection& connection, bool newly);
-  // Its socket reads no ticket's memory any more.
-  void on_connection_lost(Connection& connection, const std::string& what);
-  // One of its connections has become silent, or "": is heard again.
-  void on_silence(const std::string& what);
-  // A daemon has greeted it.
-  bool met() const noexcept { return store_known_; }
-  void on_load(uint32_t shard, const wire::LoadRecord& load);
-  void count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept;
-  void tell_progress(Ticket& ticket);
-  // Every item of it is answered.
-  void on_request_over(Request& request);
-  void recycle(Request& request);
-  void on_payload_released(Ticket& ticket);
+                         const wire::ShardHostsView& hosts) override;
+  void on_connection_up(Connection& connection, bool newly) override;
+  void on_connection_lost(Connection& connection, const std::string& what) override;
+  void on_silence(const std::string& what) override;
+  void on_load(uint32_t shard, const wire::LoadRecord& load) override;
+  void count_traffic(uint64_t received, uint64_t sent, uint64_t failures, uint64_t undecoded) noexcept override;
+  void count_not_waited() noexcept override;
+  void tell_progress(Ticket& ticket) override;
+  void on_request_over(Request& request) override;
+  void recycle(Request& request) override;
+  void on_payload_released(Ticket& ticket) override;
 
  private:
   struct ShardPort {
@@ -124,6 +106,7 @@ class Client final : public Exiting {
     net::Address address;
     bool reached = false;  // a connection of it has been up
     bool tried = false;    // each connection of it has failed once
+    std::string failure;   // of its latest attempt while it was never reached
     std::vector<std::unique_ptr<Connection>> connections;
   };
   // A queue that is being closed, and the newest ticket it can have: when this is read, another queue may have its address.
@@ -133,10 +116,13 @@ class Client final : public Exiting {
   };
   struct Inbox {
     std::vector<Ticket*> submitted;
+    std::vector<Ticket*> encoded;  // by the encoder, which has let go of them
     std::vector<hs_ticket> cancelled;
     std::vector<Closing> closing;
     bool layouts = false;
-    bool empty() const noexcept { return submitted.empty() && cancelled.empty() && closing.empty() && !layouts; }
+    bool empty() const noexcept {
+      return submitted.empty() && encoded.empty() && cancelled.empty() && closing.empty() && !layouts;
+    }
   };
 
   explicit Client(Options options);
@@ -153,6 +139,9 @@ class Client final : public Exiting {
 
   // client.cc: tickets
   void begin(Ticket& ticket);
+  // One that waits is coded, if that is still to be done, or dispatched, if its time has come.
+  void go_on(Ticket& ticket);
+  void on_encoded(Ticket& ticket);
   void dispatch(Ticket& ticket);
   void end(Ticket& ticket, wire::AnswerReason why);
   // No request of it is left: finished, or fenced first.
@@ -166,8 +155,11 @@ class Client final : public Exiting {
   void open_link(Link& link, uint32_t shard);
   void forget_map();
   std::string take_store(const Connection& connection);
-  std::string remedy_of(const Connection& connection) const;
+  void tell_unreached();
+  std::string remedy_of(uint32_t shard) const;
   bool reached() const noexcept;
+  // Some connection is up.
+  bool connected() const noexcept;
   void dispatch_waiting();
   void tell_error(const std::string& what);
   void tell_state();
@@ -176,11 +168,6 @@ class Client final : public Exiting {
   void sweep_retired();
   void stop_connections();
 
-  const Options options_;
-  const SystemClock clock_;
-  net::Loop loop_;
-  Prng prng_;
-  uint64_t client_id_ = 0;
   std::thread thread_;
   std::atomic<bool> stopping_{false};
 
@@ -195,6 +182,7 @@ class Client final : public Exiting {
   std::vector<uint32_t> idle_tickets_;
   uint64_t ticket_serial_ = 0;
   std::vector<std::shared_ptr<const wire::Layout>> all_layouts_;
+  std::vector<std::shared_ptr<const LayoutCoding>> codings_;  // of them; null: raw
   std::atomic<uint32_t> open_tickets_{0};
 
   std::mutex baton_;                       // whoever turns the loop
@@ -207,14 +195,12 @@ class Client final : public Exiting {
   Inbox taken_;
   Ticket* running_ = nullptr;  // in the order of submission
   Ticket* running_last_ = nullptr;
-  std::vector<std::shared_ptr<const wire::Layout>> layouts_;
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Request*> idle_requests_;
   std::vector<Request*> given_;
   bool map_known_ = false;
   std::vector<Link> links_;
   std::vector<ShardPort> ports_;  // of the map
-  bool store_known_ = false;
   std::array<std::byte, 16> store_uuid_{};
   std::vector<std::unique_ptr<Connection>> retired_;
   bool refused_ = false;
@@ -229,9 +215,15 @@ class Client final : public Exiting {
   bool told_closed_ = false;
   hs_client_facts facts_{};
   std::vector<hs_shard_load> loads_;
+  std::atomic<uint64_t> link_bytes_per_s_{0};
+  PeakRate link_rate_;  // the client thread's
   std::atomic<uint64_t> bytes_received_{0};
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> checksum_failures_{0};
+  std::atomic<uint64_t> decode_failures_{0};
+  std::atomic<uint64_t> not_waited_{0};
+
+  Encoder encoder_;  // last: its threads end before what they call
 };
 
 }  // namespace halfstep::peer

@@ -221,7 +221,7 @@ TEST(Connect, ShardsThatAreReachedServeAndThePortOfOneThatIsNotIsNamed) {
     EXPECT_EQ(text_of(put.answers[i]), reached ? "ok(stored)" : "unavailable(no_connection)") << put.keys[i];
   }
   EXPECT_GT(served, 0U);
-  EXPECT_FALSE(client.ready(20));
+  // Whether its port was refused before or after the other shard was reached.
   const std::string said = client.facts().last_error;
   EXPECT_NE(said.find("127.0.0.1:" + std::to_string(closed)), std::string::npos) << said;
   const std::string ports =
@@ -230,6 +230,7 @@ TEST(Connect, ShardsThatAreReachedServeAndThePortOfOneThatIsNotIsNamed) {
   EXPECT_TRUE(said.ends_with(ports) || closed == daemon.port() + 1 || closed + 1 == daemon.port()) << said;
   EXPECT_EQ(client.facts().connected, 1U);
   EXPECT_EQ(client.facts().connections, 2U);
+  EXPECT_FALSE(client.ready(0));
 }
 
 }  // namespace

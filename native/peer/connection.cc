@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "net/shm_setup.h"
-#include "peer/client.h"
+#include "peer/connection_host.h"
 
 namespace halfstep::peer {
 namespace {
@@ -22,6 +22,11 @@ static_assert(kSparedSlots > Connection::kLayoutsAskedMax);
 
 constexpr uint64_t kResolvePollUs = 2'000;
 
+// So much of the time that is left a daemon that waits gets less, or that share of it: its answer says what is there, and
+// counts if it comes in time.
+constexpr uint64_t kAnswerUs = 50'000;
+constexpr uint64_t kAnswerShare = 8;
+
 // What a request without payload weighs against one with.
 constexpr uint64_t kRequestCostBytes = 4096;
 
@@ -34,7 +39,7 @@ std::string code_text(Status status) {
 
 }  // namespace
 
-Connection::Connection(Client& client, net::Address address, uint32_t shard)
+Connection::Connection(ConnectionHost& client, net::Address address, uint32_t shard)
     : client_(client), address_(std::move(address)), shard_(shard), timer_(&Connection::on_timer, this) {}
 
 Connection::~Connection() {
@@ -112,8 +117,9 @@ void Connection::connect_to(const net::Address& address) {
 
 void Connection::on_ready(uint32_t /*epoll_events*/) {
   if (state_ == State::Sharing) return share();
+  const bool as_stream = std::exchange(as_stream_, false) || !address_.is_unix;
   if (const Status s = net::connect_result(connecting_); !s.ok()) return drop_socket(code_text(s));
-  if (address_.is_unix) return ask_to_share();
+  if (!as_stream) return ask_to_share();
   client_.loop().remove(connecting_, this);
   greet(net::socket_transport(std::exchange(connecting_, -1)));
 }
@@ -136,6 +142,13 @@ void Connection::share() {
   std::unique_ptr<net::Transport> transport;
   const Fault fault = net::take_rings(connecting_, &transport);
   if (fault.status == Status(Code::Closed, -EAGAIN)) return;
+  if (fault.status == Code::Throttled) {  // bytes go through the socket then; the next connection asks again
+    client_.loop().remove(connecting_, this);
+    ::close(std::exchange(connecting_, -1));
+    as_stream_ = true;
+    client_.on_rings_refused(*this, fault.what);
+    return connect_to(address_);
+  }
   if (!fault.ok()) return drop_socket(fault.what);
   client_.loop().remove(std::exchange(connecting_, -1), this);
   greet(std::move(transport));
@@ -153,8 +166,12 @@ void Connection::greet(std::unique_ptr<net::Transport> transport) {
   frame_.clear();
   wire::FrameWriter frame(frame_);
   frame.begin(Opcode::Hello, kHello);
-  frame.tlv(wire::Tlv::HelloClient, wire::HelloClient{.client_id = client_.id()});
+  frame.tlv(wire::Tlv::HelloClient, wire::HelloClient{.codecs = client_.options().codecs, .client_id = client_.id()});
   frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(client_.options().name_space));
+  if (!offer_rdma(stream_->descriptor(), frame)) {
+    what_ = "transport=rdma: " + client_.rdma_choice().why_not();
+    return stream_->close(Code::Closed);
+  }
   frame.finish();
   stream_->send(frame_);
 }
@@ -172,7 +189,7 @@ void Connection::wait_and_retry() {
     return;
   }
   state_ = State::Waiting;
-  const Client::Options& options = client_.options();
+  const Options& options = client_.options();
   ++attempts_;
   const uint32_t doublings = std::min(pauses_++, 20U);
   const uint64_t longest = std::min(options.backoff_us_min << doublings, options.backoff_us_max);
@@ -220,6 +237,8 @@ void Connection::on_closed(Status why) {
             "); is it halfstepd that listens there?";
   }
   if (what_.empty()) what_ = "connection closed: " + code_text(why);
+  note_rdma_end(why);
+  rdma_end_ = nullptr;
   lander_.drop();
   stream_.reset();
   state_ = State::Waiting;
@@ -273,10 +292,12 @@ Status Connection::on_hello(ConstBytes body) {
   const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
   for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
   sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
+  lander_.open(client_.options().codecs);
   if (const std::string why = client_.on_greeted(*this, map, hosts); !why.empty()) {
     what_ = why;
     return Code::Closed;
   }
+  if (Status status = take_rdma_answer(notes.rdma); !status.ok()) return status;
   state_ = State::Registering;
   register_layouts();
   return {};
@@ -327,7 +348,16 @@ bool Connection::transmit(Request& request) {
   slots_[slot] = &request;
   request.id = (++serial_ << 8) | slot;
   const uint64_t now = client_.loop().now_us();
-  const uint64_t left = request.ticket->deadline_us > now ? request.ticket->deadline_us - now : 1;
+  uint64_t left = request.ticket->deadline_us > now ? request.ticket->deadline_us - now : 1;
+  if ((request.ticket->batch.flags & wire::kBatchWait) != 0) {
+    request.waits = (hello_.features & wire::kFeatureWait) != 0;
+    if (request.waits) {
+      left -= std::min(left / kAnswerShare, kAnswerUs);
+    } else {
+      client_.count_not_waited();
+    }
+  }
+  request.plain = (client_.options().codecs & ~hello_.codecs) != 0;
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
@@ -463,6 +493,10 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   if (request.ticket != nullptr) {
     // Not when it came up: a daemon that has no room ends connections that ask for nothing, and they would come at once again.
     pauses_ = 0;
+    if (over_rdma_) {
+      const uint64_t bytes = stream_->received_bytes() + stream_->sent_bytes();
+      client_.rdma_choice().carried(bytes, client_.rdma_rings().ring_bytes());
+    }
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
     if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
@@ -490,6 +524,7 @@ Status Connection::on_final(Request& request, ConstBytes body) {
 void Connection::on_abort(ConstBytes body) {
   FinalNotes notes;
   const Status status = take_notes(body, &notes);
+  told_to_go_ = true;
   if (what_.empty()) what_ = "the daemon ends the connection: " + (status.ok() ? notes.reason : std::string("(unreadable)"));
   stream_->close(Code::Closed);  // a daemon that hangs after its Abort would keep every request until its deadline
 }
@@ -505,7 +540,7 @@ void Connection::on_sendable() { sender_.send(*stream_, &Connection::on_released
 
 void Connection::on_released(void* ticket, uint64_t /*tag*/) {
   auto& of = *static_cast<Ticket*>(ticket);
-  of.client.on_payload_released(of);
+  of.host.on_payload_released(of);
 }
 
 void Connection::account() noexcept {
@@ -513,10 +548,13 @@ void Connection::account() noexcept {
   const uint64_t received = stream_->received_bytes();
   const uint64_t sent = stream_->sent_bytes();
   const uint64_t failures = lander_.checksum_failures();
-  client_.count_traffic(received - counted_received_, sent - counted_sent_, failures - counted_failures_);
+  const uint64_t undecoded = lander_.decode_failures();
+  client_.count_traffic(received - counted_received_, sent - counted_sent_, failures - counted_failures_,
+                        undecoded - counted_undecoded_);
   counted_received_ = received;
   counted_sent_ = sent;
   counted_failures_ = failures;
+  counted_undecoded_ = undecoded;
 }
 
 }  // namespace halfstep::peer

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "net/loop.h"
+#include "net/rdma_end.h"
 #include "net/socket.h"
 #include "net/stream.h"
 #include "peer/answers.h"
@@ -28,14 +29,14 @@
 
 namespace halfstep::peer {
 
-class Client;
+class ConnectionHost;
 
 class Connection final : public net::FrameSink, public net::Watch {
  public:
   // `shard` is kAnyShard until the shard map is known.
   static constexpr uint32_t kAnyShard = UINT32_MAX;
   static constexpr uint32_t kLayoutsAskedMax = 8;
-  Connection(Client& client, net::Address address, uint32_t shard);
+  Connection(ConnectionHost& client, net::Address address, uint32_t shard);
   ~Connection() override;
 
   void start();
@@ -66,6 +67,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint64_t load_bytes() const noexcept { return load_bytes_; }
   int descriptor() const noexcept { return stream_ ? stream_->descriptor() : -1; }
   bool shared_memory() const noexcept { return stream_ && stream_->shared_memory(); }
+  bool rdma() const noexcept { return stream_ && stream_->rdma(); }
 
   void give(Request& request);
   // The ticket is over: nothing lands or is read for it any more, but what waits in the socket's queue (Ticket::fence).
@@ -116,6 +118,12 @@ class Connection final : public net::FrameSink, public net::Watch {
   static void on_timer(void* self);
   static void on_released(void* ticket, uint64_t tag);
 
+  // connection_rdma.cc
+  bool offer_rdma(int socket, wire::FrameWriter& frame);
+  Status take_rdma_answer(ConstBytes value);
+  Status change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire::RdmaPath& path);
+  void note_rdma_end(Status why);
+
   Status on_hello(ConstBytes body);
   Status on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing);
   Status on_final(Request& request, ConstBytes body);
@@ -150,12 +158,13 @@ class Connection final : public net::FrameSink, public net::Watch {
   // The daemon has forgotten a layout of it, with its namespace perhaps. True: it is pending again, behind its layouts.
   bool repeat(Request& request);
 
-  Client& client_;
+  ConnectionHost& client_;
   const net::Address address_;
   uint32_t shard_;
   State state_ = State::Waiting;
   bool stopping_ = false;
   int connecting_ = -1;
+  bool as_stream_ = false;  // the next socket: the daemon has no memory for rings
   std::shared_ptr<Resolution> resolution_;
   uint64_t resolving_until_us_ = 0;
   net::Timer timer_;  // back-off, then how long an attempt may take
@@ -168,6 +177,10 @@ class Connection final : public net::FrameSink, public net::Watch {
   Silence silence_;
 
   std::unique_ptr<net::FrameStream> stream_;
+  std::unique_ptr<net::RdmaEnd> rdma_end_;  // offered, until Hello is answered
+  bool over_rdma_ = false;                  // the stream is, or was before it ended
+  bool told_to_go_ = false;                 // the daemon has sent an Abort
+  uint64_t rdma_begun_us_ = 0;
   wire::HelloServer hello_;
   std::vector<uint16_t> handles_;  // by layout of the client
   std::vector<LayoutEntry> layouts_;
@@ -184,6 +197,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   uint64_t counted_received_ = 0;
   uint64_t counted_sent_ = 0;
   uint64_t counted_failures_ = 0;
+  uint64_t counted_undecoded_ = 0;
 };
 
 }  // namespace halfstep::peer

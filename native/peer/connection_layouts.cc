@@ -4,8 +4,8 @@
 // at most once.
 #include <algorithm>
 
-#include "peer/client.h"
 #include "peer/connection.h"
+#include "peer/connection_host.h"
 
 namespace halfstep::peer {
 

@@ -4,8 +4,8 @@
 // probe: the first byte makes it as good as before. When none comes for kProbes times that time, and nobody waits for an answer
 // of it any more, it is ended; then its handshakes are the probe, one at a time, with back-off. Invariants: deadlines that are
 // merely short break nothing off as long as anything is heard; a request that somebody still waits for is not ended by silence.
-#include "peer/client.h"
 #include "peer/connection.h"
+#include "peer/connection_host.h"
 
 namespace halfstep::peer {
 namespace {

@@ -1,11 +1,23 @@
 #include "peer/get.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
+#include "base/check.h"
 #include "base/crc.h"
+#include "compress/unit.h"
 
 namespace halfstep::peer {
+
+void Lander::drop() noexcept {
+  request_ = nullptr;
+  steps_.clear();
+  for (StagedBytes& ended : ended_) {
+    if (ended.bytes > spare_.bytes && ended.bytes <= kSpareBytesMax) std::swap(spare_, ended);
+  }
+  ended_.clear();
+}
 
 Status Lander::begin(Request& request, ConstBytes body, uint32_t payload_bytes, uint32_t block_bytes_max,
                      net::Landing* landing) {
@@ -17,7 +29,12 @@ Status Lander::begin(Request& request, ConstBytes body, uint32_t payload_bytes, 
   landing_ = landing;
   pending_ = {};
   step_ = 0;
+  staged_used_ = 0;
   uint32_t next_check = 0;
+  if (Status s = take_part_tables(body); !s.ok()) {
+    drop();
+    return s;
+  }
   for (uint32_t r = 0; r < runs_.run_count; ++r) {
     if (Status s = plan_run(runs_.run(r), &next_check); !s.ok()) {
       drop();
@@ -29,9 +46,58 @@ Status Lander::begin(Request& request, ConstBytes body, uint32_t payload_bytes, 
   return {};
 }
 
+Status Lander::take_part_tables(ConstBytes body) {
+  wire::TlvReader reader(body);
+  wire::TlvView tlv;
+  while (reader.next(&tlv)) {
+    if (tlv.kind != static_cast<uint16_t>(wire::Tlv::PartTable)) continue;
+    wire::PartTableView table;
+    uint32_t stored_bytes = 0;
+    uint32_t raw_bytes = 0;
+    if (Status s = wire::parse_part_table(tlv.value, &table, &stored_bytes, &raw_bytes); !s.ok()) return s;
+    if (Status s = take_part_table(table); !s.ok()) return s;
+  }
+  return reader.status();
+}
+
+// Once for each item, before its first run.
+Status Lander::take_part_table(const wire::PartTableView& table) {
+  if (table.section >= request_->slices.size() || table.item >= request_->items_of(table.section)) return Code::Invalid;
+  Section& section = request_->section(table.section);
+  const uint32_t number = request_->item_of(table.section, table.item);
+  Item& item = request_->ticket->item(section, number);
+  if (item.has(Item::kCoded) || item.block_bytes != 0) return Code::Invalid;
+  if (section.blocks.empty()) section.blocks.resize(section.item_count);
+  CodedBlock& block = section.blocks[number];
+  block = {};
+  for (uint32_t p = 0; p < table.records.size(); ++p) {
+    const wire::PartRecord record = table.records[p];
+    if (record.codec >= 64 || (codecs_ >> record.codec & 1) == 0) return Code::Unsupported;  // not offered to the daemon
+    // No codec of ours makes a part larger: whoever wrote it, it would not decode.
+    block.undecodable = block.undecodable || record.stored_bytes > record.raw_bytes;
+    // And who asked for exact values gets no others, whatever another client has put under this layout.
+    if ((compress::kLossyCodecs >> record.codec & 1) != 0) {
+      const wire::Component component{section.first_component + number % section.component_count};
+      const bool asked = section.lossy != nullptr && section.lossy->allows(record.codec, component, p);
+      block.undecodable = block.undecodable || !asked;
+    }
+    block.parts.push_back(record);
+  }
+  item.flags |= Item::kCoded;
+  return {};
+}
+
+bool Lander::table_fits(const Section& section, uint32_t number, uint32_t block_bytes) {
+  const std::vector<wire::PartRecord>& parts = section.blocks[number].parts;
+  if (parts.size() != section.shape.parts_of(block_bytes)) return false;
+  for (uint32_t p = 0; p < parts.size(); ++p) {
+    if (parts[p].raw_bytes != section.shape.bytes_of(p, block_bytes)) return false;
+  }
+  return true;
+}
+
 Status Lander::plan_run(const wire::Run& run, uint32_t* next_check) {
   if (run.section >= request_->slices.size() || run.item >= request_->items_of(run.section)) return Code::Invalid;
-  if ((run.flags & ~wire::kRunAborted) != 0) return Code::Unsupported;  // no codec but raw was accepted
   Ticket& ticket = *request_->ticket;
   Section& section = request_->section(run.section);
   const uint32_t number = request_->item_of(run.section, run.item);
@@ -39,20 +105,29 @@ Status Lander::plan_run(const wire::Run& run, uint32_t* next_check) {
   if ((run.flags & wire::kRunAborted) != 0) {
     // Void, whatever it names: it makes nothing complete, so the daemon has to answer something else than ok.
     item.open_part = UINT32_MAX;
+    set_aside(section, number);
     *next_check += run.check_count;
     skip(run.bytes);
     steps_.push_back({&section, number, run.part, run.bytes, 0, End::Aborted, false});
     return {};
   }
+  if (item.has(Item::kCoded) != ((run.flags & wire::kRunCoded) != 0)) return Code::Invalid;
   if (item.block_bytes == 0) {
     if (run.block_bytes > block_bytes_max_ || !ticket.item_open(section, number)) return Code::Invalid;
     if (Status s = ticket.announce(section, number, run.block_bytes); !s.ok()) return s;
+    if (item.has(Item::kCoded)) {
+      if (!table_fits(section, number, run.block_bytes)) return Code::Invalid;
+      if (section.blocks[number].undecodable) {
+        ++decode_failures_;
+        ticket.fail_item(section, number, {wire::Answer::Miss, wire::Reason::Corrupt});
+      }
+    }
   } else if (run.block_bytes != item.block_bytes) {
     return Code::Invalid;
   }
   const uint32_t parts = section.shape.parts_of(item.block_bytes);
   if (uint64_t{run.part} + run.part_count > parts) return Code::Invalid;
-  const bool piece = run.part_count == 1 && run.bytes != section.shape.bytes_of(run.part, item.block_bytes);
+  const bool piece = run.part_count == 1 && run.bytes != section.stored_bytes_of(number, run.part, item.block_bytes);
   return piece ? plan_piece(section, number, run, next_check) : plan_parts(section, number, run, next_check);
 }
 
@@ -64,15 +139,11 @@ Status Lander::plan_parts(Section& section, uint32_t number, const wire::Run& ru
   const bool wanted = item.has(Item::kFits) && item.units_left > 0;
   uint64_t total = 0;
   for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
-    const uint32_t bytes = section.shape.bytes_of(p, item.block_bytes);
+    const uint32_t bytes = section.stored_bytes_of(number, p, item.block_bytes);
     total += bytes;
     if (total > run.bytes || !ticket.mark_seen(section, number, p)) return Code::Invalid;
     steps_.push_back({&section, number, p, bytes, runs_.check((*next_check)++), End::Part, wanted});
-    if (wanted) {
-      place(section, number, p, 0, bytes);
-    } else {
-      skip(bytes);
-    }
+    place(0);
   }
   return total == run.bytes ? Status() : Status(Code::Invalid);
 }
@@ -80,7 +151,7 @@ Status Lander::plan_parts(Section& section, uint32_t number, const wire::Run& ru
 Status Lander::plan_piece(Section& section, uint32_t number, const wire::Run& run, uint32_t* next_check) {
   Ticket& ticket = *request_->ticket;
   Item& item = ticket.item(section, number);
-  const uint32_t part_bytes = section.shape.bytes_of(run.part, item.block_bytes);
+  const uint32_t part_bytes = section.stored_bytes_of(number, run.part, item.block_bytes);
   if (run.bytes == 0 || uint64_t{run.offset} + run.bytes > part_bytes) return Code::Invalid;
   if (run.offset == 0) {
     if (item.open_part != UINT32_MAX || section.selection.ordinal(run.part) == Selection::kNone) return Code::Invalid;
@@ -99,24 +170,66 @@ Status Lander::plan_piece(Section& section, uint32_t number, const wire::Run& ru
   const bool wanted = item.has(Item::kFits) && item.units_left > 0;
   const uint32_t check = ends ? runs_.check((*next_check)++) : 0;
   steps_.push_back({&section, number, run.part, run.bytes, check, ends ? End::Part : End::Piece, wanted});
-  if (wanted) {
-    place(section, number, run.part, run.offset, run.bytes);
-  } else {
-    skip(run.bytes);
-  }
+  place(run.offset);
+  if (ends || !steps_.back().lands) set_aside(section, number);
   return {};
 }
 
-void Lander::place(const Section& section, uint32_t number, uint32_t part, uint32_t offset, uint32_t bytes) {
-  const uint64_t at = section.selection.offset_of(part, request_->ticket->item(section, number).block_bytes, section.shape);
-  section.target.for_range(number, part, at, offset, bytes, [this](Bytes memory) {
-    if (!pending_.empty() && pending_.data() + pending_.size() == memory.data()) {
-      pending_ = Bytes(pending_.data(), pending_.size() + memory.size());
+void Lander::place(uint32_t offset) {
+  Step& step = steps_.back();
+  if (!step.lands) return skip(step.left);
+  Section& section = *step.section;
+  Item& item = request_->ticket->item(section, step.item);
+  if (section.coded(step.item) == nullptr || section.blocks[step.item].parts[step.part].codec == compress::kRaw) {
+    const uint64_t at = section.selection.offset_of(step.part, item.block_bytes, section.shape);
+    section.target.for_range(step.item, step.part, at, offset, step.left, [this](Bytes memory) { name(memory); });
+    return;
+  }
+  // It may have failed by an earlier part of its run, for which there was no memory.
+  if (item.units_left > 0 && stage(step, section.blocks[step.item], offset)) return;
+  step.lands = false;
+  skip(step.left);
+  request_->ticket->fail_item(section, step.item, {wire::Answer::Miss, wire::Reason::Corrupt});
+}
+
+// A part that comes whole lies with others of its Chunk; one that comes in pieces, longer than a Chunk, in memory of its own.
+bool Lander::stage(Step& step, CodedBlock& block, uint32_t offset) {
+  const uint32_t whole = block.parts[step.part].stored_bytes;
+  try {
+    if (step.left == whole) {
+      if (staged_.empty()) staged_.resize(wire::kChunkBytesMax);
+      step.staged = staged_.data() + staged_used_;  // at most the payload, which is at most kChunkBytesMax
+      staged_used_ += whole;
     } else {
-      name_pending();
-      pending_ = memory;
+      if (offset == 0) {
+        HALFSTEP_CHECK(block.staged.bytes == 0, block.staged.bytes);
+        if (spare_.bytes >= whole) {
+          block.staged = std::exchange(spare_, {});
+        } else {
+          block.staged = {std::make_unique_for_overwrite<std::byte[]>(whole), whole};
+        }
+      }
+      step.staged = block.staged.memory.get();
     }
-  });
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  name(Bytes(step.staged + offset, step.left));
+  return true;
+}
+
+void Lander::set_aside(Section& section, uint32_t number) {
+  if (number >= section.blocks.size() || section.blocks[number].staged.bytes == 0) return;
+  ended_.push_back(std::exchange(section.blocks[number].staged, {}));
+}
+
+void Lander::name(Bytes memory) {
+  if (!pending_.empty() && pending_.data() + pending_.size() == memory.data()) {
+    pending_ = Bytes(pending_.data(), pending_.size() + memory.size());
+  } else {
+    name_pending();
+    pending_ = memory;
+  }
 }
 
 void Lander::skip(uint32_t bytes) {
@@ -153,10 +266,25 @@ void Lander::end_steps() {
     Item& item = ticket.item(*step.section, step.item);
     const uint32_t crc = std::exchange(item.open_crc, 0U);
     if (step.end == End::Aborted) continue;
-    const bool verified = !step.lands || wire::wire_check(crc, item.name_number, step.part) == step.check;
-    if (!verified) ++checksum_failures_;
-    ticket.part_arrived(*step.section, step.item, step.part, verified);
+    end_part(step, crc);
   }
+}
+
+void Lander::end_part(const Step& step, uint32_t crc) {
+  Ticket& ticket = *request_->ticket;
+  const Item& item = ticket.item(*step.section, step.item);
+  bool good = !step.lands || wire::wire_check(crc, item.name_number, step.part) == step.check;
+  if (!good) ++checksum_failures_;
+  // Of an item that failed meanwhile, by another of its parts, nothing is wanted any more.
+  if (good && step.lands && step.staged != nullptr && item.units_left > 0) {
+    const wire::PartRecord& record = step.section->blocks[step.item].parts[step.part];
+    const uint64_t at = step.section->selection.offset_of(step.part, item.block_bytes, step.section->shape);
+    const ConstBytes stored(step.staged, record.stored_bytes);
+    const Status decoded = decoder_.decode(record, stored, *step.section, step.item, step.part, at);
+    good = decoded.ok();
+    if (decoded.code() == Code::Corrupt) ++decode_failures_;
+  }
+  ticket.part_arrived(*step.section, step.item, step.part, good);
 }
 
 }  // namespace halfstep::peer

@@ -56,6 +56,12 @@ typedef struct hs_options {
   uint32_t backoff_ms_min;     /* 0 = 50 */
   uint32_t backoff_ms_max;     /* 0 = 2000 */
   uint32_t tickets_max;        /* in flight over all queues; a submit beyond ends throttled(queue full); 0 = 4096 */
+  uint64_t codecs;             /* bit c: codec c is spoken, besides raw (docs/compression.md). Blocks of a layout that names it
+                                * are coded by put and decoded by get; without it such blocks of others are misses. Parts
+                                * that a lossy codec refuses are bfx's where its bit is set too, else raw */
+  const char* transport;       /* over TCP: "auto" (the same as null), "tcp", or "rdma", which refuses to do without */
+  const char* coding;          /* whether blocks of such layouts are coded: "always" (the same as null), "auto": where a put and
+                                * a get of them take no longer by it, as far as that was measured, or "never" */
 } hs_options;
 
 /* 0; -1 with a sentence in `why` for options that cannot be (bad address); -2 for what may be there later (out of descriptors,
@@ -84,10 +90,20 @@ typedef struct hs_client_facts {
   uint64_t bytes_per_s; /* of all shards */
   uint64_t bytes_received, bytes_sent;
   uint64_t checksum_failures; /* parts that arrived and did not verify */
-  char transport[16];         /* "tcp", "shm", or "" while not connected */
+  uint64_t decode_failures;   /* coded parts that arrived, verified, and did not decode to the bytes they were made of */
+  char transport[16];         /* "tcp", "rdma", "shm", "unix" (its rings were refused), or "" while not connected */
   char congestion[16];
-  char last_error[256]; /* why it is not connected */
+  char last_error[256];   /* why it is not connected, or not through shared memory */
+  char rdma[256];         /* why transport is not "rdma"; "" where it is, or was not wanted */
+  uint64_t rdma_failures; /* paths over RDMA that could not be made, or died */
+  /* What the newest choice knew whether to code a block: bytes a second, 0 = not yet, and the ratio times 1,000. */
+  uint64_t encode_bytes_per_s, unit_decode_bytes_per_s, link_bytes_per_s, service_bytes_per_s;
+  uint32_t coding_ratio_milli;
+  uint64_t coding_blocks[10]; /* blocks of puts by why they were coded, or not: hs_coding_reason_name() of each */
+  uint64_t not_waited;        /* requests that should have waited, to daemons that do not know how: answered at once */
 } hs_client_facts;
+/* "" from the number on where there is no further one. The first four are coded. */
+const char* hs_coding_reason_name(uint32_t reason);
 void hs_client_get_facts(hs_client* client, hs_client_facts* out);
 
 /* How busy a shard is, as of its last Final; zeros before. */
@@ -263,6 +279,8 @@ typedef struct hs_batch {
   uint32_t default_ttl_s; /* 0 = none */
   uint32_t sliding_ttl;   /* 1 = default_ttl_s counts from a block's last use */
   uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
+  uint32_t wait;          /* match, get: 1 = what is not there is waited for, until the deadline; a daemon that does not know
+                           * how answers at once (not_waited) */
   uint32_t follow;        /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
   const uint8_t* layout_id;
   const uint8_t* question;

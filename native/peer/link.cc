@@ -153,13 +153,23 @@ bool Client::reached() const noexcept {
   return map_known_ && std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached || link.tried; });
 }
 
+bool Client::connected() const noexcept {
+  return std::any_of(links_.begin(), links_.end(), [](const Link& link) {
+    return std::any_of(link.connections.begin(), link.connections.end(), [](const auto& one) { return one->up(); });
+  });
+}
+
 void Client::on_connection_up(Connection& connection, bool newly) {
   refused_ = false;
   if (newly) {
     const std::lock_guard lock(state_mutex_);
     ++facts_.handshakes;
   }
-  if (connection.shard() < links_.size()) links_[connection.shard()].reached = true;
+  if (connection.shard() < links_.size() && !links_[connection.shard()].reached) {
+    links_[connection.shard()].reached = true;
+    links_[connection.shard()].failure.clear();
+    tell_unreached();
+  }
   tell_state();
   dispatch_waiting();
 }
@@ -168,13 +178,27 @@ void Client::dispatch_waiting() {
   if (!reached()) return;
   for (Ticket* ticket = running_; ticket != nullptr;) {
     Ticket* next = ticket->next;
-    if (ticket->state == Ticket::State::Waiting) dispatch(*ticket);
+    if (ticket->state == Ticket::State::Waiting) go_on(*ticket);
     ticket = next;
   }
 }
 
 void Client::on_attempt_failed(const Connection& connection, const std::string& what) {
-  tell_error(what + remedy_of(connection));
+  if (map_known_ && connection.shard() < links_.size() && !links_[connection.shard()].reached) {
+    links_[connection.shard()].failure = what;
+  }
+  tell_error(what + remedy_of(connection.shard()));
+}
+
+// What is to be done about the shards that could not be reached is another thing now that one of them is.
+void Client::tell_unreached() {
+  for (uint32_t shard = 0; shard < links_.size(); ++shard) {
+    if (!links_[shard].failure.empty()) tell_error(links_[shard].failure + remedy_of(shard));
+  }
+}
+
+void Client::on_rings_refused(const Connection& connection, const std::string& what) {
+  tell_error(connection.address().text() + ": " + what);
 }
 
 void Client::on_attempt_over(const Connection& connection) {
@@ -187,14 +211,14 @@ void Client::on_attempt_over(const Connection& connection) {
 }
 
 // Of several shards one that was never reached, while others are.
-std::string Client::remedy_of(const Connection& connection) const {
-  if (!map_known_ || connection.shard() >= links_.size() || links_[connection.shard()].reached) return "";
+std::string Client::remedy_of(uint32_t shard) const {
+  if (!map_known_ || shard >= links_.size() || links_[shard].reached) return "";
   if (std::none_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached; })) return "";
-  const std::string which = "; shard " + std::to_string(connection.shard()) + " of " + std::to_string(links_.size()) +
-                            " is not reached while others are: ";
-  if (connection.address().is_unix) return which + "share the sockets of all shards, PATH, PATH.1 and so on";
+  const std::string which =
+      "; shard " + std::to_string(shard) + " of " + std::to_string(links_.size()) + " is not reached while others are: ";
+  if (links_[shard].address.is_unix) return which + "share the sockets of all shards, PATH, PATH.1 and so on";
   // Those of its own host: a map may name several.
-  const std::string& host = ports_[connection.shard()].host;
+  const std::string& host = ports_[shard].host;
   std::vector<uint16_t> ports;
   for (const ShardPort& other : ports_) {
     if (other.host == host) ports.push_back(other.port);
@@ -247,7 +271,7 @@ void Client::tell_state() {
     for (const auto& connection : link.connections) {
       if (connection == nullptr || !connection->up()) continue;
       ++connected;
-      transport = connection->shared_memory() ? "shm" : "tcp";
+      transport = connection->rdma() ? "rdma" : connection->shared_memory() ? "shm" : link.address.is_unix ? "unix" : "tcp";
       link_ready = link_ready || connection->layouts_settled();
     }
     ready = ready && link_ready;
@@ -256,6 +280,8 @@ void Client::tell_state() {
   facts_.connected = connected;
   facts_.connections = connections;
   copy_text(facts_.transport, sizeof(facts_.transport), transport);
+  copy_text(facts_.rdma, sizeof(facts_.rdma), rdma_choice_.why_not());
+  facts_.rdma_failures = rdma_choice_.failures();
   ready_ = ready;
   layouts_ready_ = layouts_.size();
   told_refused_ = refused_;
@@ -288,11 +314,24 @@ void Client::on_load(uint32_t shard, const wire::LoadRecord& load) {
   loads_[shard] = {.queue_depth = load.queue_depth, .queue_us = load.queue_us, .bytes_per_s = load.bytes_per_s};
 }
 
-void Client::count_traffic(uint64_t received, uint64_t sent, uint64_t failures) noexcept {
+void Client::count_traffic(uint64_t received, uint64_t sent, uint64_t failures, uint64_t undecoded) noexcept {
   bytes_received_.fetch_add(received, std::memory_order_relaxed);
   bytes_sent_.fetch_add(sent, std::memory_order_relaxed);
   checksum_failures_.fetch_add(failures, std::memory_order_relaxed);
+  decode_failures_.fetch_add(undecoded, std::memory_order_relaxed);
+  link_rate_.add(received + sent, clock_.now_us());
+  link_bytes_per_s_.store(link_rate_.bytes_per_s(), std::memory_order_relaxed);
 }
+
+CodingInputs Client::path_speeds() {
+  CodingInputs inputs;
+  inputs.link_bytes_per_s = link_bytes_per_s_.load(std::memory_order_relaxed);
+  const std::lock_guard lock(state_mutex_);
+  for (const hs_shard_load& load : loads_) inputs.service_bytes_per_s += load.bytes_per_s;
+  return inputs;
+}
+
+void Client::count_not_waited() noexcept { not_waited_.fetch_add(1, std::memory_order_relaxed); }
 
 int Client::wait_ready(uint32_t timeout_ms, std::string* why) {
   size_t layouts = 0;
@@ -326,6 +365,16 @@ void Client::get_facts(hs_client_facts* out) {
   out->bytes_received = bytes_received_.load(std::memory_order_relaxed);
   out->bytes_sent = bytes_sent_.load(std::memory_order_relaxed);
   out->checksum_failures = checksum_failures_.load(std::memory_order_relaxed);
+  out->decode_failures = decode_failures_.load(std::memory_order_relaxed);
+  const CodingSpeeds::Facts coding = encoder_.facts();
+  out->encode_bytes_per_s = coding.last.encode_bytes_per_s;
+  out->unit_decode_bytes_per_s = coding.last.decode_bytes_per_s;
+  out->link_bytes_per_s = coding.last.link_bytes_per_s;
+  out->service_bytes_per_s = coding.last.service_bytes_per_s;
+  out->coding_ratio_milli = coding.last.ratio_milli;
+  static_assert(std::size(decltype(out->coding_blocks){}) == kCodingReasons);
+  std::copy(coding.blocks.begin(), coding.blocks.end(), out->coding_blocks);
+  out->not_waited = not_waited_.load(std::memory_order_relaxed);
 }
 
 size_t Client::get_loads(hs_shard_load* out, size_t max) {

@@ -18,6 +18,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/crc.h"
+#include "compress/codec.h"
 #include "net/loop.h"
 #include "net/shm_setup.h"
 #include "peer/halfstep.h"
@@ -100,8 +101,38 @@ constexpr uint64_t kPutId = 0x201;
 wire::Layout make_layout() {
   wire::Layout layout;
   const wire::GroupShape shape{.part_count = 0, .size_count = 1, .part_bytes = {1000}};
-  require(wire::Layout::make({}, {shape}, &layout).ok());
+  require(wire::Layout::make({{"codec", "bfx"}, {"codec.0", "bf16"}}, {shape}, &layout).ok());
   return layout;
+}
+
+// The parts of a block that travels coded: proper units, of values of two magnitudes.
+struct Unit {
+  Octets bytes;
+  wire::PartRecord record;
+};
+constexpr uint32_t kParts = 3;
+
+std::array<Unit, kParts> make_units() {
+  std::array<Unit, kParts> units;
+  compress::Scratch scratch;
+  for (uint32_t p = 0; p < kParts; ++p) {
+    Octets raw(p == 2 ? 500 : 1000);
+    for (size_t i = 0; i < raw.size(); i += 2) {
+      const auto value = static_cast<uint16_t>((120 - i / 2 % 2) << 7 | i * 37 % 128);
+      std::memcpy(raw.data() + i, &value, sizeof(value));
+    }
+    Unit& unit = units[p];
+    unit.bytes.resize(raw.size());
+    const compress::UnitShape shape{compress::Element::Bf16, 0};
+    unit.bytes.resize(compress::find_codec(uint32_t{compress::kBfx})->encode(raw, shape, scratch, unit.bytes));
+    unit.record.codec = unit.bytes.empty() ? compress::kRaw : compress::kBfx;
+    if (unit.bytes.empty()) unit.bytes = raw;
+    unit.record.stored_bytes = static_cast<uint32_t>(unit.bytes.size());
+    unit.record.raw_bytes = static_cast<uint32_t>(raw.size());
+    unit.record.raw_crc = crc32c(raw);
+  }
+  require(units[0].record.codec == compress::kBfx);
+  return units;
 }
 
 class Listener {
@@ -224,7 +255,47 @@ class Script {
     }
   }
 
-  // Runs, most of them nearly right: one byte says what is off.
+  // A table of item `what`, and what is off with it, by `how`; or none.
+  void add_table(wire::FrameWriter& frame, uint8_t what, uint8_t how) {
+    if ((what & 16) != 0) return;
+    for (int tables = how == 1 ? 2 : 1; tables > 0; --tables) {
+      frame.open_tlv(wire::Tlv::PartTable);
+      frame.value().put(uint16_t{0});
+      frame.value().put(uint16_t{0});
+      frame.value().put(uint32_t{what % 4U});
+      frame.value().put(kParts);
+      frame.value().put(uint32_t{0});
+      for (const Unit& unit : units_) {
+        wire::PartRecord record = unit.record;
+        if (how == 2) record.stored_bytes = record.raw_bytes + 1;
+        if (how == 3) record.codec = 5;
+        if (how == 4) record.raw_bytes -= 2;
+        if (how == 5) record.raw_crc ^= 1;
+        frame.value().put(record);
+      }
+      frame.close_tlv();
+    }
+  }
+
+  // A run of a coded block: a whole part, or a piece of one.
+  void add_coded_run(uint8_t what, uint8_t how, std::vector<wire::Run>& runs, std::vector<uint32_t>& checks, Octets& payload) {
+    wire::Run run;
+    run.item = what % 4;
+    run.part = what / 4 % 4;
+    run.flags = wire::kRunCoded;
+    run.block_bytes = kBlockBytes;
+    const Octets& unit = units_[run.part % kParts].bytes;
+    const auto half = static_cast<uint32_t>(unit.size() / 2);
+    run.offset = how == 7 ? half : 0;
+    run.bytes = static_cast<uint32_t>(how == 6 ? half : unit.size() - run.offset);
+    run.check_count = how == 6 ? 0 : 1;
+    payload.insert(payload.end(), unit.begin() + run.offset, unit.begin() + run.offset + run.bytes);
+    const uint32_t number = wire::name_number(layout_.id(), wire::Component{0}, as_bytes(kKeys[run.item % kItems]));
+    if (run.check_count == 1) checks.push_back(wire::wire_check(crc32c(unit), number, run.part));
+    runs.push_back(run);
+  }
+
+  // Runs, most of them nearly right: one byte says what is off, and whether they are coded.
   void add_chunk(wire::FrameWriter& frame) {
     std::vector<wire::Run> runs;
     std::vector<uint32_t> checks;
@@ -232,6 +303,11 @@ class Script {
     for (uint8_t left = 1 + byte() % 4; left > 0; --left) {
       const uint8_t what = byte();
       const uint8_t off = byte();
+      if (off % 16 >= 8) {
+        add_table(frame, what, off % 8);
+        add_coded_run(what, off % 8, runs, checks, payload);
+        continue;
+      }
       wire::Run run;
       run.item = what % 4;
       run.part = what / 4 % 4;
@@ -267,6 +343,7 @@ class Script {
 
   Reader reader_;
   const wire::Layout& layout_;
+  const std::array<Unit, kParts> units_ = make_units();
   Octets out_;
 };
 
@@ -298,6 +375,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hs_options options{};
   options.struct_bytes = sizeof(options);
   options.address = address.c_str();
+  options.codecs = size % 4 < 2 ? 0 : compress::kCodecs;
   options.backoff_ms_min = options.backoff_ms_max = 60'000;
   hs_client* client = nullptr;
   hs_queue* queue = nullptr;

@@ -19,6 +19,7 @@ class Planner {
       : ticket_(ticket), limits_(limits), make_(make) {}
 
   void run() {
+    for (uint32_t s = 0; s < ticket_.section_count; ++s) bound_tables(ticket_.sections[s]);
     std::vector<std::vector<uint32_t>> first(ticket_.section_count);  // by section and shard: where its keys begin
     for (uint32_t s = 0; s < ticket_.section_count; ++s) first[s] = group_by_shard(ticket_.sections[s]);
     for (uint32_t shard = 0; shard < limits_.shards; ++shard) {
@@ -31,6 +32,23 @@ class Planner {
  private:
   // Items x selected parts of one request (docs/wire-protocol.md, section 6).
   static constexpr uint32_t kUnitsMax = 1U << 20;
+
+  // The components of a key are not parted, so their tables have to fit one request: what passes the bound travels plain.
+  static void bound_tables(Section& section) {
+    if (section.blocks.empty()) return;
+    for (uint32_t key = 0; key < section.key_count; ++key) {
+      uint32_t left = kPartTableBytesMax;
+      for (uint32_t c = 0; c < section.component_count; ++c) {
+        const uint32_t item = key * section.component_count + c;
+        const uint32_t bytes = part_table_bytes(section.coded(item));
+        if (bytes <= left) {
+          left -= bytes;
+        } else {
+          section.blocks[item].parts.clear();
+        }
+      }
+    }
+  }
 
   std::vector<uint32_t> group_by_shard(Section& section) {
     std::vector<uint32_t> first(limits_.shards + 1, 0);
@@ -60,6 +78,17 @@ class Planner {
     return bytes;
   }
 
+  // All tables of one key go into one request; bound_tables() sees to it that they fit.
+  uint32_t table_bytes(const Section& section, uint32_t position) const {
+    if (section.blocks.empty()) return 0;
+    const uint32_t key = section.order.empty() ? position : section.order[position];
+    uint32_t bytes = 0;
+    for (uint32_t c = 0; c < section.component_count; ++c) {
+      bytes += part_table_bytes(section.coded(key * section.component_count + c));
+    }
+    return bytes;
+  }
+
   template <typename Begin, typename End>
   void plan_shard(uint32_t shard, const Begin& begin, const End& end) {
     uint64_t total = 0;
@@ -80,10 +109,11 @@ class Planner {
   void add(uint32_t shard, uint32_t section, uint32_t position, uint64_t bytes) {
     const uint32_t items = ticket_.sections[section].component_count;
     const uint32_t units = items * ticket_.sections[section].units_per_item;
+    const uint32_t tables = table_bytes(ticket_.sections[section], position);
     const bool new_slice = current_ == nullptr || current_->slices.back().section != section;
     if (current_ != nullptr) {
       const bool full = keys_ == limits_.keys_max || items_ + items > wire::kItemsMax || units_ + units > kUnitsMax ||
-                        (new_slice && current_->slices.size() == wire::kSectionsMax);
+                        (new_slice && current_->slices.size() == wire::kSectionsMax) || tables_ + tables > kPartTableBytesMax;
       const bool shared_out = share_ > 0 && current_->weight_bytes + bytes / 2 >= share_ && current_->weight_bytes > 0;
       if (full || shared_out) current_ = nullptr;
     }
@@ -91,7 +121,7 @@ class Planner {
       current_ = &make_();
       current_->shard = shard;
       ticket_.requests.push_back(current_);
-      keys_ = items_ = units_ = 0;
+      keys_ = items_ = units_ = tables_ = 0;
     }
     if (current_->slices.empty() || current_->slices.back().section != section) {
       current_->slices.push_back({static_cast<uint16_t>(section), position, 0});
@@ -100,6 +130,7 @@ class Planner {
     ++keys_;
     items_ += items;
     units_ += units;
+    tables_ += tables;
     current_->weight_bytes += bytes;
   }
 
@@ -111,6 +142,7 @@ class Planner {
   uint32_t keys_ = 0;
   uint32_t items_ = 0;
   uint32_t units_ = 0;
+  uint32_t tables_ = 0;  // bytes of part tables
 };
 
 }  // namespace

@@ -20,7 +20,8 @@ struct PlanLimits {
   std::vector<uint32_t> connections;
 };
 
-// `make()` gives a request of the ticket, reset; `plan` fills it in and appends it to ticket.requests.
+// Coded blocks of a key whose part tables are too many for one request become plain. `make()` gives a request of the ticket,
+// reset; `plan` fills it in and appends it to ticket.requests.
 void plan(Ticket& ticket, const PlanLimits& limits, const std::function<Request&()>& make);
 
 }  // namespace halfstep::peer

@@ -14,6 +14,14 @@ constexpr uint32_t kPiecesPerChunkMax = 1024;
 static_assert(wire::kRunsPerChunkMax * sizeof(wire::Run) + kChecksPerChunkMax * sizeof(uint32_t) + 64 <
               wire::kChunkBodyBytesMax);
 
+// Of an item as it travels.
+uint32_t bytes_of(const Request& request, uint16_t slice, uint32_t item) noexcept {
+  const Section& section = request.section(slice);
+  const uint32_t number = request.item_of(slice, item);
+  const CodedBlock* block = request.coded(section, number);
+  return block != nullptr ? block->stored_bytes : section.offers[number].block_bytes;
+}
+
 }  // namespace
 
 void Sender::open(uint32_t early_bytes, uint32_t chunk_bytes_max) noexcept {
@@ -27,7 +35,7 @@ void Sender::add(Request& request) {
   uint64_t bytes = 0;
   for (uint16_t s = 0; s < request.slices.size(); ++s) {
     const uint32_t count = request.items_of(s);
-    for (uint32_t i = 0; i < count; ++i) bytes += request.section(s).offers[request.item_of(s, i)].block_bytes;
+    for (uint32_t i = 0; i < count; ++i) bytes += bytes_of(request, s, i);
   }
   // A large put gains little by going ahead of its Want, and a daemon whose memory is taken would have to drop the bytes and
   // refuse their items instead of letting them wait.
@@ -128,10 +136,12 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
   Item& item = request.ticket->item(section, number);
   const uint32_t block_bytes = section.offers[number].block_bytes;
   const uint32_t parts = section.shape.parts_of(block_bytes);
+  const CodedBlock* block = request.coded(section, number);
   const auto room = [&] { return std::min<uint64_t>(*left, chunk_bytes_max_ - payload_bytes_); };
   while (item.open_part < parts) {
     const uint32_t part = item.open_part;
-    const uint32_t rest = section.shape.bytes_of(part, block_bytes) - item.open_bytes;
+    const uint32_t part_bytes = block != nullptr ? block->parts[part].stored_bytes : section.shape.bytes_of(part, block_bytes);
+    const uint32_t rest = part_bytes - item.open_bytes;
     const bool full = runs_.size() == wire::kRunsPerChunkMax || checks_.size() == kChecksPerChunkMax ||
                       payload_.size() >= kPiecesPerChunkMax || room() == 0;
     if (full) return false;
@@ -142,7 +152,12 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
     const bool extends = whole && !runs_.empty() && runs_.back().item == wire_item && runs_.back().section == slice &&
                          runs_.back().offset == 0 && runs_.back().check_count == runs_.back().part_count &&
                          runs_.back().part + runs_.back().part_count == part;
-    add_payload(section, number, part, item.open_bytes, bytes, &item.open_crc);
+    if (block != nullptr) {
+      add_payload(block->part(part).subspan(item.open_bytes, bytes), &item.open_crc);
+    } else {
+      section.target.for_range(number, part, section.shape.offset_of(part), item.open_bytes, bytes,
+                               [&](Bytes memory) { add_payload(memory, &item.open_crc); });
+    }
     if (extends) {
       ++runs_.back().part_count;
       ++runs_.back().check_count;
@@ -150,6 +165,7 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
     } else {
       wire::Run run;
       run.section = slice;
+      run.flags = block != nullptr ? wire::kRunCoded : 0;
       run.item = wire_item;
       run.part = part;
       run.offset = item.open_bytes;
@@ -171,16 +187,13 @@ bool Sender::take_runs(Request& request, uint16_t slice, uint32_t wire_item, uin
   return true;
 }
 
-void Sender::add_payload(const Section& section, uint32_t number, uint32_t part, uint32_t offset, uint32_t bytes,
-                         uint32_t* crc) {
-  section.target.for_range(number, part, section.shape.offset_of(part), offset, bytes, [&](Bytes memory) {
-    *crc = crc32c(memory, *crc);
-    if (!payload_.empty() && payload_.back().data() + payload_.back().size() == memory.data()) {
-      payload_.back() = ConstBytes(payload_.back().data(), payload_.back().size() + memory.size());
-    } else {
-      payload_.emplace_back(memory);
-    }
-  });
+void Sender::add_payload(ConstBytes memory, uint32_t* crc) {
+  *crc = crc32c(memory, *crc);
+  if (!payload_.empty() && payload_.back().data() + payload_.back().size() == memory.data()) {
+    payload_.back() = ConstBytes(payload_.back().data(), payload_.back().size() + memory.size());
+  } else {
+    payload_.push_back(memory);
+  }
 }
 
 }  // namespace halfstep::peer

@@ -1,6 +1,6 @@
-// put.h — sends the payload of a put out of the caller's memory, as the daemon grants it.
-// Credit: a put that fits what is left of the connection's early credit goes at once; of any other the items that Wants have
-// named are sent, whole. A part is summed right before it is queued, in pieces of a Chunk at most, and the sum travels in
+// put.h — sends the payload of a put out of the caller's memory, or of the staged bytes of a coded block, as the daemon grants
+// it. Credit: a put that fits what is left of the connection's early credit goes at once; of any other the items that Wants
+// have named are sent, whole. A part is summed right before it is queued, in pieces of a Chunk at most, and the sum travels in
 // the Chunk's head.
 // Invariants: memory is referenced by the socket's queue only between send_chunk() and its release, and the ticket counts how
 // often; parts of an item go in order; a Chunk holds bytes of one request.
@@ -40,7 +40,7 @@ class Sender {
   bool send_chunk(net::FrameStream& stream, Request& request, net::Released released);
   // Adds runs of one item until the chunk is full or `left` is used up; false when nothing more fits.
   bool take_runs(Request& request, uint16_t slice, uint32_t wire_item, uint64_t* left);
-  void add_payload(const Section& section, uint32_t item, uint32_t part, uint32_t offset, uint32_t bytes, uint32_t* crc);
+  void add_payload(ConstBytes memory, uint32_t* crc);
 
   std::deque<Request*> turns_;
   uint64_t early_left_ = 0;

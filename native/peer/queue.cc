@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <chrono>
 
-#include "peer/client.h"
-
 namespace halfstep::peer {
 
 Queue::~Queue() {
@@ -102,7 +100,7 @@ size_t Queue::take(hs_event* events, size_t max, Ticket** finished) {
 void Queue::recycle(Ticket* finished) {
   while (finished != nullptr) {
     Ticket* next = finished->next_event;
-    finished->client.recycle(*finished);
+    finished->host.recycle(*finished);
     finished = next;
   }
 }

@@ -8,7 +8,7 @@ namespace halfstep::peer {
 // A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for
 // it.
 static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) + uint64_t{wire::kItemsMax} * sizeof(wire::Offer) +
-                  wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + 1024 <
+                  wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + kPartTableBytesMax + 1024 <
               wire::kBodyBytesMax);
 
 wire::Opcode opcode_of(uint32_t operation) noexcept {
@@ -36,7 +36,7 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   connection = nullptr;
   opcode = code;
   id = 0;
-  sent = repeated = false;
+  sent = repeated = plain = waits = false;
   sent_us = received_before = 0;
   weight_bytes = 0;
   slices.clear();
@@ -72,7 +72,8 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
     default: {
       wire::Batch batch = ticket->batch;
       batch.deadline_us = deadline_us;
-      // This client decodes nothing: what is coded is of no use to it.
+      if (!waits) batch.flags &= static_cast<uint8_t>(~wire::kBatchWait);
+      // What the client cannot decode is of no use to it.
       const bool decodes = opcode == wire::Opcode::Match || opcode == wire::Opcode::Get || opcode == wire::Opcode::Put;
       if (decodes) batch.flags |= wire::kBatchDecodable;
       frame.tlv(wire::Tlv::Batch, batch);
@@ -80,7 +81,10 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       uint32_t keys_before = 0;
       for (uint16_t s = 0; s < slices.size(); ++s) {
         encode_section(frame, s, handles[section(s).layout_index]);
-        if (opcode == wire::Opcode::Put) encode_offers(frame, s, keys_before);
+        if (opcode == wire::Opcode::Put) {
+          encode_offers(frame, s, keys_before);
+          encode_part_tables(frame, s);
+        }
         keys_before += slices[s].count;
       }
     }
@@ -152,6 +156,10 @@ void Request::encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t k
   frame.value().put(count);
   for (uint32_t i = 0; i < count; ++i) {
     wire::Offer offer = of.offers[item_of(slice, i)];
+    if (coded(of, item_of(slice, i)) == nullptr) {
+      offer.stored_bytes = offer.block_bytes;
+      offer.flags = 0;
+    }
     if (offer.parent_kind == wire::kParentInBatch) {
       const auto parent = static_cast<uint32_t>(offer.parent);
       if (of.order.empty() && parent >= part.first && parent - part.first < part.count) {
@@ -168,6 +176,22 @@ void Request::encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t k
     frame.value().put(offer);
   }
   frame.close_tlv();
+}
+
+void Request::encode_part_tables(wire::FrameWriter& frame, uint16_t slice) const {
+  const Section& of = section(slice);
+  for (uint32_t i = 0; i < items_of(slice); ++i) {
+    const CodedBlock* block = coded(of, item_of(slice, i));
+    if (block == nullptr) continue;
+    frame.open_tlv(wire::Tlv::PartTable);
+    frame.value().put(slice);
+    frame.value().put(uint16_t{0});
+    frame.value().put(i);
+    frame.value().put(static_cast<uint32_t>(block->parts.size()));
+    frame.value().put(uint32_t{0});
+    frame.value().put_all(std::span<const wire::PartRecord>(block->parts));
+    frame.close_tlv();
+  }
 }
 
 }  // namespace halfstep::peer

@@ -32,6 +32,8 @@ class Request {
   bool sent = false;
   uint64_t sent_us = 0;  // of the client's clock; and what its connection had received by then
   uint64_t received_before = 0;
+  bool waits = false;         // its daemon is to wait for what is not there, and knows how
+  bool plain = false;         // put: its daemon knows no codec of its blocks, which go as they are
   bool repeated = false;      // it named a layout that the daemon had forgotten, and is asked again
   uint64_t weight_bytes = 0;  // what it will move, roughly
   std::vector<Slice> slices;
@@ -66,6 +68,8 @@ class Request {
       for (uint32_t i = 0; i < count; ++i) visit(section(s), item_of(s, i));
     }
   }
+  // put: null for a block that travels plain.
+  const CodedBlock* coded(const Section& of, uint32_t number) const noexcept { return plain ? nullptr : of.coded(number); }
   // Some item of it is not answered in full.
   bool open() noexcept;
 
@@ -77,7 +81,16 @@ class Request {
   void encode_life(wire::FrameWriter& frame) const;
   void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
   void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;
+  void encode_part_tables(wire::FrameWriter& frame, uint16_t slice) const;
 };
+
+// Of the part tables of one put, with their heads.
+inline constexpr uint32_t kPartTableBytesMax = 256 * 1024;
+static_assert(wire::kPartsMax * sizeof(wire::PartRecord) + 64 < kPartTableBytesMax);
+inline uint32_t part_table_bytes(const CodedBlock* block) noexcept {
+  constexpr uint32_t kHeadBytes = 24;  // of the TLV and of its value
+  return block == nullptr ? 0 : kHeadBytes + static_cast<uint32_t>(block->parts.size() * sizeof(wire::PartRecord));
+}
 
 wire::Opcode opcode_of(uint32_t operation) noexcept;
 

@@ -35,6 +35,7 @@ class SectionFiller {
     to_.selection.set_all();
     to_.target.clear();
     to_.offers.clear();
+    to_.blocks.clear();
     to_.order.clear();
     if (from_.range_count > 0) {
       if (batch_.operation != HS_OP_GET) return invalid("range_count=" + number(from_.range_count) + ": only a get has ranges");
@@ -60,6 +61,11 @@ class SectionFiller {
     to_.layout = client_.layout(from_.layout);
     if (to_.layout == nullptr) return invalid("layout=" + std::to_string(from_.layout) + ": no handle of this client");
     to_.layout_index = static_cast<uint32_t>(from_.layout);
+    to_.coding = batch_.operation == HS_OP_PUT ? client_.coding(from_.layout) : nullptr;
+    to_.lossy = nullptr;
+    if (batch_.operation == HS_OP_GET && (client_.options().codecs & compress::kLossyCodecs) != 0) {
+      if (const auto coding = client_.coding(from_.layout); coding != nullptr && coding->lossy()) to_.lossy = coding;
+    }
     to_.first_component = from_.first_component;
     to_.component_count = from_.component_count == 0 ? 1 : from_.component_count;
     const wire::Component first{from_.first_component};
@@ -225,6 +231,9 @@ Fault check_batch(const hs_batch& batch) {
   if (batch.follow > 1 || (batch.follow == 1 && batch.operation != HS_OP_PREFETCH)) {
     return invalid("follow=" + number(batch.follow) + ": 0, or 1 in a prefetch");
   }
+  if (batch.wait > 1 || (batch.wait == 1 && !match && batch.operation != HS_OP_GET)) {
+    return invalid("wait=" + number(batch.wait) + ": 0, or 1 in a match or get");
+  }
   if (batch.operation == HS_OP_EXPIRE && batch.value > UINT32_MAX) {
     return invalid("value=" + number(batch.value) + ": an expiry is at most 2^32 - 1 seconds away");
   }
@@ -264,6 +273,7 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
     ticket.batch.hold_ms = batch.hold_ms;
   }
   if (batch.follow != 0) ticket.batch.flags = wire::kBatchFollow;
+  if (batch.wait != 0) ticket.batch.flags |= wire::kBatchWait;
   ticket.wants_progress = batch.wants_progress != 0;
   ticket.user_data = batch.user_data;
   ticket.owner = batch.hold_owner;

@@ -48,6 +48,7 @@ void Ticket::reset() {
   HALFSTEP_CHECK(requests.empty() && payload_references == 0 && !timer.armed(), payload_references);
   previous = next = nullptr;
   dispatching = asked = false;
+  encoding.over = false;
   fence.clear();
   end = whole = {};
   seen.clear();
@@ -58,8 +59,16 @@ void Ticket::reset() {
   event_steps = 0;
 }
 
+bool Ticket::codes() const noexcept {
+  if (!is_put()) return false;
+  for (uint32_t s = 0; s < section_count; ++s) {
+    if (sections[s].coding != nullptr) return true;
+  }
+  return false;
+}
+
 void Ticket::shed() {
-  sections = {};
+  sections = std::vector<Section>();
   items = {};
   units = {};
   seen = {};
@@ -232,10 +241,23 @@ void Ticket::count_all_steps(Section& section, uint32_t number) noexcept {
   }
 }
 
+// Its bytes are all there and verified: the daemon, which waits for others, has only not said so yet.
+void Ticket::keep_arrived(Section& section, uint32_t number) {
+  if (item(section, number).has(Item::kVoid)) return;
+  for (uint32_t o = 0; o < section.units_per_item; ++o) {
+    const Unit& of = unit(section, number, o);
+    const bool open = !of.settled && of.said == wire::Answer::Pending;
+    if (open && of.arrived) settle(section, number, o, {wire::Answer::Ok, wire::Reason::None});
+  }
+}
+
 void Ticket::finish() {
+  const bool late = end.answer == wire::Answer::Late || end.answer == wire::Answer::Cancelled;
+  const bool waits = is_get() && late && (batch.flags & wire::kBatchWait) != 0;
   for (uint32_t s = 0; s < section_count; ++s) {
     Section& section = sections[s];
     for (uint32_t i = 0; i < section.item_count; ++i) {
+      if (waits) keep_arrived(section, i);
       if (item(section, i).units_left > 0) fail_item(section, i, end);
     }
   }

@@ -7,6 +7,7 @@
 // Thread: filled on the submitter's, then the client's alone; queue.h says what the queue's lock covers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@
 
 #include "base/bytes.h"
 #include "net/loop.h"
+#include "peer/coded_block.h"
+#include "peer/coding.h"
 #include "peer/halfstep.h"
 #include "peer/selection.h"
 #include "peer/target.h"
@@ -22,10 +25,10 @@
 
 namespace halfstep::peer {
 
-class Client;
 class Connection;
 class Queue;
 class Request;
+class Ticket;
 
 struct Item {
   static constexpr uint8_t kVoid = 1;    // the daemon aborted a run of it: it cannot become ok
@@ -33,6 +36,7 @@ struct Item {
   static constexpr uint8_t kFailed = 4;  // a unit of it is not ok
   static constexpr uint8_t kWanted = 8;  // put: the daemon has granted it
   static constexpr uint8_t kSent = 16;   // put: every byte was queued
+  static constexpr uint8_t kCoded = 32;  // get: a PartTable has come; its parts travel as they are stored
 
   uint32_t name_number = 0;
   uint32_t block_bytes = 0;         // get: 0 until the first run names it
@@ -70,22 +74,46 @@ struct Section {
   wire::GroupShape shape;
   Selection selection;
   Target target;
-  std::vector<wire::Offer> offers;  // put: by item; parent = ordinal of a key of this section where kParentInBatch
+  std::shared_ptr<const LayoutCoding> coding;  // put: null where blocks stay plain
+  std::shared_ptr<const LayoutCoding> lossy;   // get: null where no part may be lossy
+  std::vector<CodedBlock> blocks;              // by item; empty: all are plain
+  std::vector<wire::Offer> offers;             // put: by item; parent = ordinal of a key of this section where kParentInBatch
   hs_answer* answers = nullptr;
   uint32_t* lengths = nullptr;
 
+  // Null for a block that is plain.
+  const CodedBlock* coded(uint32_t item) const noexcept {
+    return item < blocks.size() && !blocks[item].plain() ? &blocks[item] : nullptr;
+  }
+  // Bytes of a part as it travels.
+  uint32_t stored_bytes_of(uint32_t item, uint32_t part, uint32_t block_bytes) const noexcept {
+    const CodedBlock* block = coded(item);
+    return block != nullptr ? block->parts[part].stored_bytes : shape.bytes_of(part, block_bytes);
+  }
   ConstBytes packed_key(uint32_t key) const noexcept {
     return ConstBytes(keys).subspan(key_at[key], key_at[key + 1] - key_at[key]);
   }
   ConstBytes engine_key(uint32_t key) const noexcept { return packed_key(key).subspan(1); }
 };
 
+// Whose a ticket is: the client (client.h).
+class TicketHost {
+ public:
+  // Back to the pool: its terminal event was taken, or it will not be submitted. Any thread.
+  virtual void recycle(Ticket& ticket) = 0;
+  // A connection's socket reads a piece of the caller's memory no more. The client's thread.
+  virtual void on_payload_released(Ticket& ticket) = 0;
+
+ protected:
+  ~TicketHost() = default;
+};
+
 class Ticket {
  public:
-  Ticket(Client& core, void (*deadline)(void* ticket)) : client(core), timer(deadline, this) {}
+  Ticket(TicketHost& core, void (*deadline)(void* ticket)) : host(core), timer(deadline, this) {}
 
   // ---- Fixed from submission on
-  Client& client;
+  TicketHost& host;
   hs_ticket id = 0;
   uint32_t place = 0;  // in the client's pool
   Queue* queue = nullptr;
@@ -115,7 +143,7 @@ class Ticket {
   hs_answer* outcome = nullptr;
 
   // ---- The client thread's
-  enum class State : uint8_t { Submitted, Waiting, Running, Fencing, Finished };
+  enum class State : uint8_t { Submitted, Encoding, Waiting, Running, Fencing, Finished };
   State state = State::Submitted;
   Ticket* previous = nullptr;  // all that the client's thread has and that are not finished
   Ticket* next = nullptr;
@@ -123,7 +151,7 @@ class Ticket {
   std::vector<Request*> requests;   // not over yet
   bool dispatching = false;         // its requests are being given out: it is not over yet
   bool asked = false;               // a daemon may know of it
-  uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory
+  uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory, and the encoder
   std::vector<Connection*> fence;   // those of its connections that may have such
   wire::AnswerReason end;           // what unsettled units get
   wire::AnswerReason whole;         // outcome of a batch without items
@@ -133,6 +161,15 @@ class Ticket {
   uint32_t steps_told = 0;
   uint32_t items_settled = 0;
   uint32_t items_ok = 0;
+
+  // ---- The encoder's, of a put
+  struct Encoding {
+    uint32_t next = 0;  // item; under the encoder's lock
+    std::atomic<uint32_t> done{0};
+    std::atomic<bool> abandoned{false};
+    bool over = false;  // it is coded, as far as it can be; the client's
+  };
+  Encoding encoding;
 
   // ---- The queue's, under its lock
   Ticket* next_event = nullptr;
@@ -146,6 +183,8 @@ class Ticket {
   }
   bool is_get() const noexcept { return operation == HS_OP_GET; }
   bool is_put() const noexcept { return operation == HS_OP_PUT; }
+  // A put with blocks to code.
+  bool codes() const noexcept;
   // Nothing of an earlier batch is left but its id; memory is.
   void reset();
   // Gives memory back, too.
@@ -194,6 +233,7 @@ class Ticket {
   // A change that is late or cancelled was asked for all the same, and as a rule it was done.
   wire::AnswerReason in_truth(wire::AnswerReason answer) const noexcept;
   void settle(Section& section, uint32_t item, uint32_t ordinal, wire::AnswerReason answer);
+  void keep_arrived(Section& section, uint32_t number);
   void settle_if_known(Section& section, uint32_t item, uint32_t ordinal);
   Unit& unit(const Section& section, uint32_t item, uint32_t ordinal) noexcept {
     return units[section.first_unit + item * section.units_per_item + ordinal];

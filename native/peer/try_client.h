@@ -116,16 +116,19 @@ struct TrySection {
 class TryClient {
  public:
   explicit TryClient(const std::string& address, uint32_t connections = 1, uint32_t tickets_max = 0,
-                     uint32_t connect_timeout_ms = 0, uint32_t backoff_ms = 5) {
+                     uint32_t connect_timeout_ms = 0, uint32_t backoff_ms = 5, uint64_t codecs = 0,
+                     const char* transport = nullptr) {
     hs_options options{};
     options.struct_bytes = sizeof(options);
     options.address = address.c_str();
     options.name_space = "default";
     options.connections = connections;
     options.tickets_max = tickets_max;
+    options.codecs = codecs;
     options.connect_timeout_ms = connect_timeout_ms;
     options.backoff_ms_min = backoff_ms;
     options.backoff_ms_max = 10 * backoff_ms;
+    options.transport = transport;
     char text[256] = "";
     EXPECT_EQ(hs_client_open(&options, &client, text, sizeof(text)), 0) << text;
     EXPECT_EQ(hs_queue_open(client, &queue), 0);

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "shard/connection.h"
-#include "shard/request_get.h"
-#include "shard/shard.h"
+#include "shard/client.h"
+#include "shard/get_item.h"
+#include "shard/request_host.h"
 
 namespace halfstep::shard {
 namespace {
@@ -47,6 +47,7 @@ bool ChunkBuilder::extends_last(const GetItem& item, uint32_t part) const noexce
 bool ChunkBuilder::add(GetItem& item, uint32_t part) {
   const store::Resident& resident = item.resident();
   const store::PartInfo& info = resident.parts()[part];
+  HALFSTEP_CHECK(info.is_there(), part, info.stored_bytes, info.offset);
   const uint32_t left = info.stored_bytes - item.part_offset;
   const uint32_t room = wire::kChunkBytesMax - payload_bytes_;
   if (left > room && payload_bytes_ != 0) return false;
@@ -100,10 +101,10 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
   return true;
 }
 
-void ChunkBuilder::send(Connection& connection, uint64_t request_id) {
+void ChunkBuilder::send(Client& client, uint64_t request_id, SentChunk& sent, net::Released released, uint64_t tag) {
   HALFSTEP_DCHECK(!empty());
-  Shard& shard = connection.shard();
-  std::vector<std::byte>& buffer = shard.frame_buffer();
+  RequestHost& host = client.host();
+  std::vector<std::byte>& buffer = host.frame_buffer();
   buffer.clear();
   wire::FrameWriter frame(buffer);
   frame.begin(wire::Opcode::Chunk, request_id);
@@ -116,15 +117,14 @@ void ChunkBuilder::send(Connection& connection, uint64_t request_id) {
   frame.close_tlv();
   frame.finish(payload_bytes_);
 
-  SentChunk* chunk = shard.sent_chunks().take();
-  chunk->items.assign(items_.begin(), items_.end());
+  sent.items.assign(items_.begin(), items_.end());
   for (GetItem* item : items_) {
     item->in_chunk = false;
     ++item->references;
   }
-  shard.counts().get_payload_bytes += payload_bytes_;
-  shard.moved(payload_bytes_);
-  connection.stream().send_chunk(buffer, payload_, &GetRequest::chunk_left, chunk, reinterpret_cast<uintptr_t>(&shard));
+  host.counts().get_payload_bytes += payload_bytes_;
+  host.moved(payload_bytes_);
+  client.send_chunk(buffer, payload_, released, &sent, tag);
   runs_.clear();
   checks_.clear();
   payload_.clear();

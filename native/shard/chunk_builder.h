@@ -5,32 +5,32 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
+#include "net/send_queue.h"
 #include "wire/message.h"
 #include "wire/records.h"
 
 namespace halfstep::shard {
 
-class Connection;
+class Client;
 struct GetItem;
-
-// What a queued Chunk refers to, until its last byte has left and nobody reads it any more: its connection may be gone by then.
-// Pooled.
-struct SentChunk {
-  std::vector<GetItem*> items;
-};
+struct SentChunk;
 
 class ChunkBuilder {
  public:
   bool empty() const noexcept { return runs_.empty(); }
   uint32_t payload_bytes() const noexcept { return payload_bytes_; }
+  // What is in it so far.
+  std::span<const wire::Run> runs() const noexcept { return runs_; }
   // Adds what fits of `part`, from item.part_offset on, and moves that on (to 0 when the part is complete). False: nothing
   // fits any more.
   bool add(GetItem& item, uint32_t part);
-  // Queues the Chunk and is empty again. Every item in it has one reference more, until its bytes have left.
-  void send(Connection& connection, uint64_t request_id);
+  // Queues the Chunk and is empty again. Every item in it is in `sent` and has one reference more, which released(&sent, tag)
+  // gives back when its bytes have left.
+  void send(Client& client, uint64_t request_id, SentChunk& sent, net::Released released, uint64_t tag);
 
  private:
   bool extends_last(const GetItem& item, uint32_t part) const noexcept;

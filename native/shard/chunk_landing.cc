@@ -4,15 +4,14 @@
 
 #include "base/check.h"
 #include "base/crc.h"
-#include "shard/connection.h"
+#include "shard/request_host.h"
 #include "shard/request_put.h"
-#include "shard/shard.h"
 
 namespace halfstep::shard {
 
-Status ChunkLanding::begin(Connection& connection, PutRequest& put, const wire::RunsView& runs, net::Landing* landing) {
+Status ChunkLanding::begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing) {
   HALFSTEP_DCHECK(runs_.empty());
-  shard_ = &connection.shard();
+  host_ = &host;
   put_ = &put;
   at_ = 0;
   checks_.resize(runs.check_count);
@@ -24,9 +23,7 @@ Status ChunkLanding::begin(Connection& connection, PutRequest& put, const wire::
     Run run{.part = from.part, .bytes_left = from.bytes};
     if (const Status status = put.claim(from, &run.item); !status.ok()) {
       forget();
-      return status == Code::Throttled
-                 ? connection.violation(ProtocolError::Credit, status, "put: more payload than was granted")
-                 : connection.violation(ProtocolError::Chunk, status, "Chunk: a run names no item of its request");
+      return status;
     }
     begin_run(run, from, check_at, landing);
     check_at += from.check_count;
@@ -53,7 +50,7 @@ void ChunkLanding::begin_run(Run& run, const wire::Run& from, uint32_t check_at,
 void ChunkLanding::landed(ConstBytes piece, size_t skipped) {
   const bool kept = !piece.empty();
   if (put_ == nullptr) {
-    shard_->counts().put_scratch_bytes += skipped;
+    host_->counts().put_scratch_bytes += skipped;
     return;
   }
   for (size_t left = kept ? piece.size() : skipped; left != 0;) {
@@ -63,7 +60,7 @@ void ChunkLanding::landed(ConstBytes piece, size_t skipped) {
     if (kept && run.item != nullptr) {
       absorb(run, piece.first(step));
     } else {
-      shard_->counts().put_scratch_bytes += step;
+      host_->counts().put_scratch_bytes += step;
     }
     if (kept) piece = piece.subspan(step);
     left -= step;
@@ -77,8 +74,8 @@ void ChunkLanding::landed(ConstBytes piece, size_t skipped) {
 
 void ChunkLanding::absorb(Run& run, ConstBytes piece) {
   PutItem& item = *run.item;
-  shard_->counts().put_payload_bytes += piece.size();
-  shard_->moved(piece.size());
+  host_->counts().put_payload_bytes += piece.size();
+  host_->moved(piece.size());
   put_->note_landed(item, static_cast<uint32_t>(piece.size()));
   while (!piece.empty()) {
     const size_t step = std::min<size_t>(piece.size(), run.part_left);
@@ -102,14 +99,14 @@ void ChunkLanding::leave(Run& run) {
   put_->run_landed(*item);
 }
 
-void ChunkLanding::divert(Connection& connection, const PutRequest& put) {
-  if (put_ != &put) return;
+bool ChunkLanding::divert(const PutRequest& put) noexcept {
+  if (put_ != &put) return false;
   for (size_t i = at_; i < runs_.size(); ++i) {
     if (runs_[i].item != nullptr) --runs_[i].item->landing_runs;
     runs_[i].item = nullptr;
   }
-  connection.stream().divert_landing();
   forget();
+  return true;
 }
 
 void ChunkLanding::forget() noexcept {

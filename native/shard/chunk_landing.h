@@ -14,20 +14,20 @@
 
 namespace halfstep::shard {
 
-class Connection;
 class PutRequest;
-class Shard;
+class RequestHost;
 struct PutItem;
 
 class ChunkLanding {
  public:
-  // Names the landing of the Chunk's payload. Not ok: the connection was ended for it.
-  Status begin(Connection& connection, PutRequest& put, const wire::RunsView& runs, net::Landing* landing);
+  // Names the landing of the Chunk's payload. Throttled: it has more than was granted; Invalid: a run names no item of its
+  // request. The connection ends for either.
+  Status begin(RequestHost& host, PutRequest& put, const wire::RunsView& runs, net::Landing* landing);
   // Of a Chunk that no request waits for.
-  void begin_unwanted(Shard& shard) noexcept { shard_ = &shard; }
+  void begin_unwanted(RequestHost& host) noexcept { host_ = &host; }
   void landed(ConstBytes piece, size_t skipped);
-  // Nothing of this Chunk is for `put` any more: the rest goes to scratch.
-  void divert(Connection& connection, const PutRequest& put);
+  // Nothing of this Chunk is for `put` any more. True: it was, and the rest of it is to go to scratch.
+  bool divert(const PutRequest& put) noexcept;
   // The Chunk is complete, or its connection is gone.
   void forget() noexcept;
 
@@ -48,7 +48,7 @@ class ChunkLanding {
   static constexpr size_t kRunsKept = 64;
   static constexpr size_t kChecksKept = 512;
 
-  Shard* shard_ = nullptr;
+  RequestHost* host_ = nullptr;
   PutRequest* put_ = nullptr;  // null: nothing of the Chunk is wanted any more
   std::vector<Run> runs_;
   std::vector<uint32_t> checks_;

@@ -8,6 +8,7 @@
 
 #include "io/engine.h"
 #include "io/scheduler.h"
+#include "rdma/verbs.h"
 #include "shard/memory_place.h"
 #include "store/format/options.h"
 
@@ -18,6 +19,14 @@ enum class ZeroCopy : uint8_t {
   Off,
   Auto,    // to other machines, as long as the kernel need not copy all the same
   Always,  // asks for it over loopback, too: for tests
+};
+
+// Rings over RDMA, for clients that offer them (net/rdma_rings.h).
+struct RdmaConfig {
+  bool on = false;                           // until it has been tried with a network card
+  uint32_t ring_bytes = 1U << 20;            // each way, of one connection
+  uint64_t pinned_bytes_max = 256ULL << 20;  // for rings of all connections: each has two of them here
+  std::function<rdma::Verbs*(std::string*)> verbs = &rdma::system_verbs;  // for tests: another table
 };
 
 struct Config {
@@ -36,7 +45,9 @@ struct Config {
   bool insecure_listen = false;                          // allow an address beyond loopback though nobody is authenticated
   uint32_t connections_max = 4096;                       // of one shard
   uint32_t shm_ring_bytes = 1U << 20;                    // each way, of a client that asks for shared memory on a unix socket
-  ZeroCopy zero_copy = ZeroCopy::Auto;
+  uint64_t shm_memory_bytes = 1ULL << 30;  // of the rings of all of them, of all shards; beyond it a client gets none
+  ZeroCopy zero_copy = ZeroCopy::Off;
+  RdmaConfig rdma;
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection
   uint64_t get_credit_bytes_max = 64ULL << 20;     // the latter, as far as others leave it (Credit::Common)
   // Of one shard: bodies, plans and unsent answers of requests, without payload (request_memory.h).

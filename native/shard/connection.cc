@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "shard/commands.h"
+#include "shard/connection_host.h"
 #include "shard/reply.h"
-#include "shard/request_catalog.h"
-#include "shard/request_keys.h"
-#include "shard/shard.h"
+#include "shard/request_put.h"
 
 namespace halfstep::shard {
 
@@ -30,22 +30,35 @@ constexpr uint64_t kPutLimitBytesSlow = 1 * MiB;
 // While others wait for memory, what was granted must come as fast as if all of it came in this time.
 constexpr uint64_t kFillUs = 10'000'000;
 
+// Requests that change nothing: not worth an answer that nobody reads (docs/wire-protocol.md, *Connection*).
+bool only_asks(Opcode opcode, ConstBytes body, wire::RequestView* view) noexcept {
+  switch (opcode) {
+    case Opcode::Match: return !wire::parse_request(opcode, body, view).ok() || view->batch.hold_owner == 0;
+    case Opcode::Get:
+    case Opcode::List:
+    case Opcode::Stat:
+    case Opcode::LayoutOf: return true;
+    default: return false;
+  }
+}
+
 bool sent_by_clients(const wire::Header& header) noexcept {
   return wire::is_request(header.opcode) || header.opcode == static_cast<uint8_t>(Opcode::Chunk);
 }
 
 }  // namespace
 
-Connection::Connection(Shard& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin, std::string peer)
-    : shard_(shard),
+Connection::Connection(ConnectionHost& shard, std::unique_ptr<net::Transport> transport, ShardMap map, bool admin,
+                       std::string peer)
+    : Client(shard, admin),
+      shard_(shard),
       stream_(shard.loop(), std::move(transport), *this),
       map_(std::move(map)),
       hello_timer_(&Connection::on_hello_late, this),
       send_timer_(&Connection::on_send_watched, this),
       peer_(std::move(peer)),
       heard_us_(shard.loop().now_us()),
-      put_limit_bytes_(shard.config().connection_credit_bytes),
-      admin_(admin) {
+      put_limit_bytes_(shard.config().connection_credit_bytes) {
   const uint64_t credit = shard.config().connection_credit_bytes;
   const uint64_t most = std::max(credit, shard.config().get_credit_bytes_max);
   get_credit_.open(credit, most, &shard.get_credits(), &shard.counts().credit_held_bytes);
@@ -110,8 +123,6 @@ void Connection::on_hello_late(void* self) {
   }
   (void)connection->violation(ProtocolError::NoHello, Code::Late, "no Hello within 5 s");
 }
-
-uint64_t Connection::owner_of(uint64_t owner) const noexcept { return shard_.store().owner_of(namespace_, owner); }
 
 // ---- Requests of this connection -----------------------------------------------------------------------------------------
 
@@ -270,6 +281,7 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
   if (find(header.request_id) != nullptr) {
     return violation(ProtocolError::RequestId, Code::Invalid, "this request_id is in flight already");
   }
+  if (stream_.peer_gone() && only_asks(opcode, body, &shard_.request_view())) return {};
   asked_ = true;
   shard_.counts().request(opcode);
   if (shard_.stopping()) {
@@ -282,37 +294,7 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
                  "requests_in_flight_max of this connection is reached");
     return {};
   }
-  return on_request(opcode, header.request_id, body);
-}
-
-Status Connection::on_request(Opcode opcode, uint64_t id, ConstBytes body) {
-  switch (opcode) {
-    case Opcode::Get: shard_.gets().take()->start(*this, id, body); return {};
-    case Opcode::Prefetch: shard_.prefetches().take()->start(*this, id, body); return {};
-    case Opcode::Put: shard_.puts().take()->start(*this, id, body); return {};
-    case Opcode::Delete:
-    case Opcode::Hold:
-    case Opcode::Release:
-    case Opcode::Expire: shard_.changes().take()->start(*this, opcode, id, body); return {};
-    case Opcode::RegisterLayout: register_layout(*this, id, body); return {};
-    case Opcode::Namespace: change_namespace(*this, id, body); return {};
-    case Opcode::Clear: clear_layout(*this, id, body); return {};
-    default: break;
-  }
-  const uint64_t began_us = shard_.loop().now_us();
-  switch (opcode) {
-    case Opcode::Match: answer_match(*this, id, body); break;
-    case Opcode::Touch: answer_touch(*this, id, body); break;
-    case Opcode::Renew: answer_renew(*this, id, body); break;
-    case Opcode::Cancel: answer_cancel(*this, id, body); break;
-    case Opcode::List: answer_list(*this, id, body); break;
-    case Opcode::Stat: answer_stat(*this, id, body); break;
-    case Opcode::LayoutOf: answer_layout_of(*this, id, body); break;
-    default:
-      answer_whole(*this, opcode, id, {Answer::Rejected, Reason::Unsupported}, "this server does not have this command");
-      break;
-  }
-  shard_.counts().latency(opcode, shard_.loop().now_us() - began_us);
+  begin_command(shard_.pools(), *this, opcode, header.request_id, body);
   return {};
 }
 
@@ -331,7 +313,14 @@ Status Connection::on_chunk(const wire::Header& header, ConstBytes body, net::La
   if (request->opcode() != Opcode::Put) {
     return violation(ProtocolError::Chunk, Code::Invalid, "Chunk: its request takes no payload");
   }
-  return landing_.begin(*this, static_cast<PutRequest&>(*request), runs, landing);
+  const Status status = landing_.begin(shard_, static_cast<PutRequest&>(*request), runs, landing);
+  if (status.ok()) return {};
+  return status == Code::Throttled ? violation(ProtocolError::Credit, status, "put: more payload than was granted")
+                                   : violation(ProtocolError::Chunk, status, "Chunk: a run names no item of its request");
+}
+
+void Connection::divert_landing(const PutRequest& put) {
+  if (landing_.divert(put)) stream_.divert_landing();
 }
 
 Status Connection::on_chunk_end() {
@@ -396,6 +385,12 @@ Connection::Greeting Connection::parse_greeting(ConstBytes body) {
         if (out.authenticates) refuse(Reason::Malformed, "hello: Authentication comes once");
         out.authenticates = true;
         break;
+      case Tlv::RdmaOffer:
+        if (out.offers_rdma || !wire::parse_rdma_offer(tlv.value, &out.rdma).ok()) {
+          refuse(Reason::Malformed, "hello: RdmaOffer: one, of 1 to 4 paths within their bounds");
+        }
+        out.offers_rdma = true;
+        break;
       default:
         if (wire::is_known(tlv.kind)) {
           refuse(Reason::Malformed, "hello: it has a TLV that does not belong there");
@@ -444,8 +439,53 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
   write_shard_map(reply.frame());
   // Whoever says who they are is told that nobody looked.
   if (greeting.authenticates) reply.frame().tlv(Tlv::Authentication, wire::AuthenticationHead{});
+  const bool changed = greeting.offers_rdma && answer_rdma(greeting.rdma, reply.frame());
   reply.send();
+  // Nothing else is queued, for a client that offers has sent nothing but its Hello.
+  if (changed) stream_.leave_by_socket();
   return {};
+}
+
+// ---- Rings over RDMA -----------------------------------------------------------------------------------------------------
+
+// True: the stream goes through rings from here on. Otherwise it is refused, with the reason in the frame: all that may fail
+// here has been done when the client reads that it has a path. What a peer could write with is given to whom the listener lets
+// in: without authentication that is this machine, and everybody where the operator said so.
+bool Connection::answer_rdma(const wire::RdmaOfferView& offer, wire::FrameWriter& frame) {
+  std::unique_ptr<net::RdmaEnd> end;
+  wire::RdmaAnswerHead head{.version = 0};
+  wire::RdmaPath path;
+  std::string why;
+  if (shard_.rdma_rings() == nullptr) {
+    head.refusal = wire::RdmaRefusal::Off;
+  } else if (!admin() && !shard_.config().insecure_listen) {
+    head.refusal = wire::RdmaRefusal::Forbidden;
+  } else {
+    shard_.rdma_rings()->answer(stream_.descriptor(), offer, &end, &head, &path, &why);
+  }
+  bool changed = false;
+  if (end != nullptr) {
+    const Status status = change_to_rdma(std::move(end));
+    changed = status.ok();
+    if (!changed) {
+      head = {.version = 0, .refusal = wire::RdmaRefusal::Device};
+      why = "changing to rings: " + errno_name(status.detail());
+    }
+  }
+  if (!changed) ++shard_.counts().rdma_refused;
+  if (!why.empty()) shard_.tell_rdma_refused(why);
+  frame.open_tlv(Tlv::RdmaAnswer);
+  frame.value().put(head);
+  if (changed) frame.value().put(path);
+  frame.close_tlv();
+  return changed;
+}
+
+Status Connection::change_to_rdma(std::unique_ptr<net::RdmaEnd> end) {
+  std::unique_ptr<net::Transport> carrier;
+  Status status = shard_.rdma_rings()->transport(std::move(end), stream_.descriptor(), 0, /*client=*/false, &carrier);
+  if (status.ok()) status = stream_.change_carrier(std::move(carrier));
+  return status;
 }
 
 void Connection::write_shard_map(wire::FrameWriter& frame) const {

@@ -42,10 +42,17 @@ class FakeStore final : public store::Store {
   uint64_t reads_begun = 0;
   uint64_t parts_read = 0;  // alone
   std::vector<store::IndexKey> touched;
+  bool hold_lists = false;     // until finish_lists()
+  uint64_t list_later_us = 0;  // that each takes
   uint64_t removes_begun = 0;
   std::function<void()> at_remove;  // as each begins
   std::function<void()> at_find;    // of many keys
 
+  void finish_lists() {
+    hold_lists = false;
+    for (store::Listing* listing : std::exchange(held_lists_, {})) list(*listing);
+  }
+  void remember_no_events() { events_ = store::Events(0); }
   void finish_reads() {
     std::deque<store::Read*> held;
     held.swap(held_reads_);
@@ -146,6 +153,9 @@ class FakeStore final : public store::Store {
     if (scope == 0) return done(Code::NotFound);
     const wire::Layout kept = scopes_[scope - 1].layout;
     scopes_[scope - 1].alive = false;
+    store::RetiredScope retired;
+    retired.scope = scope;
+    events_.note_cleared(retired);
     scopes_.push_back({std::string(name), kept, true});
     done({});
   }
@@ -276,8 +286,10 @@ class FakeStore final : public store::Store {
   }
   void touch(std::span<const store::IndexKey> keys) override { touched.insert(touched.end(), keys.begin(), keys.end()); }
   void list(store::Listing& listing) override {
+    if (hold_lists) return held_lists_.push_back(&listing);
     uint64_t at = 0;
     listing.next = listing.listed = 0;
+    listing.later_us = list_later_us;
     for (const auto& [key, block] : blocks_) {
       if (at++ < listing.cursor) continue;
       if (listing.listed == listing.limit) {
@@ -330,6 +342,7 @@ class FakeStore final : public store::Store {
     finish_reads();
     finish_writes();
     finish_removes();
+    finish_lists();
     return {};
   }
   store::ScopeName name_of(uint32_t scope) const override { return {scopes_[scope - 1].name, scopes_[scope - 1].layout.id()}; }
@@ -351,6 +364,9 @@ class FakeStore final : public store::Store {
     bool decodable(uint64_t codecs) const noexcept {
       return std::all_of(parts_.begin(), parts_.end(),
                          [codecs](const store::PartInfo& part) { return (store::codec_bit(part.codec) & ~codecs) == 0; });
+    }
+    bool coded() const noexcept {
+      return std::any_of(parts_.begin(), parts_.end(), [](const store::PartInfo& part) { return part.codec != 0; });
     }
     bool cut(const wire::GroupShape& shape, store::Write& write) {
       block_bytes_ = write.block_bytes;
@@ -375,7 +391,7 @@ class FakeStore final : public store::Store {
       for (size_t p = 0; p < parts_.size(); ++p) bytes += has(span, p) ? parts_[p].stored_bytes : 0;
       return bytes;
     }
-    // These parts of another one, and no more.
+    // These parts of another one, and no more; of a coded one what the others are.
     void take_parts(SlotPool& slots, const Block& from, store::PartSpan span) {
       block_bytes_ = from.block_bytes_;
       checksum_ = from.checksum_;
@@ -383,8 +399,9 @@ class FakeStore final : public store::Store {
       slot_ = slots.take(std::max<uint64_t>(from.bytes_of(span), 1));
       uint32_t at = 0;
       for (size_t p = 0; p < parts_.size(); ++p) {
+        if (from.coded() || has(span, p)) parts_[p] = from.parts_[p];
+        parts_[p].offset = store::PartInfo::kElsewhere;
         if (!has(span, p)) continue;
-        parts_[p] = from.parts_[p];
         parts_[p].offset = at;
         from.slot_.for_range(from.parts_[p].offset, from.parts_[p].stored_bytes, [&](Bytes piece) {
           ConstBytes left = piece;
@@ -468,6 +485,7 @@ class FakeStore final : public store::Store {
   std::set<store::Stage*> staging_;
   std::deque<store::Write*> held_writes_;
   std::deque<store::Remove*> held_removes_;
+  std::deque<store::Listing*> held_lists_;
   std::function<void()> on_memory_;
 };
 

@@ -6,6 +6,8 @@
 namespace halfstep::shard {
 namespace {
 
+constexpr const char* kPlaces = "counts places of clients on the unix socket, which those over RDMA do not come by";
+
 class HelloTest : public ShardFixture {
  protected:
   // A client that has had an answer: until it has idled for a while nobody takes its place.
@@ -186,6 +188,7 @@ TEST_F(HelloTest, ConnectionsThatHaveAskedForNothingGiveWayAtOnce) {
 }
 
 TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
+  if (over_rdma()) GTEST_SKIP() << kPlaces;
   if (over_rings()) GTEST_SKIP() << "who is refused at once has no rings to read the Abort from";
   configure([](Config& config) { config.connections_max = 2; });
   auto first = open_and_ask(connect());
@@ -208,6 +211,7 @@ TEST_F(HelloTest, RefusesConnectionsBeyondItsLimitAndServesTheOthers) {
 }
 
 TEST_F(HelloTest, TheConnectionThatIdledLongestGivesWayToANewcomer) {
+  if (over_rdma()) GTEST_SKIP() << kPlaces;
   configure([](Config& config) { config.connections_max = 3; });
   auto busy = open({parted(1, 1000)});
   busy->send(request_frame(Opcode::Put, 5, {}, {section_of({"a"}, 1000)}));
@@ -226,6 +230,7 @@ TEST_F(HelloTest, TheConnectionThatIdledLongestGivesWayToANewcomer) {
 }
 
 TEST_F(HelloTest, ThePeerWithMostConnectionsGivesWayFirst) {
+  if (over_rdma()) GTEST_SKIP() << kPlaces;
   configure([](Config& config) { config.connections_max = 4; });
   auto local = open({}, connect());
   auto tcp = open({}, connect_tcp());
@@ -239,6 +244,7 @@ TEST_F(HelloTest, ThePeerWithMostConnectionsGivesWayFirst) {
 }
 
 TEST_F(HelloTest, SomeConnectionsAreKeptForTheUnixSocket) {
+  if (over_rdma()) GTEST_SKIP() << kPlaces;
   configure([](Config& config) { config.connections_max = 4; });
   std::vector<std::unique_ptr<RawClient>> clients;
   for (int i = 0; i < 3; ++i) clients.push_back(open_and_ask(connect_tcp()));
@@ -291,6 +297,7 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
 }
 
 TEST_F(HelloTest, AFrameInPartIsNoIdleness) {
+  if (over_rdma()) GTEST_SKIP() << kPlaces;
   configure([](Config& config) { config.connections_max = 2; });
   auto busy = open({});
   busy->send(ConstBytes(large_frame(9, 1 * MiB)).first(1000));

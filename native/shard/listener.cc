@@ -5,8 +5,6 @@
 
 #include <utility>
 
-#include "shard/shard.h"
-
 namespace halfstep::shard {
 namespace {
 
@@ -15,32 +13,33 @@ constexpr uint64_t kPauseUs = 100'000;
 
 }  // namespace
 
-Listener::Listener(Shard& shard, ListeningSocket socket)
-    : shard_(shard),
+Listener::Listener(net::Loop& loop, ListeningSocket socket, OnAccepted on_accepted)
+    : loop_(loop),
+      on_accepted_(std::move(on_accepted)),
       descriptor_(socket.descriptor),
       map_(std::move(socket.map)),
       file_(descriptor_),
       pause_(&Listener::on_pause_over, this) {}
 
 Listener::~Listener() {
-  shard_.loop().remove(descriptor_, this);
+  loop_.remove(descriptor_, this);
   file_.remove();
   ::close(descriptor_);
 }
 
-Status Listener::start() { return shard_.loop().add(descriptor_, EPOLLIN, this); }
+Status Listener::start() { return loop_.add(descriptor_, EPOLLIN, this); }
 
 void Listener::on_ready(uint32_t) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     net::Accepted peer;
     const Status status = net::accept_on(descriptor_, &peer);
     if (status.ok()) {
-      if (!shard_.accepted(peer, map_)) return;
+      if (!on_accepted_(peer, map_)) return;
     } else if (status == Code::Throttled) {
       return;
     } else {
-      (void)shard_.loop().change(descriptor_, 0, this);
-      shard_.loop().arm(pause_, shard_.loop().now_us() + kPauseUs);
+      (void)loop_.change(descriptor_, 0, this);
+      loop_.arm(pause_, loop_.now_us() + kPauseUs);
       return;
     }
   }
@@ -48,7 +47,7 @@ void Listener::on_ready(uint32_t) {
 
 void Listener::on_pause_over(void* self) {
   auto* listener = static_cast<Listener*>(self);
-  (void)listener->shard_.loop().change(listener->descriptor_, EPOLLIN, listener);
+  (void)listener->loop_.change(listener->descriptor_, EPOLLIN, listener);
 }
 
 }  // namespace halfstep::shard

@@ -3,18 +3,21 @@
 // Thread: the shard's.
 #pragma once
 
+#include <functional>
+
 #include "net/loop.h"
 #include "net/socket.h"
 #include "shard/listening.h"
 
 namespace halfstep::shard {
 
-class Shard;
-
 class Listener final : public net::Watch {
  public:
+  // False: no more of those that wait are taken in this turn.
+  using OnAccepted = std::function<bool(const net::Accepted& peer, const ShardMap& map)>;
+
   // Takes the descriptor, and the file of a unix socket: both are gone with the listener.
-  Listener(Shard& shard, ListeningSocket socket);
+  Listener(net::Loop& loop, ListeningSocket socket, OnAccepted on_accepted);
   ~Listener() override;
   Status start();
   void on_ready(uint32_t epoll_events) override;
@@ -22,7 +25,8 @@ class Listener final : public net::Watch {
  private:
   static void on_pause_over(void* self);
 
-  Shard& shard_;
+  net::Loop& loop_;
+  const OnAccepted on_accepted_;
   int descriptor_;
   ShardMap map_;
   net::SocketFile file_;

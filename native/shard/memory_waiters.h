@@ -6,21 +6,21 @@
 
 #include <cstdint>
 
-#include "shard/request.h"
+#include "shard/waiter.h"
 
 namespace halfstep::shard {
 
 class MemoryWaiters {
  public:
   bool empty() const noexcept { return first_ == nullptr; }
-  void join(Request& request) noexcept {
+  void join(Waiter& request) noexcept {
     request.waits_before_ = last_;
     request.waits_after_ = nullptr;
     (last_ != nullptr ? last_->waits_after_ : first_) = &request;
     last_ = &request;
   }
   // True: it stood before others, who may need less.
-  bool leave(Request& request) noexcept {
+  bool leave(Waiter& request) noexcept {
     const bool first = first_ == &request;
     if (first) passed_bytes_ = 0;
     if (next_ == &request) next_ = request.waits_after_;
@@ -30,20 +30,20 @@ class MemoryWaiters {
     return first && first_ != nullptr;
   }
   // Whether `request` may ask for `bytes` now, though others have waited longer.
-  bool may_pass(const Request& request, uint64_t bytes) const noexcept {
+  bool may_pass(const Waiter& request, uint64_t bytes) const noexcept {
     if (first_ == nullptr || first_ == &request) return true;
     const uint64_t wanted_bytes = first_->memory_wanted();
     return bytes <= wanted_bytes / 4 && passed_bytes_ + bytes <= wanted_bytes;
   }
   // It may, and has got it.
-  void note_passed(const Request& request, uint64_t bytes) noexcept {
+  void note_passed(const Waiter& request, uint64_t bytes) noexcept {
     if (first_ != nullptr && first_ != &request) passed_bytes_ += bytes;
   }
   // Memory has come back: lets go on who can, kTriesMax of them behind one who cannot, and of no more than kLooksMax.
   void resume() {
     uint32_t tries = kTriesMax;
     uint32_t looks = kLooksMax;
-    for (Request* request = first_; request != nullptr && tries != 0 && looks-- != 0; request = next_) {
+    for (Waiter* request = first_; request != nullptr && tries != 0 && looks-- != 0; request = next_) {
       next_ = request->waits_after_;
       if (!may_pass(*request, request->memory_wanted())) continue;
       if (request != first_) --tries;
@@ -54,7 +54,7 @@ class MemoryWaiters {
   // Of all that wait; no more than `most_bytes` need be known.
   uint64_t wanted_bytes(uint64_t most_bytes) const noexcept {
     uint64_t bytes = 0;
-    for (const Request* request = first_; request != nullptr && bytes < most_bytes; request = request->waits_after_) {
+    for (const Waiter* request = first_; request != nullptr && bytes < most_bytes; request = request->waits_after_) {
       bytes += request->memory_wanted();
     }
     return bytes;
@@ -64,9 +64,9 @@ class MemoryWaiters {
   static constexpr uint32_t kTriesMax = 64;
   static constexpr uint32_t kLooksMax = 1024;
 
-  Request* first_ = nullptr;
-  Request* last_ = nullptr;
-  Request* next_ = nullptr;    // whom resume() looks at next
+  Waiter* first_ = nullptr;
+  Waiter* last_ = nullptr;
+  Waiter* next_ = nullptr;     // whom resume() looks at next
   uint64_t passed_bytes_ = 0;  // by the first
 };
 

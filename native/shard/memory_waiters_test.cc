@@ -9,13 +9,12 @@ namespace halfstep::shard {
 namespace {
 
 // Wants so many bytes of a memory that has `room` of them.
-class Waiter final : public Request {
+class TestWaiter final : public Waiter {
  public:
-  Waiter(MemoryWaiters& waiters, uint64_t& room, std::string& log, char name, uint64_t bytes)
+  TestWaiter(MemoryWaiters& waiters, uint64_t& room, std::string& log, char name, uint64_t bytes)
       : waiters_(waiters), room_(room), log_(log), name_(name), bytes_(bytes) {
     waiters_.join(*this);
   }
-  void end(wire::AnswerReason) override {}
   uint64_t memory_wanted() const noexcept override { return bytes_; }
   void resume() override {
     if (room_ < bytes_) return;
@@ -26,8 +25,6 @@ class Waiter final : public Request {
   }
 
  private:
-  void on_drop() override {}
-  void recycle() override {}
   MemoryWaiters& waiters_;
   uint64_t& room_;
   std::string& log_;
@@ -47,9 +44,9 @@ class MemoryWaitersTest : public testing::Test {
 };
 
 TEST_F(MemoryWaitersTest, GoOnInTheOrderInWhichTheyCame) {
-  Waiter a(waiters_, room_, log_, 'a', 100);
-  Waiter b(waiters_, room_, log_, 'b', 100);
-  Waiter c(waiters_, room_, log_, 'c', 100);
+  TestWaiter a(waiters_, room_, log_, 'a', 100);
+  TestWaiter b(waiters_, room_, log_, 'b', 100);
+  TestWaiter c(waiters_, room_, log_, 'c', 100);
   resume(250);
   EXPECT_EQ(log_, "ab");
   resume(100);
@@ -58,9 +55,9 @@ TEST_F(MemoryWaitersTest, GoOnInTheOrderInWhichTheyCame) {
 }
 
 TEST_F(MemoryWaitersTest, OneThatWantsLittlePassesOneThatWantsMuch) {
-  Waiter large(waiters_, room_, log_, 'L', 1000);
-  Waiter as_large(waiters_, room_, log_, 'l', 800);
-  Waiter small(waiters_, room_, log_, 's', 100);
+  TestWaiter large(waiters_, room_, log_, 'L', 1000);
+  TestWaiter as_large(waiters_, room_, log_, 'l', 800);
+  TestWaiter small(waiters_, room_, log_, 's', 100);
   resume(900);
   EXPECT_EQ(log_, "s") << "there was room for the second, too, but it may not pass";
   resume(1000);
@@ -70,18 +67,18 @@ TEST_F(MemoryWaitersTest, OneThatWantsLittlePassesOneThatWantsMuch) {
 }
 
 TEST_F(MemoryWaitersTest, NoMorePassesThanTheFirstWants) {
-  Waiter large(waiters_, room_, log_, 'L', 1000);
+  TestWaiter large(waiters_, room_, log_, 'L', 1000);
   {
-    Waiter one(waiters_, room_, log_, '1', 250);
-    Waiter two(waiters_, room_, log_, '2', 250);
-    Waiter three(waiters_, room_, log_, '3', 250);
-    Waiter four(waiters_, room_, log_, '4', 250);
+    TestWaiter one(waiters_, room_, log_, '1', 250);
+    TestWaiter two(waiters_, room_, log_, '2', 250);
+    TestWaiter three(waiters_, room_, log_, '3', 250);
+    TestWaiter four(waiters_, room_, log_, '4', 250);
     resume(999);
     EXPECT_EQ(log_, "123");
     resume(999);
     EXPECT_EQ(log_, "1234");
   }
-  Waiter five(waiters_, room_, log_, '5', 10);
+  TestWaiter five(waiters_, room_, log_, '5', 10);
   resume(999);
   EXPECT_EQ(log_, "1234");
   resume(1010);
@@ -89,11 +86,11 @@ TEST_F(MemoryWaitersTest, NoMorePassesThanTheFirstWants) {
 }
 
 TEST_F(MemoryWaitersTest, LookAtNoMoreThanAThousandAtATime) {
-  Waiter large(waiters_, room_, log_, 'L', 1000);
-  Waiter near(waiters_, room_, log_, 'n', 100);
-  std::deque<Waiter> as_large;
+  TestWaiter large(waiters_, room_, log_, 'L', 1000);
+  TestWaiter near(waiters_, room_, log_, 'n', 100);
+  std::deque<TestWaiter> as_large;
   for (int i = 0; i < 2'000; ++i) as_large.emplace_back(waiters_, room_, log_, 'l', 800);
-  Waiter far(waiters_, room_, log_, 'f', 100);
+  TestWaiter far(waiters_, room_, log_, 'f', 100);
   resume(999);
   EXPECT_EQ(log_, "n");
   resume(1000 + 800);

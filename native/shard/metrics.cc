@@ -41,7 +41,8 @@ bool of_the_worst_shard(std::string_view name) noexcept {
                                          "halfstep_store_clock_ahead_seconds",
                                          "halfstep_store_discards_on",
                                          "halfstep_store_writes_out",
-                                         "halfstep_zero_copy_on"};
+                                         "halfstep_zero_copy_on",
+                                         "halfstep_rdma_pinned_bytes"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
@@ -205,6 +206,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_connections_total", "outcome", "refused", connections_refused);
   add(counters, "halfstep_connections_gave_way_total", connections_gave_way);
   add(counters, "halfstep_connections_relieved_total", connections_relieved);
+  add(counters, "halfstep_shm_refused_total", rings_refused);
   add(counters, "halfstep_connections_paused_total", connections_unread);
   add(counters, "halfstep_connections_stalled_total", connections_stalled);
   add(counters, "halfstep_put_grants_taken_back_total", grants_taken_back);
@@ -216,16 +218,30 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_zero_copy_notifications_total", "outcome", "copied", zero_copy.copied_notifications);
   add(counters, "halfstep_zero_copy_refused_total", zero_copy.refused);
   add(counters, "halfstep_zero_copy_given_up_total", zero_copy.given_up);
+  add(counters, "halfstep_rdma_bytes_total", "outcome", "sent", rdma.held_bytes);
+  add(counters, "halfstep_rdma_bytes_total", "outcome", "copied", rdma.copied_bytes);
+  add(counters, "halfstep_rdma_writes_total", rdma.writes);
+  add(counters, "halfstep_rdma_posts_total", rdma.posts);
+  add(counters, "halfstep_rdma_refused_total", rdma_refused);
   add(counters, "halfstep_payload_bytes_total", "command", "get", get_payload_bytes);
   add(counters, "halfstep_payload_bytes_total", "command", "put", put_payload_bytes);
   add(counters, "halfstep_put_scratch_bytes_total", put_scratch_bytes);
   add(counters, "halfstep_put_checks_failed_total", put_checks_failed);
+  add(counters, "halfstep_waits_total", "outcome", "stored", waits.stored);
+  add(counters, "halfstep_waits_total", "outcome", "deleted", waits.deleted);
+  add(counters, "halfstep_waits_total", "outcome", "expired", waits.expired);
+  add(counters, "halfstep_waits_total", "outcome", "ended", waits.ended);
+  add(counters, "halfstep_waits_total", "outcome", "throttled", waits.refused);
   add(out->gauges, "halfstep_connections_open", connections_open);
   add(out->gauges, "halfstep_connections_shm", connections_shm);
+  add(out->gauges, "halfstep_connections_rdma", connections_rdma);
+  add(out->gauges, "halfstep_rdma_pinned_bytes", rdma_pinned_bytes);
   add(out->gauges, "halfstep_connections_zero_copy", connections_zero_copy);
   add(out->gauges, "halfstep_zero_copy_held_bytes", zero_copy_held_bytes);
   add(out->gauges, "halfstep_zero_copy_on", zero_copy_on ? 1 : 0);
   add(out->gauges, "halfstep_requests_open", requests_open);
+  add(out->gauges, "halfstep_requests_waiting", requests_waiting);
+  add(out->gauges, "halfstep_blocks_awaited", waits.waiting);
   add(out->gauges, "halfstep_credit_held_bytes", credit_held_bytes);
   add(out->gauges, "halfstep_request_memory_bytes", request_bytes);
   add(out->gauges, "halfstep_prefetch_queued_blocks", stages_open);

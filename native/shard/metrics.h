@@ -9,8 +9,10 @@
 
 #include "base/numa.h"
 #include "io/engine.h"
+#include "net/rdma_pipe.h"
 #include "net/zero_copy.h"
 #include "shard/histogram.h"
+#include "shard/key_waiters.h"
 #include "shard/samples.h"
 #include "store/store.h"
 #include "wire/message.h"
@@ -46,17 +48,24 @@ class Counts {
   uint64_t connections_refused = 0;
   uint64_t connections_gave_way = 0;   // ended while idle, for a newcomer
   uint64_t connections_relieved = 0;   // ended because the memory of requests was exceeded
+  uint64_t rings_refused = 0;          // to connections that asked for shared memory, for want of it
   uint64_t request_bytes = 0;          // gauge: of that memory
   uint64_t connections_unread = 0;     // times that reading paused because a client did not read
   uint64_t connections_stalled = 0;    // ended because a client took next to nothing of what was queued for it
   uint64_t grants_taken_back = 0;      // times that a connection lost what it was granted and did not fill
   uint64_t connections_open = 0;       // gauge
   uint64_t connections_shm = 0;        // gauge: of the open ones, those over shared memory
+  uint64_t connections_rdma = 0;       // gauge: of the open ones, those over rings that RDMA fills
+  uint64_t rdma_refused = 0;           // offers of such rings
+  uint64_t rdma_pinned_bytes = 0;      // gauge: for rings, of the process
+  net::RdmaCounts rdma;                // collect() is told it
   uint64_t connections_zero_copy = 0;  // gauge: of the open ones, those that send without a copy as things are
   uint64_t zero_copy_held_bytes = 0;   // gauge: sent so, and not yet given back by the kernel; of ended connections, too
   bool zero_copy_on = false;           // gauge: it is asked for, and the kernel has it
   net::ZeroCopyCounts zero_copy;       // collect() is told it
   uint64_t requests_open = 0;          // gauge
+  uint64_t requests_waiting = 0;       // gauge: of them, those that have waited for blocks that others store
+  KeyWaiters::Counts waits;            // collect() is told it
   uint64_t bytes_received = 0;         // of connections that have ended; collect() is told those of live ones
   uint64_t bytes_sent = 0;
   uint64_t get_payload_bytes = 0;

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "shard/connection.h"
+#include "shard/client.h"
 #include "shard/diagnosis.h"
-#include "shard/shard.h"
+#include "shard/request_host.h"
 
 namespace halfstep::shard {
 
@@ -17,8 +17,8 @@ std::vector<std::byte>& emptied(std::vector<std::byte>& buffer) {
 
 }  // namespace
 
-Reply::Reply(Connection& connection, uint64_t request_id, wire::Opcode frame)
-    : connection_(connection), opcode_(frame), frame_(emptied(connection.shard().frame_buffer())) {
+Reply::Reply(Client& client, uint64_t request_id, wire::Opcode frame)
+    : client_(client), opcode_(frame), frame_(emptied(client.host().frame_buffer())) {
   frame_.begin(frame, request_id);
 }
 
@@ -30,24 +30,24 @@ void Reply::whole(wire::AnswerReason status, std::string_view reason) {
 }
 
 void Reply::send() {
-  if (opcode_ == wire::Opcode::Final) frame_.tlv(wire::Tlv::Load, connection_.shard().load());
+  if (opcode_ == wire::Opcode::Final) frame_.tlv(wire::Tlv::Load, client_.host().load());
   frame_.finish();
-  connection_.send(connection_.shard().frame_buffer());
+  client_.send(client_.host().frame_buffer());
 }
 
-void answer_whole(Connection& connection, wire::Opcode command, uint64_t request_id, wire::AnswerReason status,
+void answer_whole(Client& client, wire::Opcode command, uint64_t request_id, wire::AnswerReason status,
                   std::string_view reason) {
-  connection.shard().counts().answer(command, status);
-  Reply reply(connection, request_id);
+  client.host().counts().answer(command, status);
+  Reply reply(client, request_id);
   reply.whole(status, reason);
   reply.send();
 }
 
-void answer_unparsed(Connection& connection, wire::Opcode command, uint64_t request_id, Status status, ConstBytes body) {
+void answer_unparsed(Client& client, wire::Opcode command, uint64_t request_id, Status status, ConstBytes body) {
   wire::Reason reason = wire::Reason::Malformed;
   if (status == Code::TooLarge) reason = wire::Reason::Limit;
   if (status == Code::Unsupported) reason = wire::Reason::Unsupported;
-  answer_whole(connection, command, request_id, {wire::Answer::Rejected, reason}, diagnose_request(command, body));
+  answer_whole(client, command, request_id, {wire::Answer::Rejected, reason}, diagnose_request(command, body));
 }
 
 }  // namespace halfstep::shard

@@ -10,27 +10,27 @@
 
 namespace halfstep::shard {
 
-class Connection;
+class Client;
 
 class Reply {
  public:
-  Reply(Connection& connection, uint64_t request_id, wire::Opcode frame = wire::Opcode::Final);
+  Reply(Client& client, uint64_t request_id, wire::Opcode frame = wire::Opcode::Final);
   wire::FrameWriter& frame() noexcept { return frame_; }
   // One answer for the request as a whole, with a sentence for people when there is something to say.
   void whole(wire::AnswerReason status, std::string_view reason = {});
   void send();
 
  private:
-  Connection& connection_;
+  Client& client_;
   wire::Opcode opcode_;
   wire::FrameWriter frame_;
 };
 
 // A Final that says one thing about all of a request, counted under its command.
-void answer_whole(Connection& connection, wire::Opcode command, uint64_t request_id, wire::AnswerReason status,
+void answer_whole(Client& client, wire::Opcode command, uint64_t request_id, wire::AnswerReason status,
                   std::string_view reason = {});
 
 // What parse_request() answered, for the client: rejected as malformed, as over a limit, or as not understood.
-void answer_unparsed(Connection& connection, wire::Opcode command, uint64_t request_id, Status status, ConstBytes body);
+void answer_unparsed(Client& client, wire::Opcode command, uint64_t request_id, Status status, ConstBytes body);
 
 }  // namespace halfstep::shard

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "base/units.h"
-#include "shard/connection.h"
+#include "shard/client.h"
 #include "shard/reply.h"
 #include "shard/request_explain.h"
-#include "shard/shard.h"
+#include "shard/request_host.h"
 #include "shard/tlvs.h"
 #include "store/format/format.h"
 #include "wire/records.h"
@@ -91,14 +91,14 @@ std::string remedy_of(Opcode command, Status status) {
 
 // ---- Calls of the store --------------------------------------------------------------------------------------------------
 
-void StoreCall::start(Connection& connection, Opcode opcode, uint64_t id) {
-  admit(connection, opcode, id, 0, 0);
+void StoreCall::start(Client& client, Opcode opcode, uint64_t id) {
+  admit(client, opcode, id, 0, 0);
   retain();  // until done
 }
 
 void StoreCall::end(AnswerReason with) {
   stop_listing();
-  answer_whole(*connection(), opcode(), id(), with);
+  answer_whole(*client(), opcode(), id(), with);
   finish();
 }
 
@@ -106,7 +106,7 @@ void StoreCall::done(Status status) {
   if (!finished()) {
     const bool no_layout = opcode() == Opcode::Clear && status == Code::NotFound;
     const AnswerReason answer = no_layout ? AnswerReason{Answer::Miss, Reason::Absent} : answer_of_command(status);
-    answer_whole(*connection(), opcode(), id(), answer, remedy_of(opcode(), status));
+    answer_whole(*client(), opcode(), id(), answer, remedy_of(opcode(), status));
     finish();
   }
   let_go();
@@ -121,7 +121,7 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
     done(status);
     return;
   }
-  auto& handles = connection()->handles();
+  auto& handles = client()->handles();
   const auto known = std::find_if(handles.begin(), handles.end(), [&](const auto& handle) { return handle.layout == layout; });
   wire::LayoutHandleRecord record;
   record.handle = static_cast<uint16_t>(known - handles.begin());
@@ -131,8 +131,8 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
   } else {
     known->scope = scope;
   }
-  shard().counts().answer(opcode(), {Answer::Ok, Reason::None});
-  Reply reply(*connection(), id());
+  host().counts().answer(opcode(), {Answer::Ok, Reason::None});
+  Reply reply(*client(), id());
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv(Tlv::LayoutHandle, record);
   reply.send();
@@ -141,8 +141,13 @@ void StoreCall::layout_done(Status status, uint32_t scope, const wire::LayoutId&
 }
 
 void StoreCall::list(uint64_t cursor, uint32_t limit) {
+  if (!charge(kOwnBytes + kListPageBytes)) {
+    finish();
+    let_go();
+    return;
+  }
   entries_.clear();
-  listing_.name_space = connection()->name_space();
+  listing_.name_space = client()->name_space();
   listing_.cursor = cursor;
   listing_.limit = limit;
   listing_.owner = this;
@@ -161,13 +166,14 @@ void StoreCall::list(uint64_t cursor, uint32_t limit) {
     out.pad_to(sizeof(uint64_t));
   };
   listing_.done = [](store::Listing& listing) { static_cast<StoreCall*>(listing.owner)->list_done(); };
-  shard().store().list(listing_);
+  host().store().list(listing_);
 }
 
 void StoreCall::list_done() {
+  if (client() != nullptr) client()->charge(listing_.later_us);
   if (!finished()) {
-    shard().counts().answer(Opcode::List, {Answer::Ok, Reason::None});
-    Reply reply(*connection(), id());
+    host().counts().answer(Opcode::List, {Answer::Ok, Reason::None});
+    Reply reply(*client(), id());
     reply.whole({Answer::Ok, Reason::None});
     reply.frame().open_tlv(Tlv::Entries);
     Writer& out = reply.frame().value();
@@ -189,17 +195,17 @@ void StoreCall::stop_listing() noexcept {
 
 void StoreCall::recycle() {
   std::vector<std::byte>().swap(entries_);
-  shard().store_calls().give(this);
+  pool_.give(this);
 }
 
 // ---- Layouts and namespaces ----------------------------------------------------------------------------------------------
 
-void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
+void register_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body) {
   const auto refuse = [&](Reason reason, const char* sentence) {
-    answer_whole(connection, Opcode::RegisterLayout, id, {Answer::Rejected, reason}, sentence);
+    answer_whole(client, Opcode::RegisterLayout, id, {Answer::Rejected, reason}, sentence);
   };
   TlvSlot slots[] = {{Tlv::LayoutCanonical}};
-  if (!take_tlvs(connection, Opcode::RegisterLayout, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::RegisterLayout, id, body, slots)) return;
   const ConstBytes canonical = slots[0].value;
   if (canonical.empty()) return refuse(Reason::Malformed, "register_layout: LayoutCanonical is missing");
   wire::Layout layout;
@@ -208,66 +214,65 @@ void register_layout(Connection& connection, uint64_t id, ConstBytes body) {
     return refuse(large ? Reason::Limit : Reason::Malformed, large ? "register_layout: LayoutCanonical is over a limit"
                                                                    : "register_layout: LayoutCanonical is not canonical");
   }
-  if (connection.handles().size() >= Connection::kHandlesMax) {
+  if (client.handles().size() >= Client::kHandlesMax) {
     return refuse(Reason::Limit, "register_layout: a connection registers at most 1024 layouts");
   }
-  Shard& shard = connection.shard();
-  StoreCall* call = shard.store_calls().take();
-  call->start(connection, Opcode::RegisterLayout, id);
-  shard.store().register_layout(
-      connection.name_space(), layout,
-      [call, layout_id = layout.id()](Status status, uint32_t scope) { call->layout_done(status, scope, layout_id); });
+  RequestHost& host = client.host();
+  StoreCall* call = calls.take(calls);
+  call->start(client, Opcode::RegisterLayout, id);
+  host.store().register_layout(client.name_space(), layout, [call, layout_id = layout.id()](Status status, uint32_t scope) {
+    call->layout_done(status, scope, layout_id);
+  });
 }
 
-void clear_layout(Connection& connection, uint64_t id, ConstBytes body) {
+void clear_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body) {
   TlvSlot slots[] = {{Tlv::NamedLayout}};
-  if (!take_tlvs(connection, Opcode::Clear, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::Clear, id, body, slots)) return;
   wire::LayoutId layout;
   if (!wire::parse_layout_id(slots[0].value, &layout).ok()) {
-    answer_whole(connection, Opcode::Clear, id, {Answer::Rejected, Reason::Malformed},
+    answer_whole(client, Opcode::Clear, id, {Answer::Rejected, Reason::Malformed},
                  "clear: NamedLayout is missing or malformed");
     return;
   }
-  Shard& shard = connection.shard();
-  StoreCall* call = shard.store_calls().take();
-  call->start(connection, Opcode::Clear, id);
-  shard.store().clear(connection.name_space(), layout, [call](Status status) { call->done(status); });
+  RequestHost& host = client.host();
+  StoreCall* call = calls.take(calls);
+  call->start(client, Opcode::Clear, id);
+  host.store().clear(client.name_space(), layout, [call](Status status) { call->done(status); });
 }
 
 // The namespace's own layouts alone: what others store is not its affair.
-void answer_layout_of(Connection& connection, uint64_t id, ConstBytes body) {
+void answer_layout_of(Client& client, uint64_t id, ConstBytes body) {
   TlvSlot slots[] = {{Tlv::NamedLayout}};
-  if (!take_tlvs(connection, Opcode::LayoutOf, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::LayoutOf, id, body, slots)) return;
   wire::LayoutId wanted;
   if (!wire::parse_layout_id(slots[0].value, &wanted).ok()) {
-    answer_whole(connection, Opcode::LayoutOf, id, {Answer::Rejected, Reason::Malformed},
+    answer_whole(client, Opcode::LayoutOf, id, {Answer::Rejected, Reason::Malformed},
                  "layout_of: NamedLayout is missing or malformed");
     return;
   }
-  const store::Store& store = connection.shard().store();
-  const wire::Layout* layout = store.layout_of(store.find_scope(connection.name_space(), wanted));
+  const store::Store& store = client.host().store();
+  const wire::Layout* layout = store.layout_of(store.find_scope(client.name_space(), wanted));
   if (layout == nullptr) {
-    answer_whole(connection, Opcode::LayoutOf, id, {Answer::Miss, Reason::Absent},
-                 "layout_of: the namespace has no such layout");
+    answer_whole(client, Opcode::LayoutOf, id, {Answer::Miss, Reason::Absent}, "layout_of: the namespace has no such layout");
     return;
   }
-  connection.shard().counts().answer(Opcode::LayoutOf, {Answer::Ok, Reason::None});
-  Reply reply(connection, id);
+  client.host().counts().answer(Opcode::LayoutOf, {Answer::Ok, Reason::None});
+  Reply reply(client, id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv_bytes(Tlv::LayoutCanonical, layout->canonical());
   reply.send();
 }
 
-void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
+void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body) {
   const auto refuse = [&](Reason reason, const char* sentence) {
-    answer_whole(connection, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
+    answer_whole(client, Opcode::Namespace, id, {Answer::Rejected, reason}, sentence);
   };
   // Until connections are authenticated, whoever is on this machine is its operator.
-  if (!connection.admin())
+  if (!client.admin())
     return refuse(Reason::Forbidden,
                   "namespace: this connection has no admin right; use the loopback address or the unix socket");
   TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}, {Tlv::PinBudget}};
-  if (!take_tlvs(connection, Opcode::Namespace, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::Namespace, id, body, slots)) return;
   std::string_view name;
   if (!wire::parse_namespace_name(slots[0].value, &name).ok()) {
     return refuse(Reason::Malformed, "namespace: NamespaceName is missing or malformed");
@@ -283,10 +288,10 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
   if (record.verb == wire::NamespaceVerb::Delete && name == kNamespaceDefault) {
     return refuse(Reason::Policy, "namespace: \"default\" cannot be deleted: clients that name no namespace use it");
   }
-  Shard& shard = connection.shard();
-  store::Store& store = shard.store();
-  StoreCall* call = shard.store_calls().take();
-  call->start(connection, Opcode::Namespace, id);
+  RequestHost& host = client.host();
+  store::Store& store = host.store();
+  StoreCall* call = calls.take(calls);
+  call->start(client, Opcode::Namespace, id);
   const auto done = [call](Status status) { call->done(status); };
   if (record.verb == wire::NamespaceVerb::Delete) return store.delete_namespace(name, done);
   store::NamespaceInfo info{std::string(name), record.quota_bytes, record.default_ttl_s, pins.bytes,
@@ -300,52 +305,51 @@ void change_namespace(Connection& connection, uint64_t id, ConstBytes body) {
 
 // ---- list and stat -------------------------------------------------------------------------------------------------------
 
-void answer_list(Connection& connection, uint64_t id, ConstBytes body) {
+void answer_list(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body) {
   TlvSlot slots[] = {{Tlv::Cursor}};
-  if (!take_tlvs(connection, Opcode::List, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::List, id, body, slots)) return;
   wire::CursorRecord cursor;
   if (!wire::parse_cursor(slots[0].value, &cursor).ok()) {
-    answer_whole(connection, Opcode::List, id, {Answer::Rejected, Reason::Malformed}, "list: Cursor is missing or malformed");
+    answer_whole(client, Opcode::List, id, {Answer::Rejected, Reason::Malformed}, "list: Cursor is missing or malformed");
     return;
   }
-  Shard& shard = connection.shard();
   const uint32_t limit = cursor.limit == 0 ? kListEntriesMax : std::min(cursor.limit, kListEntriesMax);
-  StoreCall* call = shard.store_calls().take();
-  call->start(connection, Opcode::List, id);
+  StoreCall* call = calls.take(calls);
+  call->start(client, Opcode::List, id);
   call->list(cursor.position, limit);
 }
 
 // The first page has what is the shard's own, the others go on with the namespaces, by their numbers: those stay, whatever is
 // made or deleted between two pages.
-void answer_stat(Connection& connection, uint64_t id, ConstBytes body) {
+void answer_stat(Client& client, uint64_t id, ConstBytes body) {
   TlvSlot slots[] = {{Tlv::KeyQuestion}, {Tlv::Cursor}};
-  if (!take_tlvs(connection, Opcode::Stat, id, body, slots)) return;
+  if (!take_tlvs(client, Opcode::Stat, id, body, slots)) return;
   wire::CursorRecord cursor;
   const bool paged = slots[1].there;
   if (paged && (slots[0].there || !wire::parse_cursor(slots[1].value, &cursor).ok() || cursor.limit != 0)) {
-    answer_whole(connection, Opcode::Stat, id, {Answer::Rejected, Reason::Malformed},
+    answer_whole(client, Opcode::Stat, id, {Answer::Rejected, Reason::Malformed},
                  "stat: Cursor: of 16 bytes, limit 0, and not beside a KeyQuestion");
     return;
   }
-  if (slots[0].there) return answer_explain(connection, id, slots[0].value);
-  Shard& shard = connection.shard();
-  shard.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
-  Reply reply(connection, id);
+  if (slots[0].there) return answer_explain(client, id, slots[0].value);
+  RequestHost& host = client.host();
+  host.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
+  Reply reply(client, id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().open_tlv(Tlv::Counters);
   CounterPage page(reply.frame().value());
   // Whose numbers these are, before them: a client has those of all shards.
-  if (const wire::HelloServer& hello = shard.hello(); hello.shards > 1) page.add({"halfstep_shard", {}, double(hello.shard)});
+  if (const wire::HelloServer& hello = host.hello(); hello.shards > 1) page.add({"halfstep_shard", {}, double(hello.shard)});
   if (cursor.position == 0) {
     Metrics own;
-    shard.collect_own(&own);
+    host.collect_own(&own);
     for (const auto* samples : {&own.counters, &own.gauges}) page.add_all(*samples);
   }
   uint64_t next = 0;
-  for (const store::NamespaceInfo& info : shard.namespaces()) {
+  for (const store::NamespaceInfo& info : host.namespaces()) {
     if (info.number < cursor.position) continue;
     // A tenant sees its own account and nobody else's.
-    if (!connection.admin() && info.name != connection.name_space()) continue;
+    if (!client.admin() && info.name != client.name_space()) continue;
     if (page.full()) {
       next = info.number;
       break;

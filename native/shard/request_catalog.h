@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/bytes.h"
+#include "shard/pool.h"
 #include "shard/request.h"
 #include "store/store.h"
 #include "wire/layout.h"
@@ -15,7 +16,8 @@ namespace halfstep::shard {
 // A request that waits for one call of the store.
 class StoreCall final : public Request {
  public:
-  void start(Connection& connection, wire::Opcode opcode, uint64_t id);
+  explicit StoreCall(Pool<StoreCall>& pool) noexcept : pool_(pool) {}
+  void start(Client& client, wire::Opcode opcode, uint64_t id);
   void end(wire::AnswerReason with) override;
   // What the store answered.
   void done(Status status);
@@ -28,15 +30,16 @@ class StoreCall final : public Request {
   void on_drop() override { stop_listing(); }
   void recycle() override;
 
+  Pool<StoreCall>& pool_;
   store::Listing listing_;
   std::vector<std::byte> entries_;  // of the listing, as they go out
 };
 
-void register_layout(Connection& connection, uint64_t id, ConstBytes body);
-void clear_layout(Connection& connection, uint64_t id, ConstBytes body);
-void change_namespace(Connection& connection, uint64_t id, ConstBytes body);
-void answer_layout_of(Connection& connection, uint64_t id, ConstBytes body);
-void answer_list(Connection& connection, uint64_t id, ConstBytes body);
-void answer_stat(Connection& connection, uint64_t id, ConstBytes body);
+void register_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body);
+void clear_layout(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body);
+void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body);
+void answer_layout_of(Client& client, uint64_t id, ConstBytes body);
+void answer_list(Client& client, Pool<StoreCall>& calls, uint64_t id, ConstBytes body);
+void answer_stat(Client& client, uint64_t id, ConstBytes body);
 
 }  // namespace halfstep::shard

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-#include "shard/connection.h"
+#include "shard/client.h"
 #include "shard/reply.h"
-#include "shard/request_keys.h"
-#include "shard/shard.h"
+#include "shard/request_host.h"
+#include "shard/request_names.h"
 
 namespace halfstep::shard {
 namespace {
@@ -189,27 +189,27 @@ std::string json_of(const store::Explanation& e) {
   return json.take();
 }
 
-void answer_explain(Connection& connection, uint64_t id, ConstBytes question) {
+void answer_explain(Client& client, uint64_t id, ConstBytes question) {
   wire::KeyQuestionView asked;
   if (const Status parsed = wire::parse_key_question(question, &asked); !parsed.ok()) {
     const bool large = parsed == Code::TooLarge;
-    return answer_whole(connection, Opcode::Stat, id, {Answer::Rejected, large ? Reason::Limit : Reason::Malformed},
+    return answer_whole(client, Opcode::Stat, id, {Answer::Rejected, large ? Reason::Limit : Reason::Malformed},
                         large ? "stat: KeyQuestion has over 8 ranges or 4,096 components" : "stat: KeyQuestion is malformed");
   }
-  Shard& shard = connection.shard();
-  if (wire::route(asked.engine_key, shard.hello().shards) != shard.hello().shard) {
-    return answer_wrong_shard(connection, Opcode::Stat, id);
+  RequestHost& host = client.host();
+  if (wire::route(asked.engine_key, host.hello().shards) != host.hello().shard) {
+    return answer_wrong_shard(client, Opcode::Stat, id);
   }
   std::vector<store::ComponentRange> components;
   for (uint32_t r = 0; r < asked.ranges.size(); ++r) components.push_back({{asked.ranges[r].first}, asked.ranges[r].count});
   store::KeyQuestion about;
-  about.name_space = connection.name_space();
+  about.name_space = client.name_space();
   about.engine_key = asked.engine_key;
   about.components = components;
   about.every_group = (asked.head.flags & wire::kQuestionEveryGroup) != 0;
-  const std::string text = json_of(shard.store().explain(about));
-  shard.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
-  Reply reply(connection, id);
+  const std::string text = json_of(host.store().explain(about));
+  host.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
+  Reply reply(client, id);
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv_bytes(wire::Tlv::Explanation, as_bytes(text));
   reply.send();

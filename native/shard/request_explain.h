@@ -11,10 +11,10 @@
 
 namespace halfstep::shard {
 
-class Connection;
+class Client;
 
 // `question`: the value of the request's KeyQuestion.
-void answer_explain(Connection& connection, uint64_t id, ConstBytes question);
+void answer_explain(Client& client, uint64_t id, ConstBytes question);
 
 std::string json_of(const store::Explanation& explanation);
 

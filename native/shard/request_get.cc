@@ -1,13 +1,13 @@
 #include "shard/request_get.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
-#include "shard/connection.h"
-#include "shard/part_places.h"
+#include "base/units.h"
+#include "shard/client.h"
 #include "shard/reply.h"
-#include "shard/request_keys.h"
-#include "shard/shard.h"
+#include "shard/request_host.h"
 
 namespace halfstep::shard {
 
@@ -18,237 +18,318 @@ using wire::Reason;
 
 namespace {
 
-// Statuses are told per selected part: this many of a request, or answering it would hold up the others.
-constexpr uint64_t kSelectedPartsMax = uint64_t{1} << 20;
+constexpr uint64_t kStepBytesMax = 4 * MiB;
+constexpr size_t kStepItemsMax = 1024;
+// In layer order, of a block that is read whole: as much of each is read before more of any.
+constexpr uint32_t kLayerPieceBytes = 128 * KiB;
+
+AnswerReason answer_of_read(Status status) noexcept {
+  switch (status.code()) {
+    case Code::NotFound: return {Answer::Miss, Reason::Absent};
+    case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
+    case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    case Code::Throttled: return {Answer::Throttled, Reason::Load};
+    default: return {Answer::Unavailable, Reason::None};
+  }
+}
 
 }  // namespace
 
-void GetRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+void GetRequest::start(Client& client, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  if (!admit_parsed(connection, Opcode::Get, id, body_, sizeof(Outcome), &view_, kDeadlineUsDefault)) return;
-  if (!plan_sections()) {
-    finish();
-    return;
+  if (!admit_parsed(client, Opcode::Get, id, body_, GetOutcomes::kItemBytes, &view_, kDeadlineUsDefault)) return;
+  if (!outcomes_.begin(view_).ok()) {
+    answer_whole(client, Opcode::Get, id, {Answer::Rejected, Reason::Limit},
+                 "items x selected parts: at most 1048576 in one request; ask in several");
+    return finish();
   }
+  planner_.begin(view_, client.handles(), host().store());
+  sender_.begin(view_, client.codecs());
+  planned_all_ = false;
+  moment_ = {};
   advance();
 }
 
-// Resolves layouts and counts what was asked for. False: the request was answered as a whole.
-bool GetRequest::plan_sections() {
-  Connection& connection = *this->connection();
-  plans_.clear();
-  uint32_t items = 0;
-  uint64_t selected = 0;
-  for (uint32_t s = 0; s < view_.section_count; ++s) {
-    const wire::SectionView& section = view_.sections[s];
-    const Connection::Handle& handle = connection.handles()[section.head.layout];
-    const SectionPlan plan{.scope = handle.scope,
-                           .layout = handle.layout,
-                           .first_number = items,
-                           .parts_per_item = places_of(section),
-                           .parts = span_of(section, 0, UINT32_MAX)};
-    items += section.item_count();
-    selected += uint64_t{section.item_count()} * plan.parts_per_item;
-    plans_.push_back(plan);
+// ---- Reading -------------------------------------------------------------------------------------------------------------
+
+// Goes on until the credit is in use, memory is short, or everything is under way.
+void GetRequest::advance() {
+  while (!finished() && sender_.takes_more(planner_.begun_again())) {
+    if (step_.is_begun() && (planned_all_ || !plan_step())) break;
+    if (!begin_reads()) return;
   }
-  if (selected > kSelectedPartsMax) {
-    answer_whole(connection, Opcode::Get, id(), {Answer::Rejected, Reason::Limit},
-                 "items x selected parts: at most 1048576 in one request; ask in several");
+  if (finished()) return;
+  set_waits(Waits::Nothing);
+  // Also when nothing was found: Final follows when it is this request's turn.
+  client()->offer_chunks(*this);
+}
+
+// Gathers the next step. False: no item is left, or none of those left is there.
+bool GetRequest::plan_step() {
+  step_.clear();
+  const size_t items_max = step_items_max();
+  uint64_t bytes_max = step_bytes(planner_.begun_again());
+  for (;;) {
+    while (planner_.next(outcomes_)) {
+      if (!planner_.is_there()) {
+        await();
+      } else if (step_.fits(planner_.memory_bytes(), bytes_max, items_max)) {
+        add_to_step();
+      } else if (begin_again()) {
+        bytes_max = step_bytes(true);
+      } else {
+        return true;
+      }
+    }
+    // Nothing of the next round stands in a window of this one.
+    if (!step_.empty() && !planner_.is_last_round()) return true;
+    if (!planner_.next_round()) break;
+  }
+  if (!plan_awaited()) return true;
+  planned_all_ = true;
+  return !step_.empty();
+}
+
+void GetRequest::add_to_step() {
+  GetItem* item = pools_.items.take();
+  *item = {};
+  planner_.take(*item, outcomes_);
+  add_to_step(*item);
+}
+
+void GetRequest::add_to_step(GetItem& item) {
+  if (sender_.layer_major()) {
+    item.read.piece_bytes = kLayerPieceBytes;
+    item.read.landed = &GetRequest::on_landed;
+  }
+  item.read.complete = &GetRequest::on_read;
+  item.read.owner = &item;
+  item.read.moment = &moment_;
+  item.request = this;
+  step_.add(item);
+  retain();
+}
+
+size_t GetRequest::step_items_max() const noexcept { return sender_.layer_major() ? wire::kItemsMax : kStepItemsMax; }
+
+// Of which a step may take memory at most.
+uint64_t GetRequest::step_bytes(bool two_windows) const noexcept {
+  const uint64_t credit = client()->get_credit().whole_bytes();
+  if (sender_.layer_major()) return two_windows ? std::max<uint64_t>(credit / 2, 1) : credit;
+  return std::min(std::max<uint64_t>(credit / 4, 1), kStepBytesMax);
+}
+
+// Instead of a first step that is full, and of which nothing has begun: while one window is sent, the next is read. False: the
+// step is as good as any.
+bool GetRequest::begin_again() {
+  if (!sender_.layer_major() || planner_.begun_again() || step_.any_begun()) return false;
+  awaited_.clear(host().key_waiters());
+  planner_.begin_again(step_.not_begun(), step_bytes(true), outcomes_.items());
+  for (GetItem* item : step_.not_begun()) {
+    item->credit_bytes = 0;
+    release(*item);
+  }
+  step_.clear();
+  return true;
+}
+
+// False: the request waits for credit or memory.
+bool GetRequest::begin_reads() {
+  if (!step_.has_credit()) {
+    Credit& credit = client()->get_credit();
+    if (!step_.take_credit(*this, credit)) {
+      set_waits(Waits::Credit, &credit);
+      return false;
+    }
+    set_waits(Waits::Nothing);
+  }
+  const Status status = step_.begin_some(host().store(), sender_, pools_.reads);
+  if (status.ok()) return true;
+  if (status == Code::Throttled) {
+    set_waits(Waits::Memory);
     return false;
   }
-  outcomes_.assign(items, {});
-  round_first_ = 0;
-  round_end_ = UINT32_MAX;
-  exceeds_credit_ = rounds_ = step_begun_ = false;
-  begin_pass();
-  moment_ = {};
+  // One block that will never fit, or a store that has ended.
+  GetItem& item = step_.take_first();
+  const bool large = status == Code::TooLarge;
+  outcomes_.miss(item.section, item.index,
+                 {large ? Answer::Rejected : Answer::Unavailable, large ? Reason::TooLarge : Reason::Media});
+  release(item);
   return true;
+}
+
+void GetRequest::on_read(store::Read& read) {
+  auto* item = static_cast<GetItem*>(read.owner);
+  GetRequest& request = *item->request;
+  item->reading = false;
+  if (item->left_window) {
+    if (item->unused()) request.release(*item);
+    return;
+  }
+  if (!read.status.ok()) {
+    item->state = GetItem::State::Dead;
+    request.outcomes_.miss(item->section, item->index, answer_of_read(read.status));
+  } else if (item->state == GetItem::State::Reading) {
+    request.sender_.accept(*item);
+  } else if (read.resident != read.early && !request.sender_.accept_again(*item, *read.resident)) {
+    request.host().store().unpin(std::exchange(read.resident, nullptr));
+    item->state = GetItem::State::Dead;
+    request.outcomes_.miss(item->section, item->index, {Answer::Miss, Reason::Absent});
+  }
+  request.client()->offer_chunks(request);
+}
+
+void GetRequest::on_landed(store::Read& read) {
+  auto* item = static_cast<GetItem*>(read.owner);
+  if (item->left_window) return;
+  GetRequest& request = *item->request;
+  if (item->state == GetItem::State::Reading) request.sender_.accept(*item);
+  request.client()->offer_chunks(request);
 }
 
 // ---- Sending -------------------------------------------------------------------------------------------------------------
 
-bool GetRequest::skipped(const GetItem& item) const noexcept {
-  const uint32_t key = item.index / view_.sections[item.section].head.component_count;
-  return key > plans_[item.section].first_missed_key;
-}
-
-uint32_t GetRequest::part_of(const GetItem& item) const noexcept {
-  return static_cast<uint32_t>(part_at(view_.sections[item.section], item.ordinal));
-}
-
-// False: the Chunk is full.
-bool GetRequest::add_part(GetItem& item) {
-  if (!shard().chunk_builder().add(item, part_of(item))) return false;
-  if (item.part_offset != 0) return true;
-  ++item.ordinal;
-  Outcome& outcome = outcomes_[item.number];
-  outcome.parts = item.ordinal;
-  if (item.ordinal == item.selected && outcome.status.answer == Answer::Pending) outcome.status = {Answer::Ok, Reason::None};
-  return true;
-}
-
 bool GetRequest::send_chunk() {
-  if (shard().loop().now_us() >= deadline_us()) {
+  if (host().loop().now_us() >= deadline_us()) {
     end({Answer::Late, Reason::None});
     return false;
   }
-  ChunkBuilder& chunk = shard().chunk_builder();
-  HALFSTEP_DCHECK(chunk.empty());
-  const bool full = layer_major() ? fill_layer_major() : fill_key_major();
+  ChunkBuilder& chunk = pools_.builder;
+  const bool full = sender_.fill(chunk);
   const bool sent = !chunk.empty();
   queued_bytes_ += chunk.payload_bytes();
-  if (sent) chunk.send(*connection(), id());
-  close_window();
-  if (window_.empty() && ahead_.empty() && reading_done()) {
-    send_final({Answer::Unavailable, Reason::None});
+  if (sent) {
+    chunk.send(*client(), id(), *pools_.chunks.take(), &GetRequest::chunk_left, reinterpret_cast<uintptr_t>(&pools_));
+  }
+  if (!sender_.window_is_over()) return sent && full;
+  if (sender_.has_next_window()) {
+    sender_.begin_next_window();
+    client()->offer_chunks(*this);
+  } else if (planned_all_ && step_.is_begun()) {
+    if (awaited_.none()) end({Answer::Unavailable, Reason::None});
     return false;
   }
-  if (window_.empty()) {
-    if (!ahead_.empty()) begin_ahead();
-    if (waits() == Waits::Nothing) advance();  // asks for another turn
-    return false;
-  }
-  return sent && full;
+  if (waits() == Waits::Nothing) advance();  // asks for another turn
+  return false;
 }
 
 // What has not been looked up yet counts as much as what has, and ranges as whole blocks.
 uint64_t GetRequest::bytes_to_send() const noexcept {
-  if (planned_items_ == 0) return 0;
-  const uint64_t bytes = planned_bytes_ / planned_items_ * outcomes_.size();
+  const uint64_t bytes = planner_.block_bytes_mean() * outcomes_.items();
   return bytes - std::min(bytes, queued_bytes_);
 }
 
-// True: more may be ready.
-bool GetRequest::fill_key_major() {
-  for (; window_at_ < window_.size(); ++window_at_) {
-    GetItem& item = *window_[window_at_];
-    if (item.state == GetItem::State::Reading) return false;
-    if (item.state == GetItem::State::Ready && skipped(item)) {
-      outcomes_[item.number].status = {Answer::Miss, Reason::Skipped};
-      item.state = GetItem::State::Dead;
-    }
-    while (item.state == GetItem::State::Ready && item.ordinal < item.selected) {
-      if (!add_part(item)) return true;
-    }
-    leave_window(item);
-  }
-  return false;
+// ---- Waiting -------------------------------------------------------------------------------------------------------------
+
+// The item that is planned next is not there.
+void GetRequest::await() {
+  GetAwaited::Item& item = awaited_.add(outcomes_.items());
+  planner_.take_awaited(item);
+  item.owner = this;
+  // Its layout went while the request waited for memory or credit: nobody would wake it.
+  if (planner_.is_hopeless(item)) return outcomes_.miss(item.section, item.index, {Answer::Miss, Reason::Absent});
+  if (charge_wait()) return awaited_.park(host().key_waiters(), item);
+  outcomes_.miss(item.section, item.index, {Answer::Throttled, Reason::Budget});
+  ++host().key_waiters().counts().refused;
 }
 
-// True: more may be ready.
-bool GetRequest::fill_layer_major() {
-  while (!window_.empty()) {
-    for (; window_at_ < window_.size(); ++window_at_) {
-      GetItem& item = *window_[window_at_];
-      if (item.state == GetItem::State::Reading) return false;
-      if (item.ordinal == window_first_ && item.part_offset == 0) look_over(item);
-      // A part that was begun is sent whole, though the read of the others has failed meanwhile.
-      if (item.state == GetItem::State::Dead && item.part_offset == 0) continue;
-      while (item.ordinal == pass_ && item.ordinal < item.end) {
-        if (item.reading && part_of(item) >= item.read.parts_landed) return false;
-        if (!add_part(item)) return true;
+uint32_t GetRequest::woken(KeyWaiters::Wait& wait, KeyWaiters::Why why) {
+  auto& item = static_cast<GetAwaited::Item&>(wait);
+  AnswerReason over{Answer::Miss, Reason::Absent};
+  switch (why) {
+    case KeyWaiters::Why::Stored: over = {}; break;
+    case KeyWaiters::Why::Deleted: break;
+    case KeyWaiters::Why::LookAgain:
+      if (!planner_.find_awaited(item).present && !planner_.is_hopeless(item)) {
+        host().key_waiters().park(item);
+        return 1;
       }
-    }
-    end_pass();
+      if (!planner_.is_hopeless(item)) over = {};
+      break;
+    case KeyWaiters::Why::Stopping: over = {Answer::Unavailable, Reason::Stopping}; break;
   }
-  return false;
+  if (over.answer == Answer::Pending) {
+    awaited_.note_there(item);
+    planned_all_ = false;
+  } else {
+    awaited_.end(item);
+    outcomes_.miss(item.section, item.index, over);
+  }
+  mark_dirty();
+  return 1;
 }
 
-// Before the first of an item's parts in this window: whether any of them is to be sent.
-void GetRequest::look_over(GetItem& item) {
-  Outcome& outcome = outcomes_[item.number];
-  const bool missed = outcome.status.answer != Answer::Pending;  // by another round
-  if (item.state != GetItem::State::Ready || (!missed && !skipped(item))) return;
-  if (!missed) outcome.status = {Answer::Miss, Reason::Skipped};
-  item.state = GetItem::State::Dead;
+// Some of what it waited for has come, or will not.
+void GetRequest::flush() {
+  if (waits() == Waits::Nothing) advance();
 }
 
-void GetRequest::begin_ahead() {
-  window_.swap(ahead_);
-  window_at_ = 0;
-  pass_ = window_first_ = window_.front()->ordinal;
-  connection()->offer_chunks(*this);
-}
-
-// Keeps the items that have parts left.
-void GetRequest::end_pass() {
-  size_t kept = 0;
-  for (GetItem* item : window_) {
-    if (item->state == GetItem::State::Ready && item->ordinal < item->end) {
-      window_[kept++] = item;
+// Plans what has come. False: the step is full.
+bool GetRequest::plan_awaited() {
+  while (awaited_.any_there()) {
+    const GetAwaited::Item& awaited = awaited_.first_there();
+    const store::Found found = planner_.find_awaited(awaited);
+    if (!found.present) {
+      outcomes_.miss(awaited.section, awaited.index, {Answer::Miss, Reason::Absent});
+    } else if (step_.fits(found.memory_bytes, step_bytes(planner_.begun_again()), step_items_max())) {
+      GetItem* item = pools_.items.take();
+      *item = {};
+      planner_.take(*item, awaited, found, outcomes_);
+      add_to_step(*item);
     } else {
-      leave_window(*item);
+      return false;
     }
+    awaited_.take_first();
   }
-  window_.resize(kept);
-  window_at_ = 0;
-  ++pass_;
+  return true;
 }
 
-// Cuts off what fill_key_major() is done with. Each item is moved once at most.
-void GetRequest::close_window() {
-  if (layer_major() || window_at_ * 2 < window_.size()) return;
-  window_.erase(window_.begin(), window_.begin() + static_cast<ptrdiff_t>(window_at_));
-  window_at_ = 0;
+void GetRequest::end_waits(bool expired) noexcept {
+  KeyWaiters& waiters = host().key_waiters();
+  (expired ? waiters.counts().expired : waiters.counts().ended) += awaited_.parked();
+  awaited_.clear(waiters);
 }
 
-void GetRequest::leave_window(GetItem& item) {
-  item.left_window = true;
-  release_unused(item);
-}
-
-// Once it has left the window.
-void GetRequest::release_unused(GetItem& item) {
-  if (!item.reading && item.references == 0 && !item.in_chunk) release(item);
-}
+// ---- Giving back ---------------------------------------------------------------------------------------------------------
 
 // May recycle the request.
 void GetRequest::release(GetItem& item) {
   HALFSTEP_CHECK(item.references == 0, item.references);
-  if (item.read.resident != nullptr) shard().store().unpin(item.read.resident);
-  if (item.read.early != nullptr) shard().store().unpin(item.read.early);
-  Connection* connection = this->connection();
-  if (connection != nullptr && item.credit_bytes != 0) {
-    connection->get_credit().give(item.credit_bytes);
-    connection->credit_returned();
+  if (item.read.resident != nullptr) host().store().unpin(item.read.resident);
+  if (item.read.early != nullptr) host().store().unpin(item.read.early);
+  Client* of = client();
+  if (of != nullptr && item.credit_bytes != 0) {
+    of->get_credit().give(item.credit_bytes);
+    of->credit_returned();
   }
-  shard().get_items().give(&item);
+  pools_.items.give(&item);
   let_go();
 }
 
-void GetRequest::chunk_left(void* sent_chunk, uint64_t shard_address) {
+void GetRequest::chunk_left(void* sent_chunk, uint64_t pools_address) {
   auto* chunk = static_cast<SentChunk*>(sent_chunk);
-  auto& shard = *reinterpret_cast<Shard*>(static_cast<uintptr_t>(shard_address));
+  auto& pools = *reinterpret_cast<GetPools*>(static_cast<uintptr_t>(pools_address));
   for (GetItem* item : chunk->items) {
     HALFSTEP_CHECK(item->references > 0, item->references);
-    if (--item->references == 0 && item->left_window) item->request->release_unused(*item);
+    if (--item->references == 0 && item->left_window && item->unused()) item->request->release(*item);
   }
   chunk->items.clear();
-  shard.sent_chunks().give(chunk);
+  pools.chunks.give(chunk);
 }
 
 // ---- The end -------------------------------------------------------------------------------------------------------------
 
-void GetRequest::end(AnswerReason with) { send_final(with); }
-
-void GetRequest::send_final(AnswerReason rest) {
-  Connection& connection = *this->connection();
-  Counts& counts = shard().counts();
-  Reply reply(connection, id());
-  for (uint32_t s = 0; s < view_.section_count; ++s) {
-    const SectionPlan& plan = plans_[s];
-    wire::StatusWriter statuses(reply.frame(), static_cast<uint16_t>(s), plan.parts_per_item != 0 ? wire::kStatusPerPart : 0);
-    for (uint32_t i = 0; i < view_.sections[s].item_count(); ++i) {
-      const Outcome& outcome = outcomes_[plan.first_number + i];
-      const AnswerReason status = outcome.status.answer == Answer::Pending ? rest : outcome.status;
-      counts.answer(Opcode::Get, status);
-      if (plan.parts_per_item == 0) statuses.add(i, status);
-      for (uint32_t p = 0; p < plan.parts_per_item; ++p) {
-        statuses.add(i * plan.parts_per_item + p, p < outcome.parts ? AnswerReason{Answer::Ok, Reason::None} : status);
-      }
-    }
-    statuses.close();
+void GetRequest::end(AnswerReason with) {
+  // What nobody has stored by then is not late: it is not there.
+  const bool expired = with.answer == Answer::Late;
+  if (expired) {
+    awaited_.for_parked([this](const GetAwaited::Item& item) {
+      outcomes_.miss(item.section, item.index, {Answer::Miss, Reason::Absent});
+    });
   }
+  end_waits(expired);
+  Reply reply(*client(), id());
+  outcomes_.write(reply, host().counts(), with);
   reply.send();
   retain();  // until all below is given back
   on_drop();
@@ -258,34 +339,24 @@ void GetRequest::send_final(AnswerReason rest) {
 
 // Gives back what nobody else refers to; reads under way and queued Chunks give back the rest as they end.
 void GetRequest::on_drop() {
-  for (size_t i = layer_major() ? 0 : window_at_; i < window_.size(); ++i) leave_window(*window_[i]);
-  for (GetItem* item : ahead_) leave_window(*item);
-  window_.clear();
-  ahead_.clear();
-  window_at_ = 0;
-  for (size_t i = step_at_; i < step_.size(); ++i) {
-    if (!step_has_credit_) step_[i]->credit_bytes = 0;
-    release(*step_[i]);
+  end_waits(false);
+  sender_.drop();
+  for (GetItem* item : step_.not_begun()) {
+    if (!step_.has_credit()) item->credit_bytes = 0;
+    release(*item);
   }
   step_.clear();
-  step_at_ = 0;
   planned_all_ = true;
 }
 
 void GetRequest::recycle() {
   forget_body(body_);
-  plans_.clear();
   outcomes_.clear();
-  window_.clear();
-  ahead_.clear();
-  step_.clear();
-  window_at_ = step_at_ = 0;
-  step_bound_ = SIZE_MAX;
-  planned_items_ = 0;
-  planned_bytes_ = queued_bytes_ = 0;
-  pass_ = window_first_ = 0;
-  key_bytes_ = {};
-  shard().gets().give(this);
+  planner_.clear();
+  sender_.drop();
+  step_.reset();
+  queued_bytes_ = 0;
+  pools_.requests.give(this);
 }
 
 }  // namespace halfstep::shard

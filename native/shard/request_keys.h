@@ -1,4 +1,4 @@
-// request_keys.h — commands about keys that move no payload: match, touch, renew and cancel, which are answered at once;
+// request_keys.h — commands about keys that move no payload: touch, renew and cancel, which are answered at once;
 // delete, hold, release and expire, whose keys are answered when what a restart has to know of them is on media. Those change
 // kItemsAtOnce keys in a step, and others have their turn between two steps. Thread: the shard's.
 #pragma once
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shard/item_answers.h"
+#include "shard/pool.h"
 #include "shard/request.h"
 #include "shard/section_items.h"
 #include "store/store.h"
@@ -14,20 +15,15 @@
 
 namespace halfstep::shard {
 
-// Every layout is one that this connection registered and whose scope is alive, and every key is this shard's. Otherwise the
-// request is answered as a whole (with the shard map where that is the remedy), and false comes back.
-bool check_names(Connection& connection, wire::Opcode command, uint64_t request_id, const wire::RequestView& view);
-void answer_wrong_shard(Connection& connection, wire::Opcode command, uint64_t id);
-
-void answer_match(Connection& connection, uint64_t id, ConstBytes body);
-void answer_touch(Connection& connection, uint64_t id, ConstBytes body);
-void answer_renew(Connection& connection, uint64_t id, ConstBytes body);
-void answer_cancel(Connection& connection, uint64_t id, ConstBytes body);
+void answer_touch(Client& client, uint64_t id, ConstBytes body);
+void answer_renew(Client& client, uint64_t id, ConstBytes body);
+void answer_cancel(Client& client, uint64_t id, ConstBytes body);
 
 // Delete, Hold, Release or Expire: a change for each item; a Release of all that an owner has is one change.
 class ChangeRequest final : public Request {
  public:
-  void start(Connection& connection, wire::Opcode opcode, uint64_t id, ConstBytes body);
+  explicit ChangeRequest(Pool<ChangeRequest>& pool) noexcept : pool_(pool) {}
+  void start(Client& client, wire::Opcode opcode, uint64_t id, ConstBytes body);
   void end(wire::AnswerReason with) override;
   bool go_on() override;
 
@@ -40,6 +36,7 @@ class ChangeRequest final : public Request {
   void give_up_rest();
   void recycle() override;
 
+  Pool<ChangeRequest>& pool_;
   std::vector<std::byte> body_;
   wire::RequestView view_;
   ItemWalk walk_;

@@ -120,7 +120,56 @@ TEST_F(KeysTest, ListsInPages) {
   EXPECT_EQ(listed, keys_of("key-", 10));
 }
 
+TEST_F(KeysTest, ListsHaveTheirShareOfTheMemoryOfRequests) {
+  configure([](Config& config) { config.request_bytes_max = 1 * MiB; });
+  auto client = open({});
+  on_shard([&] { fake_->hold_lists = true; });
+  const wire::CursorRecord cursor;
+  constexpr uint64_t kLists = 32;
+  for (uint64_t id = 100; id < 100 + kLists; ++id) {
+    std::vector<std::byte> one;
+    wire::FrameWriter frame(one);
+    frame.begin(Opcode::List, id);
+    frame.tlv(Tlv::Cursor, cursor);
+    frame.finish();
+    client->send(one);
+  }
+  EXPECT_EQ(client->finish(100 + kLists - 1).whole, (AnswerReason{Answer::Throttled, Reason::Budget}));
+  EXPECT_LE(metric("halfstep_request_memory_bytes"), 1 * MiB);
+  on_shard([&] { fake_->finish_lists(); });
+  EXPECT_EQ(client->finish(100).whole, kOk);
+  wait_until([&] { return shard_->counts().requests_open == 0; });
+  EXPECT_EQ(client->simple(Opcode::List, 99, Tlv::Cursor, object_bytes(cursor)).whole, kOk) << "all of it came back";
+}
+
+// The store walks outside of the connection's turns: what it took counts as if it had been one.
+TEST_F(KeysTest, WhoListsLongHasItsNextTurnAfterTheOthers) {
+  stop_clock();
+  auto lists = open({parted(1, 100)});
+  auto other = open({parted(1, 100)});
+  std::string order;
+  on_shard([&] {
+    fake_->at_remove = [&] { order += 'l'; };
+    fake_->at_find = [&] { order += 'o'; };
+  });
+  const auto both = [&](uint64_t id) {
+    on_shard([&] {  // both are there before the loop looks
+      lists->send(request_frame(Opcode::Delete, id, {}, {section_of({"a"}, 100)}));
+      other->send(request_frame(Opcode::Match, id, {}, {section_of({"a"}, 100)}));
+    });
+    lists->finish(id);
+    other->finish(id);
+  };
+  both(5);
+  EXPECT_EQ(on_shard([&] { return std::exchange(order, {}); }), "lo");
+  on_shard([&] { fake_->list_later_us = 5'000; });
+  EXPECT_EQ(lists->simple(Opcode::List, 6, Tlv::Cursor, object_bytes(wire::CursorRecord())).whole, kOk);
+  both(7);
+  EXPECT_EQ(on_shard([&] { return order; }), "ol");
+}
+
 TEST_F(KeysTest, AClientThatDoesNotReadIsNotReadEither) {
+  if (over_rdma()) GTEST_SKIP() << "it sends and reads in two threads; an end over RDMA is one thread's";
   auto client = open({});
   constexpr uint64_t kStats = 4'000;
   std::vector<std::byte> bytes;
@@ -411,6 +460,62 @@ TEST_F(ManyItems, ADisconnectWhileTheyAreDoneLeavesNothingHeld) {
   client->close();
   closed.set_value();
   expect_nothing_held();
+  EXPECT_LT(on_shard([&] { return fake_->removes_begun; }), kItems) << "it goes on for nobody";
+}
+
+TEST_F(ManyItems, NobodyIsMatchedForOnceTheClientHasGone) {
+  auto client = open({parted(1, 100)});
+  std::promise<void> begun;
+  std::promise<void> closed;
+  uint64_t looks = 0;
+  on_shard([&] {
+    fake_->at_find = [&] {
+      take_us(10'000);  // longer than a turn
+      if (++looks != 1) return;
+      begun.set_value();
+      closed.get_future().wait();
+    };
+  });
+  std::vector<std::byte> frames;
+  for (uint64_t id = 5; id < 15; ++id) {
+    const std::vector<std::byte> one = request_frame(Opcode::Match, id, {}, {section_of({"a"}, 100)});
+    frames.insert(frames.end(), one.begin(), one.end());
+  }
+  client->send(frames);
+  begun.get_future().wait();
+  client->close();
+  closed.set_value();
+  while (metric("halfstep_connections_open") != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(on_shard([&] { return looks; }), 1U);
+}
+
+TEST_F(ManyItems, WhatChangesSomethingIsDoneThoughTheClientHasGone) {
+  auto client = open({parted(1, 100)});
+  client->put(4, {section_of({"a"}, 100)});
+  std::promise<void> begun;
+  std::promise<void> closed;
+  uint64_t looks = 0;
+  on_shard([&] {
+    fake_->at_find = [&] {
+      if (++looks != 1) return;
+      take_us(10'000);  // longer than a turn
+      begun.set_value();
+      closed.get_future().wait();
+    };
+  });
+  const std::vector<SectionSpec> sections = {section_of({"a"}, 100)};
+  std::vector<std::byte> frames = request_frame(Opcode::Match, 5, {}, sections);
+  for (const auto& one : {request_frame(Opcode::Touch, 6, {}, sections),
+                          request_frame(Opcode::Match, 7, {.hold_owner = 9, .hold_ms = 60'000}, sections)}) {
+    frames.insert(frames.end(), one.begin(), one.end());
+  }
+  client->send(frames);
+  begun.get_future().wait();
+  client->close();
+  closed.set_value();
+  while (metric("halfstep_connections_open") != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(on_shard([&] { return fake_->touched.size(); }), 1U);
+  EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 1U);
 }
 
 }  // namespace

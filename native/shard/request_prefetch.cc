@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "shard/connection.h"
+#include "shard/client.h"
 #include "shard/reply.h"
-#include "shard/request_keys.h"
+#include "shard/request_host.h"
 #include "shard/section_items.h"
-#include "shard/shard.h"
 
 namespace halfstep::shard {
 
@@ -31,15 +30,14 @@ AnswerReason answer_of(const store::Stage& stage) noexcept {
 
 }  // namespace
 
-void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
-  wire::RequestView& view = connection.shard().request_view();
-  if (!admit_parsed(connection, Opcode::Prefetch, id, body, sizeof(store::Stage) + sizeof(AnswerReason), &view,
-                    kDeadlineUsDefault))
+void PrefetchRequest::start(Client& client, uint64_t id, ConstBytes body) {
+  wire::RequestView& view = client.host().request_view();
+  if (!admit_parsed(client, Opcode::Prefetch, id, body, sizeof(store::Stage) + sizeof(AnswerReason), &view, kDeadlineUsDefault))
     return;
   const uint32_t items = answers_.open(view);
-  uint64_t& all_open = shard().counts().stages_open;
+  uint64_t& all_open = host().counts().stages_open;
   if (all_open + items > kStagesMax) {
-    answer_whole(connection, Opcode::Prefetch, id, {Answer::Throttled, Reason::Load},
+    answer_whole(client, Opcode::Prefetch, id, {Answer::Throttled, Reason::Load},
                  std::to_string(all_open) + " blocks wait to be brought into memory; at most " + std::to_string(kStagesMax) +
                      ": ask again when some have come");
     finish();
@@ -49,12 +47,12 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
   stages_.assign(items, {});
   open_ = items;
   retain(items);
-  const uint64_t keep_ms = std::min<uint64_t>(view.until.hold_ms, shard().hello().lease_ms_max);
+  const uint64_t keep_ms = std::min<uint64_t>(view.until.hold_ms, host().hello().lease_ms_max);
   uint32_t number = 0;
   for (uint32_t s = 0; s < view.section_count; ++s) {
     const wire::SectionView& section = view.sections[s];
-    const uint32_t scope = connection.handles()[section.head.layout].scope;
-    for_items(shard().store(), scope, section, [&](auto names, auto index_keys) {
+    const uint32_t scope = client.handles()[section.head.layout].scope;
+    for_items(host().store(), scope, section, [&](auto names, auto index_keys) {
       for (size_t i = 0; i < names.size(); ++i) {
         store::Stage& stage = stages_[number];
         stage.component = names[i].component;
@@ -65,7 +63,7 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
         stage.done = &PrefetchRequest::on_staged;
         stage.owner = this;
         stage.tag = number++;
-        shard().store().stage(stage);
+        host().store().stage(stage);
       }
       return true;
     });
@@ -75,7 +73,7 @@ void PrefetchRequest::start(Connection& connection, uint64_t id, ConstBytes body
 void PrefetchRequest::on_staged(store::Stage& stage) {
   auto& request = *static_cast<PrefetchRequest*>(stage.owner);
   AnswerReason& answer = request.answers_[stage.tag];
-  --request.shard().counts().stages_open;
+  --request.host().counts().stages_open;
   --request.open_;
   if (answer.answer == Answer::Pending) answer = answer_of(stage);
   if (request.open_ == 0 && !request.finished()) request.end(answer);
@@ -86,8 +84,8 @@ void PrefetchRequest::on_staged(store::Stage& stage) {
 void PrefetchRequest::withdraw() {
   retain();
   for (store::Stage& stage : stages_) {
-    if (!shard().store().withdraw(stage)) continue;
-    --shard().counts().stages_open;
+    if (!host().store().withdraw(stage)) continue;
+    --host().counts().stages_open;
     --open_;
     let_go();
   }
@@ -98,8 +96,8 @@ void PrefetchRequest::end(AnswerReason with) {
   retain();
   withdraw();
   answers_.fill(with);
-  Reply reply(*connection(), id());
-  answers_.write(reply, shard().counts(), Opcode::Prefetch);
+  Reply reply(*client(), id());
+  answers_.write(reply, host().counts(), Opcode::Prefetch);
   reply.send();
   finish();
   let_go();
@@ -109,7 +107,7 @@ void PrefetchRequest::recycle() {
   answers_.clear();
   stages_.clear();
   if (stages_.capacity() > kStagesKept) std::vector<store::Stage>().swap(stages_);
-  shard().prefetches().give(this);
+  pool_.give(this);
 }
 
 }  // namespace halfstep::shard

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shard/item_answers.h"
+#include "shard/pool.h"
 #include "shard/request.h"
 #include "store/store.h"
 #include "wire/records.h"
@@ -21,7 +22,8 @@ class PrefetchRequest final : public Request {
   // Over all requests of a shard: who asks for more is told to come back.
   static constexpr uint64_t kStagesMax = 64 * 1024;
 
-  void start(Connection& connection, uint64_t id, ConstBytes body);
+  explicit PrefetchRequest(Pool<PrefetchRequest>& pool) noexcept : pool_(pool) {}
+  void start(Client& client, uint64_t id, ConstBytes body);
   void end(wire::AnswerReason with) override;
 
  private:
@@ -31,6 +33,7 @@ class PrefetchRequest final : public Request {
   void on_drop() override { withdraw(); }
   void recycle() override;
 
+  Pool<PrefetchRequest>& pool_;
   std::vector<store::Stage> stages_;  // they stay where they are until the last is done
   ItemAnswers answers_;
   uint32_t open_ = 0;

@@ -5,10 +5,9 @@
 
 #include "base/check.h"
 #include "base/slots.h"
-#include "shard/connection.h"
+#include "shard/client.h"
 #include "shard/reply.h"
-#include "shard/request_keys.h"
-#include "shard/shard.h"
+#include "shard/request_host.h"
 
 namespace halfstep::shard {
 
@@ -51,9 +50,9 @@ AnswerReason answer_of_write(Status status) noexcept {
 
 }  // namespace
 
-void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
+void PutRequest::start(Client& client, uint64_t id, ConstBytes body) {
   keep_body(body_, body);
-  if (!admit_parsed(connection, Opcode::Put, id, body_, kItemBytes, &view_, kDeadlineUsDefault, kDeadlineUsDefault)) return;
+  if (!admit_parsed(client, Opcode::Put, id, body_, kItemBytes, &view_, kDeadlineUsDefault, kDeadlineUsDefault)) return;
   plans_.clear();
   offered_bytes_ = received_bytes_ = early_bytes_ = early_held_ = 0;
   wanted_ = false;
@@ -61,7 +60,7 @@ void PutRequest::start(Connection& connection, uint64_t id, ConstBytes body) {
   uint32_t keys = 0;
   for (uint32_t s = 0; s < view_.section_count; ++s) {
     const wire::SectionView& section = view_.sections[s];
-    const Connection::Handle& handle = connection.handles()[section.head.layout];
+    const Client::Handle& handle = client.handles()[section.head.layout];
     plans_.push_back({handle.scope, handle.layout, items, keys});
     items += section.item_count();
     keys += section.head.key_count;
@@ -109,13 +108,13 @@ bool PutRequest::reserve_next() {
   AnswerReason refused = items_[next_].answer;
   if (refused.answer == Answer::Pending) {
     const uint64_t bytes = SlotPool::held_bytes(offer.stored_bytes);
-    Credit& credit = connection()->put_credit();
-    const bool large = offer.stored_bytes > shard().hello().block_bytes_max;
+    Credit& credit = client()->put_credit();
+    const bool large = offer.stored_bytes > host().hello().block_bytes_max;
     if (large) {
       refused = {Answer::Rejected, Reason::TooLarge};
     } else if (!codecs_known()) {
       refused = {Answer::Rejected, Reason::Unsupported};
-    } else if (!shard().write_waiters().may_pass(*this, bytes)) {
+    } else if (!host().write_waiters().may_pass(*this, bytes)) {
       wanted_bytes_ = bytes;
       set_waits(Waits::Memory);
       return false;
@@ -123,22 +122,22 @@ bool PutRequest::reserve_next() {
       set_waits(Waits::Credit, &credit);
       return false;
     } else {
-      item = shard().put_items().take();
+      item = pools_.items.take();
       item->credit_bytes = bytes;
       item->request = this;
       item->number = next_;
       const Status status = describe(*item, offer, &refused);
       if (status == Code::Throttled && status.detail() == store::kThrottledMemory) {
         give_credit(*item);
-        shard().put_items().give(item);
+        pools_.items.give(item);
         wanted_bytes_ = bytes;
         set_waits(Waits::Memory);
         return false;
       }
-      shard().write_waiters().note_passed(*this, bytes);
+      host().write_waiters().note_passed(*this, bytes);
       if (!status.ok()) {
         give_credit(*item);
-        shard().put_items().give(item);
+        pools_.items.give(item);
         item = nullptr;
       }
     }
@@ -163,20 +162,20 @@ Status PutRequest::describe(PutItem& item, const wire::Offer& offer, AnswerReaso
   store::Write& write = item.write;
   write = {};
   write.name = {plan.scope, component, key_bytes_};
-  write.key = shard().store().key_of(write.name);
+  write.key = host().store().key_of(write.name);
   write.block_bytes = offer.block_bytes;
   write.ttl_s = offer.ttl_s;
   write.depth = offer.depth;
   write.hint = offer.hint;
   write.persist = view_.batch.durability == wire::Durability::Persist;
-  if ((view_.batch.flags & wire::kBatchDecodable) != 0) write.codecs = connection()->codecs();
+  if ((view_.batch.flags & wire::kBatchDecodable) != 0) write.codecs = client()->codecs();
   write.done = &PutRequest::on_written;
   write.owner = &item;
   set_parent(write, offer);
   item.table.clear();
   if ((offer.flags & wire::kOfferCoded) != 0) take_table(item);
   write.coded_parts = item.table;
-  const Status status = shard().store().begin_write(write);
+  const Status status = host().store().begin_write(write);
   *refused = answer_of_write(status);
   if (!status.ok()) return status;
   write.name.engine_key = {};
@@ -298,13 +297,13 @@ Status PutRequest::claim(const wire::Run& run, PutItem** item) {
 bool PutRequest::take_early(uint64_t bytes) noexcept {
   if (wanted_) return true;
   early_held_ += bytes;
-  connection()->early_bytes() += bytes;
-  return connection()->early_bytes() <= wire::kEarlyCreditBytes;
+  client()->early_bytes() += bytes;
+  return client()->early_bytes() <= wire::kEarlyCreditBytes;
 }
 
 void PutRequest::give_early() noexcept {
-  HALFSTEP_CHECK(early_held_ <= connection()->early_bytes(), early_held_, connection()->early_bytes());
-  connection()->early_bytes() -= early_held_;
+  HALFSTEP_CHECK(early_held_ <= client()->early_bytes(), early_held_, client()->early_bytes());
+  client()->early_bytes() -= early_held_;
   early_held_ = 0;
 }
 
@@ -330,13 +329,13 @@ bool PutRequest::fits(const PutItem& item, const wire::Run& run) const noexcept 
 void PutRequest::note_landed(PutItem& item, uint32_t bytes) noexcept {
   item.landed_bytes += bytes;
   landed_bytes_ += bytes;
-  connection()->note_landed(bytes);
+  client()->note_landed(bytes);
 }
 
 void PutRequest::part_landed(PutItem& item, uint32_t part, uint32_t check) {
   if (item.state != PutItem::State::Open) return;
   if (wire::wire_check(item.write.parts[part].stored_crc, item.name_number, part) != check) {
-    ++shard().counts().put_checks_failed;
+    ++host().counts().put_checks_failed;
     doom(item, {Answer::Rejected, Reason::Checksum});
     return;
   }
@@ -364,21 +363,24 @@ void PutRequest::commit(PutItem& item) {
   item.state = PutItem::State::Committed;
   items_[item.number].open = nullptr;
   give_credit(item);
-  shard().store().commit_write(item.write);
+  RequestHost& shard = host();
+  const store::IndexKey key = item.write.key;  // the item may be over when the store returns
+  shard.store().commit_write(item.write);
+  shard.key_waiters().stored(key);
 }
 
 void PutRequest::on_written(store::Write& write) {
   auto& item = *static_cast<PutItem*>(write.owner);
   PutRequest& request = *item.request;
   if (!request.finished()) request.answer(item.number, answer_of_write(write.status));
-  request.shard().put_items().give(&item);
+  request.pools_.items.give(&item);
   request.let_go();
 }
 
 void PutRequest::give_credit(PutItem& item) {
-  if (connection() == nullptr || item.credit_bytes == 0) return;
-  connection()->put_credit().give(item.credit_bytes);
-  connection()->credit_returned();
+  if (client() == nullptr || item.credit_bytes == 0) return;
+  client()->put_credit().give(item.credit_bytes);
+  client()->credit_returned();
   item.credit_bytes = 0;
 }
 
@@ -386,8 +388,8 @@ void PutRequest::give_credit(PutItem& item) {
 void PutRequest::free(PutItem& item) {
   items_[item.number].open = nullptr;
   give_credit(item);
-  shard().store().abort_write(item.write);
-  shard().put_items().give(&item);
+  host().store().abort_write(item.write);
+  pools_.items.give(&item);
   let_go();
 }
 
@@ -405,7 +407,7 @@ void PutRequest::watch_headway() {
   slots_mark_ = slots_granted_;
   landed_mark_ = landed_bytes_;
   awaited_mark_ = awaited_bytes();
-  shard().loop().arm(idle_timer_, shard().loop().now_us() + kIdleUsMax);
+  host().loop().arm(idle_timer_, host().loop().now_us() + kIdleUsMax);
 }
 
 void PutRequest::on_idle(void* self) {
@@ -421,7 +423,7 @@ void PutRequest::on_idle(void* self) {
 // complete is the store's and gets its answer. Who waits for credit waits for another put of its connection, which ends.
 void PutRequest::expire() {
   constexpr AnswerReason kBudget{Answer::Throttled, Reason::Budget};
-  connection()->landing().divert(*connection(), *this);
+  client()->divert_landing(*this);
   retain();
   const bool starved = waits() == Waits::Memory;
   for (uint32_t number = 0; number < items_.size(); ++number) {
@@ -446,7 +448,7 @@ void PutRequest::answer(uint32_t number, AnswerReason with) {
   ItemState& state = items_[number];
   HALFSTEP_CHECK(state.answer.answer == Answer::Pending && open_ > 0, state.answer.answer, open_);
   state.answer = with;
-  shard().counts().answer(Opcode::Put, with);
+  host().counts().answer(Opcode::Put, with);
   fresh_.push_back(number);
   --open_;
   mark_dirty();
@@ -473,7 +475,7 @@ void PutRequest::write_answers(wire::FrameWriter& frame) {
 
 void PutRequest::flush() {
   if (!grants_.empty() && open_ != 0) {
-    Reply reply(*connection(), id(), Opcode::Want);
+    Reply reply(*client(), id(), Opcode::Want);
     reply.frame().open_tlv(Tlv::Grant);
     Writer& out = reply.frame().value();
     out.put(wire::GrantHead{.credit_bytes = granted_bytes_, .range_count = static_cast<uint32_t>(grants_.size())});
@@ -486,17 +488,17 @@ void PutRequest::flush() {
   grants_.clear();
   granted_bytes_ = 0;
   if (open_ == 0) {
-    connection()->landing().divert(*connection(), *this);
+    client()->divert_landing(*this);
     retain();
     on_drop();
-    Reply reply(*connection(), id());
+    Reply reply(*client(), id());
     write_answers(reply.frame());
     reply.send();
     give_early();
     finish();
     let_go();
   } else if (!fresh_.empty()) {
-    Reply reply(*connection(), id(), Opcode::Answers);
+    Reply reply(*client(), id(), Opcode::Answers);
     write_answers(reply.frame());
     reply.send();
   }
@@ -504,7 +506,7 @@ void PutRequest::flush() {
 
 void PutRequest::end(AnswerReason with) {
   retain();
-  connection()->landing().divert(*connection(), *this);
+  client()->divert_landing(*this);
   on_drop();
   for (uint32_t number = 0; number < items_.size() && open_ != 0; ++number) {
     if (items_[number].answer.answer == Answer::Pending) answer(number, with);
@@ -522,7 +524,7 @@ void PutRequest::on_drop() {
 }
 
 void PutRequest::recycle() {
-  shard().loop().disarm(idle_timer_);
+  host().loop().disarm(idle_timer_);
   forget_body(body_);
   plans_.clear();
   items_.clear();
@@ -532,7 +534,7 @@ void PutRequest::recycle() {
   batch_keys_.clear();
   granted_bytes_ = 0;
   open_ = 0;
-  shard().puts().give(this);
+  pools_.requests.give(this);
 }
 
 }  // namespace halfstep::shard

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shard/pool.h"
 #include "shard/request.h"
 #include "store/store.h"
 #include "wire/records.h"
@@ -18,6 +19,7 @@
 namespace halfstep::shard {
 
 class PutRequest;
+struct PutPools;
 
 // One block between the reservation of its slot and the store's last word on it. Pooled.
 struct PutItem {
@@ -38,8 +40,8 @@ struct PutItem {
 
 class PutRequest final : public Request {
  public:
-  PutRequest() noexcept : idle_timer_(&PutRequest::on_idle, this) {}
-  void start(Connection& connection, uint64_t id, ConstBytes body);
+  explicit PutRequest(PutPools& pools) noexcept : pools_(pools), idle_timer_(&PutRequest::on_idle, this) {}
+  void start(Client& client, uint64_t id, ConstBytes body);
 
   void end(wire::AnswerReason with) override;
   void resume() override { reserve(); }
@@ -103,6 +105,7 @@ class PutRequest final : public Request {
   void write_answers(wire::FrameWriter& frame);
   uint32_t section_of(uint32_t number) const noexcept;
 
+  PutPools& pools_;
   std::vector<std::byte> body_;
   wire::RequestView view_;
   std::vector<SectionPlan> plans_;
@@ -134,6 +137,12 @@ class PutRequest final : public Request {
   std::vector<wire::ItemRange> grants_;
   uint64_t granted_bytes_ = 0;
   std::vector<uint32_t> fresh_;  // numbers of items that were answered
+};
+
+// What the puts of a shard share.
+struct PutPools {
+  Pool<PutRequest> requests;
+  Pool<PutItem> items;
 };
 
 }  // namespace halfstep::shard

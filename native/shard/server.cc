@@ -46,15 +46,15 @@ Fault check(const Config& config) {
   }
   if (config.connections_max == 0 || config.connections_max > kConnectionsMax) {
     return {Code::Invalid,
-            "connections_max=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
+            "connections=" + std::to_string(config.connections_max) + ": must be 1 to " + std::to_string(kConnectionsMax)};
   }
   if (!std::has_single_bit(config.shm_ring_bytes) || config.shm_ring_bytes < kShmRingBytesMin ||
       config.shm_ring_bytes > net::kRingBytesMax) {
-    return {Code::Invalid, "shm_ring_bytes=" + std::to_string(config.shm_ring_bytes) + ": must be a power of two from " +
+    return {Code::Invalid, "shm_ring=" + std::to_string(config.shm_ring_bytes) + ": must be a power of two from " +
                                std::to_string(kShmRingBytesMin) + " to " + std::to_string(net::kRingBytesMax)};
   }
   if (config.latency_goal_us > io::kLatencyGoalUsMax) {
-    return {Code::Invalid, "latency_goal_us=" + std::to_string(config.latency_goal_us) + ": must be 0 (nothing gives way) to " +
+    return {Code::Invalid, "latency_goal=" + std::to_string(config.latency_goal_us) + ": must be 0 (nothing gives way) to " +
                                std::to_string(io::kLatencyGoalUsMax)};
   }
   if (!(config.store.write_share >= 0.1 && config.store.write_share <= 0.9)) {
@@ -67,14 +67,22 @@ Fault check(const Config& config) {
 Fault check_memory(const Config& config, uint32_t shards) {
   const uint64_t arena_bytes = config.arena_bytes / shards;
   if (arena_bytes < kArenaBytesMin || arena_bytes > kArenaBytesMax) {
-    return {Code::Invalid, "arena_bytes=" + std::to_string(config.arena_bytes) + ": must be " +
+    return {Code::Invalid, "arena=" + std::to_string(config.arena_bytes) + ": must be " +
                                std::to_string(kArenaBytesMin * shards) + " to " + std::to_string(kArenaBytesMax * shards) +
                                (shards == 1 ? "" : " for " + std::to_string(shards) + " shards")};
   }
   if (config.connection_credit_bytes < wire::kChunkBytesMax || config.connection_credit_bytes > arena_bytes) {
     return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +
                                std::to_string(wire::kChunkBytesMax) + " to " + (shards == 1 ? "" : "a shard's share of ") +
-                               "arena_bytes=" + std::to_string(arena_bytes)};
+                               "arena=" + std::to_string(arena_bytes)};
+  }
+  const uint64_t rings_bytes = net::ring_memory_bytes(config.shm_ring_bytes, config.shm_ring_bytes);
+  if (config.shm_memory_bytes != 0 && config.shm_memory_bytes / shards < rings_bytes) {
+    return {Code::Invalid, "shm_memory=" + std::to_string(config.shm_memory_bytes) + ": must be at least " +
+                               std::to_string(rings_bytes * shards) +
+                               ", one client's rings of shm_ring=" + std::to_string(config.shm_ring_bytes) +
+                               (shards == 1 ? "" : " for each of " + std::to_string(shards) + " shards") +
+                               ", or 0 for none; raise --shm-memory or lower --shm-ring"};
   }
   return {};
 }
@@ -360,6 +368,7 @@ class RunningServer final : public Server {
     setup.config = &config_;
     setup.clock = &clock_;
     setup.arena = own.arena.get();
+    setup.rdma_budget = &rdma_budget_;
     setup.number = own.number;
     setup.shards = static_cast<uint32_t>(shards_.size());
     setup.boot_id = facts_.boot_id;
@@ -446,6 +455,7 @@ class RunningServer final : public Server {
   }
 
   const Config config_;
+  net::RdmaBudget rdma_budget_{config_.rdma.pinned_bytes_max};
   SystemClock clock_;
   Facts facts_;  // written before start() returns
   StoreFile file_;

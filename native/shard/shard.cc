@@ -1,6 +1,7 @@
 #include "shard/shard.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/heap.h"
@@ -9,6 +10,7 @@
 #include "shard/connection.h"
 #include "shard/connection_limit.h"
 #include "shard/listener.h"
+#include "store/account/events.h"
 
 namespace halfstep::shard {
 namespace {
@@ -52,12 +54,15 @@ class Shard::EngineWatch final : public net::Watch {
 };
 
 Shard::Shard(const Setup& setup)
-    : setup_(setup),
-      loop_(*setup.clock),
-      ring_graveyard_(loop_),
+    : ConnectionHost(*setup.config, *setup.clock),
+      setup_(setup),
+      ring_graveyard_(loop_, setup.config->shm_memory_bytes / setup.shards),
       zero_copy_linger_(loop_, lingering_max(*setup.config, *setup.arena)),
+      rdma_rings_(loop_, {.verbs = setup.config->rdma.verbs,
+                          .budget = setup.rdma_budget,
+                          .ring_bytes = setup.config->rdma.ring_bytes,
+                          .payload = setup.arena->bytes()}),
       slots_(*setup.arena),
-      request_memory_(setup.config->request_bytes_max),
       tidy_timer_(&Shard::on_tidy, this),
       pace_timer_(&Shard::on_pace, this) {}
 
@@ -72,21 +77,23 @@ Shard::~Shard() {
   }
   // From here on nobody writes to the arena, not for the store either: what the kernel still reads stays as it is.
   zero_copy_linger_.close_all();
+  rdma_rings_.drop_all();
   if (engine_watch_ != nullptr) loop_.remove(engine_->wake_descriptor(), engine_watch_.get());
 }
 
 // ---- Start ---------------------------------------------------------------------------------------------------------------
 
 Fault Shard::open() {
-  zero_copy_on_ = setup_.config->zero_copy != ZeroCopy::Off && net::zero_copy_possible();
+  zero_copy_on_ = config_.zero_copy != ZeroCopy::Off && net::zero_copy_possible();
   if (const Status status = loop_.open(); !status.ok()) return {status, "epoll or eventfd: " + errno_name(status.detail())};
   if (Fault fault = setup_.open_engine(&engine_); !fault.ok()) return fault;
   const auto wake = [this] { loop_.wake(); };
-  if (Fault fault = setup_.open_store(*engine_, slots_, wake, &store_); !fault.ok()) return fault;
+  if (Fault fault = setup_.open_store(*engine_, slots_, wake, &opened_store_); !fault.ok()) return fault;
+  store_ = opened_store_.get();
   if (Fault fault = check_memory(); !fault.ok()) return fault;
   const auto memory_bytes = static_cast<double>(slots_.capacity_bytes());
-  get_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * (1 - setup_.config->store.write_share));
-  put_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * setup_.config->store.write_share);
+  get_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * (1 - config_.store.write_share));
+  put_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * config_.store.write_share);
   store_->set_on_memory([this] { memory_freed_ = true; });
   if (const int descriptor = engine_->wake_descriptor(); descriptor >= 0) {
     engine_watch_ = std::make_unique<EngineWatch>();
@@ -97,22 +104,26 @@ Fault Shard::open() {
   }
   hello_.shards = static_cast<uint16_t>(setup_.shards);
   hello_.shard = setup_.number;
-  hello_.codecs = ~uint64_t{0};  // coded parts are stored as they come: decoding is the clients' affair
+  pools_.elsewhere = dynamic_cast<AsksFirst*>(store_);
+  // What is stored elsewhere is not told here: a wait for it would find no end.
+  hello_.features = pools_.elsewhere != nullptr ? 0 : wire::kFeatureWait;
+  // Coded parts are stored as they come: decoding is the clients' affair.
+  hello_.codecs = pools_.elsewhere != nullptr ? pools_.elsewhere->codecs() : ~uint64_t{0};
   hello_.store_uuid = store_->uuid();
   hello_.boot_id = setup_.boot_id;
   hello_.block_bytes_max = store_->geometry().block_bytes_max;
-  hello_.lease_ms_max = static_cast<uint32_t>(std::min<uint64_t>(setup_.config->store.lease_ms_max, UINT32_MAX));
+  hello_.lease_ms_max = static_cast<uint32_t>(std::min<uint64_t>(config_.store.lease_ms_max, UINT32_MAX));
   return {};
 }
 
 // The store was made for an arena; in a smaller one its largest block would wait for ever.
 Fault Shard::check_memory() const {
-  const double share = setup_.config->store.write_share;
+  const double share = config_.store.write_share;
   const auto block = static_cast<double>(SlotPool::held_bytes(uint64_t{store_->geometry().block_bytes_max} + kPageBytes));
   const auto smallest = round_up(static_cast<uint64_t>(std::max(block / share, block / (1 - share))) + 1, 2 * MiB);
   if (slots_.capacity_bytes() >= smallest) return {};
   const uint32_t shards = setup_.shards;
-  return {Code::Invalid, "arena_bytes=" + mebibytes(slots_.capacity_bytes() * shards) + ": blocks of this store are up to " +
+  return {Code::Invalid, "arena=" + mebibytes(slots_.capacity_bytes() * shards) + ": blocks of this store are up to " +
                              mebibytes(store_->geometry().block_bytes_max) +
                              (shards == 1 ? "" : ", and each of its " + std::to_string(shards) + " shards has an arena") +
                              "; the smallest is " + mebibytes(smallest * shards)};
@@ -120,8 +131,9 @@ Fault Shard::check_memory() const {
 
 Fault Shard::listen(std::vector<ListeningSocket> sockets) {
   for (ListeningSocket& socket : sockets) {
-    if (net::is_unix_socket(socket.descriptor)) kept_for_unix_ = kept_for_unix(setup_.config->connections_max);
-    listeners_.push_back(std::make_unique<Listener>(*this, std::move(socket)));
+    if (net::is_unix_socket(socket.descriptor)) kept_for_unix_ = kept_for_unix(config_.connections_max);
+    const auto on_accepted = [this](const net::Accepted& peer, const ShardMap& map) { return accepted(peer, map); };
+    listeners_.push_back(std::make_unique<Listener>(loop_, std::move(socket), on_accepted));
   }
   for (const auto& listener : listeners_) {
     if (const Status status = listener->start(); !status.ok()) {
@@ -159,14 +171,22 @@ void Shard::turn() {
   store_->turn();
   if (recovering_ && !store_->recovering()) {
     recovering_ = false;
+    key_waiters_.look_again();  // what was found is there, and nobody stored it
     give_heap_back();
   }
+  look_at_cleared();
   end_of_turn();
   engine_->flush_submissions();
 }
 
+// Who waits for a block of a layout that was cleared, or of a namespace that was deleted, by whichever shard, waits in vain.
+void Shard::look_at_cleared() noexcept {
+  const uint64_t cleared = store_->events().cleared();
+  if (std::exchange(cleared_seen_, cleared) != cleared) key_waiters_.look_again();
+}
+
 uint64_t Shard::wait_us() const {
-  if (memory_freed_ || engine_->ready() || !dirty_.empty() || !dirty_connections_.empty()) return 0;
+  if (memory_freed_ || key_waiters_.any_ready() || engine_->ready() || !dirty_.empty() || !dirty_connections_.empty()) return 0;
   if (engine_watch_ == nullptr && engine_->in_flight() != 0) return 0;
   const uint64_t now = loop_.now_us();
   const uint64_t next = store_->next_turn_us();
@@ -177,6 +197,7 @@ uint64_t Shard::wait_us() const {
 
 // What the call-backs of this turn have left to do, where no object is in the middle of anything.
 void Shard::end_of_turn() {
+  key_waiters_.wake();
   if (memory_freed_) {
     memory_freed_ = false;
     read_waiters_.resume();
@@ -213,6 +234,15 @@ void Shard::run_posted() {
   for (const auto& call : calls) call();
 }
 
+// Clients can cause it at will, so one line a minute goes to the daemon's log (stderr); all are counted.
+void Shard::tell_rdma_refused(const std::string& why) {
+  constexpr uint64_t kPauseUs = 60'000'000;
+  const uint64_t now_us = loop_.now_us();
+  if (rdma_told_us_ != 0 && now_us - rdma_told_us_ < kPauseUs) return;
+  rdma_told_us_ = now_us;
+  std::fprintf(stderr, "halfstep: rings over RDMA refused, the connection stays on TCP: %s\n", why.c_str());
+}
+
 // ---- Stop ----------------------------------------------------------------------------------------------------------------
 
 void Shard::stop(uint32_t grace_ms) {
@@ -220,13 +250,14 @@ void Shard::stop(uint32_t grace_ms) {
   stopping_ = true;
   stop_by_us_ = loop_.now_us() + uint64_t{grace_ms} * 1000;
   listeners_.clear();
+  key_waiters_.stop();
 }
 
 void Shard::close_connections() {
   listeners_.clear();
   zero_copy_linger_.be_patient();  // the last answers must arrive, and only the store's own last pages want memory now
   for (const auto& connection : connections_) connection->stream().abort(Code::Closed, "the daemon is stopping");
-  for (int turns = 0; turns < kClosingTurns && !connections_.empty(); ++turns) {
+  for (int turns = 0; turns < kClosingTurns && (!connections_.empty() || rdma_rings_.lingering() != 0); ++turns) {
     loop_.turn(0);
     end_of_turn();
   }
@@ -243,11 +274,17 @@ void Shard::collect_own(Metrics* out) {
     now.bytes_received += connection->stream().received_bytes();
     now.bytes_sent += connection->stream().sent_bytes();
     now.connections_shm += connection->stream().shared_memory() ? 1 : 0;
+    now.connections_rdma += connection->stream().rdma() ? 1 : 0;
+    if (connection->stream().rdma()) continue;  // no kernel copies, or holds, anything of it
     now.connections_zero_copy += connection->stream().zero_copy() ? 1 : 0;
     now.zero_copy_held_bytes += connection->stream().held_bytes();
   }
+  now.rdma = rdma_rings_.counts();
+  now.rdma_pinned_bytes = setup_.rdma_budget->used_bytes();
   now.connections_open = connections_.size();
+  now.rings_refused = ring_graveyard_.refused();
   now.request_bytes = request_memory_.bytes();
+  now.waits = key_waiters_.counts();
   now.zero_copy_held_bytes += zero_copy_linger_.bytes();
   now.zero_copy_on = zero_copy_on_;
   now.zero_copy = zero_copy_linger_.counts();
@@ -276,9 +313,9 @@ std::vector<store::NamespaceInfo> Shard::namespaces() const {
 
 // What a shard sends as payload lies in its arena, and the owners of its releases are pooled: both outlive every connection.
 std::unique_ptr<net::Transport> Shard::transport_to(const net::Accepted& peer) {
-  const uint32_t ring_bytes = setup_.config->shm_ring_bytes;
+  const uint32_t ring_bytes = config_.shm_ring_bytes;
   if (peer.is_unix) return net::accepted_transport(peer.descriptor, {ring_bytes, ring_bytes}, ring_graveyard_);
-  const ZeroCopy wanted = setup_.config->zero_copy;
+  const ZeroCopy wanted = config_.zero_copy;
   const bool without_copies = wanted == ZeroCopy::Always || (wanted == ZeroCopy::Auto && !peer.peer_loopback);
   return without_copies ? net::zero_copy_transport(peer.descriptor, zero_copy_linger_) : net::socket_transport(peer.descriptor);
 }
@@ -298,11 +335,11 @@ bool Shard::accepted(const net::Accepted& peer, const ShardMap& map) {
 }
 
 bool Shard::make_room(Connection& newcomer, bool is_unix) {
-  const uint32_t most = setup_.config->connections_max;
+  const uint32_t most = config_.connections_max;
   const uint32_t limit = most - (is_unix ? 0 : kept_for_unix_);
   const auto open = [](const auto& connection) { return connection->stream().descriptor() >= 0; };
   if (connections_.size() <= limit || std::count_if(connections_.begin(), connections_.end(), open) <= limit) return true;
-  const std::string reached = "connections_max=" + std::to_string(most) + " is reached";
+  const std::string reached = "connections=" + std::to_string(most) + " is reached";
   const uint64_t now_us = loop_.now_us();
   if (Connection* idle = who_gives_way(connections_, newcomer, now_us); idle != nullptr) {
     ++counts_.connections_gave_way;
@@ -325,26 +362,19 @@ void Shard::closed(Connection& connection) {
   connections_.pop_back();
 }
 
-wire::LoadRecord Shard::load() const noexcept {
-  wire::LoadRecord load;
-  load.queue_depth = static_cast<uint32_t>(std::min<uint64_t>(counts_.requests_open, UINT32_MAX));
-  load.bytes_per_s = meter_.bytes_per_s();
-  if (load.bytes_per_s != 0) {
-    load.queue_us =
-        static_cast<uint32_t>(std::min<uint64_t>(counts_.credit_held_bytes * 1'000'000 / load.bytes_per_s, UINT32_MAX));
-  }
-  return load;
-}
-
-void Shard::request_finished(wire::Opcode opcode, uint64_t us) noexcept {
-  --counts_.requests_open;
-  counts_.latency(opcode, us);
+void Shard::add_dirty(Request& request) {
+  request.dirty_at_ = dirty_.size();
+  dirty_.push_back(&request);
 }
 
 void Shard::forget_dirty(Request& request) noexcept { dirty_[request.dirty_at_] = nullptr; }
 
 void Shard::forget_dirty(Connection& connection) noexcept {
   std::replace(dirty_connections_.begin(), dirty_connections_.end(), &connection, static_cast<Connection*>(nullptr));
+}
+
+MemoryWaiters& Shard::memory_waiters(const Request& waiter) noexcept {
+  return waiter.opcode() == wire::Opcode::Put ? write_waiters_ : read_waiters_;
 }
 
 void Shard::join_memory(Request& waiter) {
@@ -393,10 +423,7 @@ void Shard::relieve() {
 // Frees what pooled objects are too many, and has the allocator return what a burst has taken.
 void Shard::on_tidy(void* self) {
   auto& shard = *static_cast<Shard*>(self);
-  bool freed = false;
-  const auto trim = [&freed](auto&... pools) { ((freed = pools.trim() || freed), ...); };
-  trim(shard.gets_, shard.get_items_, shard.sent_chunks_, shard.puts_, shard.put_items_, shard.prefetches_, shard.changes_,
-       shard.store_calls_);
+  bool freed = shard.pools_.trim();
   if (shard.frame_buffer_.capacity() > kFrameBufferKept) {
     std::vector<std::byte>().swap(shard.frame_buffer_);
     freed = true;

@@ -18,39 +18,31 @@
 #include "base/clock.h"
 #include "base/slots.h"
 #include "io/engine.h"
-#include "net/loop.h"
+#include "net/rdma_rings.h"
 #include "net/shm_setup.h"
 #include "net/socket.h"
 #include "net/zero_copy_linger.h"
-#include "shard/chunk_builder.h"
 #include "shard/config.h"
+#include "shard/connection_host.h"
 #include "shard/listening.h"
-#include "shard/load_meter.h"
 #include "shard/memory_waiters.h"
 #include "shard/metrics.h"
-#include "shard/pool.h"
-#include "shard/request_catalog.h"
-#include "shard/request_get.h"
-#include "shard/request_keys.h"
-#include "shard/request_memory.h"
-#include "shard/request_prefetch.h"
-#include "shard/request_put.h"
 #include "shard/samples.h"
 #include "store/store.h"
-#include "wire/records.h"
 
 namespace halfstep::shard {
 
 class Connection;
 class Listener;
 
-class Shard {
+class Shard final : public ConnectionHost {
  public:
   // What the shard is given: all of it outlives the shard.
   struct Setup {
     const Config* config = nullptr;
     const Clock* clock = nullptr;
     Arena* arena = nullptr;
+    net::RdmaBudget* rdma_budget = nullptr;  // of the process
     uint32_t number = 0;
     uint32_t shards = 1;
     std::array<std::byte, 16> boot_id{};
@@ -75,76 +67,35 @@ class Shard {
   // From post(): no new requests; what runs gets so long; then run() seals, flushes and returns.
   void stop(uint32_t grace_ms);
   void collect(Metrics* out);
-  // All but what namespaces have, and that.
-  void collect_own(Metrics* out);
-  std::vector<store::NamespaceInfo> namespaces() const;
-
-  // For connections and requests ------------------------------------------------------------------------------------------
-  net::Loop& loop() noexcept { return loop_; }
-  store::Store& store() noexcept { return *store_; }
   const io::Engine& engine() const noexcept { return *engine_; }
-  const Config& config() const noexcept { return *setup_.config; }
-  Counts& counts() noexcept { return counts_; }
-  Credit::Common& get_credits() noexcept { return get_credits_; }
-  Credit::Common& put_credits() noexcept { return put_credits_; }
-  RequestMemory& request_memory() noexcept { return request_memory_; }
-  // The buffers' share of the memory of requests is exceeded: ends the connection whose frame has been coming in part for
-  // longest, or, where unread answers have more, the one that leaves most of them.
-  void relieve();
-  const wire::HelloServer& hello() const noexcept { return hello_; }
-  bool stopping() const noexcept { return stopping_; }
-  wire::LoadRecord load() const noexcept;
-  void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
-
-  // False: there were too many, and one had to go, which took a look at all of them. Others wait for the next turn.
-  bool accepted(const net::Accepted& peer, const ShardMap& map);
-  bool make_room(Connection& newcomer, bool is_unix);
-  void closed(Connection& connection);
-  void request_admitted() {
-    ++counts_.requests_open;
-    watch_memory();
-  }
-  // Some was taken that is to go back when it is not needed any more.
-  void watch_memory() {
-    if (!tidy_timer_.armed()) loop_.arm(tidy_timer_, loop_.now_us() + kTidyUs);
-  }
-  void request_finished(wire::Opcode opcode, uint64_t us) noexcept;
-  void request_dropped() noexcept { --counts_.requests_open; }
-
-  void add_dirty(Request& request) {
-    request.dirty_at_ = dirty_.size();
-    dirty_.push_back(&request);
-  }
-  void forget_dirty(Request& request) noexcept;
-  void add_dirty(Connection& connection) { dirty_connections_.push_back(&connection); }
-  void forget_dirty(Connection& connection) noexcept;
-  void join_memory(Request& waiter);
-  void leave_memory(Request& waiter) noexcept;
-  MemoryWaiters& write_waiters() noexcept { return write_waiters_; }
-
-  // Used within one call, by nobody across calls.
-  std::vector<std::byte>& frame_buffer() noexcept { return frame_buffer_; }
-  wire::RequestView& request_view() noexcept { return request_view_; }
-  ChunkBuilder& chunk_builder() noexcept { return chunk_builder_; }
-  std::vector<store::Read*>& read_window() noexcept { return read_window_; }
-
-  Pool<GetRequest>& gets() noexcept { return gets_; }
-  Pool<GetItem>& get_items() noexcept { return get_items_; }
-  Pool<SentChunk>& sent_chunks() noexcept { return sent_chunks_; }
-  Pool<PutRequest>& puts() noexcept { return puts_; }
-  Pool<PutItem>& put_items() noexcept { return put_items_; }
-  Pool<PrefetchRequest>& prefetches() noexcept { return prefetches_; }
-  Pool<ChangeRequest>& changes() noexcept { return changes_; }
-  Pool<StoreCall>& store_calls() noexcept { return store_calls_; }
 
  private:
   class EngineWatch;
-  MemoryWaiters& memory_waiters(const Request& waiter) noexcept {
-    return waiter.opcode() == wire::Opcode::Put ? write_waiters_ : read_waiters_;
+
+  void collect_own(Metrics* out) override;
+  std::vector<store::NamespaceInfo> namespaces() const override;
+  void watch_memory() override {
+    if (!tidy_timer_.armed()) loop_.arm(tidy_timer_, loop_.now_us() + kTidyUs);
   }
+  void join_memory(Request& waiter) override;
+  void leave_memory(Request& waiter) noexcept override;
+  void add_dirty(Request& request) override;
+  void forget_dirty(Request& request) noexcept override;
+  void add_dirty(Connection& connection) override { dirty_connections_.push_back(&connection); }
+  void forget_dirty(Connection& connection) noexcept override;
+  void relieve() override;
+  void tell_rdma_refused(const std::string& why) override;
+  net::RdmaRings* rdma_rings() noexcept override { return config().rdma.on ? &rdma_rings_ : nullptr; }
+  void closed(Connection& connection) override;
+
+  MemoryWaiters& memory_waiters(const Request& waiter) noexcept;
+  // False: there were too many, and one had to go, which took a look at all of them. Others wait for the next turn.
+  bool accepted(const net::Accepted& peer, const ShardMap& map);
+  bool make_room(Connection& newcomer, bool is_unix);
   Fault check_memory() const;
   void turn();
   void end_of_turn();
+  void look_at_cleared() noexcept;
   uint64_t wait_us() const;
   void run_posted();
   void close_connections();
@@ -158,53 +109,31 @@ class Shard {
 
   const Setup setup_;
 
-  // Destroyed last: what the store and the engine point into.
-  Pool<GetRequest> gets_;
-  Pool<GetItem> get_items_;
-  Pool<SentChunk> sent_chunks_;
-  Pool<PutRequest> puts_;
-  Pool<PutItem> put_items_;
-  Pool<PrefetchRequest> prefetches_;
-  Pool<ChangeRequest> changes_;
-  Pool<StoreCall> store_calls_;
-
-  net::Loop loop_;
   net::RingGraveyard ring_graveyard_;
   net::ZeroCopyLinger zero_copy_linger_;
+  net::RdmaRings rdma_rings_;
+  uint64_t rdma_told_us_ = 0;  // when a refusal was told last; 0: never
   SlotPool slots_;
   std::unique_ptr<io::Engine> engine_;
-  std::unique_ptr<store::Store> store_;
+  std::unique_ptr<store::Store> opened_store_;
   std::unique_ptr<EngineWatch> engine_watch_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Connection>> connections_;
 
-  wire::HelloServer hello_;
-  Counts counts_;
-  Credit::Common get_credits_;
-  Credit::Common put_credits_;
-  RequestMemory request_memory_;
   net::Timer tidy_timer_;
   uint64_t freed_bytes_ = 0;  // of buffers of connections that have ended, since the heap was last given back
-  LoadMeter meter_;
   std::vector<Request*> dirty_;
   std::vector<Connection*> dirty_connections_;
-  // Reads and writes have memory of their own, so neither waits behind the other.
   MemoryWaiters read_waiters_;
-  MemoryWaiters write_waiters_;
   net::Timer pace_timer_;  // runs while somebody waits to write
   uint64_t pace_due_us_ = 0;
   bool memory_freed_ = false;
-  bool stopping_ = false;
+  uint64_t cleared_seen_ = 0;   // of the store's scopes
   bool recovering_ = true;      // the store, when it was last asked
   bool tells_nodes_ = true;     // the kernel, of pages
   bool zero_copy_on_ = false;   // asked for, and the kernel has it
   uint32_t kept_for_unix_ = 0;  // connections
   uint64_t stop_by_us_ = 0;
-
-  std::vector<std::byte> frame_buffer_;
-  wire::RequestView request_view_;
-  ChunkBuilder chunk_builder_;
-  std::vector<store::Read*> read_window_;
 
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_

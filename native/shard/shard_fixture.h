@@ -45,6 +45,15 @@ class ShardFixture : public ::testing::Test {
   virtual std::unique_ptr<io::Engine> make_engine(io::MemoryDevice& device) {
     return std::make_unique<io::MemoryEngine>(io::MemoryConfig{}, std::vector<io::MemoryDevice*>{&device});
   }
+  virtual uint64_t device_bytes() const { return 1 * MiB; }
+  virtual uint64_t arena_bytes() const { return 64 * MiB; }
+  // On the shard's thread, at each start.
+  virtual Fault open_store(io::Engine&, SlotPool& slots, std::unique_ptr<store::Store>* out) {
+    auto fake = std::make_unique<FakeStore>(slots);
+    fake_ = fake.get();
+    *out = std::move(fake);
+    return Fault();
+  }
 
   void configure(const std::function<void(Config&)>& change) {
     stop();
@@ -89,7 +98,8 @@ class ShardFixture : public ::testing::Test {
   }
 
   std::unique_ptr<RawClient> connect() {
-    auto client = std::make_unique<RawClient>(socket_);
+    auto client = over_rdma() ? std::make_unique<RawClient>(RdmaPlace{over_rdma()->address, rdma_port_, over_rdma()->verbs})
+                              : std::make_unique<RawClient>(socket_);
     EXPECT_TRUE(client->connected());
     return client;
   }
@@ -144,11 +154,12 @@ class ShardFixture : public ::testing::Test {
   void expect_nothing_held() {
     wait_until([&] {
       return shard_->counts().requests_open == 0 && shard_->counts().credit_held_bytes == 0 && fake_->open_writes() == 0 &&
-             fake_->pinned() == 0 && shard_->gets().taken() == 0 && shard_->get_items().taken() == 0 &&
-             shard_->puts().taken() == 0 && shard_->put_items().taken() == 0 && shard_->sent_chunks().taken() == 0 &&
-             shard_->changes().taken() == 0 && shard_->prefetches().taken() == 0;
+             fake_->pinned() == 0 && shard_->pools().idle();
     });
   }
+
+  const Clock& clock() const noexcept { return clock_; }
+  Arena& arena() noexcept { return *arena_; }
 
   Config config_;
   Shard* shard_ = nullptr;
@@ -163,8 +174,8 @@ class ShardFixture : public ::testing::Test {
     ASSERT_NE(mkdtemp(directory), nullptr);
     directory_ = directory;
     socket_ = directory_ + "/s";
-    ASSERT_TRUE(Arena::create(64 * MiB, false, &arena_).ok());
-    device_ = std::make_unique<io::MemoryDevice>(1 * MiB);
+    ASSERT_TRUE(Arena::create(arena_bytes(), false, &arena_).ok());
+    if (!device_) device_ = std::make_unique<io::MemoryDevice>(device_bytes());
     let_go_ = {};
     std::promise<void> ready;
     thread_ = std::thread([this, &ready] { serve(ready); });
@@ -173,8 +184,12 @@ class ShardFixture : public ::testing::Test {
   }
 
   void serve(std::promise<void>& ready) {
+    if (over_rdma())
+      config_.rdma = {.on = true, .ring_bytes = 256 * 1024, .pinned_bytes_max = 256 * MiB, .verbs = over_rdma()->verbs};
+    config_.insecure_listen = over_rdma() != nullptr;  // a device's address is not loopback
     Shard::Setup setup;
     setup.config = &config_;
+    setup.rdma_budget = &rdma_budget_;
     setup.clock = &clock_;
     setup.arena = arena_.get();
     setup.shards = shards_;
@@ -183,22 +198,20 @@ class ShardFixture : public ::testing::Test {
       *out = make_engine(*device_);
       return Fault();
     };
-    setup.open_store = [this](io::Engine&, SlotPool& slots, const std::function<void()>&, std::unique_ptr<store::Store>* out) {
-      auto fake = std::make_unique<FakeStore>(slots);
-      fake_ = fake.get();
-      *out = std::move(fake);
-      return Fault();
-    };
+    setup.open_store = [this](io::Engine& engine, SlotPool& slots, const std::function<void()>&,
+                              std::unique_ptr<store::Store>* out) { return open_store(engine, slots, out); };
     Shard shard(setup);
     net::Address address;
     net::Address bound;
     int descriptor = -1;
     int over_tcp = -1;
+    std::vector<ListeningSocket> sockets;
     const auto map = std::make_shared<const std::vector<wire::ShardAddress>>(shards_);
     const bool opened = shard.open().ok() && net::Address::parse("unix:" + socket_, &address).ok() &&
                         net::listen_on(address, &descriptor, &bound).ok() &&
                         net::Address::parse("127.0.0.1:0", &address).ok() && net::listen_on(address, &over_tcp, &bound).ok() &&
-                        shard.listen({{descriptor, map}, {over_tcp, map}}).ok();
+                        listen_for_rdma(map, &sockets) && (sockets.push_back({descriptor, map}), true) &&
+                        (sockets.push_back({over_tcp, map}), true) && shard.listen(std::move(sockets)).ok();
     port_ = bound.port;
     shard_ = opened ? &shard : nullptr;
     ready.set_value();
@@ -211,6 +224,18 @@ class ShardFixture : public ::testing::Test {
     let_go_.get_future().wait();  // a test may have stopped it: whoever still posts must find it
   }
 
+  bool listen_for_rdma(const ShardMap& map, std::vector<ListeningSocket>* out) {
+    net::Address address;
+    net::Address bound;
+    int descriptor = -1;
+    if (over_rdma() == nullptr) return true;
+    if (!net::Address::parse(over_rdma()->address + ":0", &address).ok()) return false;
+    if (!net::listen_on(address, &descriptor, &bound).ok()) return false;
+    rdma_port_ = bound.port;
+    out->push_back({descriptor, map});
+    return true;
+  }
+
   void stop() {
     if (shard_ != nullptr) (void)shard_->post([this] { shard_->stop(0); });  // it may have been stopped by the test
     let_go_.set_value();
@@ -221,6 +246,8 @@ class ShardFixture : public ::testing::Test {
   }
 
   ForwardClock clock_;
+  net::RdmaBudget rdma_budget_{256 * MiB};
+  uint16_t rdma_port_ = 0;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<io::MemoryDevice> device_;
   std::thread thread_;

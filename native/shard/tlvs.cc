@@ -29,12 +29,11 @@ Status fill(ConstBytes body, std::span<TlvSlot> slots) {
 
 }  // namespace
 
-bool take_tlvs(Connection& connection, wire::Opcode command, uint64_t id, ConstBytes body, std::span<TlvSlot> slots) {
+bool take_tlvs(Client& client, wire::Opcode command, uint64_t id, ConstBytes body, std::span<TlvSlot> slots) {
   const Status status = fill(body, slots);
   if (status.ok()) return true;
   const bool unsupported = status == Code::Unsupported;
-  answer_whole(connection, command, id,
-               {wire::Answer::Rejected, unsupported ? wire::Reason::Unsupported : wire::Reason::Malformed},
+  answer_whole(client, command, id, {wire::Answer::Rejected, unsupported ? wire::Reason::Unsupported : wire::Reason::Malformed},
                std::string(command_name(command)) + (unsupported ? ": a TLV that must be understood is not known here"
                                                                  : ": its TLVs do not parse, or one does not belong there"));
   return false;

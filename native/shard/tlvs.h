@@ -11,7 +11,7 @@
 
 namespace halfstep::shard {
 
-class Connection;
+class Client;
 
 struct TlvSlot {
   wire::Tlv kind;
@@ -20,6 +20,6 @@ struct TlvSlot {
 };
 
 // Fills in the slots. False: the request was refused as a whole.
-bool take_tlvs(Connection& connection, wire::Opcode command, uint64_t id, ConstBytes body, std::span<TlvSlot> slots);
+bool take_tlvs(Client& client, wire::Opcode command, uint64_t id, ConstBytes body, std::span<TlvSlot> slots);
 
 }  // namespace halfstep::shard

@@ -79,6 +79,27 @@ class PartBed : public StoreBed, public ::testing::Test {
       ASSERT_EQ(part.codec, 0);
     }
   }
+  // So many reads at once, each of `count` parts of one of these blocks: none begins, and none holds memory.
+  void expect_no_memory_for(const std::vector<std::string>& names, size_t reads_at_once, uint32_t count) {
+    const uint64_t before = store->gauges().memory_resident_bytes;
+    std::vector<Asked> asked(reads_at_once);
+    std::vector<Read*> window;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      asked[i].read.key = key(names[i % names.size()], kGroupLarge);
+      asked[i].read.component = wire::Component::of(kGroupLarge, 0, 0);
+      asked[i].read.parts = {static_cast<uint32_t>(i % 8), count};
+      asked[i].read.complete = [](Read&) { FAIL() << "it did not begin"; };
+      window.push_back(&asked[i].read);
+    }
+    EXPECT_EQ(store->begin_reads(window), Code::TooLarge);
+    EXPECT_EQ(store->gauges().memory_resident_bytes, before);
+    settle();
+  }
+  static std::vector<std::string> names_of(int count) {
+    std::vector<std::string> names;
+    for (int i = 0; i < count; ++i) names.push_back("block " + std::to_string(i));
+    return names;
+  }
   static wire::GroupShape shape_of_group(uint32_t group) { return test_layout().groups()[group]; }
 
   std::map<uint64_t, uint32_t> reads;

@@ -220,6 +220,36 @@ TEST(Clear, PowerCutAfterAnyWriteIsAllOrNothing) {
   }
 }
 
+TEST(List, SaysHowLongItTookOutsideOfItsCall) {
+  StoreBed bed(12);
+  bed.open();
+  for (uint64_t i = 0; i < 100; ++i) ASSERT_EQ(bed.put(name_of(i)), Code::Ok);
+  bed.settle();
+  bed.reopen();  // no roll is in memory: each is read
+  struct Taken {
+    StoreBed& bed;
+    uint64_t us = 0;
+    bool in_call = true;
+    bool done = false;
+  } taken{bed};
+  Listing listing;
+  listing.name_space = "default";
+  listing.limit = 100;
+  listing.owner = &taken;
+  listing.visit = [](Listing& l, const Listed&) {
+    auto& of = *static_cast<Taken*>(l.owner);
+    of.bed.clock.us += 7;
+    of.us += of.in_call ? 0 : 7;
+  };
+  listing.done = [](Listing& l) { static_cast<Taken*>(l.owner)->done = true; };
+  bed.store->list(listing);
+  taken.in_call = false;
+  while (!taken.done) bed.pump();
+  EXPECT_EQ(listing.listed, 100U);
+  EXPECT_GT(taken.us, 0U);
+  EXPECT_EQ(listing.later_us, taken.us);
+}
+
 TEST(List, ShowsBlocksThatAreInNoFrameYet) {
   StoreBed bed(11);
   bed.open();

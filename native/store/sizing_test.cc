@@ -106,7 +106,7 @@ TEST(Sizing, WhatNoStoreHoldsIsRefusedWithItsBound) {
   EXPECT_NE(said({.of = {{1, MiB, 1}}, .shards = 17}).find("shards=17"), std::string::npos);
   SizingQuestion odd = question_of(1, 4096);
   odd.segment_bytes = 3 * MiB + 1;
-  EXPECT_NE(said(odd).find("segment_bytes="), std::string::npos);
+  EXPECT_NE(said(odd).find("segment="), std::string::npos);
 }
 
 }  // namespace

@@ -13,21 +13,21 @@ namespace halfstep::store {
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 bool StoreImpl::present(const Block& block) noexcept {
-  return block && core_.names.alive(block.scope) && !core_.expired(block.expiry_s);
+  return block && names_.alive(block.scope) && !store_time_.expired(block.expiry_s);
 }
 
 bool StoreImpl::present(const IndexKey& key) noexcept {
-  if (const Extent* dirty = core_.memory.find_dirty(key); dirty != nullptr) return present(*dirty);
-  return present(core_.catalog.find(key));
+  if (const Extent* dirty = memory_.find_dirty(key); dirty != nullptr) return present(*dirty);
+  return present(catalog_.find(key));
 }
 
 bool StoreImpl::present(const Extent& extent) noexcept {
-  return core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
+  return names_.alive(extent.entry.scope) && !store_time_.expired(extent.entry.expiry_s);
 }
 
 bool StoreImpl::decodable(const Extent* extent, const Block& block, uint64_t codecs) const noexcept {
   const uint32_t scope = extent != nullptr ? extent->entry.scope : block.scope;
-  if ((core_.names.codecs(scope) & ~codecs) == 0) return true;
+  if ((names_.codecs(scope) & ~codecs) == 0) return true;
   if (extent == nullptr || extent->state == ExtentState::Filling || extent->state == ExtentState::Reading)
     return !block.trailer;
   return std::all_of(extent->parts().begin(), extent->parts().end(),
@@ -46,21 +46,21 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
   std::array<uint8_t, kAtOnce> indexed;  // those that the index is asked for
   for (size_t first = 0; first < sought.size(); first += kAtOnce) {
     const auto part = sought.subspan(first, std::min(kAtOnce, sought.size() - first));
-    for (const Sought& one : part) core_.memory.prefetch_place(one.key);
-    for (size_t at = 0; at < part.size(); ++at) known[at] = core_.memory.find_state_ahead(part[at].key);
+    for (const Sought& one : part) memory_.prefetch_place(one.key);
+    for (size_t at = 0; at < part.size(); ++at) known[at] = memory_.find_state_ahead(part[at].key);
     size_t count = 0;
     for (size_t at = 0; at < part.size(); ++at) {
       const Extent* extent = known[at];
       const bool dirty = extent != nullptr && extent->state == ExtentState::Dirty;
       if (dirty || (part[at].to_read && extent != nullptr && extent->state == ExtentState::Clean)) {
-        core_.memory.prefetch_use(*extent);
+        memory_.prefetch_use(*extent);
         const bool there = present(*extent) && decodable(extent, {}, part[at].codecs);
         out[first + at] = there ? found(extent->block_bytes()) : Found();
       } else {
         indexed[count++] = static_cast<uint8_t>(at);
       }
     }
-    core_.catalog.find_many(
+    catalog_.find_many(
         count, [&](size_t i) -> const IndexKey& { return part[indexed[i]].key; },
         [&](size_t i, const Block& block) {
           const size_t at = indexed[i];
@@ -70,7 +70,7 @@ void StoreImpl::find_many(std::span<const Sought> sought, std::span<Found> out) 
           } else {
             // What is in memory, or on its way, is pinned whole.
             const bool alone = extent == nullptr && part[at].parts.count != 0;
-            out[first + at] = found(core_.catalog.block_bytes(block, part[at].component));
+            out[first + at] = found(catalog_.block_bytes(block, part[at].component));
             if (alone) out[first + at].memory_bytes = parts_bytes(block, part[at]);
           }
         });
@@ -83,16 +83,15 @@ Found StoreImpl::found(uint32_t block_bytes) noexcept {
 
 // What a read of these parts takes.
 uint64_t StoreImpl::parts_bytes(const Block& block, const Sought& sought) const noexcept {
-  const wire::GroupShape* const group = core_.names.group(block.scope, sought.component);
-  const PartReader::Plan plan = PartReader::plan(block, group, sought.parts);
+  const PartReader::Plan plan = reader_.part_reader().plan(sought.key, block, sought.component, sought.parts);
   return SlotPool::held_bytes(plan ? plan.bytes() : block.extent_bytes());
 }
 
 // The parts of the block as it will be stored, with offsets; sums are the caller's.
 Status StoreImpl::cut(Write& write, std::vector<PartInfo>* parts) const {
-  const wire::GroupShape* group = core_.names.group(write.name.scope, write.name.component);
+  const wire::GroupShape* group = names_.group(write.name.scope, write.name.component);
   if (group == nullptr) return Code::Invalid;
-  const uint32_t limit = core_.places.geometry.block_bytes_max;
+  const uint32_t limit = places_.geometry.block_bytes_max;
   if (write.block_bytes > limit) return Code::TooLarge;
   const uint32_t count = write.block_bytes == 0 ? 0 : group->parts_of(write.block_bytes);
   if (count == 0) return Code::Invalid;
@@ -123,65 +122,64 @@ Status StoreImpl::begin_write(Write& write) {
   const size_t key_bytes = write.name.engine_key.size();
   if (key_bytes == 0 || key_bytes > format::kEngineKeyBytesMax) return Code::Invalid;
   if (const Status status = cut(write, &cut_); !status.ok()) return status;
-  core_.note_moment();
+  uses_.note_moment();
 
-  const Block stored = core_.catalog.find(write.key);
+  const Block stored = catalog_.find(write.key);
   // What the device did not give at several moments is written anew.
-  const bool doubtful = stored && core_.unread.doubtful(write.key, stored.location);
-  if (present(write.key) && !doubtful && decodable(core_.memory.find(write.key), stored, write.codecs)) {
-    const Segment* segment = stored ? &core_.catalog.segment(stored.location.segment) : nullptr;
-    const bool landed = stored && core_.memory.find_dirty(write.key) == nullptr;
+  const bool doubtful = stored && unread_.doubtful(write.key, stored.location);
+  if (present(write.key) && !doubtful && decodable(memory_.find(write.key), stored, write.codecs)) {
+    const Segment* segment = stored ? &catalog_.segment(stored.location.segment) : nullptr;
+    const bool landed = stored && memory_.find_dirty(write.key) == nullptr;
     const bool durable = landed && stored.location.page < segment->durable_page;
     // A flush that failed while recovering left it uncertain for good: then it is written again.
     const bool certain = durable || !stored || streams_.may_become_durable(stored.location);
-    if (write.persist && (durable ? core_.names_uncertain.load() : certain)) {  // it soon will be, and is no answer before
+    if (write.persist && (durable ? names_uncertain_.load() : certain)) {  // it soon will be, and is no answer before
       streams_.want_flush();
       return {Code::Throttled, kThrottledPending};
     }
     if (!write.persist || durable) {
-      ++core_.counters.writes_present;
-      core_.touch(write.key);  // who offers it again has used it
+      ++counters_.writes_present;
+      uses_.touch(write.key);  // who offers it again has used it
       return Code::Present;
     }
   }
   const auto throttled = [&](int32_t why) -> Status {
-    ++core_.counters.writes_throttled;
+    ++counters_.writes_throttled;
     return {Code::Throttled, why};
   };
-  if (Extent* there = core_.memory.find(write.key); there != nullptr) {
+  if (Extent* there = memory_.find(write.key); there != nullptr) {
     if (there->dirty()) return throttled(kThrottledPending);
-    core_.memory.unlist(*there);  // expired, uncertain, or of no use to the writer
-    core_.memory.settle(*there);
+    memory_.unlist(*there);  // expired, uncertain, or of no use to the writer
+    memory_.settle(*there);
   }
   if (recovering()) return throttled(refuse_while_recovering());
-  if (core_.writes.out(core_.clock.now_us()) && !HALFSTEP_MUTANT(PutsWaitInOutage)) {
-    ++core_.counters.writes_refused;
-    return {Code::IoError, core_.writes.error()};
+  if (writes_.out(clock_.now_us()) && !HALFSTEP_MUTANT(PutsWaitInOutage)) {
+    ++counters_.writes_refused;
+    return {Code::IoError, writes_.error()};
   }
   const ExtentShape shape = shape_of(cut_, write.stored_bytes);
-  if (core_.names.over_quota(write.name.scope, shape.extent_bytes())) {
-    if (shape.extent_bytes() > core_.names.quota_bytes(write.name.scope)) return Code::TooLarge;
-    core_.names.want_room(write.name.scope, shape.extent_bytes());
+  if (names_.over_quota(write.name.scope, shape.extent_bytes())) {
+    if (shape.extent_bytes() > names_.quota_bytes(write.name.scope)) return Code::TooLarge;
+    names_.want_room(write.name.scope, shape.extent_bytes());
     return throttled(kThrottledQuota);
   }
   if (streams_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
-  if (core_.catalog.index_full() || !core_.catalog.scope_fits(write.name.scope)) {
-    ++core_.counters.index_full;
+  if (catalog_.index_full() || !catalog_.scope_fits(write.name.scope)) {
+    ++counters_.index_full;
     sweeper_.want_pass();
     return throttled(kThrottledSpace);
   }
   // The first one in a scope: its layout keeps its place from here on, or is giving it up.
-  const bool first = !core_.names.used_now(write.name.scope);
-  if (first && !core_.scope_use.begin(write.name.scope)) return throttled(kThrottledPending);
+  const bool first = !names_.used_now(write.name.scope);
+  if (first && !scope_use_.begin(write.name.scope)) return throttled(kThrottledPending);
   const auto begun = [&] {
-    if (first) core_.scope_use.leave(write.name.scope);
+    if (first) scope_use_.leave(write.name.scope);
   };
-  Extent* extent = core_.memory.write_fits(shape.extent_bytes())
-                       ? core_.memory.make(write.key, shape.extent_bytes(), ExtentState::Filling)
-                       : nullptr;
+  Extent* extent =
+      memory_.write_fits(shape.extent_bytes()) ? memory_.make(write.key, shape.extent_bytes(), ExtentState::Filling) : nullptr;
   if (extent == nullptr) {
     begun();
-    core_.memory.note_refusal(core_.memory.relief_pending());
+    memory_.note_refusal(memory_.relief_pending());
     return throttled(kThrottledMemory);
   }
   extent->shape = shape;
@@ -210,8 +208,8 @@ Status StoreImpl::begin_write(Write& write) {
   entry.flags = static_cast<uint8_t>((shape.trailer ? format::kEntryTrailer : 0) |
                                      (static_cast<uint8_t>(write.parent_kind) << format::kEntryParentShift));
   entry.hint = write.hint;
-  core_.memory.list(*extent);
-  core_.names.add_unwritten_bytes(entry.scope, static_cast<int64_t>(shape.extent_bytes()));
+  memory_.list(*extent);
+  names_.add_unwritten_bytes(entry.scope, static_cast<int64_t>(shape.extent_bytes()));
   begun();
   write.store_own = extent;
   write.slot = &extent->slot_memory();
@@ -229,57 +227,60 @@ void StoreImpl::commit_write(Write& write) {
   entry.checksum = finish_extent(extent.slot(), extent.shape, extent.parts(), entry.raw_bytes);
   extent.set_checksum(entry.checksum);
   for (const PartInfo& part : extent.parts()) entry.codecs |= codec_bit(part.codec);
-  core_.names.note_codecs(entry.scope, entry.codecs);
-  entry.birth = core_.draw();
-  const uint64_t now_s = core_.store_time_s();
-  const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : core_.names.default_ttl_s(entry.scope);
+  names_.note_codecs(entry.scope, entry.codecs);
+  entry.birth = sequence_.draw();
+  const uint64_t now_s = store_time_.now_s();
+  const uint64_t ttl_s = write.ttl_s != 0 ? write.ttl_s : names_.default_ttl_s(entry.scope);
   entry.created_s = static_cast<uint32_t>(now_s);
   entry.expiry_s = ttl_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(now_s + ttl_s, UINT32_MAX));
-  if (write.ttl_s == 0 && core_.names.sliding_ttl_s(entry.scope) != 0) entry.flags |= format::kEntrySliding;
+  if (write.ttl_s == 0 && names_.sliding_ttl_s(entry.scope) != 0) entry.flags |= format::kEntrySliding;
   // A block that expired, is uncertain or is replaced may still be in the index under this key.
-  if (const Block before = core_.catalog.find(extent.key); before) (void)core_.catalog.drop(extent.key, before.location);
-  if (!core_.unread.empty()) core_.unread.forget(extent.key);
+  if (const Block before = catalog_.find(extent.key); before) (void)catalog_.drop(extent.key, before.location);
+  if (!unread_.empty()) unread_.forget(extent.key);
   sweeper_.note_expiry(entry.expiry_s);
-  core_.memory.set_state(extent, ExtentState::Dirty);
-  ++core_.counters.writes_committed;
-  core_.note_stored(extent);
+  memory_.set_state(extent, ExtentState::Dirty);
+  ++counters_.writes_committed;
+  block_events_.stored(extent);
   streams_.commit(extent);
 }
 
 void StoreImpl::abort_write(Write& write) noexcept {
   Extent& extent = Extent::of_slot(write.store_own);
   HALFSTEP_CHECK(extent.state == ExtentState::Filling, extent.state);
-  ++core_.counters.writes_aborted;
+  ++counters_.writes_aborted;
   write.store_own = nullptr;
   extent.write = nullptr;
-  core_.names.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
-  core_.memory.unlist(extent);
-  core_.memory.set_state(extent, ExtentState::Clean);
-  core_.memory.settle(extent);
+  names_.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
+  memory_.unlist(extent);
+  memory_.set_state(extent, ExtentState::Clean);
+  memory_.settle(extent);
 }
 
 // ---- Driving ---------------------------------------------------------------------------------------------------------------
 
 void StoreImpl::turn() {
-  core_.holds.expire(core_.clock.now_us(), [this](const IndexKey& last) { core_.unhold(last); });
+  holds_.expire(clock_.now_us(), [this](const IndexKey& last) { catalog_.set_held(last, false); });
   answer_absent_removes();  // before what failed is tried again: until then it shows
   stager_.turn();
   if (!header_writer_.lost()) {
-    core_.bury_again();
+    tombstones_.turn();
     if (recovery_ != nullptr) {
       (void)recovery_->turn();
       if (recovery_->done()) recovered();
     } else {
       tend();
     }
-    if (core_.log.busy()) {
-      core_.log.turn(core_.catalog.oldest_generation(core_.sequence), core_.draw(), core_.store_time_s());
+    if (log_.busy()) {
+      log_.turn(catalog_.oldest_generation(sequence_.last()), sequence_.draw(), store_time_.now_s());
     }
     header_writer_.turn();
-    core_.flusher.turn();
+    flusher_.turn();
   }
   count_metadata();
-  if (core_.memory.take_relief() && on_memory_) on_memory_();
+#ifndef NDEBUG
+  if (++turns_ % kTurnsBetweenChecks == 0) check_invariants();
+#endif
+  if (memory_.take_relief() && on_memory_) on_memory_();
 }
 
 // What needs to know all that is on flash.
@@ -300,32 +301,32 @@ void StoreImpl::tend() {
 
 // Of those who count for themselves.
 void StoreImpl::count_metadata() noexcept {
-  const uint64_t record_pages = core_.log.pages_written();
+  const uint64_t record_pages = log_.pages_written();
   const uint64_t header_bytes = header_writer_.bytes_written();
-  core_.counters.bytes_metadata += (record_pages - core_.counters.record_pages) * 2 * kPageBytes;  // in two copies
-  core_.counters.bytes_metadata += header_bytes - header_bytes_counted_;
-  core_.counters.record_pages = record_pages;
+  counters_.bytes_metadata += (record_pages - counters_.record_pages) * 2 * kPageBytes;  // in two copies
+  counters_.bytes_metadata += header_bytes - header_bytes_counted_;
+  counters_.record_pages = record_pages;
   header_bytes_counted_ = header_bytes;
 }
 
 uint64_t StoreImpl::next_turn_us() const noexcept {
   if (absent_remove_due()) return 0;
   if (recovery_ != nullptr) {
-    return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
+    return std::min({recovery_->next_turn_us(), header_writer_.next_turn_us(), holds_.next_due_us(), tombstones_.next_turn_us(),
                      stager_.next_turn_us()});
   }
   return std::min({streams_.next_turn_us(), sealer_.next_turn_us(), header_writer_.next_turn_us(), source_.next_turn_us(),
-                   rewriter_.next_turn_us(), touch_map_.next_turn_us(), core_.holds.next_due_us(), core_.bury_again_us(),
+                   rewriter_.next_turn_us(), touch_map_.next_turn_us(), holds_.next_due_us(), tombstones_.next_turn_us(),
                    sweeper_.next_turn_us(), rolls_.next_turn_us(), scrubber_.next_turn_us(), teller_.next_turn_us(),
                    stager_.next_turn_us()});
 }
 
 Gauges StoreImpl::gauges() const noexcept {
   Gauges g;
-  g.blocks = core_.catalog.live_blocks();
-  g.bytes_live = core_.catalog.live_bytes();
-  for (uint32_t number = 0; number < core_.catalog.segment_count(); ++number) {
-    switch (core_.catalog.segment(number).state) {
+  g.blocks = catalog_.live_blocks();
+  g.bytes_live = catalog_.live_bytes();
+  for (uint32_t number = 0; number < catalog_.segment_count(); ++number) {
+    switch (catalog_.segment(number).state) {
       case SegmentState::Free:
       case SegmentState::Logging:
       case SegmentState::Ready: ++g.segments_free; break;
@@ -335,22 +336,22 @@ Gauges StoreImpl::gauges() const noexcept {
       case SegmentState::Ended: ++g.segments_sealed; break;
       case SegmentState::Bad: ++g.segments_bad; break;
     }
-    if (core_.catalog.segment(number).unread) ++g.segments_unread;
+    if (catalog_.segment(number).unread) ++g.segments_unread;
   }
-  g.clock_ahead_s = core_.store_time.clock_ahead_s();
-  g.writes_out = core_.writes.out(core_.clock.now_us());
-  g.holds = core_.holds.size();
-  g.pins = core_.holds.pins();
-  g.memory_resident_bytes = core_.memory.resident_bytes();
-  g.memory_pinned_bytes = core_.memory.pinned_bytes();
-  g.memory_capacity_bytes = core_.memory.capacity_bytes();
-  g.staged_bytes = core_.staged.bytes();
-  g.index_bytes = core_.catalog.index_bytes();
-  g.catalog_bytes = core_.catalog.memory_bytes();
+  g.clock_ahead_s = store_time_.clock_ahead_s();
+  g.writes_out = writes_.out(clock_.now_us());
+  g.holds = holds_.size();
+  g.pins = holds_.pins();
+  g.memory_resident_bytes = memory_.resident_bytes();
+  g.memory_pinned_bytes = memory_.pinned_bytes();
+  g.memory_capacity_bytes = memory_.capacity_bytes();
+  g.staged_bytes = staged_.bytes();
+  g.index_bytes = catalog_.index_bytes();
+  g.catalog_bytes = catalog_.memory_bytes();
   g.discards = source_.discards();
   g.age_limit = policy_->age_limit();
   g.scrub_bytes_per_s = scrubber_.rate_bytes_per_s();
-  g.scrub_age_s = g.scrub_bytes_per_s == 0 ? 0 : (core_.clock.now_us() - scrubber_.verified_since_us()) / 1'000'000;
+  g.scrub_age_s = g.scrub_bytes_per_s == 0 ? 0 : (clock_.now_us() - scrubber_.verified_since_us()) / 1'000'000;
   return g;
 }
 

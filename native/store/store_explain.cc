@@ -14,18 +14,35 @@ struct HashOfKey {
 
 class Explainer {
  public:
-  Explainer(const StoreImpl& store, const Core& core, const KeyQuestion& question)
-      : store_(store), core_(core), question_(question) {}
+  struct Needs {
+    const Names& names;
+    const Catalog& catalog;
+    const Memory& memory;
+    const Holds& holds;
+    const Events& events;
+    const Clock& clock;
+    const StoreTime& store_time;
+  };
+  Explainer(const Needs& needs, const StoreImpl& store, const KeyQuestion& question)
+      : names_(needs.names),
+        catalog_(needs.catalog),
+        memory_(needs.memory),
+        holds_(needs.holds),
+        events_(needs.events),
+        clock_(needs.clock),
+        store_time_(needs.store_time),
+        store_(store),
+        question_(question) {}
 
   Explanation run(uint32_t namespace_number) {
-    out_.now_s = core_.store_time.last_s();
+    out_.now_s = store_time_.last_s();
     note_horizon();
-    for (uint32_t scope = 1; scope < core_.names.scopes_end(); ++scope) {
-      const wire::Layout* layout = core_.names.layout(scope);
-      if (layout == nullptr || core_.names.namespace_of(scope) != namespace_number) continue;
+    for (uint32_t scope = 1; scope < names_.scopes_end(); ++scope) {
+      const wire::Layout* layout = names_.layout(scope);
+      if (layout == nullptr || names_.namespace_of(scope) != namespace_number) continue;
       scopes_.push_back({scope, layout->id(), static_cast<uint32_t>(layout->groups().size()), false});
     }
-    for (const RetiredScope& retired : core_.events.retired()) {
+    for (const RetiredScope& retired : events_.retired()) {
       if (retired.namespace_number != namespace_number) continue;
       out_.cleared.push_back(retired);
       scopes_.push_back({retired.scope, retired.name.layout, 1, true});
@@ -47,7 +64,7 @@ class Explainer {
   };
 
   void note_horizon() {
-    const Events& events = core_.events;
+    const Events& events = events_;
     out_.oldest_event = events.oldest();
     out_.newest_event = events.newest();
     if (events.oldest() <= events.newest()) out_.oldest_event_s = events.at(events.oldest()).time_s;
@@ -76,9 +93,9 @@ class Explainer {
 
   void look_up(const Scope& scope, wire::Component component) {
     const IndexKey key = store_.key_of({scope.number, component, question_.engine_key});
-    const Extent* extent = core_.memory.find(key);
+    const Extent* extent = memory_.find(key);
     if (extent != nullptr && extent->state == ExtentState::Filling) extent = nullptr;
-    const Block stored = core_.catalog.find(key);
+    const Block stored = catalog_.find(key);
     // What memory has of a block that has left the index is nothing any more.
     if (extent != nullptr && !extent->dirty() && !stored) extent = nullptr;
     if (extent == nullptr && !stored) return;
@@ -90,14 +107,14 @@ class Explainer {
     out->in_memory = extent != nullptr && extent->state != ExtentState::Reading;
     out->on_flash = bool{block};
     if (block) {
-      const Segment& segment = core_.catalog.segment(block.location.segment);
-      const LogClock& clock = core_.catalog.clock();
+      const Segment& segment = catalog_.segment(block.location.segment);
+      const LogClock& clock = catalog_.clock();
       out->on_media = block.location.page < segment.durable_page;
       out->sealed = segment.state == SegmentState::Sealed;
       out->segment = segment.number;
       out->page = block.location.page;
       out->stream = segment.stream;
-      out->block_bytes = core_.catalog.block_bytes(block, out->component);
+      out->block_bytes = catalog_.block_bytes(block, out->component);
       out->extent_bytes = static_cast<uint32_t>(block.extent_bytes());
       if (extent != nullptr && extent->location() == block.location) out->created_s = extent->entry.created_s;
       out->expiry_s = block.expiry_s;
@@ -112,8 +129,8 @@ class Explainer {
     }
     // One that has expired is not there any more, swept or not.
     out->there = out->expiry_s == 0 || out->expiry_s > out_.now_s;
-    const uint64_t now_us = core_.clock.now_us();
-    core_.holds.for_each_of(key, [&](bool persistent, uint64_t until_us) {
+    const uint64_t now_us = clock_.now_us();
+    holds_.for_each_of(key, [&](bool persistent, uint64_t until_us) {
       if (out->holds.size() == KeyQuestion::kHoldsPerBlockMax) return out_.whole = false;
       const bool endless = until_us == Holds::kNoEnd;
       out->holds.push_back({persistent, endless, endless ? 0 : (until_us - std::min(until_us, now_us)) / 1000});
@@ -140,7 +157,7 @@ class Explainer {
 
   // By its bytes where they are remembered: hashing is ten times the work.
   bool is_about(const Event& event) const noexcept {
-    const ConstBytes name = core_.events.engine_key(event);
+    const ConstBytes name = events_.engine_key(event);
     if (!name.empty()) return std::equal(name.begin(), name.end(), question_.engine_key.begin(), question_.engine_key.end());
     return store_.key_of({event.scope, {event.component}, question_.engine_key}) == event.key;
   }
@@ -153,7 +170,7 @@ class Explainer {
 
   // Also finds components that nobody asked for: an event with this very key, in one of the namespace's scopes, is about it.
   void walk_events() {
-    const Events& events = core_.events;
+    const Events& events = events_;
     for (uint64_t number = events.oldest(); number <= events.newest(); ++number) {
       const Event& event = events.at(number);
       if (event.kind() == EventKind::Unnamed) note_unnamed(event);
@@ -171,8 +188,14 @@ class Explainer {
     }
   }
 
+  const Names& names_;
+  const Catalog& catalog_;
+  const Memory& memory_;
+  const Holds& holds_;
+  const Events& events_;
+  const Clock& clock_;
+  const StoreTime& store_time_;
   const StoreImpl& store_;
-  const Core& core_;
   const KeyQuestion& question_;
   Explanation out_;
   std::vector<Scope> scopes_;
@@ -183,9 +206,16 @@ class Explainer {
 }  // namespace
 
 Explanation StoreImpl::explain(const KeyQuestion& question) const {
-  const StoredNamespace* space = core_.header.find_namespace(question.name_space);
+  const StoredNamespace* space = header_.find_namespace(question.name_space);
   if (space == nullptr || question.engine_key.empty() || question.engine_key.size() > format::kEngineKeyBytesMax) return {};
-  return Explainer(*this, core_, question).run(space->record.number);
+  const Explainer::Needs needs{.names = names_,
+                               .catalog = catalog_,
+                               .memory = memory_,
+                               .holds = holds_,
+                               .events = events_,
+                               .clock = clock_,
+                               .store_time = store_time_};
+  return Explainer(needs, *this, question).run(space->record.number);
 }
 
 }  // namespace halfstep::store

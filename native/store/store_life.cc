@@ -29,35 +29,34 @@ void StoreImpl::remove(Change& change) {
   bool stored = there;
   note_removed(change, there);
   // A block that is being filled is not there yet: what its writer commits later is a newer one.
-  Extent* extent = core_.memory.find(change.key);
+  Extent* extent = memory_.find(change.key);
   if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(DeletedStaysHot)) {
-    core_.memory.unlist(*extent);
-    core_.memory.settle(*extent);
+    memory_.unlist(*extent);
+    memory_.settle(*extent);
   }
-  if (const Block block = core_.catalog.find(change.key); block) stored = core_.catalog.drop(change.key, block.location);
+  if (const Block block = catalog_.find(change.key); block) stored = catalog_.drop(change.key, block.location);
   // So does one that is not known: it may have been swept away, or frames that could not be read whole, or are being given up,
   // may hold it, and a restart may find it there.
-  stored = stored || core_.catalog.any_may_return();
+  stored = stored || catalog_.any_may_return();
   // A lease waits for the block to come back; a pin was taken on these bytes.
-  core_.holds.unpin_all(change.key, [](const IndexKey&) {});
+  holds_.unpin_all(change.key, [](const IndexKey&) {});
   change.status = there ? Status() : Status(Code::NotFound);
   if (!stored || HALFSTEP_MUTANT(TombstoneNotLogged)) {
-    if (!core_.all_buried()) change.status = Code::IoError;  // it may come back: its tombstone is still to be written
-    absent_removes_.push_back({&change, core_.log.tombstones_appended()});
+    if (!tombstones_.all_buried()) change.status = Code::IoError;  // it may come back: its tombstone is still to be written
+    absent_removes_.push_back({&change, log_.tombstones_appended()});
     return;
   }
   if (there) {
-    ++core_.counters.removes;
-    ++core_.counters.blocks_evicted;
-    ++core_.counters.blocks_evicted_deleted;
+    ++counters_.removes;
+    ++counters_.blocks_evicted;
+    ++counters_.blocks_evicted_deleted;
   }
-  change.store_own = &core_;
-  core_.log_tombstone(
+  change.store_own = &tombstones_;
+  tombstones_.log(
       change.key,
       [](RecordLog::Pending& pending, Status status) {
         auto* done = static_cast<Change*>(pending.owner);
-        auto* core = static_cast<Core*>(done->store_own);
-        status.ok() ? core->give_pending(pending) : core->keep_burying(pending);
+        static_cast<Tombstones*>(done->store_own)->answered(pending, status);
         if (!status.ok()) done->status = Status(Code::IoError, status.detail());
         done->done(*done);
       },
@@ -67,19 +66,19 @@ void StoreImpl::remove(Change& change) {
 // What goes by this remove, or went before it by its own time and was not swept yet.
 void StoreImpl::note_removed(const Change& change, bool there) {
   const EventReason why = there ? EventReason::Deleted : EventReason::Expired;
-  const Extent* extent = core_.memory.find(change.key);
-  if (extent != nullptr && extent->state == ExtentState::Dirty && extent->listed) return core_.note_removed(*extent, why);
-  const Block block = core_.catalog.find(change.key);
+  const Extent* extent = memory_.find(change.key);
+  if (extent != nullptr && extent->state == ExtentState::Dirty && extent->listed) return block_events_.removed(*extent, why);
+  const Block block = catalog_.find(change.key);
   if (!block) return;
-  const uint32_t bytes = core_.catalog.block_bytes(block, change.component);
-  core_.note_removed({change.key, block.scope, change.component.value, bytes, change.engine_key}, why);
+  const uint32_t bytes = catalog_.block_bytes(block, change.component);
+  block_events_.removed({change.key, block.scope, change.component.value, bytes, change.engine_key}, why);
 }
 
 void StoreImpl::answer_absent_removes() {
   while (absent_remove_due()) {
     Change& change = *absent_removes_.front().change;
     absent_removes_.pop_front();
-    if (!core_.all_buried()) change.status = Code::IoError;
+    if (!tombstones_.all_buried()) change.status = Code::IoError;
     change.done(change);
   }
 }
@@ -87,9 +86,9 @@ void StoreImpl::answer_absent_removes() {
 // ---- Touch, expire ---------------------------------------------------------------------------------------------------------
 
 void StoreImpl::touch(std::span<const IndexKey> keys) {
-  core_.note_moment();
-  for (const IndexKey& key : keys) core_.touch(key);
-  core_.counters.touches += keys.size();
+  uses_.note_moment();
+  for (const IndexKey& key : keys) uses_.touch(key);
+  counters_.touches += keys.size();
 }
 
 void StoreImpl::expire(Change& change) {
@@ -98,15 +97,15 @@ void StoreImpl::expire(Change& change) {
   // A record would apply to any older copy that is still to be found, and to a newer one as well.
   if (recovering()) return answer(change, {Code::Throttled, refuse_while_recovering()});
   if (!log_takes_life()) return answer(change, {Code::Throttled, kThrottledLog});
-  const uint64_t until_s = core_.store_time_s() + change.for_s;
+  const uint64_t until_s = store_time_.now_s() + change.for_s;
   const uint32_t expiry_s = change.for_s == 0 ? 0 : static_cast<uint32_t>(std::min<uint64_t>(until_s, UINT32_MAX));
-  core_.catalog.set_expiry(change.key, expiry_s);
+  catalog_.set_expiry(change.key, expiry_s);
   // What is in memory answers gets, whether it is on flash already or not; what is being filled is a successor.
-  Extent* extent = core_.memory.find(change.key);
+  Extent* extent = memory_.find(change.key);
   if (extent != nullptr && extent->state != ExtentState::Filling && !HALFSTEP_MUTANT(HotKeepsExpiry)) {
     extent->entry.expiry_s = expiry_s;
     extent->entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);  // whoever says when has the last word
-    core_.round_expiry(*extent);
+    round_expiry(catalog_, *extent);
   }
   sweeper_.note_expiry(expiry_s);
   if (HALFSTEP_MUTANT(ExpiryNotLogged)) return answer(change, {});
@@ -123,23 +122,23 @@ uint64_t StoreImpl::owner_of(std::string_view name_space, uint64_t owner) const 
   store_le(message.data(), owner);
   const size_t bytes = std::min<size_t>(name_space.size(), wire::kNamespaceBytesMax);
   std::memcpy(message.data() + sizeof(owner), name_space.data(), bytes);
-  return keyed_hash(core_.owner_secret, ConstBytes(message).first(sizeof(owner) + bytes)).low;
+  return keyed_hash(owner_secret_, ConstBytes(message).first(sizeof(owner) + bytes)).low;
 }
 
 Holds::Held StoreImpl::held_block(const IndexKey& key) noexcept {
-  if (const Block block = core_.catalog.find(key)) return {block.scope, block.extent_bytes()};
-  const Extent* dirty = core_.memory.find_dirty(key);
+  if (const Block block = catalog_.find(key)) return {block.scope, block.extent_bytes()};
+  const Extent* dirty = memory_.find_dirty(key);
   return {dirty->entry.scope, dirty->shape.extent_bytes()};
 }
 
 Status StoreImpl::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
   if (!present(key)) return Code::NotFound;
-  if (const Status taken = core_.holds.take(key, owner, core_.clock.now_us(), until_us, held_block(key)); !taken.ok()) {
-    ++core_.counters.holds_refused;
+  if (const Status taken = holds_.take(key, owner, clock_.now_us(), until_us, held_block(key)); !taken.ok()) {
+    ++counters_.holds_refused;
     return taken;
   }
-  ++core_.counters.holds_taken;
-  core_.catalog.set_held(key, true);
+  ++counters_.holds_taken;
+  catalog_.set_held(key, true);
   return {};
 }
 
@@ -148,24 +147,24 @@ void StoreImpl::hold(Change& change) {
   if (!present(change.key)) return answer(change, Code::NotFound);
   const Holds::Held pinned = held_block(change.key);
   const auto refuse = [&](int32_t why) {
-    ++core_.counters.holds_refused;
+    ++counters_.holds_refused;
     answer(change, {Code::Throttled, why});
   };
   if (recovering()) return refuse(refuse_while_recovering());
   if (!log_takes_life()) return refuse(kThrottledLog);
-  if (!core_.holds.pinned(change.key) && !core_.names.pin_fits(pinned.scope, pinned.bytes) && !find_dead_pins(pinned)) {
+  if (!holds_.pinned(change.key) && !names_.pin_fits(pinned.scope, pinned.bytes) && !find_dead_pins(pinned)) {
     return refuse(kThrottledPins);
   }
-  if (!core_.holds.place_for(change.key, change.holder, pinned.scope)) return refuse(kThrottledHolds);
-  const uint64_t now_us = core_.clock.now_us();
-  const uint64_t now_s = core_.store_time_s();
+  if (!holds_.place_for(change.key, change.holder, pinned.scope)) return refuse(kThrottledHolds);
+  const uint64_t now_us = clock_.now_us();
+  const uint64_t now_s = store_time_.now_s();
   const uint64_t until_s = change.for_s == 0 ? format::kHoldNoEnd : now_s + std::min(change.for_s, kForLongestS);
-  change.store_fresh_pin = !core_.holds.pinned_by(change.key, change.holder);
-  if (!core_.holds.pin(change.key, change.holder, now_us, until_us_of(until_s, now_s, now_us), pinned)) {
+  change.store_fresh_pin = !holds_.pinned_by(change.key, change.holder);
+  if (!holds_.pin(change.key, change.holder, now_us, Holds::until_us_of(until_s, now_s, now_us), pinned)) {
     return refuse(kThrottledHolds);
   }
-  ++core_.counters.holds_taken;
-  core_.catalog.set_held(change.key, true);
+  ++counters_.holds_taken;
+  catalog_.set_held(change.key, true);
   format::Record record;
   record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
   record.owner = change.holder;
@@ -173,15 +172,13 @@ void StoreImpl::hold(Change& change) {
   log_life(record, change);
 }
 
-uint64_t StoreImpl::renew(uint64_t owner, uint64_t until_us) noexcept {
-  return core_.holds.renew(owner, core_.clock.now_us(), until_us);
-}
+uint64_t StoreImpl::renew(uint64_t owner, uint64_t until_us) noexcept { return holds_.renew(owner, clock_.now_us(), until_us); }
 
 void StoreImpl::release(Change& change) {
   if (header_writer_.lost()) return answer(change, Code::Closed);
   // Which pins there are is known when recovery ends.
-  const bool logged = recovering() || core_.holds.pinned_by(change.key, change.holder);
-  core_.holds.release(change.key, change.holder, [this](const IndexKey& last) { core_.unhold(last); });
+  const bool logged = recovering() || holds_.pinned_by(change.key, change.holder);
+  holds_.release(change.key, change.holder, [this](const IndexKey& last) { catalog_.set_held(last, false); });
   if (!logged) return answer(change, {});
   format::Record record;
   record.kind = static_cast<uint8_t>(format::RecordKind::Hold);
@@ -192,8 +189,8 @@ void StoreImpl::release(Change& change) {
 
 void StoreImpl::release_all(Change& change) {
   if (header_writer_.lost()) return answer(change, Code::Closed);
-  const bool logged = recovering() || core_.holds.any_pinned_by(change.holder);
-  core_.holds.release_all(change.holder, [this](const IndexKey& last) { core_.unhold(last); });
+  const bool logged = recovering() || holds_.any_pinned_by(change.holder);
+  holds_.release_all(change.holder, [this](const IndexKey& last) { catalog_.set_held(last, false); });
   if (!logged) return answer(change, {});
   change.key = {};
   format::Record record;
@@ -207,42 +204,42 @@ void StoreImpl::release_all(Change& change) {
 // A pin outlives its block when that is evicted despite it, cleared or lost to the media: the budget is theirs until somebody
 // needs it. Looked for at most once a second: it walks all holds.
 bool StoreImpl::find_dead_pins(const Holds::Held& wanted) {
-  if (core_.clock.now_us() < dead_pins_at_us_) return false;
-  dead_pins_at_us_ = core_.clock.now_us() + kTidyUs;
-  core_.holds.unpin_dead([this](const IndexKey& key) { return present(key); },
-                         [this](const IndexKey& last) { core_.unhold(last); });
-  return core_.names.pin_fits(wanted.scope, wanted.bytes);
+  if (clock_.now_us() < dead_pins_at_us_) return false;
+  dead_pins_at_us_ = clock_.now_us() + kTidyUs;
+  holds_.unpin_dead([this](const IndexKey& key) { return present(key); },
+                    [this](const IndexKey& last) { catalog_.set_held(last, false); });
+  return names_.pin_fits(wanted.scope, wanted.bytes);
 }
 
 // ---- What they share -------------------------------------------------------------------------------------------------------
 
 bool StoreImpl::log_takes_life() {
-  if (core_.log.takes_life()) return true;
-  if (core_.clock.now_us() < room_for_life_at_us_) return false;
-  room_for_life_at_us_ = core_.clock.now_us() + kTidyUs;
-  core_.log.make_room_for_life(core_.catalog.oldest_generation(core_.sequence), core_.store_time_s());
-  return core_.log.takes_life();
+  if (log_.takes_life()) return true;
+  if (clock_.now_us() < room_for_life_at_us_) return false;
+  room_for_life_at_us_ = clock_.now_us() + kTidyUs;
+  log_.make_room_for_life(catalog_.oldest_generation(sequence_.last()), store_time_.now_s());
+  return log_.takes_life();
 }
 
 void StoreImpl::log_life(format::Record record, Change& change) {
-  record.sequence = core_.draw();
+  record.sequence = sequence_.draw();
   record.key_low = change.key.low;
   record.key_high = change.key.high;
   change.store_own = this;
-  RecordLog::Pending& pending = core_.take_pending();
+  RecordLog::Pending& pending = log_.take_pending();
   pending.record = record;
   pending.owner = &change;
   pending.done = [](RecordLog::Pending& done, Status status) {
     auto& of = *static_cast<Change*>(done.owner);
     auto& self = *static_cast<StoreImpl*>(of.store_own);
-    self.core_.give_pending(done);
+    self.log_.give_pending(done);
     // A pin that is not on media is none. What a restart says of it is unknown, as the answer tells.
     if (!status.ok() && of.store_fresh_pin) {
-      self.core_.holds.release(of.key, of.holder, [&self](const IndexKey& last) { self.core_.unhold(last); });
+      self.holds_.release(of.key, of.holder, [&self](const IndexKey& last) { self.catalog_.set_held(last, false); });
     }
     answer(of, status.ok() ? Status() : Status(Code::IoError, status.detail()));
   };
-  core_.log.append(pending);
+  log_.append(pending);
 }
 
 }  // namespace halfstep::store

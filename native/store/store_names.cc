@@ -66,12 +66,11 @@ void set_limits(format::NamespaceRecord& record, const NamespaceInfo& info) noex
 
 std::vector<NamespaceInfo> StoreImpl::namespaces() const {
   std::vector<NamespaceInfo> out;
-  for (const StoredNamespace& n : core_.header.namespaces) {
+  for (const StoredNamespace& n : header_.namespaces) {
     const uint32_t number = n.record.number;
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
-                   (n.record.flags & format::kNamespaceSliding) != 0, core_.names.used_bytes(number),
-                   core_.names.pinned_bytes(number), core_.names.leased_bytes(number), core_.holds.of_namespace(number),
-                   number});
+                   (n.record.flags & format::kNamespaceSliding) != 0, names_.used_bytes(number), names_.pinned_bytes(number),
+                   names_.leased_bytes(number), holds_.of_namespace(number), number});
   }
   return out;
 }
@@ -79,7 +78,7 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
 void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::function<void(Status)> done) {
   header_writer_.submit(
       [this, change = std::move(change)](HeaderState& state) {
-        state.fixed.store_time_s = std::max(believable_s(state.fixed.store_time_s), core_.store_time_s());
+        state.fixed.store_time_s = std::max(believable_s(state.fixed.store_time_s), store_time_.now_s());
         return change(state);
       },
       std::move(done));
@@ -87,20 +86,20 @@ void StoreImpl::change_header(std::function<Status(HeaderState&)> change, std::f
 
 void StoreImpl::adopt_header(const HeaderState& next) {
   std::vector<RetiredScope> retired = retired_by(next);
-  core_.header = next;
-  core_.names.refresh(core_.header);
+  header_ = next;
+  names_.refresh(header_);
   if (retired.empty()) return;
   note_cleared(std::move(retired));
   sweeper_.want_pass();
 }
 
 ScopeName StoreImpl::name_of(uint32_t scope) const {
-  if (core_.names.alive(scope)) {
-    for (const StoredNamespace& n : core_.header.namespaces) {
-      if (n.record.number == core_.names.namespace_of(scope)) return {n.name, core_.names.layout(scope)->id()};
+  if (names_.alive(scope)) {
+    for (const StoredNamespace& n : header_.namespaces) {
+      if (n.record.number == names_.namespace_of(scope)) return {n.name, names_.layout(scope)->id()};
     }
   }
-  for (const RetiredScope& retired : core_.events.retired()) {
+  for (const RetiredScope& retired : events_.retired()) {
     if (retired.scope == scope) return retired.name;
   }
   return {};
@@ -113,25 +112,25 @@ std::vector<RetiredScope> StoreImpl::retired_by(const HeaderState& next) const {
   for (const format::ScopeRecord& s : next.scopes) kept.push_back(s.scope);
   std::sort(kept.begin(), kept.end());
   std::vector<RetiredScope> retired;
-  for (const format::ScopeRecord& s : core_.header.scopes) {
+  for (const format::ScopeRecord& s : header_.scopes) {
     if (std::binary_search(kept.begin(), kept.end(), s.scope)) continue;
     const auto same = [&](const StoredNamespace& n) { return n.record.number == s.namespace_number; };
     const bool deleted = std::none_of(next.namespaces.begin(), next.namespaces.end(), same);
-    const bool cleared = next.find_scope(s.namespace_number, core_.header.layouts[s.layout]->id()) != 0;
-    if (!deleted && !cleared && !core_.names.used(s.scope)) continue;
+    const bool cleared = next.find_scope(s.namespace_number, header_.layouts[s.layout]->id()) != 0;
+    if (!deleted && !cleared && !names_.used(s.scope)) continue;
     retired.push_back({0, 0, s.scope, s.namespace_number, name_of(s.scope), {}});
   }
   return retired;
 }
 
 void StoreImpl::note_cleared(std::vector<RetiredScope> retired) {
-  const auto& spaces = core_.header.namespaces;
+  const auto& spaces = header_.namespaces;
   for (RetiredScope& scope : retired) {
     const auto same = [&](const StoredNamespace& n) { return n.record.number == scope.namespace_number; };
     const bool kept = std::any_of(spaces.begin(), spaces.end(), same);
     scope.reason = kept ? EventReason::LayoutCleared : EventReason::NamespaceDeleted;
-    scope.time_s = core_.store_time_s();
-    core_.events.note_cleared(scope);
+    scope.time_s = store_time_.now_s();
+    events_.note_cleared(scope);
   }
 }
 
@@ -195,17 +194,17 @@ void StoreImpl::clear(std::string_view name, const wire::LayoutId& layout, std::
 }
 
 uint32_t StoreImpl::find_scope(std::string_view name, const wire::LayoutId& layout) const noexcept {
-  const StoredNamespace* space = core_.header.find_namespace(name);
-  return space != nullptr ? core_.header.find_scope(space->record.number, layout) : 0;
+  const StoredNamespace* space = header_.find_namespace(name);
+  return space != nullptr ? header_.find_scope(space->record.number, layout) : 0;
 }
 
 void StoreImpl::register_layout(std::string_view name, const wire::Layout& layout, std::function<void(Status, uint32_t)> done) {
-  const StoredNamespace* space = core_.header.find_namespace(name);
+  const StoredNamespace* space = header_.find_namespace(name);
   if (space == nullptr) return done(Code::NotFound, 0);
   const uint32_t number = space->record.number;
-  if (const uint32_t scope = core_.header.find_scope(number, layout.id()); scope != 0) return done({}, scope);
+  if (const uint32_t scope = header_.find_scope(number, layout.id()); scope != 0) return done({}, scope);
   auto shared = std::make_shared<const wire::Layout>(layout);
-  ScopeUse* use = &core_.scope_use;
+  ScopeUse* use = &scope_use_;
   auto closed = std::make_shared<std::vector<uint32_t>>();
   change_header(
       [shared, number, use, closed](HeaderState& state) -> Status {
@@ -225,7 +224,7 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
       },
       [this, shared, number, use, closed, done = std::move(done)](Status status) {
         for (const uint32_t scope : *closed) use->reopen(scope);  // now every shard knows what became of it
-        const uint32_t scope = status.ok() ? core_.header.find_scope(number, shared->id()) : 0;
+        const uint32_t scope = status.ok() ? header_.find_scope(number, shared->id()) : 0;
         // None: the namespace was deleted by a change that went to media together with this one.
         done(status.ok() && scope == 0 ? Status(Code::NotFound) : status, scope);
       });
@@ -233,7 +232,7 @@ void StoreImpl::register_layout(std::string_view name, const wire::Layout& layou
 
 IndexKey StoreImpl::key_of(const BlockName& name) const noexcept {
   NameBytes bytes;
-  const Hash128 hash = keyed_hash(core_.index_secret, bytes_of(name, bytes));
+  const Hash128 hash = keyed_hash(index_secret_, bytes_of(name, bytes));
   return {hash.low, hash.high};
 }
 
@@ -245,7 +244,7 @@ void StoreImpl::keys_of(std::span<const BlockName> names, std::span<IndexKey> ou
   for (size_t first = 0; first < names.size(); first += kAtOnce) {
     const size_t now = std::min(kAtOnce, names.size() - first);
     for (size_t i = 0; i < now; ++i) messages[i] = bytes_of(names[first + i], bytes[i]);
-    keyed_hash_many(core_.index_secret, std::span(messages).first(now), std::span(hashes).first(now));
+    keyed_hash_many(index_secret_, std::span(messages).first(now), std::span(hashes).first(now));
     for (size_t i = 0; i < now; ++i) out[first + i] = {hashes[i].low, hashes[i].high};
   }
 }

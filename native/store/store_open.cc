@@ -122,9 +122,21 @@ Fault Store::open_shard(io::Engine& engine, SlotPool& slots, const Clock& clock,
 }
 
 Fault StoreImpl::begin_recovery() {
-  recovery_ = std::make_unique<Recovery>(core_, &report_);
+  const Recovery::Needs needs{.media = media_,
+                              .log = log_,
+                              .flusher = flusher_,
+                              .tombstones = tombstones_,
+                              .catalog = catalog_,
+                              .names = names_,
+                              .memory = memory_,
+                              .holds = holds_,
+                              .sequence = sequence_,
+                              .clock = clock_,
+                              .store_time = store_time_,
+                              .counters = counters_};
+  recovery_ = std::make_unique<Recovery>(needs, start_number(), &report_);
   if (Fault fault = recovery_->begin(); !fault.ok()) return fault;
-  if (recovery_->go_on(core_.options.recover_before_us)) recovered();
+  if (recovery_->go_on(options_.recover_before_us)) recovered();
   count_metadata();
   return {};
 }
@@ -132,7 +144,7 @@ Fault StoreImpl::begin_recovery() {
 void StoreImpl::recovered() {
   recovery_.reset();
   // What could not be read may hold blocks of any scope: none counts as empty in this process.
-  if (report_.segments_unread + report_.blocks_unread == 0) core_.scope_use.recovered();
+  if (report_.segments_unread + report_.blocks_unread == 0) scope_use_.recovered();
 }
 
 // With the others' as well: each shard's flushes go on until the last one has left.
@@ -143,35 +155,35 @@ Status StoreImpl::flush_at_end() {
     last.status = status;
     last.done = true;
   };
-  core_.flusher.want(last_flush_.waiter);
+  flusher_.want(last_flush_.waiter);
   while (!last_flush_.done) {
-    core_.flusher.turn();
-    core_.engine.flush_submissions();
-    if (core_.engine.in_flight() == 0 && core_.flusher.waits_for_others()) {
+    flusher_.turn();
+    engine_.flush_submissions();
+    if (engine_.in_flight() == 0 && flusher_.waits_for_others()) {
       wait_for_flushes();
       continue;
     }
-    core_.engine.wait();
-    core_.engine.poll();
+    engine_.wait();
+    engine_.poll();
   }
   return last_flush_.status;
 }
 
-void StoreImpl::wait_for_flushes() { yield_ ? yield_() : core_.flusher.wait_for_others(); }
+void StoreImpl::wait_for_flushes() { yield_ ? yield_() : flusher_.wait_for_others(); }
 
 void StoreImpl::finish_recovery() {
   if (recovery_ != nullptr) recovery_->hurry();
   while (recovery_ != nullptr && !header_writer_.lost()) {
     turn();
-    core_.engine.flush_submissions();
-    if (next_turn_us() != 0) core_.engine.wait();
-    core_.engine.poll();
+    engine_.flush_submissions();
+    if (next_turn_us() != 0) engine_.wait();
+    engine_.poll();
   }
   // Another owner has the store: what is being read of it only has to land.
-  while (recovery_ != nullptr && core_.engine.in_flight() > 0) {
-    core_.engine.flush_submissions();
-    core_.engine.wait();
-    core_.engine.poll();
+  while (recovery_ != nullptr && engine_.in_flight() > 0) {
+    engine_.flush_submissions();
+    engine_.wait();
+    engine_.poll();
   }
 }
 
@@ -186,9 +198,9 @@ Status StoreImpl::close() {
   source_.hurry();
   streams_.close_open_segments();
   // Leases end with the process: they must not keep room from what somebody waits for.
-  core_.holds.end_leases([this](const IndexKey& last) { core_.unhold(last); });
+  holds_.end_leases([this](const IndexKey& last) { catalog_.set_held(last, false); });
   const auto sealing = [&] {
-    for (const Segment& segment : core_.catalog.segments()) {
+    for (const Segment& segment : catalog_.segments()) {
       if (segment.state == SegmentState::Sealing) return true;
     }
     return false;
@@ -199,40 +211,39 @@ Status StoreImpl::close() {
   bool touches_asked = false;
   for (uint32_t turns_without_work = 0; turns_without_work < 1000;) {
     turn();
-    const bool unburied = !core_.all_buried() && buries < kBuriesMax;
-    if (unburied && !core_.log.busy()) {
+    const bool unburied = !tombstones_.all_buried() && buries < kBuriesMax;
+    if (unburied && !log_.busy()) {
       ++buries;
-      core_.bury_now();
+      tombstones_.bury_now();
     }
     if (streams_.idle()) streams_.close_open_segments();
-    const bool busy = !streams_.idle() || sealing() || core_.log.busy() || unburied || header_writer_.busy() ||
-                      !core_.flusher.idle() || reader_.in_flight() > 0 || source_.busy() || touch_map_.busy() ||
-                      !rolls_.idle() || scrubber_.reading();
+    const bool busy = !streams_.idle() || sealing() || log_.busy() || unburied || header_writer_.busy() || !flusher_.idle() ||
+                      reader_.in_flight() > 0 || source_.busy() || touch_map_.busy() || !rolls_.idle() || scrubber_.reading();
     if (!busy && touches_asked) break;
     if (!busy) {
       touches_asked = true;
       touch_map_.hurry();
       continue;
     }
-    core_.engine.flush_submissions();
-    if (core_.engine.in_flight() == 0 && core_.flusher.waits_for_others()) {
+    engine_.flush_submissions();
+    if (engine_.in_flight() == 0 && flusher_.waits_for_others()) {
       wait_for_flushes();
       continue;
     }
-    if (core_.engine.in_flight() == 0 && header_writer_.waits_for_others() && !header_writer_.lost()) {
+    if (engine_.in_flight() == 0 && header_writer_.waits_for_others() && !header_writer_.lost()) {
       yield_ ? yield_() : seat_.wait_called();
       continue;
     }
-    turns_without_work = core_.engine.in_flight() == 0 ? turns_without_work + 1 : 0;
-    core_.engine.wait();
-    core_.engine.poll();
+    turns_without_work = engine_.in_flight() == 0 ? turns_without_work + 1 : 0;
+    engine_.wait();
+    engine_.poll();
   }
   streams_.give_up();
   turn();
   const Status flushed = header_writer_.lost() ? Status(Code::Closed) : flush_at_end();
   // What waits for a segment that does not come any more is lost, and whoever stops the store hears of it.
   const Status told = flushed.ok() && !streams_.idle() ? Status(Code::NoSpace) : flushed;
-  bool clean = told.ok() && core_.all_buried();
+  bool clean = told.ok() && tombstones_.all_buried();
   // However it ends, the others wait for it no longer. The last one writes down how all ended.
   if (!seat_.leave(&clean) || !flushed.ok()) return told;
   Status written;
@@ -248,10 +259,10 @@ Status StoreImpl::close() {
       });
   while (!done) {
     header_writer_.turn();
-    core_.flusher.turn();
-    core_.engine.flush_submissions();
-    core_.engine.wait();
-    core_.engine.poll();
+    flusher_.turn();
+    engine_.flush_submissions();
+    engine_.wait();
+    engine_.poll();
   }
   return written.ok() ? told : written;
 }

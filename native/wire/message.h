@@ -123,12 +123,15 @@ enum class Tlv : uint16_t {
   PinBudget = 28,
   Explanation = 30,
   ShardHosts = 31,
+  RdmaOffer = 64,  // to 79: memory over RDMA
+  RdmaAnswer = 65,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
          kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
+         kind == static_cast<uint16_t>(Tlv::RdmaOffer) || kind == static_cast<uint16_t>(Tlv::RdmaAnswer) ||
          kind == static_cast<uint16_t>(Tlv::KeyQuestion);
 }
 

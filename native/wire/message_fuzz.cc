@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/crc.h"
+#include "wire/rdma.h"
 #include "wire/records.h"
 
 namespace halfstep::wire {
@@ -53,6 +54,24 @@ void parse_array(Tlv kind, ConstBytes value) {
   }
 }
 
+// What parses is within the bounds by which memory and devices are used.
+void check_path(const RdmaPath& path) {
+  if (path.ring_bytes < kRdmaRingBytesMin || path.ring_bytes > kRdmaRingBytesMax) std::abort();
+  if ((path.ring_bytes & (path.ring_bytes - 1)) != 0 || path.ring_address + path.ring_bytes < path.ring_bytes) std::abort();
+  if (path.queue_pair >> 24 != 0 || path.psn >> 24 != 0 || path.mtu_bytes > 4096) std::abort();
+}
+
+void parse_rdma(Tlv kind, ConstBytes value) {
+  RdmaOfferView offer;
+  RdmaAnswerView answer;
+  if (kind == Tlv::RdmaOffer && parse_rdma_offer(value, &offer).ok()) {
+    if (offer.paths.size() > kRdmaPathsMax) std::abort();
+    for (uint32_t i = 0; i < offer.paths.size(); ++i) check_path(offer.paths[i]);
+  } else if (kind == Tlv::RdmaAnswer && parse_rdma_answer(value, &answer).ok() && answer.head.version != 0) {
+    check_path(answer.path);
+  }
+}
+
 void parse_list(Tlv kind, ConstBytes value) {
   if (kind == Tlv::Statuses) {
     const Status walked = for_status_runs(value, [](uint16_t section, uint16_t, const StatusRun& run) {
@@ -98,6 +117,8 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::NamespaceName:
       if (parse_namespace_name(tlv.value, &name).ok()) touch(as_bytes(name));
       return;
+    case Tlv::RdmaOffer:
+    case Tlv::RdmaAnswer: return parse_rdma(static_cast<Tlv>(tlv.kind), tlv.value);
     default: parse_array(static_cast<Tlv>(tlv.kind), tlv.value); parse_list(static_cast<Tlv>(tlv.kind), tlv.value);
   }
 }

@@ -95,10 +95,12 @@ struct HelloClient {
 };
 static_assert(sizeof(HelloClient) == 24);
 
+inline constexpr uint32_t kFeatureWait = 1;  // HelloServer::features: kBatchWait is known
+
 struct HelloServer {
   uint16_t version = kVersion;
   uint16_t shards = 1;
-  uint32_t features = 0;
+  uint32_t features = 0;  // kFeature…
   uint64_t codecs = 1;
   std::array<std::byte, 16> store_uuid{};
   std::array<std::byte, 16> boot_id{};  // random at every start of the daemon
@@ -157,7 +159,9 @@ inline constexpr uint8_t kBatchLengths = 1;  // match: lengths are asked for too
 inline constexpr uint8_t kBatchFollow = 2;   // prefetch: keys beyond the room for them wait until earlier ones were read
 // match, get, put: a block with a codec that HelloClient::codecs lacks is not there; a put replaces it
 inline constexpr uint8_t kBatchDecodable = 4;
-inline constexpr uint8_t kBatchFlags = kBatchLengths | kBatchFollow | kBatchDecodable;
+// match, get: what is not there is waited for, until the deadline; only to a server that shows kFeatureWait
+inline constexpr uint8_t kBatchWait = 8;
+inline constexpr uint8_t kBatchFlags = kBatchLengths | kBatchFollow | kBatchDecodable | kBatchWait;
 
 struct PartRange {  // parts start, start + stride, … (count of them)
   uint32_t start = 0;

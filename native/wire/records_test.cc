@@ -225,8 +225,8 @@ TEST(Batch, RefusesWhatVersion1DoesNotDefine) {
   Batch out;
   EXPECT_EQ(parse_batch(packed(Batch{.order = static_cast<Order>(2)}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.durability = static_cast<Durability>(2)}), &out), Code::Invalid);
-  EXPECT_EQ(parse_batch(packed(Batch{.flags = 8}), &out), Code::Invalid);
-  EXPECT_TRUE(parse_batch(packed(Batch{.flags = kBatchDecodable}), &out).ok());
+  EXPECT_EQ(parse_batch(packed(Batch{.flags = 16}), &out), Code::Invalid);
+  EXPECT_TRUE(parse_batch(packed(Batch{.flags = kBatchDecodable | kBatchWait}), &out).ok());
   EXPECT_EQ(parse_batch(packed(Batch{.hold_owner = 1}), &out), Code::Invalid);
   EXPECT_EQ(parse_batch(packed(Batch{.hold_ms = 1}), &out), Code::Invalid);
   EXPECT_TRUE(parse_batch(packed(Batch{.hold_owner = 1, .hold_ms = 1}), &out).ok());

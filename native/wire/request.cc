@@ -23,8 +23,10 @@ struct Rules {
 
 bool rules_of(Opcode opcode, Rules* out) noexcept {
   switch (opcode) {
-    case Opcode::Match: *out = {.stop_at_miss = true, .flags = kBatchLengths | kBatchDecodable, .hold = true}; return true;
-    case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true, .flags = kBatchDecodable}; return true;
+    case Opcode::Match:
+      *out = {.stop_at_miss = true, .flags = kBatchLengths | kBatchDecodable | kBatchWait, .hold = true};
+      return true;
+    case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true, .flags = kBatchDecodable | kBatchWait}; return true;
     case Opcode::Put: *out = {.flags = kBatchDecodable, .offers = true}; return true;
     case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true}; return true;
     case Opcode::Delete:

@@ -7,6 +7,7 @@
 Importing it needs numpy alone; daemon, command line and connectors are imported by name.
 """
 
+import halfstep.address_space  # noqa: F401 - before anything that imports numpy
 from halfstep._peer import build_info
 from halfstep.client import (
     PARENT_ROOT,

@@ -81,6 +81,9 @@ class Batch:
 
     def set_prefetch(self, keep_ms: int, follow: bool) -> None: ...
 
+    def set_wait(self) -> None:
+        """What is not there is waited for."""
+
     def set_layout_id(self, id: bytes) -> None: ...
 
     @property
@@ -128,7 +131,7 @@ class Batch:
 class Core:
     """A client core: its threads, connections and layouts."""
 
-    def __init__(self, address: str, name_space: str, connections: int, tickets_max: int) -> None: ...
+    def __init__(self, address: str, name_space: str, connections: int, tickets_max: int, codecs: int = 0, transport: str = 'auto', coding: str = 'always') -> None: ...
 
     def close(self) -> None: ...
 
@@ -193,6 +196,25 @@ class Queue:
     def close(self) -> None: ...
 
     def abandon(self) -> None: ...
+
+def codecs() -> dict[str, int]:
+    """Numbers of the codecs of this build, by name."""
+
+def compress_path() -> str:
+    """plain, avx2 or avx512: what this process uses."""
+
+def encode_unit(codec: str, raw: object, element: str, row_values: int, target: object, step: float = 0.0) -> int:
+    """
+    Writes the unit of a part to the front of the target; returns its bytes, or 0 where it does not pay.
+    """
+
+def decode_unit(codec: str, unit: object, target: object) -> bool:
+    """Writes the raw bytes; False: no unit of such a part."""
+
+def inspect_unit(codec: str, unit: object) -> tuple[int, str, int, int, float] | None:
+    """
+    Version, element, values of a row with bases, raw bytes, step; None: it is no unit.
+    """
 
 def build_info() -> dict[str, str]: ...
 

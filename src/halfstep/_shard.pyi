@@ -102,6 +102,13 @@ class Config:
     def shm_ring_bytes(self, arg: int, /) -> None: ...
 
     @property
+    def shm_memory_bytes(self) -> int:
+        """Of all clients over shared memory; beyond it one gets a stream."""
+
+    @shm_memory_bytes.setter
+    def shm_memory_bytes(self, arg: int, /) -> None: ...
+
+    @property
     def latency_goal_us(self) -> int:
         """Of a get's read from the device; 0: nothing gives way to them."""
 
@@ -114,6 +121,20 @@ class Config:
 
     @zero_copy.setter
     def zero_copy(self, arg: str, /) -> None: ...
+
+    @property
+    def rdma(self) -> str:
+        """Rings over RDMA, for clients that offer them: auto or off."""
+
+    @rdma.setter
+    def rdma(self, arg: str, /) -> None: ...
+
+    @property
+    def rdma_memory_bytes(self) -> int:
+        """For those rings, of all connections."""
+
+    @rdma_memory_bytes.setter
+    def rdma_memory_bytes(self, arg: int, /) -> None: ...
 
     @property
     def connections_max(self) -> int: ...
@@ -199,16 +220,59 @@ class Config:
     @scrub_bytes_per_s.setter
     def scrub_bytes_per_s(self, arg: int, /) -> None: ...
 
+class MountOptions:
+    """
+    The daemon behind a mount, and how what it has is served. Server checks it.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def upstream(self) -> str:
+        """host:port, or unix:/path."""
+
+    @upstream.setter
+    def upstream(self, arg: str | bytes, /) -> None: ...
+
+    @property
+    def namespaces(self) -> list[str]:
+        """For whose clients it speaks."""
+
+    @namespaces.setter
+    def namespaces(self, arg: Sequence[str], /) -> None: ...
+
+    @property
+    def max_age_us(self) -> int:
+        """How long a block is served without asking the upstream again."""
+
+    @max_age_us.setter
+    def max_age_us(self, arg: int, /) -> None: ...
+
+    @property
+    def connections(self) -> int:
+        """To each shard of the upstream, for each namespace."""
+
+    @connections.setter
+    def connections(self, arg: int, /) -> None: ...
+
+    @property
+    def upstream_deadline_us(self) -> int:
+        """Of a fetch, a put and a delete."""
+
+    @upstream_deadline_us.setter
+    def upstream_deadline_us(self, arg: int, /) -> None: ...
+
 SCRUB_AUTO: int = 18446744073709551615
 
 class Server:
     """A running server: one store, its shards' threads, their listeners."""
 
-    def __init__(self, config: Config, progress: object | None = None) -> None:
+    def __init__(self, config: Config, progress: object | None = None, mount: MountOptions | None = None) -> None:
         """
         Open the store, or make it when it is missing and store_bytes is not 0, recover, listen. Raises StartError.
 
         progress(step, done, total) is called now and then; a false answer stops and leaves nothing behind.
+        mount: serve what this daemon has, with the arena as memory for it, instead of a store.
         """
 
     def facts(self) -> dict[str, Any]:

@@ -129,7 +129,8 @@ def _xxh3_128() -> Callable[[bytes, bytes | memoryview], bytes]:
         import xxhash
     except ImportError as error:
         raise ConfigError(
-            "algorithm='xxh3_128' needs the xxhash package: install halfstep[keys], or use 'sha256', which needs nothing more"
+            "algorithm='xxh3_128' needs the xxhash package; in the checkout of Halfstep: pip install '.[keys]', or use "
+            "'sha256', which needs nothing more"
         ) from error
 
     def hashed(parent: bytes, tokens: bytes | memoryview) -> bytes:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from halfstep.arguments import whole_number
-from halfstep.errors import ConfigError
+from halfstep.errors import ConfigError, ProtocolError
 
 VERSION = 1
 LAYOUT_BYTES_MAX = 16 * 1024
@@ -111,6 +111,19 @@ class Layout:
         """Values of unknown make: one group, parts of 256 KiB until the length ends. `name` keeps different uses apart."""
         return cls({"name": name, **fields}, [Group(0, (OPAQUE_PART_BYTES,))])
 
+    @classmethod
+    def of_canonical(cls, canonical: bytes) -> Layout:
+        """The layout with these bytes. Errors: ProtocolError (they are no layout's canonical form)."""
+        try:
+            layout = cls(*_parsed(canonical))
+        except (struct.error, UnicodeDecodeError, ConfigError) as error:
+            raise ProtocolError(f"layout of {len(canonical)} bytes: is not in canonical form: {error}") from None
+        if layout.canonical != canonical:
+            raise ProtocolError(
+                f"layout of {len(canonical)} bytes: is not in canonical form: its fields are not sorted, or it is longer"
+            )
+        return layout
+
     @property
     def canonical(self) -> bytes:
         """The bytes that name it on the wire."""
@@ -171,6 +184,34 @@ def _counted(text: str, name: str, bytes_min: int) -> bytes:
     if not bytes_min <= len(encoded) <= LAYOUT_BYTES_MAX:
         raise ConfigError(f"{name}: {len(encoded)} bytes; must be {bytes_min} to {LAYOUT_BYTES_MAX}")
     return struct.pack("<H", len(encoded)) + encoded
+
+
+def _parsed(canonical: bytes) -> tuple[dict[str, str], list[Group]]:
+    """Fields and groups. Errors: struct.error, UnicodeDecodeError, ConfigError."""
+    at = 0
+
+    def take(form: str) -> tuple[int, ...]:
+        nonlocal at
+        numbers: tuple[int, ...] = struct.unpack_from(form, canonical, at)
+        at += struct.calcsize(form)
+        return numbers
+
+    def text() -> str:
+        nonlocal at
+        (size,) = take("<H")
+        at += size
+        return canonical[at - size : at].decode()
+
+    version, field_count = take("<HH")
+    if version != VERSION:
+        raise ConfigError(f"version {version}; this build knows {VERSION}")
+    fields = {text(): text() for _ in range(field_count)}
+    (group_count,) = take("<H")
+    groups = []
+    for _ in range(group_count):
+        part_count, size_count = take("<HH")
+        groups.append(Group(part_count, take(f"<{size_count}I")))
+    return fields, groups
 
 
 def _canonical(fields: Mapping[str, str], groups: tuple[Group, ...]) -> bytes:

@@ -52,6 +52,10 @@ class Engine:
         """Its answer: tokens, cached, counts."""
         return self._ask({"prompt": prompt, "tokens": tokens})
 
+    def watched(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:
+        """As generate, with `steps`: what each step of the engine's called of ours, by module."""
+        return self._ask({"prompt": prompt, "tokens": tokens, "watch": True})
+
     def generate_all(self, prompts: list[list[int]], tokens: int = 24) -> dict[str, Any]:
         """Answers to prompts that come at once."""
         return self._ask({"prompts": prompts, "tokens": tokens})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 PATIENCE_S = 60
@@ -21,3 +22,11 @@ def error_of(done: Done) -> str:
     assert text.count("\n") == 1, text
     assert done.stdout == b""
     return text
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Ask until it holds. what: is said where it never does."""
+    until = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.01)

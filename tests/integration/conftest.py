@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.integration import serving
 from tests.integration.commands import COMMAND, PATIENCE_S, Done, Run
 from tests.wire.rings import SharedMemoryStream
 from tests.wire.session import Session
@@ -192,3 +193,38 @@ def nobody() -> Iterator[str]:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         yield f"halfstep://127.0.0.1:{reserved.getsockname()[1]}/default"
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., serving.Serve]]:
+    """serve(*arguments): a small store in tmp_path on a free port, unless the arguments say otherwise; killed at the end."""
+    started: list[serving.Serve] = []
+
+    def start(*arguments: str, environment: dict[str, str] | None = None) -> serving.Serve:
+        defaults = {
+            "--store": str(tmp_path / "store.hs"),
+            "--size": serving.SIZE,
+            "--arena": serving.ARENA,
+            "--listen": "127.0.0.1:0",
+            "--unix": "none",
+        }
+        given = [text for name, value in defaults.items() if name not in arguments for text in (name, value)]
+        started.append(serving.Serve(*given, *arguments, environment=environment))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait(PATIENCE_S)
+        for pipe in (one.process.stdout, one.process.stderr):
+            assert pipe is not None
+            pipe.close()
+    (tmp_path / "store.hs").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def socket_directory() -> Iterator[Path]:
+    """A directory whose path is short enough for a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="halfstep-") as directory:
+        yield Path(directory)

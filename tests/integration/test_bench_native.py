@@ -32,6 +32,7 @@ from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.report import Report
 
 BS = 4096
+LAYOUT = halfstep.Layout({"model": "client_bench"}, [Group(0, (OPAQUE_PART_BYTES,))])  # as the program's
 
 
 @pytest.fixture
@@ -148,13 +149,43 @@ def test_calls_come_one_after_the_other_without_a_rate(program: Path, shared_dae
     told = json.loads(done.stdout)
     assert told["calls"] > 0
     # Of what is put some may be throttled, on a slow drive.
-    most = 2 * told["calls"] / told["seconds"]
-    assert 0 < told["blocks_per_s"] <= 1.02 * most
-    if rw == "get":
-        assert told["blocks_per_s"] == pytest.approx(most, rel=0.02)
+    refused = told["answers_not_ok"]
+    assert all(reason.startswith("throttled") for reason in refused)
+    assert rw == "put" or not refused
+    ok = 2 * told["calls"] - sum(refused.values())
+    assert told["blocks_per_s"] == pytest.approx(ok / told["seconds"], rel=0.02)
     assert told["bytes_per_s"] == pytest.approx(told["blocks_per_s"] * BS, rel=1e-3)
     assert 0 < told["latency_us"]["p50"] <= told["latency_us"]["p999"]
-    assert told["cpu_s_per_gib"]["client"] > 0
+    if told["blocks_per_s"]:
+        assert told["cpu_s_per_gib"]["client"] > 0
+
+
+@pytest.mark.integration
+def test_puts_that_are_throttled_are_counted_and_the_run_goes_on(program: Path, shared_daemon: Any) -> None:
+    """In a namespace without room for all that is at the daemon at once, for any of it, and for a block at all."""
+    address = ("--address", shared_daemon.url.removeprefix("halfstep://"), "--namespace")
+    small = ("--bs", str(BS), "--batch", "2", "--iodepth", "2", "--warm-up", "0", "--runtime", "100", "--rw", "put")
+    done = []
+    with own_namespace(shared_daemon.url) as url, halfstep.connect(url, layout=LAYOUT, required=True) as client:
+        for quota_blocks in (3.0, 1.0, 0.5):
+            client.admin.limit_namespace(client.namespace, quota_bytes=int(quota_blocks * BS), pin_budget_bytes=BS)
+            if quota_blocks == 1.0:
+                # What is there has to go first.
+                while not client.put([b"pinned"], np.zeros((1, BS), np.uint8), durability="persist").ok.all():
+                    continue
+                assert client.pin([b"pinned"], owner=1).ok.all()
+            done.append(run(program, *address, client.namespace, *small))
+    for some, one in zip((True, False), done, strict=False):
+        assert one.returncode == 0, one.stderr
+        told = json.loads(one.stdout)
+        assert list(told["answers_not_ok"]) == ["throttled (budget)"]
+        ok = 2 * told["calls"] - told["answers_not_ok"]["throttled (budget)"]
+        assert (0 < ok < 2 * told["calls"]) if some else ok == 0
+        assert told["blocks_per_s"] == pytest.approx(ok / told["seconds"], rel=0.02)
+        assert told["bytes_per_s"] == pytest.approx(told["blocks_per_s"] * BS, rel=0.01)
+        assert (told["cpu_s_per_gib"]["client"] is not None) == some
+    assert done[2].returncode == 1
+    assert "a block was answered rejected (too_large)" in done[2].stderr, "what will never be taken ends the run"
 
 
 @pytest.mark.integration
@@ -187,7 +218,6 @@ def test_the_seed_draws_when_calls_are_due(program: Path, shared_daemon: Any) ->
 @pytest.mark.integration
 @pytest.mark.parametrize("more", [["--rate", "400"], []])
 def test_other_bytes_than_were_put_are_noticed(program: Path, shared_daemon: Any, more: list[str]) -> None:
-    layout = halfstep.Layout({"model": "client_bench"}, [Group(0, (OPAQUE_PART_BYTES,))])  # as the program's
     with own_namespace(shared_daemon.url) as url:
         address = (
             "--address",
@@ -196,7 +226,7 @@ def test_other_bytes_than_were_put_are_noticed(program: Path, shared_daemon: Any
             url.rsplit("/", 1)[1],
         )
         blocks = np.zeros((64, BS), np.uint8)
-        with halfstep.connect(url, layout=layout, required=True) as client:
+        with halfstep.connect(url, layout=LAYOUT, required=True) as client:
             # Its names: seed and number. What is there before it is answered as present.
             assert client.put([struct.pack("<QQ", 1, number) for number in range(64)], blocks).ok.all()
         small = ("--bs", str(BS), "--batch", "2", "--size", str(64 * BS), "--runtime", "100")

@@ -95,7 +95,7 @@ def test_completion_is_a_script_for_that_shell(run: Run, shell: str) -> None:
 def test_completion_knows_the_commands() -> None:
     environment = os.environ | {"_HALFSTEP_COMPLETE": "bash_complete", "COMP_WORDS": "halfstep m", "COMP_CWORD": "1"}
     done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.stdout.split() == ["plain,match"]
+    assert done.stdout.split() == ["plain,mount", "plain,match"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ COMMAND = [sys.executable, "-m", "halfstep.tools.cli"]
 # place or a benchmark's time is refused instead, which prints on stderr.
 LINES: dict[str, tuple[str, ...]] = {
     "serve": ("serve", "--store", "/proc/none/store.hs", "--listen", "127.0.0.1:0", "--unix", "none"),
+    "mount": ("mount", "nowhere"),
     "check": ("check",),
+    "doctor": ("doctor",),
     "fsck": ("fsck", "/proc/none"),
     "stat": ("stat",),
     "ls": ("ls",),
@@ -34,10 +36,13 @@ LINES: dict[str, tuple[str, ...]] = {
     "match": ("match", "there"),
     "clear": ("clear", "0" * 32),
     "namespace": ("namespace", "ls"),
+    "plan": ("plan", "--blocks", "8", "--block-bytes", "1MiB", "--prefill", "8000", "--link", "2GB", "--explain"),
     "layout": ("layout", "show", str(Path(__file__).parents[1] / "unit" / "configs" / "llama-3-70b.json")),
     "size": ("size", "--blocks", "1000", "--block-bytes", "1MiB"),
+    "compress": ("compress", "analyse", str(Path(__file__).parents[1] / "unit" / "tensors" / "kv.npz"), "--unit-tokens", "16"),
     "bench": ("bench", "--help"),
     "replay": ("replay", "--help"),
+    "effect": ("effect", "--records", str(Path(__file__).parents[1] / "unit" / "records"), "--step", "1h"),
     "completion": ("completion", "bash"),
 }
 
@@ -108,7 +113,7 @@ def test_a_question_that_nobody_can_answer_is_no_miss(shell: Run) -> None:
     assert shell(LINES["clear"], "0<&-")[0] == 3
 
 
-@pytest.mark.parametrize("name", [name for name in LINES if name not in ("serve", "fsck", "clear")])
+@pytest.mark.parametrize("name", [name for name in LINES if name not in ("serve", "mount", "fsck", "clear")])
 def test_a_reader_that_went_away_ends_a_command_without_a_word(daemon: Any, shell: Run, name: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -127,7 +132,7 @@ def test_a_reader_that_went_away_ends_a_command_without_a_word(daemon: Any, shel
     assert (done.returncode, done.stderr) == (3, b""), "1 is a miss, and nothing was missed"
 
 
-@pytest.mark.parametrize("name", [name for name in LINES if name not in ("serve", "fsck", "clear")])
+@pytest.mark.parametrize("name", [name for name in LINES if name not in ("serve", "mount", "fsck", "clear")])
 def test_output_that_has_no_room_is_an_error_on_one_line(shell: Run, name: str) -> None:
     status, _, err = shell(LINES[name], ">/dev/full")
     assert (status, err) == (3, b"halfstep: No space left on device\n")

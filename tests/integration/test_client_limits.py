@@ -38,6 +38,31 @@ def test_a_batch_beyond_the_memory_is_refused_and_its_queue_goes_on(run_script: 
     assert (done.returncode, done.stdout) == (0, "out of memory for the batch; split it\n"), done.stderr
 
 
+LITTLE_SPACE = """
+import os, resource, sys
+pages = int(open("/proc/self/statm").read().split()[0])
+room = pages * resource.getpagesize() + (int(sys.argv[1]) << 20)
+resource.setrlimit(resource.RLIMIT_AS, (room, room))
+import halfstep
+with halfstep.connect(sys.argv[2], required=True, deadline_ms=30_000) as client:
+    print(client.put([b"k"], b"v").ok.all(), "OPENBLAS_NUM_THREADS" in os.environ)
+"""
+
+
+@pytest.mark.parametrize("room_mib", [32, 64, 90, 100])
+def test_an_import_without_address_space_names_the_limit(run_script: Any, daemon: Any, room_mib: int) -> None:
+    done = run_script(LITTLE_SPACE, str(room_mib), daemon.url)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert last.startswith("ImportError: halfstep: address space is limited to "), done.stderr
+    assert "ulimit -v" in last
+
+
+def test_little_address_space_is_enough_whatever_the_number_of_cores(run_script: Any, daemon: Any) -> None:
+    done = run_script(LITTLE_SPACE, "112", daemon.url)
+    assert (done.returncode, done.stdout) == (0, "True False\n"), done.stderr
+
+
 # ---- exit ----------------------------------------------------------------------------------------------------------------
 
 EXITS = """
@@ -114,7 +139,7 @@ def ask(client):
 try:
     while True: held.append(os.open("/dev/null", os.O_RDONLY))
 except OSError: pass
-without = {(name, which): result.reason(0) for name, client in (("connected", connected), ("fresh", fresh))
+without = {(name, which): (result.reason(0), repr(result))[0] for name, client in (("connected", connected), ("fresh", fresh))
            for which, result in ask(client)}
 for queue in queues:
     try: assert queue.fileno() >= 0, "none is left"; raise SystemExit("fileno")

@@ -119,6 +119,13 @@ def neighbouring_ports() -> tuple[int, int]:
             return port, port + 1
 
 
+def test_who_insists_on_rdma_where_there_is_none_is_told_what_is_missing(shared_daemon: Daemon) -> None:
+    """No path is ever looked for over loopback."""
+    with pytest.raises(halfstep.Unavailable, match=r"no rings over RDMA within .*; \?transport=auto does without") as refused:
+        halfstep.connect(f"{shared_daemon.url}?transport=rdma", required=True, deadline_ms=300)
+    assert "halfstep serve" not in str(refused.value), "it runs"
+
+
 def test_shards_that_are_reached_serve_and_the_closed_port_is_named(daemons: Any, layout: Layout) -> None:
     ports = neighbouring_ports()
     daemons("--shards", "2", listen=f"127.0.0.1:{ports[0]}", size="300MiB")

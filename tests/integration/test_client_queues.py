@@ -16,7 +16,7 @@ import pytest
 
 import halfstep
 from halfstep import ConfigError, Group, Layout, PartDescriptor, Rows, Ticket, _peer
-from halfstep.client.request import OP_MATCH
+from halfstep.client.numbers import OP_MATCH
 from halfstep.client.ticket import Event
 
 pytestmark = pytest.mark.integration

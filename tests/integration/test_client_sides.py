@@ -367,22 +367,33 @@ import halfstep
 client = halfstep.connect(sys.argv[1], layout=halfstep.Layout.opaque("at random"), required=True, deadline_ms=30_000)
 keys, target = [b"%d" % n for n in range(4)], bytearray(16384)
 client.put(keys, bytearray(16384))
-queue, heard, random = client.queue(), 0, random.Random(1)
+# Futures are imported here: Python loses a KeyboardInterrupt that meets an import, or keeps it for its exit status.
+assert client.submit("get", keys, target).result().ok.all()
+queue, sent, random = client.queue(), 0, random.Random(1)
+
+def interrupt(*_):
+    # Counted here: Python also loses what is raised in the call-back of a weak reference.
+    global sent
+    sent += 1
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
 faces = [
     lambda: queue.get(keys, target).result(),
     lambda: (queue.get(keys, target), queue.wait()),
     lambda: client.submit("get", keys, bytearray(16384)).result(),
     lambda: client.get(keys, target),
 ]
-while heard < 400:
+while sent < 400:
+    before = sent
     try:
-        signal.setitimer(signal.ITIMER_REAL, random.random() * 2e-3)
-        while True:
-            faces[heard % 4]()
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + random.random() * 2e-3)  # one of 0 would never come
+        while sent == before:
+            faces[sent % 4]()
     except KeyboardInterrupt:
-        heard += 1
+        pass
     except RuntimeError:  # a lock of the standard library that was given back twice
-        heard += 1
+        pass
 signal.setitimer(signal.ITIMER_REAL, 0)
 while queue._native.in_flight:
     queue.wait(60)
@@ -394,10 +405,7 @@ print("ended")
 
 
 def test_four_hundred_interrupts_leave_a_client_that_works(daemon: Any, run_script: Any) -> None:
-    text = INTERRUPTS_AT_RANDOM.replace(
-        "queue, heard", "signal.signal(signal.SIGALRM, signal.default_int_handler)\nqueue, heard", 1
-    )
-    done = run_script(text, daemon.url, timeout_s=120)
+    done = run_script(INTERRUPTS_AT_RANDOM, daemon.url, timeout_s=120)
     assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
 
 

@@ -18,7 +18,7 @@ TOKENS = 100
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=800, check=False)
 
 
 @pytest.mark.slow
@@ -40,6 +40,21 @@ def test_the_demo_says_identical_tokens_and_notices_a_swap() -> None:
     assert told["daemon"]["created"] is False, "the facts are those of the restarted daemon"
     assert told["daemon"]["recovery"]["blocks"] > 0
     assert "kill -9" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_coded_blocks_give_identical_tokens_and_more_of_them_fit() -> None:
+    done = run("--tokens", "400", "--new-tokens", "12", "--codec", "exact", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["wrong"] == []
+    for one in told["results"]:
+        assert one["identical"] is True
+        assert one["swap_differs"] is True
+        assert one["restore"]["decode_failures"] == 0
+        assert one["coded_blocks"] > one["plain_blocks"] > 0
+        assert one["more_blocks"] >= 1.3
 
 
 @pytest.mark.parametrize("arguments", [("--tokens", "64"), ("--tokens", "4090"), ("--new-tokens", "0")])

@@ -97,7 +97,10 @@ def test_a_package_that_is_missing_is_named_with_the_extra_that_has_it(repositor
     (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('none', name={name!r})\n")
     done = script(repository, "--rounds", "1", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{name}: not installed; pip install 'halfstep[transformers]', or `make demo` once in a checkout\n"
+    assert (
+        done.stderr
+        == f"{name}: not installed; in the checkout of Halfstep: pip install '.[transformers]', or `make demo` once\n"
+    )
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import select
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,18 @@ def test_what_is_missing_or_of_another_length_is_no_success(lmcache: HalfstepCli
     assert drained(lmcache)[number][2] == [False], "a shorter object is not the one that was asked for"
 
 
+def test_a_batch_of_nothing_is_told_as_any_other(lmcache: HalfstepClient) -> None:
+    submits: list[Callable[[], int]] = [
+        lambda: lmcache.submit_batch_set([], []),
+        lambda: lmcache.submit_batch_get([], []),
+        lambda: lmcache.submit_batch_exists([]),
+        lambda: lmcache.submit_batch_delete([]),
+    ]
+    for submit in submits:
+        number = submit()
+        assert drained(lmcache) == {number: (True, "", [])}
+
+
 def test_deleted_objects_are_gone(lmcache: HalfstepClient) -> None:
     lmcache.submit_batch_set(KEYS[:2], [memoryview(one) for one in objects(2)])
     drained(lmcache)
@@ -102,7 +115,8 @@ def test_a_stopped_daemon_costs_misses_and_one_warning(
 ) -> None:
     caplog.set_level(logging.WARNING, "halfstep.connectors")
     client = HalfstepClient(url, request.node.nodeid[-100:], deadline_ms=100, match_deadline_ms=100)
-    assert client._client.wait_ready(30_000) is None
+    with halfstep.connect(url, required=True, deadline_ms=30_000):
+        pass
     daemon.pause()
     for _ in range(2):
         number = client.submit_batch_exists(KEYS)
@@ -122,5 +136,23 @@ def test_other_contents_have_other_objects(url: str) -> None:
     assert drained(clients[1])[number][2] == [False]
     for client in clients:
         client.close()
-    with pytest.raises(halfstep.ConfigError, match="contents"):
-        HalfstepClient(url, "")
+    for wrong, said in (
+        ({"url": url}, 'contents="": must say'),
+        ({"contents": "x"}, '"url" is missing in adapter_params'),
+        ({"url": url, "contents": "x", "codecs": "bfx"}, "codecs: unknown in adapter_params; did you mean codec?"),
+        ({"url": url, "contents": "x", "namespace": "n"}, "namespace: unknown in adapter_params; there are codec, "),
+    ):
+        with pytest.raises(halfstep.ConfigError, match=re.escape(said)):
+            HalfstepClient(**wrong)
+
+
+def test_a_policy_stands_in_place_of_a_codec_and_a_lossy_one_is_refused() -> None:
+    client = HalfstepClient("halfstep://127.0.0.1:1", "x", policy="exact")
+    try:
+        fields = client.layout.fields
+        assert (fields["policy"], fields["codec"]) == ("exact", "bfx")
+    finally:
+        client.close()
+    for policy, said in (("high", "tells planes or layers apart"), ("exat", "did you mean exact")):
+        with pytest.raises(halfstep.ConfigError, match=said):
+            HalfstepClient("halfstep://127.0.0.1:1", "x", policy=policy)

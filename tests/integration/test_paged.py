@@ -16,7 +16,7 @@ from tests.integration.conftest import Daemon
 import halfstep
 from halfstep.connectors import paged
 from halfstep.connectors.paged import Done, Mover, Planner, Step
-from halfstep.tier import Grid, Kind, KVLayout
+from halfstep.tier import Grid, Kind, KVLayout, Notices
 
 pytestmark = pytest.mark.integration
 
@@ -39,15 +39,15 @@ class Engine:
     layout: KVLayout
     memory: Any = field(default_factory=lambda: np.zeros((LAYERS, BLOCKS, HEADS, TOKENS, VALUES), np.uint16))
     reading_max: int = BLOCKS
+    hold_ms: int = 0
 
     def __post_init__(self) -> None:
-        self.tier = self.client.tier(self.layout)
-        self.planner = Planner(self.tier, workers=1, hashes=1, reading_max=self.reading_max, name="engine")
-        self.mover = Mover(self.tier, self.client.tier(self.layout, priority=1), writes=True)
-        planes = [[layer] for layer in self.memory]
+        scheduling, self.tier = self.client.tier(self.layout, notices=Notices("engine")), self.client.tier(self.layout)
+        self.planner = Planner(scheduling, workers=1, hashes=1, reading_max=self.reading_max, hold_ms=self.hold_ms)
+        self.mover = Mover(self.tier, writes=True)
         each = LAYERS // self.layout.grid.layers
-        cells = [self.tier.memory(planes[at : at + each], layers=range(at, at + each)) for at in range(0, LAYERS, each)]
-        self.mover.attach(self.tier.memory(planes), cells)
+        cells = [range(at, at + each) for at in range(0, LAYERS, each)]
+        self.mover.attach(self.tier.memory([[layer] for layer in self.memory]), cells)
         self.blocks: dict[str, list[int]] = {}
 
     def ask(self, name: str, request: Asking, first: int = 0, *, turn: int = 0) -> int:
@@ -250,13 +250,13 @@ def test_a_step_with_nothing_to_move_reaches_no_client(engines: Any, request: py
         def __getattr__(self, name: str) -> Any:
             raise AssertionError(f"{name}: decoding asked for it")
 
-    engine.planner._tier = engine.mover._tier = engine.mover._background = Unreachable()
+    engine.planner._tier = engine.mover._tier = Unreachable()
     for _ in range(TOKENS - 1):
         assert engine.step({"a": 1}) == Step()
         assert engine.mover.idle
         assert engine.mover.done() is None
         prompt.num_computed_tokens += 1
-    engine.mover._tier = engine.mover._background = engine.tier
+    engine.mover._tier = engine.tier
 
 
 def test_what_was_refused_is_stored_when_it_is_used_again(
@@ -304,6 +304,29 @@ def test_a_slow_daemon_keeps_few_blocks(engines: Any, request: pytest.FixtureReq
     assert [store.blocks for store in engine.step({"0": 1, "1": 1}).stores] == [[4, 5]]
     engine.until_idle()
     assert engine.planner.counts.stores == 6
+
+
+def test_a_load_may_take_as_long_as_the_engine_would_compute(
+    engines: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long prompt is worth a longer wait; what its tokens cost is seen in steps of prefills, however many decode."""
+    engine = engines(layout_of(request))
+    now_s = 0.0
+    engine.mover._clock = lambda: now_s
+    said: list[tuple[int, float]] = []
+    monkeypatch.setattr(engine.tier, "computed", lambda tokens, seconds: said.append((tokens, seconds)))
+    decoding = {str(request): 1 for request in range(200)}
+    least = paged.MEASURED_TOKENS_EACH * 201 - 200
+    for scheduled, took_s in (
+        ({"a": 2048}, 8.0),
+        (decoding, 1.0),
+        (decoding | {"a": least - 1}, 1.0),
+        (decoding | {"a": least}, 3.0),
+    ):
+        engine.step(scheduled)
+        now_s += took_s
+        engine.mover.end()
+    assert said == [(2048, 8.0), (least + 200, 3.0)]
 
 
 def test_what_workers_say_is_added_up() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.integration.conftest import SMALL_STORE, Daemon
 
 import halfstep
 from halfstep.layout import Group
@@ -21,17 +24,19 @@ KEYS = [f"block {number}".encode() for number in range(12)]
 
 
 @pytest.fixture
-def cold(own_daemon: Any, blocks: Blocks) -> Iterator[halfstep.Client]:
-    """A client of a daemon that has the blocks on flash and none of them in memory."""
+def cold(tmp_path: Path, blocks: Blocks) -> Iterator[halfstep.Client]:
+    """A client of a daemon that has the blocks on flash and none of them in memory, and reads for nobody else."""
     layout = halfstep.Layout({"name": "layers"}, [Group(PARTS, (PART_BYTES,))])
     terms: dict[str, Any] = {"layout": layout, "required": True, "deadline_ms": 30_000, "match_deadline_ms": 30_000}
-    with halfstep.connect(own_daemon.url, **terms) as writer:
-        for number, key in enumerate(KEYS):
-            assert writer.put([key], blocks(1, BLOCK_BYTES, seed=number), durability="persist").ok.all()
-    own_daemon.kill()
-    own_daemon.start()
-    with halfstep.connect(own_daemon.url, **terms) as client:
-        yield client
+    with closing(Daemon(tmp_path, SMALL_STORE, "--scrub", "off")) as daemon:
+        daemon.start()
+        with halfstep.connect(daemon.url, **terms) as writer:
+            for number, key in enumerate(KEYS):
+                assert writer.put([key], blocks(1, BLOCK_BYTES, seed=number), durability="persist").ok.all()
+        daemon.kill()
+        daemon.start()
+        with halfstep.connect(daemon.url, **terms) as client:
+            yield client
 
 
 def read_by_device(client: halfstep.Client) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.machines import machines
+from tests.integration.readme_lines import try_two_machines
 
 pytestmark = pytest.mark.integration
 
@@ -77,53 +78,7 @@ def test_the_pages_that_are_linked_exist(readme: str, repository: Path) -> None:
     assert [link for link in links if not (repository / link).exists()] == []
 
 
-@pytest.fixture
-def two_machines() -> Iterator[dict[str, str]]:
-    """Network namespaces with the README's two addresses and a cable between them: address to namespace."""
-    if shutil.which("ip") is None:
-        pytest.skip("there is no ip (iproute2)")
-    names = {address: f"hs-{os.getpid() % 100_000}-{address[-1]}" for address in ("10.0.0.5", "10.0.0.8")}
-    node, host = names.values()
-
-    def ip(*arguments: str) -> None:
-        subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
-
-    try:
-        for name in names.values():
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", node, "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", host)
-        for address, name in names.items():
-            ip("-n", name, "address", "add", f"{address}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
-    except subprocess.CalledProcessError as error:
-        for name in names.values():
-            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
-        pytest.skip(f"a network namespace cannot be made here: {error.stderr.strip()}")
-    yield names
-    for name in names.values():
-        ip("netns", "delete", name)
-
-
-def test_the_lines_for_two_machines_work_between_two(readme: str, two_machines: dict[str, str], tmp_path: Path) -> None:
-    (lines,) = re.findall(r"^## Two machines\n.*?^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    of_node, of_host = lines.split("# on the inference host\n")
-    (serve,) = (line for line in of_node.splitlines() if line.startswith("halfstep serve"))
-    assert "/dev/nvme1n1" in serve, "the drive, of which a file takes the place here"
-    serve = serve.replace("/dev/nvme1n1", f"{tmp_path}/store.hs --size 256MiB --unix none")
+def test_the_lines_for_two_machines_work_between_two(readme: str, tmp_path: Path) -> None:
     command = shlex.join([sys.executable, "-m", "halfstep.tools.cli"])
-
-    def on(address: str, script: str) -> list[str]:
-        script = re.sub(r"^halfstep ", f"exec {command} " if script == serve else f"{command} ", script, flags=re.MULTILINE)
-        return ["ip", "netns", "exec", two_machines[address], "bash", "-eu", "-c", script]
-
-    with subprocess.Popen(on("10.0.0.5", serve), stdout=subprocess.PIPE, text=True) as daemon:
-        try:
-            assert daemon.stdout is not None
-            assert any("listening" in line for line in daemon.stdout)
-            done = subprocess.run(on("10.0.0.8", of_host), capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
-            assert "10.0.0.5" in done.stdout
-        finally:
-            daemon.terminate()
-            daemon.communicate(timeout=60)
+    with machines("10.0.0.5", "10.0.0.8") as names:
+        try_two_machines(readme, names, tmp_path, command, dict(os.environ))

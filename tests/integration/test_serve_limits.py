@@ -18,8 +18,9 @@ pytestmark = pytest.mark.integration
 PATIENCE_S = 60
 
 # Everything is imported before the limit holds: what is tried is the start of a daemon, not that of an interpreter.
+# `locale` is what gettext imports at click's first message; a Python in root's home cannot be read by who is not root.
 _LIMITED = """
-import os, resource, sys
+import locale, os, resource, sys
 import halfstep.daemon.serve, halfstep.tools.serve
 from halfstep.tools.cli import main
 kind, limit = getattr(resource, sys.argv[1]), int(sys.argv[2])

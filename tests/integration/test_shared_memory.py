@@ -6,6 +6,7 @@ That commands, deadlines, fences and forks are as over TCP, the tests of the cli
 from __future__ import annotations
 
 import array
+import contextlib
 import mmap
 import os
 import signal
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import wait_until
+from tests.integration.conftest import SMALL_STORE, Daemon
 
 import halfstep
 from halfstep import Unavailable
@@ -77,13 +80,6 @@ def shm_clients(url: str) -> int:
 
 def descriptors_of(daemon: Any) -> int:
     return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.01)
 
 
 def test_blocks_of_every_size_go_both_ways_and_meet_those_of_tcp(daemon: Any, layout: halfstep.Layout, blocks: Blocks) -> None:
@@ -341,3 +337,47 @@ def test_a_stopped_client_does_not_hold_up_another(daemon: Any, layout: halfstep
                 assert client.get(keys, target).ok.all()
                 assert (target == source).all()
             stopped.kill()
+
+
+# ---- the bound of their memory --------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def limited(directory: Path, shm_memory: str) -> Iterator[Daemon]:
+    daemon = Daemon(directory, SMALL_STORE, "--shm-memory", shm_memory)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        daemon.close()
+
+
+def test_a_client_without_room_for_rings_is_served_through_the_socket(tmp_path: Path) -> None:
+    with limited(tmp_path, "3MiB") as daemon:  # a client has two rings of a MiB
+        options: dict[str, Any] = {"required": True, "deadline_ms": 30_000, "match_deadline_ms": 30_000}
+        with halfstep.connect(daemon.unix_url, **options) as first:
+            assert first.path.startswith("shm ")
+            with halfstep.connect(daemon.unix_url, **options) as second:
+                assert second.path.startswith("unix ")
+                assert "--shm-memory" in second.facts().last_error
+                block = os.urandom(256 << 10)
+                assert second.put([b"k"], block).ok.all()
+                target = bytearray(len(block))
+                assert first.get([b"k"], target).ok.all()
+                assert second.get([b"k"], target).ok.all()
+                assert bytes(target) == block
+                assert second.stat()["halfstep_shm_refused_total"] == 1
+                assert second.stat()["halfstep_connections_shm"] == 1
+        deadline = time.monotonic() + PATIENCE_S
+        while shm_clients(daemon.url) != 0:  # the first one's rings are given back as its end is seen
+            assert time.monotonic() < deadline
+        with halfstep.connect(daemon.unix_url, **options) as third:
+            assert third.path.startswith("shm ")
+
+
+def test_without_memory_for_rings_all_clients_go_through_the_socket(tmp_path: Path) -> None:
+    with limited(tmp_path, "0") as daemon:
+        for _ in range(3):
+            with halfstep.connect(daemon.unix_url, required=True, deadline_ms=30_000) as client:
+                assert client.path.startswith("unix ")
+                assert client.match([b"absent"]).prefix == 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 
 import halfstep
 from halfstep import ConfigError
-from halfstep.tier import Grid, Kind, KVLayout, Memory, Tier
+from halfstep.client import PARENT_UNKNOWN
+from halfstep.tier import Answer, Grid, Kind, KVLayout, Memory, Notices, Tier, connect
+from halfstep.tier.face import MEASURED_LAST, MEASURED_TOKENS_MIN
 
 pytestmark = pytest.mark.integration
 
@@ -208,7 +212,9 @@ def test_a_block_lost_after_the_match_leaves_no_window_that_was_not_read(
 
 def test_the_page_runs_as_printed(daemon: Any, repository: Path, run_script: Callable[..., Any]) -> None:
     page = (repository / "docs" / "tier.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert "client.tier(" in code
+    assert "client.values(" in code
     done = run_script(code.replace("halfstep://127.0.0.1:7350", daemon.url.removesuffix("/default")))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -358,3 +364,140 @@ def test_a_latent_that_another_rank_is_writing_counts_as_there(client: halfstep.
     assert sum(one.stored for one in told) == 6
     assert [one.stored + one.present for one in told] == [6] * 8
     assert {(one.refused, one.reason) for one in told} == {(0, "")}
+
+
+def test_a_prefix_may_begin_in_the_midst_of_a_sequence(
+    client: halfstep.Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine has the first blocks itself, and names those that follow."""
+    tier = client.tier(layout_of(request, FULL))
+    keys = tier.prefix(TOKENS).keys
+    saved = cache_of(6, seed=20)
+    said: list[Any] = []
+    put = tier.queue.put_sections
+    monkeypatch.setattr(tier.queue, "put_sections", lambda some, **options: said.extend(some) or put(some, **options))
+    with tier.memory(planes_of(saved)) as memory:
+        stored = tier.prefix_of(keys[2:], first=2).put(memory, rows=[2, 3, 4, 5])
+        assert (stored.stored, stored.refused, stored.why) == (4, 0, Answer.OK)
+        (section,) = said
+        assert section.depths.tolist() == [2, 3, 4, 5]
+        assert section.parents.tolist() == [PARENT_UNKNOWN, 0, 1, 2], "who is before the first is not said"
+        assert tier.prefix(TOKENS).match().blocks == 0
+        later = tier.prefix_of(keys[3:], first=3)
+        assert later.match().blocks == 3
+        assert later.get(memory, rows=[0, 1, 2], priority=3).blocks == 3
+    assert (saved[:, :, :3] == saved[:, :, 3:]).all()
+
+
+def test_a_block_is_put_layer_cell_by_layer_cell(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL, grid=Grid(layers=2)))
+    prefix = tier.prefix(TOKENS)
+    saved = cache_of(6, seed=21)
+    with tier.memory(planes_of(saved)) as memory:
+        assert prefix.put(memory, layers=range(2)).stored == 6
+        assert prefix.match().blocks == 0, "half of the layers are no block"
+        with pytest.raises(ConfigError, match="cuts a cell of kind 'full', which has the layers 2 to 3"):
+            prefix.put(memory, layers=range(3))
+        with pytest.raises(ConfigError, match="range of the model's layers"):
+            prefix.put(memory, layers=2)
+        assert prefix.put(memory, layers=range(4, 9)).stored == 0
+        assert prefix.put(memory, layers=range(2, 4), priority=1).stored == 6
+    into = cache_of(6)
+    with tier.memory(planes_of(into)) as memory:
+        assert prefix.get(memory).blocks == 6
+    assert (into == saved).all()
+
+
+def test_why_is_said_to_programs_and_failures_once_to_people(
+    client: halfstep.Client, request: pytest.FixtureRequest, nobody: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "halfstep.connectors")
+    layout = layout_of(request, FULL)
+    cache = cache_of(6)
+    tier = client.tier(layout, notices=Notices("alive"))
+    with tier.memory(planes_of(cache)) as memory:
+        found, loaded = tier.prefix(TOKENS).match(), tier.prefix(TOKENS).get(memory)
+        assert (found.why, found.reason) == (Answer.OK, "")
+        assert (loaded.why, loaded.blocks, loaded.reason) == (Answer.MISS, 0, "miss (absent)")
+    assert not caplog.records, "what is absent is no failure"
+    connection = connect(nobody, deadline_ms=200, match_deadline_ms=50)
+    tier = connection.tier(layout, notices=Notices("dead"))
+    with tier.memory(planes_of(cache)) as memory:
+        prefix = tier.prefix(TOKENS)
+        told = prefix.match(), prefix.get(memory), prefix.put(memory)
+    assert {one.why for one in told} <= {Answer.LATE, Answer.UNAVAILABLE}
+    tier.close()
+    connection.close()
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == ["dead"]
+
+
+def test_a_get_may_take_as_long_as_computing_would(
+    client: halfstep.Client, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    said: list[float | None] = []
+    get = tier.queue.get_sections
+
+    def noting(sections: Any, *, deadline_ms: float | None, **options: Any) -> Any:
+        said.append(deadline_ms)
+        return get(sections, deadline_ms=deadline_ms, **options)
+
+    monkeypatch.setattr(tier.queue, "get_sections", noting)
+    prefix = tier.prefix(TOKENS)  # of 96 tokens
+    with tier.memory(planes_of(cache_of(6))) as memory:
+        prefix.get(memory)
+        tier.computed(100, 1000)
+        prefix.get(memory)
+        assert said == [None, None], "the first one compiles"
+        tier.computed(100, 50)  # half a second a token
+        prefix.get(memory)
+        prefix.get(memory, blocks=1)
+        prefix.get(memory, deadline_ms=10_000)
+        client_ms = client.deadline_ms
+        assert client_ms == 30_000
+        assert said[2:] == [48_000, client_ms, 10_000], "never less than the client's"
+        tier.computed(MEASURED_TOKENS_MIN - 1, 0.001)
+        tier.computed(MEASURED_TOKENS_MIN, 64_000)
+        prefix.get(memory)
+        assert said[5:] == [48_000], "neither a few tokens nor a step that took long"
+        for _ in range(MEASURED_LAST - 2):
+            tier.computed(100, 100)
+        prefix.get(memory)
+        tier.computed(100, 100)
+        prefix.get(memory)
+        assert said[6:] == [48_000, 60_000], "of the last ones, and never for ever"
+        tier.computed(1000, 100)
+        prefix.get(memory)
+        assert said[8:] == [client_ms], "an engine that is quick again is so at once"
+
+
+@pytest.mark.parametrize("what", ["get", "put"])
+def test_an_interruption_leaves_once_no_byte_can_land(
+    what: str, client: halfstep.Client, daemon: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    waited: list[Any] = []
+    wait_for = tier.queue.wait_for
+
+    def interrupted(ticket: Any, timeout_s: float | None = None) -> bool:
+        waited.append(ticket)
+        if len(waited) == 1:
+            raise KeyboardInterrupt
+        return wait_for(ticket, timeout_s)
+
+    monkeypatch.setattr(tier.queue, "wait_for", interrupted)
+    daemon.pause()
+    with tier.memory(planes_of(cache_of(6))) as memory:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(tier.prefix(TOKENS), what)(memory)
+        assert waited[0].done
+
+
+def test_what_has_ended_is_learnt_by_polling(client: halfstep.Client, request: pytest.FixtureRequest) -> None:
+    tier = client.tier(layout_of(request, FULL))
+    asked = [tier.prefix(TOKENS).begin_match() for _ in range(3)]
+    descriptor = tier.fileno()
+    while not all(one.done for one in asked):
+        assert select.select([descriptor], [], [], 30)[0], "nothing became readable"
+        tier.poll()
+    assert [one.result() for one in asked] == [one.result() for one in asked], "a result is made once"

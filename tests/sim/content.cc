@@ -73,56 +73,74 @@ Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_m
 
 namespace {
 
-// These parts of a plain block, and no others.
+// Its parts as they lie in its extent. What a plain one was given to say of its sums is nobody's.
+std::vector<store::PartInfo> table_of(const Version& version) {
+  std::vector<store::PartInfo> table = version.coded;
+  if (table.empty()) {
+    table.resize(version.parts);
+    store::cut_parts(groups()[version.group], version.raw_bytes, table);
+  }
+  uint32_t at = 0;
+  for (store::PartInfo& part : table) {
+    part.offset = at;
+    at += part.stored_bytes;
+  }
+  return table;
+}
+
+bool same_bytes(const store::Resident& resident, const store::PartInfo& part, const std::byte* wanted) {
+  bool equal = true;
+  resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) {
+    equal = equal && std::memcmp(piece.data(), wanted, piece.size()) == 0;
+    wanted += piece.size();
+  });
+  return equal;
+}
+
+bool same_record(const store::PartInfo& got, const store::PartInfo& wanted) {
+  if (got.codec != wanted.codec || got.stored_bytes != wanted.stored_bytes || got.raw_bytes != wanted.raw_bytes) return false;
+  return wanted.codec == 0 || got.raw_crc == wanted.raw_crc;
+}
+
+// The bytes of these parts, and of no others; of a block with a trailer what the others are is there to be read.
 bool same_parts(const store::Resident& resident, const Version& version, store::PartSpan asked,
                 std::vector<std::byte>& scratch) {
-  const wire::GroupShape& group = groups()[version.group];
+  const std::vector<store::PartInfo> table = table_of(version);
+  const bool trailer = store::shape_of(version.coded, version.stored_bytes).trailer;
   scratch.resize(version.stored_bytes);
   version.fill(scratch);
-  bool equal = true;
   for (uint32_t p = 0; p < version.parts; ++p) {
     const store::PartInfo& part = resident.parts()[p];
     const bool wanted = p >= asked.first && p - asked.first < asked.count;
-    if (part.stored_bytes != (wanted ? group.bytes_of(p, version.raw_bytes) : 0)) return false;
-    uint64_t at = group.offset_of(p);
-    resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) {
-      equal = equal && std::memcmp(piece.data(), scratch.data() + at, piece.size()) == 0;
-      at += piece.size();
-    });
+    if (part.is_there() != wanted || ((wanted || trailer) && !same_record(part, table[p]))) return false;
+    if (wanted && !same_bytes(resident, part, scratch.data() + table[p].offset)) return false;
   }
-  return equal;
+  return true;
 }
 
 }  // namespace
 
 bool same_first(const store::Resident& resident, const Version& version, uint32_t parts, std::vector<std::byte>& scratch) {
-  const wire::GroupShape& group = groups()[version.group];
-  if (!version.coded.empty() || resident.block_bytes() != version.raw_bytes || parts > version.parts) return false;
+  if (resident.block_bytes() != version.raw_bytes || parts > version.parts) return false;
+  if (resident.parts().size() != version.parts) return false;
+  const std::vector<store::PartInfo> table = table_of(version);
   scratch.resize(version.stored_bytes);
   version.fill(scratch);
-  bool equal = resident.parts().size() == version.parts;
-  for (uint32_t p = 0; equal && p < parts; ++p) {
+  for (uint32_t p = 0; p < parts; ++p) {
     const store::PartInfo& part = resident.parts()[p];
-    uint64_t at = group.offset_of(p);
-    equal = part.stored_bytes == group.bytes_of(p, version.raw_bytes);
-    resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) {
-      equal = equal && std::memcmp(piece.data(), scratch.data() + at, piece.size()) == 0;
-      at += piece.size();
-    });
+    if (!same_record(part, table[p]) || !same_bytes(resident, part, scratch.data() + table[p].offset)) return false;
   }
-  return equal;
+  return true;
 }
 
 bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch) {
   const auto parts = resident.parts();
   if (resident.block_bytes() != version.raw_bytes || parts.size() != version.parts) return false;
-  const bool some = std::ranges::any_of(parts, [](const store::PartInfo& part) { return part.stored_bytes == 0; });
-  if (some && version.coded.empty()) return asked.count > 0 && same_parts(resident, version, asked, scratch);
+  const bool some = std::ranges::any_of(parts, [](const store::PartInfo& part) { return !part.is_there(); });
+  if (some) return asked.count > 0 && same_parts(resident, version, asked, scratch);
   if (parts.back().offset + parts.back().stored_bytes != version.stored_bytes) return false;
   for (size_t i = 0; i < version.coded.size(); ++i) {
-    const store::PartInfo& wanted = version.coded[i];
-    if (parts[i].codec != wanted.codec || parts[i].stored_bytes != wanted.stored_bytes) return false;
-    if (parts[i].raw_bytes != wanted.raw_bytes || (wanted.codec != 0 && parts[i].raw_crc != wanted.raw_crc)) return false;
+    if (!same_record(parts[i], version.coded[i])) return false;
   }
   scratch.resize(version.stored_bytes);
   version.fill(scratch);

@@ -35,9 +35,9 @@ struct Version {
 // A version of a block of `group`, with a length that the group allows and of at most `bytes_max`.
 Version make_version(uint32_t group, bool coded, uint64_t seed, uint32_t bytes_max);
 
-// Whether a resident's bytes and parts are this version's; where only some were asked for, it may have no others.
+// Whether a resident's bytes and parts are this version's; where only some were asked for, it may have the bytes of no others.
 bool same(const store::Resident& resident, const Version& version, store::PartSpan asked, std::vector<std::byte>& scratch);
-// Whether so many parts of it, from the first one, are those of this version, which is a plain one.
+// Whether so many parts of it, from the first one, are those of this version.
 bool same_first(const store::Resident& resident, const Version& version, uint32_t parts, std::vector<std::byte>& scratch);
 
 }  // namespace halfstep::sim

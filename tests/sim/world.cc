@@ -7,6 +7,7 @@
 
 #include "base/crc.h"
 #include "store/recover/lister.h"
+#include "store/store_check.h"
 
 namespace halfstep::sim {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 constexpr uint64_t kTurnUs = 100;
 constexpr uint32_t kTurnsToRest = 50'000;
 constexpr uint32_t kOwners = 5;
+constexpr uint64_t kTurnsBetweenChecks = 4;
 
 }  // namespace
 
@@ -328,9 +330,17 @@ store::Change& World::release_of(uint64_t owner, const store::IndexKey& key) {
 
 // ---- Time ------------------------------------------------------------------------------------------------------------------
 
+// The rules are about what the store says; this is about what it has. A walk of everything costs as much as some turns, and
+// most turns change little: a sum that is wrong stays so.
+void World::check_whole_state() const {
+  if (turns_ % kTurnsBetweenChecks != 0) return;
+  for (uint32_t number = 0; number < history_.profile.shards; ++number) store::check_invariants(shard(number));
+}
+
 void World::pump(uint64_t us) {
   process_->engine.poll();
   process_->store->turn();
+  check_whole_state();
   process_->engine.flush_submissions();
   clock_.us += us;
   model_.time().sample(clock_);

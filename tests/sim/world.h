@@ -87,6 +87,7 @@ class World {
   }
   bool usable(const Key& key) const noexcept { return key.scope != 0 && !spaces_[key.name_space].deleting; }
   void forget_answered();
+  void check_whole_state() const;
   void pump(uint64_t us);
   void settle();
   void look_at_everything();

@@ -11,6 +11,7 @@ namespace {
 uint32_t crc_of(const store::Resident& resident, size_t parts = SIZE_MAX) {
   uint32_t crc = 0;
   for (const store::PartInfo& part : resident.parts().first(std::min(parts, resident.parts().size()))) {
+    if (!part.is_there()) continue;
     resident.slot().for_range(part.offset, part.stored_bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
   }
   return crc;
@@ -189,7 +190,7 @@ void World::read_answered(ReadInFlight& flight) {
   }
   ++tally_.hits;
   const auto parts = flight.read.resident->parts();
-  tally_.part_hits += std::ranges::any_of(parts, [](const store::PartInfo& part) { return part.stored_bytes == 0; }) ? 1 : 0;
+  tally_.part_hits += std::ranges::any_of(parts, [](const store::PartInfo& part) { return !part.is_there(); }) ? 1 : 0;
   model_.read_answered(key, flight.expected, *flight.read.resident, flight.asked);
   flight.pinned_crc = crc_of(*flight.read.resident);
   note(flight.pinned_crc);

@@ -148,8 +148,14 @@ class _Client:
 
     def _put_once(self, key: bytes, size: int) -> None:
         source, target = noise_of(key, size), np.zeros(size, np.uint8)
+        end = time.monotonic() + PUT_DEADLINE_MS / 1000
         with self._timed("put"):
             put = self._client.put([key], source, deadline_ms=PUT_DEADLINE_MS)
+            # What goes before its memory was asked for may meet none, and is told so at once (docs/wire-protocol.md, Credit).
+            while (put.answers == halfstep.Answer.THROTTLED).any() and time.monotonic() < end:
+                self._count("puts_again")
+                time.sleep(PUT_PAUSE_S)
+                put = self._client.put([key], source, deadline_ms=PUT_DEADLINE_MS)
         if not put.ok.all():
             late = (put.answers == halfstep.Answer.LATE).any()
             self._count("puts_late" if late else "puts_refused")

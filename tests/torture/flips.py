@@ -24,7 +24,7 @@ from halfstep.daemon import serve
 from halfstep.daemon.config import ServeConfig
 from halfstep.errors import HalfstepError
 
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 # Small, so that an image is soon written: blocks are then at most 256 KiB.
 STORE_BYTES = 132 << 20
 BLOCKS = 160

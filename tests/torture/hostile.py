@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.torture import judging, scenarios
-from tests.torture.attack import Target
+from tests.torture.attack import LATE_S, Target
 from tests.torture.bystander import Bystander
 from tests.torture.judging import Breach, Phase, judge, whole_share
 from tests.torture.process import WatchedDaemon
@@ -106,7 +106,7 @@ class Attackers:
         """Waits for them; what they counted. One that does not end is killed, and counts nothing."""
         tally: Counter[str] = Counter()
         for process, here in self._running:
-            if here.poll(max(0.0, self._until - time.monotonic()) + 5 * GRACE_S):
+            if here.poll(max(0.0, self._until - time.monotonic()) + LATE_S + 5 * GRACE_S):
                 tally += Counter(here.recv())
             process.kill()
             process.join()
@@ -121,7 +121,7 @@ def _attack(name: str, target: Target, seed: str, seconds: float, there: Connect
     tally: Counter[str] = Counter()
     thread = threading.Thread(target=scenarios.run, args=(name, target, seed, seconds, tally), daemon=True)
     thread.start()
-    thread.join(seconds + GRACE_S)
+    thread.join(seconds + LATE_S + GRACE_S)
     there.send(dict(tally))
     there.close()
     os._exit(0)

@@ -99,7 +99,8 @@ def _put_refused(phase: Phase) -> str | None:
     refused = phase.good["puts_refused"] + phase.calm["puts_refused"]
     late = phase.good["puts_late"] + phase.calm["puts_late"]
     done = phase.good["puts_ok"] + phase.calm["puts_ok"]
-    return f"{refused} puts refused and {late} late, {done} ok" if refused or late else None
+    why = sorted(name for name in phase.good + phase.calm if name.startswith("put "))
+    return f"{refused} puts refused and {late} late, {done} ok: {', '.join(why)}" if refused or late else None
 
 
 def _get_late(phase: Phase) -> str | None:

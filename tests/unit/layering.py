@@ -1,6 +1,6 @@
 """The import and include graph of the tree, and the rules that `docs/architecture.md` draws. test_layering.py checks them.
 
-    tools -> {daemon, client, connectors} -> bind -> {shard, peer} -> store -> {io, index, ...} -> base
+    tools -> {doctor -> daemon, connectors -> tier -> client} -> bind -> mount -> {shard, peer} -> store -> {io, ...} -> base
 
 The rules are data at the top; each broken rule is one line that names the file, what it did and the repair.
 """
@@ -18,32 +18,35 @@ SIBLINGS = frozenset({"io", "index", "compress", "rdma", "wire", "net"})
 NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
     "base": frozenset(),
     **{folder: frozenset({"base"}) for folder in SIBLINGS},
-    "net": frozenset({"wire", "base"}),  # docs/adr/0001
+    "net": frozenset({"wire", "rdma", "base"}),  # docs/adr/0001, 0020
     "store": SIBLINGS | {"base"},
     "shard": SIBLINGS | {"store", "base"},
     "peer": frozenset({"wire", "net", "rdma", "compress", "base"}),
-    "bind": SIBLINGS | {"shard", "peer", "store", "base"},
+    # A daemon whose store is another daemon: both ends in one process (docs/adr/0021).
+    "mount": SIBLINGS | {"store", "shard", "peer", "base"},
+    "bind": SIBLINGS | {"mount", "shard", "peer", "store", "base"},
 }
 
 # Rooms inside a folder, ground first: a room may include from itself and from those before it, and the folder's own files from
 # all of them. A folder with rooms has no others.
 ROOMS: Mapping[str, tuple[str, ...]] = {
     "store": (
-        *("format", "durable", "catalog", "memory", "account", "core"),
+        *("format", "durable", "catalog", "memory", "account"),
         *("segment", "write", "read", "reclaim", "recover"),
     ),
 }
 
+# Who builds a folder's parts. A part is told in its constructor what it depends on, and never asks its owner.
+OWNER_OF_PARTS: Mapping[str, str] = {"store": "StoreImpl"}
+
 # A unit is x.h and x.cc. Units whose includes form a ring can only be understood together: two are a pair, three a knot.
 KNOT_UNITS_MAX = 2
-# Folders that had a larger knot when they were listed, and its units. A number here only ever falls.
-KNOTS_AT_MOST: Mapping[str, int] = {"peer": 3, "shard": 17}
 
 # In bind/, a file's first word says which module it belongs to: the client's never links the daemon's half.
 BIND_MAY_NOT_INCLUDE: Mapping[str, frozenset[str]] = {
-    "peer": frozenset({"shard", "store", "io", "index"}),
+    "peer": frozenset({"mount", "shard", "store", "io", "index"}),
     "shard": frozenset({"peer"}),
-    "store": frozenset({"peer", "shard", "net"}),
+    "store": frozenset({"mount", "peer", "shard", "net"}),
 }
 
 # A header of somebody else's, and the one folder that may know it.
@@ -65,10 +68,13 @@ PYTHON_MAY_IMPORT: Mapping[str, frozenset[str]] = {
     "daemon": _LOW | {"io", "rdma", "index", "compress"},
     # The tier is a face of the client, which makes one when it is asked for it.
     "client": _LOW | {"rdma", "compress", "tier"},
-    "tier": _LOW | {"client"},
+    "tier": _LOW | {"client", "compress"},
     "face": _LOW | {"client"},
-    "connectors": _LOW | {"client", "tier", "face", "compress"},
-    "tools": _LOW | {"face", "daemon", "client", "tier", "connectors", "io", "rdma", "index", "compress"},
+    # What identity, context, priority and reuse are is said in the tier once, and in no connector again.
+    "connectors": frozenset({"base", "tier"}),
+    # It asks the host what a daemon needs of it, and knows the daemon by its settings alone.
+    "doctor": _LOW | {"daemon"},
+    "tools": _LOW | {"face", "daemon", "client", "doctor", "tier", "connectors", "io", "rdma", "index", "compress"},
 }
 
 EXTENSION_MODULES = ("_peer", "_shard", "_store")
@@ -141,6 +147,35 @@ def room_faults(root: Path) -> Iterator[str]:
                     )
 
 
+def part_faults(root: Path) -> Iterator[str]:
+    for folder, owner in OWNER_OF_PARTS.items():
+        home = root / "native" / folder
+        for path in native_files(root):
+            if path.parent.parent != home or path.stem.endswith(("_test", "_fuzz")):
+                continue
+            relative = path.relative_to(root)
+            text = path.read_text()
+            if re.search(rf"\b{owner}\b", text):
+                yield f"{relative}: names {owner}, who owns it; let the constructor take what this part uses of it"
+            for field in unused_needs(path, text):
+                yield f"{relative}: Needs has {field}, which nothing here uses; leave it out"
+
+
+def unused_needs(header: Path, text: str) -> Iterator[str]:
+    """Of a part with so many objects to work on that its constructor takes them as `struct Needs`: those that it never uses."""
+    declared = re.search(r"struct Needs \{(.*?)\n  \};", text, re.DOTALL)
+    if not declared:
+        return
+    unit = "".join(path.read_text() for path in sorted(header.parent.glob(f"{header.stem}*.cc"))) + text.replace(
+        declared[0], ""
+    )
+    for field in re.findall(r"(\w+);", re.sub(r"//.*", "", declared[1])):
+        kept_as = re.findall(rf"(\w+)\(needs\.{field}\)", unit)
+        uses = sum(len(re.findall(rf"\b{name}\b(?!\(needs\.|;)", unit)) for name in kept_as)
+        if uses + len(re.findall(rf"\bneeds\.{field}\b(?!\))", unit)) == 0:
+            yield field
+
+
 def knots(root: Path) -> Iterator[tuple[str, list[str]]]:
     """Folder and units of every ring of includes among units of one folder, tests aside."""
     native = root / "native"
@@ -181,13 +216,12 @@ def rings(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
             yield from visit(node)
 
 
-def knot_faults(root: Path, at_most: Mapping[str, int]) -> Iterator[str]:
+def knot_faults(root: Path) -> Iterator[str]:
     for folder, ring in knots(root):
-        bound = max(KNOT_UNITS_MAX, at_most.get(folder, 0))
-        if len(ring) > bound:
+        if len(ring) > KNOT_UNITS_MAX:
             yield (
-                f"native/{folder}: {len(ring)} units include each other in a ring, at most {bound}: {', '.join(ring)}; move "
-                "their types into a file of their own, or let one call the other through an interface"
+                f"native/{folder}: {len(ring)} units include each other in a ring, at most {KNOT_UNITS_MAX}: "
+                f"{', '.join(ring)}; move their types into a file of their own, or let one call the other through an interface"
             )
 
 
@@ -298,6 +332,8 @@ def python_faults(root: Path) -> Iterator[str]:
                 continue
             if source == "client" and group == "daemon":
                 remedy = "a client runs where no daemon is installed; move what both need to the root of the package"
+            elif source == "connectors" and group in {"client", "face", "bind"}:
+                remedy = "connectors are written on halfstep.tier and on nothing below it; let the tier say what you need"
             else:
                 remedy = "arrows point down; pass it as an argument, or move what is shared to the root of the package"
             yield f"{relative}:{line}: imports {target}: {source} -> {group}; {remedy}"

@@ -14,6 +14,7 @@ import halfstep
 
 pytest.importorskip("click")
 
+from halfstep.errors import Unavailable
 from halfstep.tools.bench import driver as driving
 from halfstep.tools.bench import loopback, wire_limit
 from halfstep.tools.bench import measure as measuring
@@ -24,7 +25,7 @@ from halfstep.tools.bench.driver import Driven, Driver
 from halfstep.tools.bench.plan import Plan
 from halfstep.tools.bench.proof import why_not_cold
 from halfstep.tools.bench.report import CpuTime, Limit, Proof, Result, Run
-from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, Timing, endless
+from halfstep.tools.bench.workload import GetLane, LayerLane, Layers, Outcome, PutLane, Timing, endless, median_run, put_whole
 
 
 def test_content_differs_in_every_page_of_every_block() -> None:
@@ -158,6 +159,45 @@ def test_bytes_that_are_left_of_the_last_get_are_not_those_of_this_one() -> None
         layers.progress(1, 1)
         content.fill(read.numbers, read.target)
         assert layers.check(came).wrong == 4, "its first layer came late"
+
+
+def test_a_put_that_is_throttled_is_counted_and_its_blocks_are_not_asked_for_again() -> None:
+    content = Content(4096, seed=1)
+    lane = PutLane(content, 4, 0, 1, BODIES, "cache")
+    shed = SimpleNamespace(ok=np.array([True, False, True, False]), present=0, reason=lambda _item: "throttled (load)")
+    whole = SimpleNamespace(ok=np.array([True] * 4), present=0)
+    total = Outcome()
+    for came in (shed, whole, shed):
+        lane.prepare()
+        total.add(lane.check(came))
+    assert (total.blocks, total.ok, total.wrong, total.reasons) == (12, 8, 0, {"throttled (load)": 4})
+    assert [numbers.tolist() for numbers in lane.stored] == [[64, 66], [128, 129, 130, 131], [192, 194]]
+    timing = Timing(2.0, np.array([1.0] * 3), total)
+    assert timing.blocks_per_s == 4.0, "of those that were taken"
+
+
+def test_blocks_are_offered_until_all_of_them_are_on_media(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _s: None)
+    answers = [[False, True], [True, False], [True, True]]
+    asked = []
+
+    def put(keys: Any, rows: Any, **terms: Any) -> Any:
+        asked.append((len(keys), len(rows), terms["durability"]))
+        return SimpleNamespace(ok=np.array(answers[len(asked) - 1]), throttled=True, reason=lambda _item: "throttled (busy)")
+
+    client: Any = SimpleNamespace(put=put, url="halfstep://node7")
+    keys, rows = np.zeros((2, 16), np.uint8), np.zeros((2, 512), np.uint64)
+    put_whole(client, keys, rows)
+    assert asked == [(2, 2, "persist")] * 3
+    refusing = SimpleNamespace(ok=np.array([True, False]), throttled=False, reason=lambda _item: "rejected (layout)")
+    client.put = lambda *_arguments, **_terms: refusing
+    with pytest.raises(Unavailable, match=r"halfstep://node7: took 1 of 2 blocks: .*rejected \(layout\)"):
+        put_whole(client, keys, rows)
+
+
+def test_the_median_run_is_one_that_was_made() -> None:
+    assert median_run([4.0, 1.0, 3.0, 2.0], float) == 2.0
+    assert median_run(["ccc", "a", "bb"], len) == "bb"
 
 
 def test_the_slowest_clone_says_how_long_it_took() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from halfstep.daemon.config import parse_numa
+from halfstep.daemon.config import setting_named
 from halfstep.daemon.report import _engine, _placed_alike, latency_of, pages_of, placed_on
 from halfstep.errors import ConfigError
 
@@ -53,17 +53,17 @@ def test_shards_without_a_node_are_told_of_at_once_and_others_each() -> None:
 
 
 def test_memory_nodes_are_read_as_people_write_them() -> None:
-    assert parse_numa("auto") is None
-    assert parse_numa(" OFF ") == ()
-    assert parse_numa("0,2-3,0") == (0, 2, 3, 0)
-    assert parse_numa("1023") == (1023,)
+    assert setting_named("numa").read("auto") is None
+    assert setting_named("numa").read(" OFF ") == ()
+    assert setting_named("numa").read("0,2-3,0") == (0, 2, 3, 0)
+    assert setting_named("numa").read("1023") == (1023,)
 
 
 @pytest.mark.parametrize("text", ["", "on", "1024", "0-1024", "0,", "-1", "node0"])
 def test_memory_nodes_that_cannot_be_are_refused_with_what_can(text: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_numa(text)
-    assert str(refused.value).startswith(f"numa={text!r}: must be auto, off, or memory nodes from 0 to 1023")
+        setting_named("numa").read(text)
+    assert str(refused.value).startswith(f"numa={text!r}: must be numbers and ranges from 0 to 1023, auto or off")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from tests.torture import judging
+from tests.torture.attack import LATE_S, Attack, Target
 from tests.torture.judging import RULES, Phase, judge
 
 GOOD = {"matches_whole": 970, "matches_late": 30, "puts_ok": 40, "gets_ok": 200}
@@ -110,3 +113,12 @@ def test_breaches_name_the_scenario_that_they_were_seen_in() -> None:
     first, second = phase(), phase()
     second.scenario, second.alive = "second", False
     assert [breach.scenario for breach in judge([first, second], timed=True)] == ["second"]
+
+
+def test_an_attacker_whose_time_is_over_before_it_began_still_does_something() -> None:
+    target = Target(("127.0.0.1", 1), "", "any", 0)
+    late = Attack(target, random.Random(1), time.monotonic() - LATE_S / 2, Counter())
+    assert late.going()
+    late.tally["acts"] += 1
+    assert not late.going()
+    assert not Attack(target, random.Random(1), time.monotonic() - LATE_S, Counter()).going(), "a daemon that answers nothing"

@@ -159,7 +159,7 @@ def test_wrong_arguments_are_named() -> None:
 
 def test_without_xxhash_the_extra_is_named_and_sha256_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xxhash", None)
-    with pytest.raises(ConfigError, match=r"halfstep\[keys\]"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[keys\]'"):
         prefix_keys([1], 1, algorithm="xxh3_128")
     assert len(prefix_keys([1], 1)) == 1
 

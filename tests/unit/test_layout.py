@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halfstep import ConfigError, Group, Layout, component
+from halfstep import ConfigError, Group, Layout, ProtocolError, component
 from halfstep.layout import BLOCK_BYTES_MAX, LAYOUT_BYTES_MAX, PARTS_MAX
 
 VECTORS = dict(
@@ -28,6 +28,22 @@ def test_canonical_form_and_id_are_the_published_ones() -> None:
     layout = Layout(FIELDS, GROUPS)
     assert layout.canonical.hex() == VECTORS["layout canonical"]
     assert layout.id.hex() == VECTORS["layout id"]
+
+
+def test_the_canonical_form_is_read_back() -> None:
+    published = bytes.fromhex(VECTORS["layout canonical"])
+    layout = Layout.of_canonical(published)
+    assert (layout, dict(layout.fields), list(layout.groups)) == (Layout(FIELDS, GROUPS), FIELDS, GROUPS)
+    bad = [published[:size] for size in range(len(published))]
+    bad += [
+        published + b"\0",
+        b"\2" + published[1:],
+        published.replace(b"dtype", b"zzype"),
+        published.replace(b"tiny", b"\xff\xfe\xfd\xfc"),
+    ]
+    for canonical in bad:
+        with pytest.raises(ProtocolError, match="canonical form"):
+            Layout.of_canonical(canonical)
 
 
 def test_order_of_fields_does_not_matter_and_values_do() -> None:

@@ -7,13 +7,15 @@ from pathlib import Path
 
 from halfstep.daemon.metric_help import HELP
 
-SOURCES = Path(__file__).parents[2] / "native" / "shard"
+SOURCES = Path(__file__).parents[2] / "native"
+FOLDERS = ("shard", "mount")
 # Told apart by the client, and no metric: which shard's numbers follow.
 NO_METRIC = {"halfstep_shard"}
 
 
 def named_in_sources() -> set[str]:
-    text = "".join(path.read_text() for path in SOURCES.glob("*.cc") if not path.name.endswith("_test.cc"))
+    paths = [path for folder in FOLDERS for path in (SOURCES / folder).glob("*.cc")]
+    text = "".join(path.read_text() for path in paths if not path.name.endswith("_test.cc"))
     names = re.findall(r'"(halfstep_[a-z_]+)"', text)
     return {name.removesuffix("_total") for name in names} - NO_METRIC
 

@@ -123,5 +123,5 @@ def test_without_zstandard_the_remedy_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     path = tmp_path / "trace.jsonl.zst"
     path.write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"pip install 'halfstep\[traces\]', or decompress it: zstd -d"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[traces\]', or decompress it: zstd -d"):
         load(path)

@@ -6,14 +6,14 @@ import copy
 import pickle
 from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from halfstep import _peer
+from halfstep.client.numbers import REASON_BUDGET, REASON_PRESENT, REASON_STORED
 from halfstep.client.results import (
-    REASON_PRESENT,
-    REASON_STORED,
     Answer,
     Answers,
     ChangeResult,
@@ -90,6 +90,26 @@ def test_match_counts_unanswered_keys_as_absent_and_says_why() -> None:
 def test_no_keys_have_a_result_too() -> None:
     assert get_of().prefix == get_of().hits == 0
     assert MatchResult(new_answers(0), 1, None).prefix == 0
+
+
+def test_a_refused_hold_is_told_from_a_refused_request_by_its_length() -> None:
+    answers = answers_of(
+        (Answer.OK, 0), (Answer.THROTTLED, REASON_BUDGET), (Answer.THROTTLED, REASON_BUDGET), (Answer.MISS, ABSENT)
+    )
+    sizes = np.array([4096, 4096, 0, 0], np.uint32)
+    found = MatchResult(answers, 1, sizes)
+    assert found.present.tolist() == [True, False, False, False]
+    assert found.unheld.tolist() == [False, True, False, False]
+    assert (found.answered, found.why) == (False, Answer.THROTTLED), "the third was not asked for at all"
+    known = MatchResult(answers[:2], 1, sizes[:2])
+    assert (known.answered, known.why, known.reason) == (True, Answer.OK, "")
+    both = MatchResult(answers[:2], 2, sizes[:2])
+    assert (both.present.tolist(), both.unheld.tolist()) == ([False], [True])
+    of_another = MatchResult(answers[[1, 3]], 2, sizes[[1, 3]])
+    assert of_another.unheld.tolist() == [False], "of its other component nothing is there"
+    blind = MatchResult(answers, 1, None)
+    assert not blind.unheld.any()
+    assert not blind.answered
 
 
 def test_repr_says_how_many_and_why() -> None:

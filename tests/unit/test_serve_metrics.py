@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from halfstep.daemon import metrics_server
-from halfstep.daemon.metrics import address_text, parse_address, serve_metrics
+from halfstep.daemon.metrics import address_text, check_address, parse_address, serve_metrics
 from halfstep.daemon.metrics_server import CONNECTIONS_MAX, PAUSE_S, REQUEST_BYTES_MAX, REQUEST_S, MetricsServer
 from halfstep.errors import ConfigError
 
@@ -226,6 +226,19 @@ def test_an_address_of_version_6_stands_in_brackets() -> None:
 def test_an_address_that_is_none_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigError, match="write host:port"):
         parse_address(text)
+
+
+def test_an_address_that_leads_beyond_loopback_since_it_was_checked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[MetricsServer] = []
+    monkeypatch.setattr(MetricsServer, "begin", lambda server: begun.append(server))
+    monkeypatch.setattr(MetricsServer, "host", property(lambda _server: "192.0.2.1"))
+    check_address("127.0.0.1:0")
+    with pytest.raises(ConfigError, match="allow it with --insecure-listen"):
+        serve_metrics("127.0.0.1:0", dict)
+    assert begun == []
+    end, _ = serve_metrics("127.0.0.1:0", dict, beyond_loopback=True)
+    end()
+    assert len(begun) == 1
 
 
 def test_no_thread_is_a_refusal_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

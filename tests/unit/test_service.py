@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture
-def unit(repository: Path) -> Path:
-    return repository / "systemd" / "halfstepd.service"
+@pytest.fixture(params=["halfstepd", "halfstep-mount"])
+def unit(request: pytest.FixtureRequest, repository: Path) -> Path:
+    return repository / "systemd" / f"{request.param}.service"
 
 
 def test_systemd_accepts_the_unit(unit: Path) -> None:
@@ -46,8 +46,10 @@ def test_unit_leaves_io_uring_and_locked_memory_to_the_daemon(unit: Path) -> Non
     assert "PrivateDevices" not in service, "flash nodes name block devices"
 
 
-def test_memory_max_leaves_room_for_all_that_the_daemon_may_take_by_default(unit: Path) -> None:
-    from halfstep.daemon.config import GIB, MIB, ServeConfig
+def test_memory_max_leaves_room_for_all_that_may_be_taken_by_default(unit: Path) -> None:
+    from halfstep.daemon.config import ServeConfig
+    from halfstep.daemon.mount_config import MountConfig
+    from halfstep.daemon.units import GIB, MIB
 
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
@@ -55,5 +57,6 @@ def test_memory_max_leaves_room_for_all_that_the_daemon_may_take_by_default(unit
     text = parser["Service"]["MemoryMax"]
     assert text.endswith("G")
     config = ServeConfig(store=Path("store.hs"))
-    requests, rings, rest = 64 * MIB, 512 * 2 * config.shm_ring_bytes, 256 * MIB
-    assert int(text[:-1]) * GIB >= config.arena_bytes + 16 * MIB + requests + rings + rest
+    requests, rings, rest = 64 * MIB, config.shm_memory_bytes, 256 * MIB
+    blocks = MountConfig.memory_bytes if "mount" in unit.name else config.arena_bytes + 16 * MIB
+    assert int(text[:-1]) * GIB >= blocks + requests + rings + rest

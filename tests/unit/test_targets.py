@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import halfstep
 from halfstep import ConfigError, PartDescriptor, Rows, Template, _peer
-from halfstep.client.request import OP_GET, OP_MATCH, OP_PUT
+from halfstep.client.numbers import OP_GET, OP_MATCH, OP_PUT
 from halfstep.client.ticket import Event
 
 KEYS = [b"a", b"b"]

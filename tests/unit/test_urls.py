@@ -25,6 +25,12 @@ def test_both_forms_are_understood(url: str, address: str, namespace: str) -> No
     assert Endpoint.parse(url) == Endpoint(address, namespace)
 
 
+@pytest.mark.parametrize("transport", ["auto", "tcp", "rdma"])
+def test_a_transport_is_understood(transport: str) -> None:
+    assert Endpoint.parse(f"halfstep://flash-1/x?transport={transport}") == Endpoint("flash-1:7350", "x", transport)
+    assert Endpoint.parse("halfstep://flash-1/x").transport == "auto"
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
@@ -35,7 +41,12 @@ def test_both_forms_are_understood(url: str, address: str, namespace: str) -> No
         ("halfstep://host:70000", "range"),
         ("halfstep://host:port", "port"),
         ("halfstep://me@host", "user"),
-        ("halfstep://host?x=1", "query"),
+        ("halfstep://host?x=1", "'x' is unknown"),
+        ("halfstep://host?namespace=x", "'namespace' is unknown"),
+        ("halfstep://host?transport=ib", "transport=ib: must be one of auto, tcp, rdma"),
+        ("halfstep://host?transport=", "must be one of"),
+        ("halfstep://host?transport=tcp&transport=rdma", "transport=tcp,rdma"),
+        ("halfstep+unix:///run/h.sock?transport=rdma", "'transport' is unknown"),
         ("halfstep://host#x", "fragment"),
         ("halfstep://host/a/b", "slash"),
         ("halfstep://host/" + "n" * 256, "1 to 255"),

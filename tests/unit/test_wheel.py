@@ -26,7 +26,7 @@ print(json.dumps({{"loaded": loaded, "file": halfstep.__file__, "extras": [e for
 """
 
 
-def run(*arguments: str | Path, timeout_s: float = 600) -> str:
+def run(*arguments: str | Path, timeout_s: float = 1500) -> str:
     done = subprocess.run(
         [str(a) for a in arguments],
         capture_output=True,
@@ -63,7 +63,7 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -71,7 +71,8 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Pat
     wanted = {
         str(path.relative_to(package))
         for path in (package / "halfstep").rglob("*")
-        if path.is_file() and path.suffix != ".so" and "__pycache__" not in path.parts
+        # What is built into a checkout is not of it, the copy of ISA-L included.
+        if path.is_file() and not re.search(r"\.so(\.\d+)*$", path.name) and "__pycache__" not in path.parts
     }
     modules = {name for name in names if name.endswith(".so")}
     assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard", "halfstep/_store"}
@@ -80,7 +81,7 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Pat
     assert names - modules - carried == wanted
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_import_needs_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", environment)
@@ -95,7 +96,7 @@ def test_import_needs_numpy_alone(wheel: Path, tmp_path: Path) -> None:
     assert seen["extras"] == []
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_client_module_does_not_link_io_uring(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (client,) = (name for name in archive.namelist() if name.startswith("halfstep/_peer") and name.endswith(".so"))

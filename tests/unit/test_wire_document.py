@@ -48,6 +48,23 @@ def test_every_answer_and_reason_that_travels_has_its_number(repository: Path, d
 @pytest.mark.parametrize(
     ("constant", "said"),
     [
+        ("kBatchLengths", "bit {}: Lengths wanted (Match)"),
+        ("kBatchFollow", "bit {}: follow (Prefetch)"),
+        ("kBatchDecodable", "bit {}: decodable (Match, Get, Put)"),
+        ("kBatchWait", "bit {}: wait (Match, Get)"),
+        ("kFeatureWait", "Features of a server: bit {}, *wait*"),
+    ],
+)
+def test_every_flag_of_a_batch_and_of_a_server_has_its_bit(repository: Path, document: str, constant: str, said: str) -> None:
+    header = (repository / "native" / "wire" / "records.h").read_text()
+    value = re.search(rf"{constant} = (\d+);", header)
+    assert value is not None
+    assert said.format(int(value[1]).bit_length() - 1) in document
+
+
+@pytest.mark.parametrize(
+    ("constant", "said"),
+    [
         ("kSectionsMax", "| sections of a request | {} |"),
         ("kRangesMax", "| ranges of a section; parts they select | {}; 2,560 |"),
         ("kKeysMax", "| keys of a request, all sections together | {} |"),

@@ -18,6 +18,8 @@ from tests.wire.streams import Address, SocketStream, Stream
 
 PATIENCE_S = 30.0
 RAW_CODECS = 1
+# Of a server.
+FEATURE_WAIT = 1
 
 
 @dataclass(frozen=True)

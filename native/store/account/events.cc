@@ -88,6 +88,7 @@ void Events::note_unnamed(uint64_t blocks, uint64_t time_s) {
 }
 
 void Events::note_cleared(RetiredScope scope) {
+  ++cleared_;
   if (!enabled_) return;
   Event& event = append(scope.reason, scope.time_s);
   event.scope = scope.scope;

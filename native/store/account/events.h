@@ -125,6 +125,8 @@ class Events {
   uint64_t counted(EventReason reason) const noexcept { return counted_[static_cast<size_t>(reason)]; }
   uint64_t forgotten(EventReason reason) const noexcept { return forgotten_[static_cast<size_t>(reason)]; }
   const std::deque<RetiredScope>& retired() const noexcept { return retired_; }
+  // How many scopes were, since the start, also where nothing is remembered.
+  uint64_t cleared() const noexcept { return cleared_; }
 
  private:
   Event& append(EventReason reason, uint64_t time_s);
@@ -140,6 +142,7 @@ class Events {
   std::array<uint64_t, kEventReasons> counted_{};
   std::array<uint64_t, kEventReasons> forgotten_{};
   std::deque<RetiredScope> retired_;
+  uint64_t cleared_ = 0;
 };
 
 }  // namespace halfstep::store

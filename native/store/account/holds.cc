@@ -204,4 +204,54 @@ bool Holds::remove(uint32_t node) {
   return last;
 }
 
+// ---- Invariants ------------------------------------------------------------------------------------------------------------
+
+void Holds::check_invariants(std::vector<Names::Account>& accounts) const {
+  size_t unused = 0;
+  for (uint32_t node = free_; node != kNone; node = nodes_[node].due.next) ++unused;
+  HALFSTEP_CHECK(size_ + unused == nodes_.size() && size_ <= holds_max_, size_, unused, nodes_.size());
+  HALFSTEP_CHECK(by_pair_.size() == size_, by_pair_.size(), size_);
+
+  size_t listed = 0, pins = 0, due = 0;
+  std::vector<uint64_t> by_namespace(by_namespace_.size());
+  by_key_.for_each([&](const Hash128&, uint64_t first) {
+    uint32_t before = kNone;
+    bool pinned = false, leased = false;
+    for (auto node = static_cast<uint32_t>(first); node != kNone; node = nodes_[node].same_key.next) {
+      const Node& n = nodes_[node];
+      HALFSTEP_CHECK(n.same_key.previous == before && n.key == nodes_[first].key, node, before);
+      HALFSTEP_CHECK(find(n.key, n.owner) == node, node);
+      HALFSTEP_CHECK((n.slot == kNone) == (n.until_us == kNoEnd), n.slot, n.until_us);
+      ++listed;
+      pins += n.persistent ? 1 : 0;
+      due += n.slot != kNone ? 1 : 0;
+      ++by_namespace[n.name_space];
+      // Once for the key, however many owners there are.
+      bool& counted = n.persistent ? pinned : leased;
+      if (!counted) {
+        if (accounts.size() <= n.scope) accounts.resize(n.scope + 1);
+        (n.persistent ? accounts[n.scope].pinned : accounts[n.scope].leased) += n.bytes;
+      }
+      counted = true;
+      before = node;
+    }
+  });
+  HALFSTEP_CHECK(listed == size_ && pins == pins_ && due == due_, listed, size_, pins, pins_, due, due_);
+  HALFSTEP_CHECK(by_namespace == by_namespace_);
+
+  size_t of_owners = 0;
+  by_owner_.for_each([&](const Hash128&, uint64_t first) {
+    for (auto node = static_cast<uint32_t>(first); node != kNone; node = nodes_[node].same_owner.next) ++of_owners;
+  });
+  HALFSTEP_CHECK(of_owners == size_, of_owners, size_);
+  size_t in_wheel = 0;
+  for (uint32_t slot = 0; slot < kTicks; ++slot) {
+    for (uint32_t node = wheel_[slot]; node != kNone; node = nodes_[node].due.next) {
+      HALFSTEP_CHECK(nodes_[node].slot == slot, nodes_[node].slot, slot);
+      ++in_wheel;
+    }
+  }
+  HALFSTEP_CHECK(in_wheel == due_, in_wheel, due_);
+}
+
 }  // namespace halfstep::store

@@ -12,6 +12,7 @@
 // of those that have another one. Thread: the shard's. Allocates only while growing to its largest size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -19,12 +20,19 @@
 #include "index/table.h"
 #include "store/catalog/names.h"
 #include "store/format/block.h"
+#include "store/format/format.h"
 
 namespace halfstep::store {
 
 class Holds {
  public:
   static constexpr uint64_t kNoEnd = UINT64_MAX;
+  // A moment of store time on the monotonic clock.
+  static uint64_t until_us_of(uint64_t until_s, uint64_t now_s, uint64_t now_us) noexcept {
+    if (until_s == format::kHoldNoEnd) return kNoEnd;
+    constexpr uint64_t kLongestS = uint64_t{1} << 40;
+    return now_us + std::min(until_s - std::min(until_s, now_s), kLongestS) * 1'000'000;
+  }
   // What a hold is taken on.
   struct Held {
     uint32_t scope = 0;
@@ -113,6 +121,15 @@ class Holds {
   }
   // When expire() could next have something to do; UINT64_MAX = never.
   uint64_t next_due_us() const noexcept { return due_ == 0 ? UINT64_MAX : (tick_ + 1) * tick_us_; }
+
+  // visit(const IndexKey&) for each key that has a hold.
+  template <typename Visit>
+  void for_each_key(Visit&& visit) const {
+    by_key_.for_each([&](const Hash128&, uint64_t node) { visit(nodes_[node].key); });
+  }
+  // Ends the process where a node is not in its lists, or a number is not what a walk of the lists says. Adds what the accounts
+  // of Names have to say of holds, by scope.
+  void check_invariants(std::vector<Names::Account>& accounts) const;
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;

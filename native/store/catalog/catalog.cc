@@ -328,4 +328,63 @@ uint64_t Catalog::memory_bytes() const noexcept {
   return bytes;
 }
 
+// ---- Invariants ------------------------------------------------------------------------------------------------------------
+
+void Catalog::check_invariants() const {
+  struct Walked {
+    uint32_t live_blocks = 0, held_blocks = 0;
+    uint64_t live_pages = 0, held_pages = 0;
+    std::vector<Share> shares;
+  };
+  std::vector<Walked> walked(segments_.size());  // what the index has of each segment
+  uint64_t live_blocks = 0, live_pages = 0, stale_entries = 0;
+  index_->for_each([&](const index::Entry& entry) {
+    HALFSTEP_CHECK(segment_of(entry) < segments_.size(), segment_of(entry), segments_.size());
+    if (stale(entry)) {
+      ++stale_entries;
+      return;
+    }
+    HALFSTEP_CHECK(slots_.scope(entry.scope_slot()) != 0, entry.scope_slot());
+    HALFSTEP_CHECK(entry.location().page % segment_pages_ + entry.pages() <= segment_pages_, entry.location().page,
+                   entry.pages());
+    Walked& segment = walked[segment_of(entry)];
+    ++segment.live_blocks;
+    segment.live_pages += entry.pages();
+    segment.held_blocks += entry.held() ? 1 : 0;
+    segment.held_pages += entry.held() ? entry.pages() : 0;
+    auto share = std::lower_bound(segment.shares.begin(), segment.shares.end(), entry.scope_slot(),
+                                  [](const Share& s, uint16_t slot) { return s.slot < slot; });
+    if (share == segment.shares.end() || share->slot != entry.scope_slot()) {
+      share = segment.shares.insert(share, {entry.scope_slot(), 0, 0});
+    }
+    ++share->blocks;
+    share->pages += entry.pages();
+    ++live_blocks;
+    live_pages += entry.pages();
+  });
+  HALFSTEP_CHECK(live_blocks == live_blocks_ && live_pages * kPageBytes == live_bytes_, live_blocks, live_blocks_, live_bytes_);
+  HALFSTEP_CHECK(stale_entries == stale_ && live_blocks + stale_entries == index_->size(), stale_entries, stale_,
+                 index_->size());
+  for (const Segment& segment : segments_) {
+    const Walked& as_walked = walked[segment.number];
+    HALFSTEP_CHECK(segment.live_blocks == as_walked.live_blocks && segment.live_pages == as_walked.live_pages, segment.number,
+                   segment.live_blocks, as_walked.live_blocks);
+    HALFSTEP_CHECK(segment.held_blocks == as_walked.held_blocks && segment.held_pages == as_walked.held_pages, segment.number,
+                   segment.held_blocks, as_walked.held_blocks);
+    HALFSTEP_CHECK(segment.shares == as_walked.shares, segment.number);
+    check_segment(segment);
+  }
+}
+
+void Catalog::check_segment(const Segment& segment) const {
+  HALFSTEP_CHECK(segment.durable_page <= segment.written_page && segment.written_page <= segment.next_page &&
+                     segment.next_page <= segment_pages_,
+                 segment.number, segment.durable_page, segment.written_page, segment.next_page);
+  // What is empty, or never used again, finds nothing and is found by nothing.
+  const bool empty = segment.state == SegmentState::Free || segment.state == SegmentState::Logging ||
+                     segment.state == SegmentState::Ready || segment.state == SegmentState::Bad;
+  HALFSTEP_CHECK(!empty || (segment.live_blocks == 0 && segment.frames_in_flight == 0), segment.number, segment.state,
+                 segment.live_blocks, segment.frames_in_flight);
+}
+
 }  // namespace halfstep::store

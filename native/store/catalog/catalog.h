@@ -24,7 +24,6 @@
 
 namespace halfstep::store {
 
-inline Hash128 hash_of(const IndexKey& key) noexcept { return {key.low, key.high}; }
 inline IndexKey key_of(const format::Entry& entry) noexcept { return {entry.key_low, entry.key_high}; }
 
 // Where an extent begins, and which use of its segment wrote it.
@@ -108,6 +107,11 @@ class Catalog {
   // Some ten keys before they are changed.
   [[gnu::always_inline]] void prefetch(const IndexKey& key) const noexcept { index_->prefetch(hash_of(key)); }
   uint32_t scope_of(const Share& share) const noexcept { return slots_.scope(share.slot); }
+  // When a block ends, to the second as far as anything but the index says it. `known_s`: what its entry and the log say.
+  uint32_t exact_expiry_s(const Block& block, uint32_t known_s) const noexcept {
+    const Segment& segment = segments_[block.location.segment];
+    return segment.marks.code(block.location.page, known_s) == block.expiry_code ? known_s : block.expiry_s;
+  }
   // Of the raw bytes of a block of this component.
   uint32_t block_bytes(const Block& block, wire::Component component) const noexcept;
 
@@ -170,6 +174,9 @@ class Catalog {
   // With what the segments take.
   uint64_t memory_bytes() const noexcept;
 
+  // Ends the process where a sum is not what a walk of the index says. Costs as much as that.
+  void check_invariants() const;
+
  private:
   static constexpr uint16_t kVoidsMax = 255, kVoidsWanted = 128;
 
@@ -197,6 +204,7 @@ class Catalog {
   void mark_touched(const index::Entry& entry) noexcept;
   void replace(const index::Found& found, const index::Entry& entry) noexcept;
   void lap_ended() noexcept;
+  void check_segment(const Segment& segment) const;
 
   Names& names_;
   LogClock clock_;

@@ -21,6 +21,15 @@ constexpr bool is_shortage(int32_t error) noexcept {
   return error == -ENOSPC || error == -EDQUOT || error == -EFBIG || error == -ENOMEM || error == -EAGAIN;
 }
 
+// A shortage that has lasted less is of the moment, whatever else lands: a thin pool takes writes where it has taken some
+// before.
+constexpr bool is_passing(int32_t error, uint64_t failing_since_us, uint64_t now_us) noexcept {
+  constexpr uint64_t kShortageUs = 1'000'000;
+  return is_shortage(error) && now_us - failing_since_us < kShortageUs;
+}
+// Meanwhile, the longest pause between two tries of a place that others have witnessed against.
+constexpr uint64_t kPassingPauseUs = 40'000;
+
 // How long a write that failed so often in a row waits: 10 ms, then twice as long each time, up to 640 ms.
 constexpr uint64_t backed_off_us(uint32_t failures) noexcept {
   constexpr uint64_t kFirstUs = 10'000;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "store/format/options.h"
 
 namespace halfstep::store {
@@ -146,6 +147,30 @@ void Names::add(uint32_t scope, int64_t bytes, uint64_t Account::*what) noexcept
   // What was asked for is there: the next sweep is asked for by whoever is refused then.
   space.sweep_to_bytes = UINT64_MAX;
   space.sweeping = false;
+}
+
+void Names::check_invariants(const std::vector<Account>& accounts) const {
+  // Of what is no scope any more nothing is counted, by nobody.
+  for (uint32_t scope = 0; scope < std::max<size_t>(accounts.size(), scopes_end_); ++scope) {
+    if (at(scope) == nullptr) continue;
+    const Account& kept = at(scope)->account;
+    const Account walked = scope < accounts.size() ? accounts[scope] : Account();
+    HALFSTEP_CHECK(kept == walked, scope, kept.live, walked.live, kept.unwritten, walked.unwritten, kept.pinned, walked.pinned,
+                   kept.leased, walked.leased);
+  }
+  std::vector<Account> sums(spaces_.size());
+  uint64_t leased_bytes = 0;
+  for (const uint32_t number : living_) {
+    const Scope& scope = *at(number);
+    Account& sum = sums[scope.namespace_number];
+    sum.live += scope.account.live;
+    sum.unwritten += scope.account.unwritten;
+    sum.pinned += scope.account.pinned;
+    sum.leased += scope.account.leased;
+    leased_bytes += scope.account.leased;
+  }
+  for (size_t number = 0; number < spaces_.size(); ++number) HALFSTEP_CHECK(spaces_[number].account == sums[number], number);
+  HALFSTEP_CHECK(leased_bytes == leased_bytes_, leased_bytes, leased_bytes_);
 }
 
 }  // namespace halfstep::store

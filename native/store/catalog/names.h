@@ -84,7 +84,7 @@ class Names {
   void add_leased_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::leased); }
   void add_pinned_bytes(uint32_t scope, int64_t bytes) noexcept { add(scope, bytes, &Account::pinned); }
 
- private:
+  // ---- Accounts, in bytes
   struct Account {
     uint64_t live = 0;
     uint64_t unwritten = 0;
@@ -92,7 +92,14 @@ class Names {
     uint64_t leased = 0;
     uint64_t used() const noexcept { return live + unwritten; }
     bool empty() const noexcept { return used() + pinned + leased == 0; }
+    bool operator==(const Account&) const noexcept = default;
   };
+  // Of a scope, alive or retired.
+  Account account(uint32_t scope) const noexcept { return at(scope) != nullptr ? at(scope)->account : Account(); }
+  // Ends the process where a namespace's account is not the sum of its living scopes', or `accounts`, by scope, are not theirs.
+  void check_invariants(const std::vector<Account>& accounts) const;
+
+ private:
   struct Scope {
     std::shared_ptr<const wire::Layout> layout;
     uint32_t namespace_number = 0;

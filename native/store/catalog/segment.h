@@ -52,6 +52,7 @@ struct Share {
   uint16_t slot = 0;
   uint32_t blocks = 0;
   uint64_t pages = 0;
+  bool operator==(const Share&) const noexcept = default;
 };
 
 struct Segment {

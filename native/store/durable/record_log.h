@@ -82,6 +82,18 @@ class RecordLog {
   Status restart(const LogContents& contents, std::vector<Tombstone> tombstones, std::vector<SegmentRecord> segments,
                  uint64_t sequence);
 
+  // Records to be logged are pooled, because removes come by the thousand: given back by whoever took them, once done.
+  Pending& take_pending() {
+    if (free_pending_ == nullptr) return all_pending_.emplace_back();
+    Pending& pending = *free_pending_;
+    free_pending_ = pending.next;
+    pending = {};
+    return pending;
+  }
+  void give_pending(Pending& pending) noexcept {
+    pending.next = free_pending_;
+    free_pending_ = &pending;
+  }
   void append(Pending& pending) noexcept;
   // `oldest_generation`: the lowest of the segments that hold frames; `sequence`: a fresh one, for the pages of this turn.
   void turn(uint64_t oldest_generation, uint64_t sequence, uint64_t store_time_s);
@@ -201,6 +213,8 @@ class RecordLog {
   uint64_t failures_before_ = 0;  // of the flusher, when this batch or snapshot began
   FlushWaiter flush_;
   uint64_t pages_written_ = 0;
+  std::deque<Pending> all_pending_;
+  Pending* free_pending_ = nullptr;
 };
 
 }  // namespace halfstep::store

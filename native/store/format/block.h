@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "wire/layout.h"
 
@@ -13,6 +14,9 @@ struct IndexKey {
   uint64_t high = 0;
   bool operator==(const IndexKey&) const noexcept = default;
 };
+
+// It is a hash already.
+inline Hash128 hash_of(const IndexKey& key) noexcept { return {key.low, key.high}; }
 
 struct BlockName {
   uint32_t scope = 0;

@@ -6,6 +6,15 @@
 #include "base/crc.h"
 
 namespace halfstep::store {
+namespace {
+
+uint32_t crc_of_parts(std::span<const PartInfo> parts) noexcept {
+  uint32_t crc = 0;
+  for (const PartInfo& part : parts) crc = crc32c_combine(crc, part.stored_crc, part.stored_bytes);
+  return crc;
+}
+
+}  // namespace
 
 ExtentShape shape_of(std::span<const PartInfo> parts, uint32_t stored_bytes) noexcept {
   bool plain = stored_bytes % kPageBytes == 0;
@@ -25,8 +34,7 @@ void cut_parts(const wire::GroupShape& group, uint32_t block_bytes, std::span<Pa
 
 uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<const PartInfo> parts,
                        uint32_t raw_bytes) noexcept {
-  uint32_t crc = 0;
-  for (const PartInfo& part : parts) crc = crc32c_combine(crc, part.stored_crc, part.stored_bytes);
+  uint32_t crc = crc_of_parts(parts);
   if (!shape.trailer) return crc;
 
   const uint64_t padding = shape.trailer_offset() - shape.stored_bytes;
@@ -86,6 +94,22 @@ Status parse_trailer(ConstBytes bytes, const ExtentShape& shape, uint32_t raw_by
     raw += record.raw_bytes;
   }
   if (stored != shape.stored_bytes || raw != raw_bytes) return Code::Corrupt;
+  return {};
+}
+
+Status open_trailer(ConstBytes bytes, uint64_t extent_bytes, uint32_t raw_bytes, uint32_t checksum, ExtentShape* shape,
+                    PartTable* out) {
+  if (bytes.size() < sizeof(format::TrailerTail)) return Code::Corrupt;
+  const auto tail = load_le<format::TrailerTail>(bytes.data() + bytes.size() - sizeof(format::TrailerTail));
+  *shape = {tail.parts, tail.stored_bytes, true};
+  if (shape->extent_bytes() != extent_bytes) return Code::Corrupt;
+  if (const Status status = parse_trailer(bytes, *shape, raw_bytes, out); !status.ok()) return status;
+  uint32_t crc = crc32c_zeros(crc_of_parts(*out), shape->trailer_offset() - shape->stored_bytes);
+  crc = crc32c(bytes, crc);
+  if (crc != checksum) return Code::Corrupt;
+  for (PartInfo& part : *out) {
+    if (part.codec == 0) part.raw_crc = part.stored_crc;  // whatever its writer said, as ExtentVerifier has it
+  }
   return {};
 }
 

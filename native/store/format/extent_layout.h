@@ -24,6 +24,10 @@ struct ExtentShape {
   }
   uint64_t trailer_offset() const noexcept { return extent_bytes() - format::trailer_bytes(parts); }
 };
+// Of the end of an extent, those that a trailer for so many parts lies in.
+constexpr uint32_t trailer_pages(uint32_t parts) noexcept {
+  return static_cast<uint32_t>(div_up(format::trailer_bytes(parts), kPageBytes));
+}
 
 // Plain: every part raw and whole pages; anything else has a trailer.
 ExtentShape shape_of(std::span<const PartInfo> parts, uint32_t stored_bytes) noexcept;
@@ -42,6 +46,11 @@ uint32_t finish_extent(const Slot& slot, const ExtentShape& shape, std::span<con
 
 // `tail`: the last trailer_bytes(parts) bytes of an extent that is said to have this shape. Corrupt when it says otherwise.
 Status parse_trailer(ConstBytes tail, const ExtentShape& shape, uint32_t raw_bytes, PartTable* out);
+
+// The same before anything else of the extent is there. Its shape is what `tail` says and `extent_bytes` allow; what it says of
+// the parts is believed because their sums, the padding and `tail` itself make up `checksum`, that of the whole extent.
+Status open_trailer(ConstBytes tail, uint64_t extent_bytes, uint32_t raw_bytes, uint32_t checksum, ExtentShape* shape,
+                    PartTable* out);
 
 // Checks a whole extent in memory against its checksum; on the way learns the parts' sums. `parts` come in with offsets and
 // stored_bytes (plain), or are read from the trailer. Fed in order, so that it can follow the pieces of a read as they land.

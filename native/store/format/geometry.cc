@@ -83,7 +83,7 @@ Fault plan_geometry(uint64_t device_bytes, uint64_t segment_bytes_or_0, uint64_t
   uint64_t segment_bytes = segment_bytes_or_0;
   if (segment_bytes != 0) {
     if (segment_bytes < format::kSegmentBytesMin || segment_bytes > format::kSegmentBytesMax || segment_bytes % MiB != 0) {
-      return {Code::Invalid, "segment_bytes=" + std::to_string(segment_bytes) + ": must be a multiple of 1 MiB from " +
+      return {Code::Invalid, "segment=" + std::to_string(segment_bytes) + ": must be a multiple of 1 MiB from " +
                                  mebibytes(format::kSegmentBytesMin) + " to " + mebibytes(format::kSegmentBytesMax)};
     }
   } else {

@@ -57,6 +57,11 @@ struct Places {
     return number < segments() && offset >= begin && bytes <= geometry.segment_bytes &&
            offset - begin <= geometry.segment_bytes - bytes;
   }
+  // It ends behind the end of its backing, which was cut: it takes no frame any more. `there`: the bytes of the backing; 0:
+  // not known.
+  bool cut_off(uint32_t number, uint64_t there) const noexcept {
+    return there != 0 && segment(number) + geometry.segment_bytes > there;
+  }
   uint64_t segments_end() const noexcept { return segments_begin() + geometry.segments * geometry.segment_bytes; }
   // All copies of one end: 2 halves a shard.
   uint64_t logs_bytes() const noexcept { return uint64_t{geometry.shards} * 2 * log_half_pages * kPageBytes; }

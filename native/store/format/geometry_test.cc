@@ -117,6 +117,17 @@ TEST(Geometry, ShardsHavePlacesOfTheirOwn) {
   }
 }
 
+TEST(Geometry, ASegmentIsCutOffWhereTheBackingEndsInIt) {
+  Geometry geometry;
+  ASSERT_TRUE(plan_geometry(GiB, 0, 128 * MiB, &geometry, 2).ok());
+  const Places places = places_of(geometry).of_shard(1);
+  const uint64_t end = places.segment(3) + geometry.segment_bytes;
+  EXPECT_FALSE(places.cut_off(3, end));
+  EXPECT_TRUE(places.cut_off(3, end - 1));
+  EXPECT_TRUE(places.cut_off(4, end));
+  EXPECT_FALSE(places.cut_off(4, 0)) << "nobody knows where it ends";
+}
+
 TEST(Geometry, ShardsNeedRoomAndHaveABound) {
   Geometry geometry;
   ASSERT_TRUE(plan_geometry(140 * MiB, 0, GiB, &geometry).ok());

@@ -19,12 +19,18 @@ constexpr uint64_t codec_bit(uint8_t codec) noexcept {
 
 // One part of a stored block, as the wire and the trailer know it. stored == raw, codec 0 for plain blocks.
 struct PartInfo {
+  // The offset of a part whose bytes are elsewhere: of a block with a trailer of which only some parts were read.
+  static constexpr uint32_t kElsewhere = UINT32_MAX;
+
   uint32_t offset = 0;  // in the extent
   uint32_t stored_bytes = 0;
   uint32_t raw_bytes = 0;
   uint32_t stored_crc = 0;
   uint32_t raw_crc = 0;
   uint8_t codec = 0;
+
+  // Whether its bytes are there: of a block without a trailer the other parts have none.
+  bool is_there() const noexcept { return stored_bytes != 0 && offset != kElsewhere; }
 };
 
 class PartTable {

@@ -46,12 +46,12 @@ struct Read {
   void (*complete)(Read& read) = nullptr;  // may run from inside begin_reads() when the block is resident
   void* owner = nullptr;
   uint64_t tag = 0;
-  // What of the block is wanted. Of a large one on flash no more may be read: all other parts have no bytes then.
+  // What of the block is wanted. Of a large one on flash no more may be read: no other parts are there then (PartInfo).
   PartSpan parts;
   bool goes_on = false;      // its request has read other parts of the block before: one hit
   bool ahead = false;        // the stager's: bringing a block is not using it
   Moment* moment = nullptr;  // its request's, looked at inside begin_reads(); null: now
-  // Not 0: a large plain block that is read whole comes in pieces of so many bytes, those of all blocks of the window in turns,
+  // Not 0: a large block that is read whole comes in pieces of so many bytes, those of all blocks of the window in turns,
   // and `landed` says, before `complete` and never after it, that there are more of its parts; it calls nothing of the store's.
   // Blocks that are on their way already, and others, may do without.
   uint32_t piece_bytes = 0;
@@ -187,7 +187,8 @@ struct Listing {
   void (*done)(Listing& listing) = nullptr;
   void* owner = nullptr;
 
-  uint64_t next = 0;  // the cursor to go on from; 0 at the end
+  uint64_t next = 0;      // the cursor to go on from; 0 at the end
+  uint64_t later_us = 0;  // that it took after list() had returned, reads of the device apart
 
   // The store's own, until `done`.
   uint32_t listed = 0;

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "store/format/mutant.h"
 
 namespace halfstep::store {
 
@@ -41,6 +42,11 @@ class StoreTime {
       base_us_ = now_us;
     }
     return base_s_;
+  }
+  // Whether what ends then is over; 0: it never ends.
+  bool expired(uint32_t end_s) noexcept {
+    if (HALFSTEP_MUTANT(ExpiryIgnored)) return false;
+    return end_s != 0 && end_s <= now_s();
   }
   // Something on media was written at this time.
   void raise_to(uint64_t seconds) noexcept { base_s_ = std::max(base_s_, believable_s(seconds)); }

@@ -40,6 +40,16 @@ TEST_F(StoreTimeTest, ItFollowsTheClockAndNeverRunsBackwards) {
   EXPECT_EQ(time.now_s(), clock.wall);
 }
 
+TEST_F(StoreTimeTest, WhatEndsNowIsOverAndWhatNeverEndsIsNot) {
+  StoreTime time(clock, 0);
+  const auto now_s = static_cast<uint32_t>(clock.wall);
+  EXPECT_TRUE(time.expired(now_s));
+  EXPECT_FALSE(time.expired(now_s + 1));
+  EXPECT_FALSE(time.expired(0));
+  pass(1);
+  EXPECT_TRUE(time.expired(now_s + 1));
+}
+
 TEST_F(StoreTimeTest, AClockThatNoEndCanExpressIsNotTaken) {
   for (const uint64_t wrong :
        {kStoreTimeLimitS, uint64_t{UINT32_MAX} - 1, uint64_t{UINT32_MAX}, uint64_t{1} << 33, UINT64_MAX}) {

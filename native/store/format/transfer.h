@@ -29,6 +29,10 @@ static_assert(std::is_standard_layout_v<Transfer>, "a request is found again in 
 
 class TransferPool {
  public:
+  // `arena`: where the memory of all of them lies.
+  explicit TransferPool(Arena& arena) noexcept : arena_(arena) {}
+
+  Arena& arena() const noexcept { return arena_; }
   // For these bytes at this place of the device; all else, the operation first of all, is as in `like`.
   Transfer& take(const io::Request& like, uint64_t offset, Bytes bytes) {
     if (free_ == nullptr) free_ = &transfers_.emplace_back();
@@ -46,6 +50,7 @@ class TransferPool {
   }
 
  private:
+  Arena& arena_;
   std::deque<Transfer> transfers_;
   Transfer* free_ = nullptr;
 };

@@ -94,7 +94,7 @@ Extent* Memory::make(const IndexKey& key, uint64_t bytes, ExtentState state) noe
   extent.set_location({});
   extent.waiters = nullptr;
   extent.error = 0;
-  extent.in_parts = false;
+  extent.as_parts.reads = false;
   extent.staged = Extent::Staged::No;
   resident_bytes_ += extent.slot().held_bytes();
   set_state(extent, state);
@@ -174,6 +174,32 @@ void Memory::free(Extent& extent) noexcept {
   extent.slot_memory() = Slot();
   extent.state = ExtentState::Unused;
   unused_.push_back(&extent);
+}
+
+void Memory::check_invariants() const {
+  uint64_t resident_bytes = 0, evictable_bytes = 0, dirty_bytes = 0;
+  size_t listed = 0, unused = 0;
+  for (const Extent& extent : extents_) {
+    if (extent.state == ExtentState::Unused) {
+      HALFSTEP_CHECK(!extent.listed && extent.pins == 0 && extent.slot().empty(), extent.number, extent.pins);
+      ++unused;
+      continue;
+    }
+    const uint64_t bytes = extent.slot().held_bytes();
+    HALFSTEP_CHECK(bytes != 0, extent.number, extent.state);
+    // What nobody needs is gone, or may be evicted.
+    HALFSTEP_CHECK(extent.listed || extent.pins != 0 || extent.state != ExtentState::Clean, extent.number);
+    resident_bytes += bytes;
+    evictable_bytes += evictable(extent) ? bytes : 0;
+    dirty_bytes += extent.dirty() ? bytes : 0;
+    listed += extent.listed ? 1 : 0;
+    HALFSTEP_CHECK(!extent.listed || find(extent.key) == &extent, extent.number);
+  }
+  HALFSTEP_CHECK(listed == table_.size() && unused == unused_.size(), listed, table_.size(), unused, unused_.size());
+  HALFSTEP_CHECK(resident_bytes == resident_bytes_ && resident_bytes <= slots_.capacity_bytes(), resident_bytes,
+                 resident_bytes_);
+  HALFSTEP_CHECK(evictable_bytes == evictable_bytes_, evictable_bytes, evictable_bytes_);
+  HALFSTEP_CHECK(dirty_bytes == dirty_bytes_ && dirty_bytes <= write_bytes_max_, dirty_bytes, dirty_bytes_, write_bytes_max_);
 }
 
 }  // namespace halfstep::store

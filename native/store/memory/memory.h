@@ -44,6 +44,27 @@ class CopyOwner {
   ~CopyOwner() = default;
 };
 
+// What an extent is beside a block in memory, while it is that.
+// A copy that reclaim writes: its bytes are a part of the rewriter's buffer, and nobody finds it by its key.
+struct CopyLife {
+  CopyOwner* owner = nullptr;  // null: it is none
+  const Slot* lent = nullptr;
+  uint64_t lent_at = 0;
+  Location original;
+};
+// A read of some parts: the slot begins with the pages that name their sums, of the frame's header or of the extent's trailer,
+// and goes on with the extent's from `first_page` on. Of a block with a trailer those pages come first, for nothing else says
+// which the parts' are; a trailer that is known takes none.
+struct PartsLife {
+  bool reads = false;
+  bool awaits_trailer = false;
+  uint32_t first_part = 0;
+  uint32_t part_count = 0;
+  uint32_t header_pages = 0;
+  uint32_t first_page = 0;
+  uint32_t pages = 0;
+};
+
 static_assert(sizeof(Resident) == 80, "what every get looks at, to `location_`, is two lines of the cache");
 class alignas(64) Extent final : public Resident {
  public:
@@ -98,22 +119,14 @@ class alignas(64) Extent final : public Resident {
   bool in_frame = false;
   bool touched = false;  // before it was in a frame
 
-  // A copy that reclaim writes: its bytes are a part of the rewriter's buffer, and nobody finds it by its key.
-  CopyOwner* copied_by = nullptr;
-  const Slot* lent = nullptr;
-  uint64_t lent_at = 0;
-  Location original;
+  CopyLife as_copy;
 
   // Read
   uint32_t outstanding = 0;
   int32_t error = 0;
   io::IoClass io_class = io::IoClass::Demand;
   Block block;  // as the index had it when the read began
-  // Of a read of some parts: the slot begins with pages of the frame's header, and goes on with the extent's from this one on.
-  bool in_parts = false;
-  uint32_t first_part = 0;
-  uint32_t header_pages = 0;
-  uint32_t first_page = 0;
+  PartsLife as_parts;
   ExtentVerifier verifier;
   uint32_t piece_bytes = 0;    // that its reader wants it in; 0: as large ones as there may be
   EarlyRead* early = nullptr;  // while parts may be handed out before the rest has landed
@@ -123,10 +136,10 @@ class alignas(64) Extent final : public Resident {
 
   template <typename Visit>
   void for_range(uint64_t offset, uint64_t count, Visit&& visit) const {
-    const bool copy = lent != nullptr;
-    (copy ? *lent : slot_).for_range(offset + (copy ? lent_at : 0), count, std::forward<Visit>(visit));
+    const bool lent = as_copy.lent != nullptr;
+    (lent ? *as_copy.lent : slot_).for_range(offset + (lent ? as_copy.lent_at : 0), count, std::forward<Visit>(visit));
   }
-  bool is_copy() const noexcept { return copied_by != nullptr; }
+  bool is_copy() const noexcept { return as_copy.owner != nullptr; }
   ConstBytes engine_key_bytes() const noexcept { return ConstBytes(engine_key).first(entry.engine_key_bytes); }
   bool dirty() const noexcept { return state == ExtentState::Filling || state == ExtentState::Dirty; }
 };
@@ -188,6 +201,9 @@ class Memory {
   uint64_t resident_bytes() const noexcept { return resident_bytes_; }
   uint64_t pinned_bytes() const noexcept { return resident_bytes_ - evictable_bytes_; }
   uint64_t dirty_bytes() const noexcept { return dirty_bytes_; }
+
+  // Ends the process where a sum or a list is not what a walk of all extents says.
+  void check_invariants() const;
 
   // True once after memory came free since somebody was refused.
   bool take_relief() noexcept {

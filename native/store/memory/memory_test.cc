@@ -6,7 +6,7 @@
 #include <deque>
 #include <optional>
 
-#include "store/core/core.h"
+#include "store/memory/block_uses.h"
 #include "store/store_fixture.h"
 
 namespace halfstep::store {

@@ -88,6 +88,21 @@ class StagedBlocks {
   // How often room came free.
   uint64_t freed() const noexcept { return freed_; }
 
+  void check_invariants() const {
+    uint64_t kept = 0;
+    uint64_t kept_bytes = 0;
+    for (const Extent& extent : memory_.extents()) {
+      if (extent.state == ExtentState::Unused || extent.staged != Extent::Staged::Kept) continue;
+      const bool there = extent.state == ExtentState::Clean || extent.state == ExtentState::Dirty;
+      HALFSTEP_CHECK(there && extent.pins > 0, extent.state, extent.pins);
+      ++kept;
+      kept_bytes += extent.slot().held_bytes();
+    }
+    HALFSTEP_CHECK(kept == kept_, kept, kept_);
+    HALFSTEP_CHECK(kept_bytes <= bytes_ && bytes_ <= bytes_max_, kept_bytes, bytes_, bytes_max_);
+    HALFSTEP_CHECK(ends_.size() >= kept_, ends_.size(), kept_);
+  }
+
  private:
   static constexpr uint64_t kShareOfMemory = 4;
   static uint64_t bytes_max_of(const Memory& memory, uint64_t block_bytes_max) noexcept {

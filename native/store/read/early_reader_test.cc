@@ -3,78 +3,12 @@
 
 #include <deque>
 
-#include "store/core/core.h"
-#include "store/part_fixture.h"
+#include "store/early_fixture.h"
 
 namespace halfstep::store {
 namespace {
 
-constexpr uint32_t kPieceBytes = 2 * kPartBytes;
-constexpr uint32_t kPieces = kBlockBytes / kPieceBytes;
-
-class EarlyReads : public PartBed {
- protected:
-  struct Told : Asked {
-    EarlyReads* bed = nullptr;
-    std::string name;
-    std::vector<uint32_t> counts;  // of parts, as they were told
-  };
-
-  Told& ask(const std::string& name, std::vector<Read*>* window, uint32_t group = kGroupLarge) {
-    Told& told = *all.emplace_back(std::make_unique<Told>());
-    told.bed = this;
-    told.name = name;
-    told.read.key = key(name, group);
-    told.read.component = wire::Component::of(group, 0, 0);
-    told.read.piece_bytes = kPieceBytes;
-    told.read.owner = static_cast<Asked*>(&told);
-    told.read.landed = [](Read& read) {
-      Told& self = static_cast<Told&>(*static_cast<Asked*>(read.owner));
-      EXPECT_FALSE(self.done);
-      self.counts.push_back(read.parts_landed);
-      self.bed->expect_early(self);
-    };
-    told.read.complete = [](Read& read) { static_cast<Asked*>(read.owner)->done = true; };
-    window->push_back(&told.read);
-    return told;
-  }
-  Told& begin(const std::string& name, uint32_t group = kGroupLarge) {
-    std::vector<Read*> window;
-    Told& told = ask(name, &window, group);
-    EXPECT_EQ(store->begin_reads(window), Code::Ok);
-    return told;
-  }
-  void expect_early(const Told& told) {
-    ASSERT_NE(told.read.early, nullptr);
-    expect_right(*told.read.early, told.name, {0, told.read.parts_landed}, shape_of_group(kGroupLarge), kBlockBytes);
-  }
-  void expect_whole(Told& told) {
-    finish(told);
-    expect_right(told, told.name, {0, kParts}, shape_of_group(kGroupLarge), kBlockBytes);
-  }
-  void give_back(Told& told) {
-    if (told.read.early != nullptr) store->unpin(told.read.early);
-    if (told.read.resident != nullptr) store->unpin(told.read.resident);
-    told.read.early = told.read.resident = nullptr;
-  }
-  // From now on reads wait for let_go().
-  void hold_reads() {
-    tap->tap = [](io::Request& request) { return request.op == io::Op::Read ? TapEngine::Fate::Hold : TapEngine::Fate::Pass; };
-  }
-  void let_go(size_t at) {
-    tap->let_go(at);
-    for (int turns = 0; turns < 50; ++turns) pump();
-  }
-  // In the order of their submission: the header, then the pieces.
-  void let_all_go() {
-    tap->tap = nullptr;
-    tap->let_all_go();
-  }
-  uint64_t early_reads() const { return store->counters().early_reads; }
-  uint64_t failed() const { return store->counters().early_reads_failed; }
-
-  std::vector<std::unique_ptr<Told>> all;
-};
+class EarlyReads : public EarlyBed {};
 
 TEST_F(EarlyReads, FirstPiecesOfAllBlocksGoBeforeTheSecondOfAny) {
   fill({"a", "b", "c"});
@@ -251,9 +185,9 @@ TEST_F(EarlyReads, ThatFailInFullMemoryDoNotWaitForSome) {
   give_back(later);
 }
 
-TEST_F(EarlyReads, OfSmallBlocksAndThoseWithATrailerAreToldNothing) {
+TEST_F(EarlyReads, OfSmallBlocksAreToldNothing) {
   ASSERT_EQ(put("small", kGroupPlain, 16384, true), Code::Ok);
-  ASSERT_EQ(put("ragged", kGroupRagged, 200'001, true), Code::Ok);  // not whole pages: it has a trailer
+  ASSERT_EQ(put("ragged", kGroupRagged, 100'001, true), Code::Ok);  // not whole pages: it has a trailer
   reopen();
   for (const auto& [name, group] : {std::pair{"small", kGroupPlain}, {"ragged", kGroupRagged}}) {
     Told& told = begin(name, group);

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "store/account/explain.h"
-#include "store/core/core.h"
 #include "store/part_fixture.h"
 #include "store/read/part_reader.h"
 
@@ -100,16 +99,16 @@ TEST_F(PartReads, OfBlocksThatShareAFrameAndHaveLongKeys) {
   EXPECT_EQ(failed(), 0U);
 }
 
-TEST_F(PartReads, LeaveSmallBlocksAndThoseWithATrailerWhole) {
+TEST_F(PartReads, LeaveSmallBlocksWhole) {
   ASSERT_EQ(put("small", kGroupPlain, 16384, true), Code::Ok);
-  ASSERT_EQ(put("ragged", kGroupRagged, 200'001, true), Code::Ok);  // not whole pages: it has a trailer
+  ASSERT_EQ(put("ragged", kGroupRagged, 9'001, true), Code::Ok);  // not whole pages: it has a trailer
   reopen();
   for (const auto& [name, group] : {std::pair{"small", kGroupPlain}, {"ragged", kGroupRagged}}) {
     Asked asked;
     ASSERT_EQ(begin(asked, name, {1, 1}, group), Code::Ok);
     finish(asked);
     ASSERT_TRUE(asked.read.status.ok());
-    for (const PartInfo& part : asked.read.resident->parts()) EXPECT_GT(part.stored_bytes, 0U);
+    for (const PartInfo& part : asked.read.resident->parts()) EXPECT_TRUE(part.is_there());
     store->unpin(asked.read.resident);
   }
   EXPECT_EQ(part_reads() + failed(), 0U);
@@ -213,8 +212,7 @@ TEST_F(PartReads, ThatFailAndAreReadAgainAreOneUseOfTheBlock) {
 class PartReadsInNeed : public PartReads {
  protected:
   void SetUp() override {
-    std::vector<std::string> names;
-    for (int i = 0; i < 40; ++i) names.push_back("block " + std::to_string(i));
+    const std::vector<std::string> names = names_of(40);
     fill(names);
     expect_parts("block 0", {3, 1});
     device->flip_bit(reads.begin()->first + 200, 1);
@@ -285,22 +283,9 @@ TEST_F(PartReadsInNeed, WhoWasRefusedStillHearsOfMemory) {
 }
 
 TEST_F(PartReads, OfAWindowThatFindsNoMemoryHoldNone) {
-  std::vector<std::string> names;
-  for (int i = 0; i < 6; ++i) names.push_back("block " + std::to_string(i));
+  const std::vector<std::string> names = names_of(6);
   fill(names);
-  const uint64_t before = store->gauges().memory_resident_bytes;
-  std::vector<Asked> asked(60);
-  std::vector<Read*> window;
-  for (size_t i = 0; i < asked.size(); ++i) {
-    asked[i].read.key = key(names[i % names.size()], kGroupLarge);
-    asked[i].read.component = wire::Component::of(kGroupLarge, 0, 0);
-    asked[i].read.parts = {static_cast<uint32_t>(i % 8), 7};
-    asked[i].read.complete = [](Read&) { FAIL() << "it did not begin"; };
-    window.push_back(&asked[i].read);
-  }
-  EXPECT_EQ(store->begin_reads(window), Code::TooLarge);
-  EXPECT_EQ(store->gauges().memory_resident_bytes, before);
-  settle();
+  expect_no_memory_for(names, 60, 7);
   expect_parts("block 2", {1, 2});
 }
 

@@ -2,11 +2,9 @@
 
 namespace halfstep::store {
 
-PartSums::PartSums(const Core& core, const Extent& extent, ConstBytes pages)
-    : core_(core),
-      segment_(core.catalog.segment(extent.block.location.segment)),
-      first_page_(extent.block.location.page - extent.block.pages_back),
-      pages_(pages) {
+PartSums::PartSums(const Places& places, const HashKey& page_secret, const Segment& segment, const Extent& extent,
+                   ConstBytes pages)
+    : places_(places), page_secret_(page_secret), segment_(segment), first_page_(first_page_of(extent.block)), pages_(pages) {
   if (!open(0, format::PageKind::FrameEntries)) return;
   sequence_ = page_.sequence;
   entry_pages_ = static_cast<uint32_t>(div_up(page_.total_entries, format::kEntriesPerPage));
@@ -44,8 +42,8 @@ bool PartSums::fits(uint32_t part, uint32_t crc) {
 
 // Each is opened once while it is looked at, and has to be of the same frame as the first.
 bool PartSums::open(uint32_t number, format::PageKind kind) {
-  const PageAddress address{0, core_.places.shard, segment_.number, first_page_ + number, segment_.generation};
-  opened_ = open_page(core_.page_secret, page(number), kind, address, &page_).ok() && page_.page == number ? number : kNone;
+  const PageAddress address{0, places_.shard, segment_.number, first_page_ + number, segment_.generation};
+  opened_ = open_page(page_secret_, page(number), kind, address, &page_).ok() && page_.page == number ? number : kNone;
   return opened_ == number;
 }
 

@@ -5,7 +5,9 @@
 // Thread: the shard's.
 #pragma once
 
-#include "store/core/core.h"
+#include "store/catalog/catalog.h"
+#include "store/format/page.h"
+#include "store/memory/memory.h"
 
 namespace halfstep::store {
 
@@ -15,8 +17,10 @@ class PartSums {
   // large. Where they take more, what is needed may lie beyond, and is not known.
   static constexpr uint32_t kPagesMax = 8;
   static uint32_t pages_of(const Block& block) noexcept { return std::min(block.pages_back, kPagesMax); }
-  static uint64_t place_of(const Core& core, const Block& block) noexcept {
-    return core.places.segment(block.location.segment) + uint64_t{block.location.page - block.pages_back} * kPageBytes;
+  // Of the segment.
+  static uint32_t first_page_of(const Block& block) noexcept { return block.location.page - block.pages_back; }
+  static uint64_t place_of(const Places& places, const Block& block) noexcept {
+    return places.segment(block.location.segment) + uint64_t{first_page_of(block)} * kPageBytes;
   }
   // Whether it has a header that may name them.
   static bool may_be_known(const Block& block) noexcept {
@@ -24,7 +28,7 @@ class PartSums {
   }
 
   // Of the block that this extent is read from. `pages`: as many as pages_of() says, read from place_of(); they outlive this.
-  PartSums(const Core& core, const Extent& extent, ConstBytes pages);
+  PartSums(const Places& places, const HashKey& page_secret, const Segment& segment, const Extent& extent, ConstBytes pages);
   // False: the pages are not what they should be, or do not name this block.
   bool known() const noexcept { return known_; }
   bool fits(uint32_t part, uint32_t crc);
@@ -37,7 +41,8 @@ class PartSums {
   bool open(uint32_t number, format::PageKind kind);
   bool sees(uint32_t number, format::PageKind kind);
 
-  const Core& core_;
+  const Places& places_;
+  const HashKey& page_secret_;
   const Segment& segment_;
   const uint32_t first_page_;
   const ConstBytes pages_;

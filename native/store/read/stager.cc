@@ -2,6 +2,8 @@
 
 #include "base/check.h"
 #include "store/format/mutant.h"
+#include "store/format/options.h"
+#include "store/memory/staleness.h"
 
 namespace halfstep::store {
 
@@ -31,8 +33,8 @@ bool Stager::room_under_way() const noexcept {
 }
 
 void Stager::turn() {
-  const uint64_t now_us = core_.clock.now_us();
-  core_.staged.turn(now_us);
+  const uint64_t now_us = clock_.now_us();
+  staged_.turn(now_us);
   if (stopped_) {
     while (Stage* stage = queue_.empty() ? waiting_.first() : queue_.first()) {
       (void)withdraw(*stage);
@@ -43,7 +45,7 @@ void Stager::turn() {
   if (now_us < retry_at_us_) return;
   for (uint32_t begun = 0; begun < kBegunInTurn && room_under_way(); ++begun) {
     // Who waits for room goes first, as soon as some came free.
-    const bool freed = !waiting_.empty() && core_.staged.freed() != waited_since_;
+    const bool freed = !waiting_.empty() && staged_.freed() != waited_since_;
     StageQueue& queue = freed ? waiting_ : queue_;
     Stage* const first = queue.first();
     if (first == nullptr) return;
@@ -57,7 +59,7 @@ void Stager::turn() {
           finish(stage, {Code::Throttled, kThrottledMemory});
           break;
         }
-        if (freed || waiting_.empty()) waited_since_ = core_.staged.freed();
+        if (freed || waiting_.empty()) waited_since_ = staged_.freed();
         stage.store_state = Waiting;
         freed ? waiting_.push_front(stage) : waiting_.push_back(stage);
         break;
@@ -71,41 +73,41 @@ void Stager::turn() {
 }
 
 uint64_t Stager::next_turn_us() const noexcept {
-  const bool queued = !queue_.empty() || (!waiting_.empty() && core_.staged.freed() != waited_since_);
-  const uint64_t due_us = core_.staged.next_due_us();
+  const bool queued = !queue_.empty() || (!waiting_.empty() && staged_.freed() != waited_since_);
+  const uint64_t due_us = staged_.next_due_us();
   if (queued && (stopped_ || room_under_way())) return stopped_ ? 0 : std::min(retry_at_us_, due_us);
   return due_us;
 }
 
 void Stager::stop() {
   stopped_ = true;
-  core_.staged.let_all_go();
+  staged_.let_all_go();
 }
 
 // ---- Blocks ----------------------------------------------------------------------------------------------------------------
 
 Stager::Begun Stager::begin(Stage& stage) {
-  Extent* extent = core_.resident(stage.key);
+  Extent* extent = resident(catalog_, memory_, stage.key);
   uint64_t bytes = 0;
   bool there = false;
   if (extent != nullptr) {
-    there = extent->state != ExtentState::Filling && core_.names.alive(extent->entry.scope) &&
-            !core_.expired(extent->entry.expiry_s);
+    there = extent->state != ExtentState::Filling && names_.alive(extent->entry.scope) &&
+            !store_time_.expired(extent->entry.expiry_s);
     bytes = extent->slot().held_bytes();
-  } else if (const Block block = core_.catalog.find(stage.key); block) {
-    there = core_.names.alive(block.scope) && !core_.expired(block.expiry_s);
+  } else if (const Block block = catalog_.find(stage.key); block) {
+    there = names_.alive(block.scope) && !store_time_.expired(block.expiry_s);
     bytes = SlotPool::held_bytes(block.extent_bytes());
   }
   if (!there) {
     finish(stage, Code::NotFound);
     return Begun::Yes;
   }
-  if (!core_.staged.ever_fits(bytes)) {
+  if (!staged_.ever_fits(bytes)) {
     finish(stage, Code::TooLarge);
     return Begun::Yes;
   }
   const bool has_room = extent != nullptr && extent->staged != Extent::Staged::No;  // it is kept, or on its way
-  if (!has_room && !core_.staged.fits(bytes)) return Begun::NoRoom;
+  if (!has_room && !staged_.fits(bytes)) return Begun::NoRoom;
 
   if (unused_.empty()) unused_.push_back(&aheads_.emplace_back());
   Ahead& ahead = *unused_.back();
@@ -122,17 +124,17 @@ Stager::Begun Stager::begin(Stage& stage) {
   ahead.read.complete = &Stager::on_read;
   stage.store_state = Reading;
   if (extent == nullptr) {
-    core_.staged.reserve(bytes);
+    staged_.reserve(bytes);
   } else {
     stage.was_there = extent->state != ExtentState::Reading;
-    core_.staged.wanted_too(*extent);
+    staged_.wanted_too(*extent);
   }
   bytes_under_way_ += bytes;
   ++reads_under_way_;
   Read* const window[] = {&ahead.read};
   const Status status = reader_.begin(window);
   if (!status.ok()) {
-    if (ahead.own) core_.staged.give_back(bytes);
+    if (ahead.own) staged_.give_back(bytes);
     HALFSTEP_CHECK(bytes <= bytes_under_way_, bytes, bytes_under_way_);
     bytes_under_way_ -= bytes;
     --reads_under_way_;
@@ -144,7 +146,7 @@ Stager::Begun Stager::begin(Stage& stage) {
   }
   // What is still under way here is what this read has begun: if it has ended already, its place may be another's.
   if (ahead.stage == &stage && ahead.own && ahead.read.store_own != nullptr) {
-    core_.staged.coming(*static_cast<Extent*>(ahead.read.store_own));
+    staged_.coming(*static_cast<Extent*>(ahead.read.store_own));
   }
   return Begun::Yes;
 }
@@ -157,38 +159,38 @@ void Stager::on_read(Read& read) {
 void Stager::arrived(Ahead& ahead) {
   Stage& stage = *ahead.stage;
   const Status status = ahead.read.status;
-  const uint64_t until_us = core_.clock.now_us() + std::min(stage.keep_us, UINT64_MAX / 4);
+  const uint64_t until_us = clock_.now_us() + std::min(stage.keep_us, UINT64_MAX / 4);
   bool keeps = false;
   if (status.ok()) {
     Extent& extent = Extent::of(*ahead.read.resident);
     if (ahead.own) {
-      ++core_.counters.staged;
-      core_.counters.staged_bytes += extent.slot().held_bytes();
+      ++counters_.staged;
+      counters_.staged_bytes += extent.slot().held_bytes();
     }
     switch (extent.staged) {
       case Extent::Staged::Kept:
-        if (HALFSTEP_MUTANT(StagedTwice)) core_.staged.reserve(ahead.bytes);
-        core_.staged.keep_until(extent, until_us);
+        if (HALFSTEP_MUTANT(StagedTwice)) staged_.reserve(ahead.bytes);
+        staged_.keep_until(extent, until_us);
         break;
       case Extent::Staged::Late:
         if (ahead.own) extent.staged = Extent::Staged::No;
         break;
       case Extent::Staged::Coming:
         keeps = ahead.own;
-        if (!keeps) core_.staged.keep_until(extent, until_us);  // by the one that reads it, who is told last
+        if (!keeps) staged_.keep_until(extent, until_us);  // by the one that reads it, who is told last
         break;
-      case Extent::Staged::No: keeps = ahead.own || core_.staged.fits(ahead.bytes); break;
+      case Extent::Staged::No: keeps = ahead.own || staged_.fits(ahead.bytes); break;
     }
     if (keeps && !stopped_) {
-      if (!ahead.own) core_.staged.reserve(ahead.bytes);
-      core_.staged.keep(extent, until_us);
+      if (!ahead.own) staged_.reserve(ahead.bytes);
+      staged_.keep(extent, until_us);
     } else {
       keeps = false;
       if (ahead.own) extent.staged = Extent::Staged::No;
-      core_.memory.unpin(extent);
+      memory_.unpin(extent);
     }
   }
-  if (!keeps && ahead.own) core_.staged.give_back(ahead.bytes);
+  if (!keeps && ahead.own) staged_.give_back(ahead.bytes);
   HALFSTEP_CHECK(ahead.bytes <= bytes_under_way_, ahead.bytes, bytes_under_way_);
   bytes_under_way_ -= ahead.bytes;
   --reads_under_way_;

@@ -7,7 +7,13 @@
 
 #include <deque>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/format/report.h"
+#include "store/format/store_time.h"
+#include "store/memory/memory.h"
+#include "store/memory/staged_blocks.h"
 #include "store/read/reader.h"
 #include "store/read/stage_queue.h"
 
@@ -15,7 +21,24 @@ namespace halfstep::store {
 
 class Stager {
  public:
-  Stager(Core& core, BlockReader& reader) : core_(core), reader_(reader) {}
+  struct Needs {
+    const Catalog& catalog;
+    Memory& memory;
+    StagedBlocks& staged;
+    const Names& names;
+    const Clock& clock;
+    StoreTime& store_time;
+    Counters& counters;
+  };
+  Stager(const Needs& needs, BlockReader& reader)
+      : catalog_(needs.catalog),
+        memory_(needs.memory),
+        staged_(needs.staged),
+        names_(needs.names),
+        clock_(needs.clock),
+        store_time_(needs.store_time),
+        counters_(needs.counters),
+        reader_(reader) {}
 
   void stage(Stage& stage);
   bool withdraw(Stage& stage) noexcept;
@@ -47,7 +70,13 @@ class Stager {
   void arrived(Ahead& ahead);
   void finish(Stage& stage, Status status);
 
-  Core& core_;
+  const Catalog& catalog_;
+  Memory& memory_;
+  StagedBlocks& staged_;
+  const Names& names_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  Counters& counters_;
   BlockReader& reader_;
   StageQueue queue_;
   StageQueue waiting_;         // who follow, for room

@@ -8,13 +8,18 @@
 
 #include <vector>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "io/engine.h"
+#include "store/catalog/segment.h"
+#include "store/format/geometry.h"
+#include "store/format/report.h"
 
 namespace halfstep::store {
 
 class Discarder {
  public:
-  explicit Discarder(Core& core);
+  // bytes_per_s: discarded at most; 0: none are.
+  Discarder(io::Engine& engine, const Clock& clock, const Places& places, uint64_t bytes_per_s, Counters& counters);
   Discarder(const Discarder&) = delete;
   Discarder& operator=(const Discarder&) = delete;
 
@@ -40,7 +45,10 @@ class Discarder {
   // Of the segment's range, what is left: whole granules alone.
   uint64_t end_of(uint32_t segment) const noexcept;
 
-  Core& core_;
+  io::Engine& engine_;
+  const Clock& clock_;
+  const Places& places_;
+  Counters& counters_;
   const io::DiscardLimits limits_;
   const uint64_t part_bytes_;
   uint64_t rate_bytes_;          // a second; 0: off

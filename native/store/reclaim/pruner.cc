@@ -4,11 +4,11 @@
 
 namespace halfstep::store {
 
-Pruner::Pruner(Core& core, RollReader& rolls) : core_(core), rolls_(rolls) {
+Pruner::Pruner(RecordLog& log, const Catalog& catalog, RollReader& rolls) : log_(log), catalog_(catalog), rolls_(rolls) {
   request_.owner = this;
   request_.done = [](RollRequest& request) {
     auto& self = *static_cast<Pruner*>(request.owner);
-    const Segment& segment = self.core_.catalog.segment(request.segment);
+    const Segment& segment = self.catalog_.segment(request.segment);
     const ScannedSegment& scanned = request.scanned;
     // A bad page may hide an entry.
     if (!scanned.anything || scanned.pages_bad > 0 || scanned.read_errors > 0) {
@@ -22,18 +22,18 @@ Pruner::Pruner(Core& core, RollReader& rolls) : core_(core), rolls_(rolls) {
 
 void Pruner::turn() {
   if (state_ == State::Ending) end();
-  if (state_ == State::Idle && core_.log.wants_prune()) begin();
+  if (state_ == State::Idle && log_.wants_prune()) begin();
 }
 
 void Pruner::begin() {
   state_ = State::Walking;
-  core_.log.begin_prune();
-  keep_above_ = core_.catalog.oldest_generation_unknown(UINT64_MAX);
-  newest_ = index::Table(core_.log.tombstone_count());
+  log_.begin_prune();
+  keep_above_ = catalog_.oldest_generation_unknown(UINT64_MAX);
+  newest_ = index::Table(log_.tombstone_count());
   needed_ = index::Table();
-  for (const Tombstone& t : core_.log.tombstones()) newest_.put(hash_of(t.key), t.sequence);
+  for (const Tombstone& t : log_.tombstones()) newest_.put(hash_of(t.key), t.sequence);
   order_.clear();
-  for (const Segment& segment : core_.catalog.segments()) {
+  for (const Segment& segment : catalog_.segments()) {
     if (!segment.holds_frames()) continue;
     if (segment.roll != nullptr) {
       take(*segment.roll);
@@ -48,7 +48,7 @@ void Pruner::read_next() {
   while (!order_.empty()) {
     const Place place = order_.back();
     order_.pop_back();
-    const Segment& segment = core_.catalog.segment(place.segment);
+    const Segment& segment = catalog_.segment(place.segment);
     if (segment.generation != place.generation || !segment.holds_frames()) continue;  // its entries are gone
     request_.segment = place.segment;
     return rolls_.read(request_);
@@ -66,8 +66,8 @@ void Pruner::take(const Roll& roll) {
 }
 
 void Pruner::end() {
-  const uint64_t keep_above = std::min(keep_above_, core_.catalog.oldest_generation_unknown(UINT64_MAX));
-  const bool ended = core_.log.end_prune([&](const Tombstone& t) {
+  const uint64_t keep_above = std::min(keep_above_, catalog_.oldest_generation_unknown(UINT64_MAX));
+  const bool ended = log_.end_prune([&](const Tombstone& t) {
     const uint64_t newest = newest_.find(hash_of(t.key));
     if (newest == index::Table::kNone || t.sequence > newest) return false;  // it came later
     return t.sequence < newest || (t.sequence <= keep_above && needed_.find(hash_of(t.key)) == index::Table::kNone);

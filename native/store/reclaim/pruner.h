@@ -8,13 +8,16 @@
 
 #include <vector>
 
+#include "index/table.h"
+#include "store/catalog/catalog.h"
+#include "store/durable/record_log.h"
 #include "store/segment/roll_reader.h"
 
 namespace halfstep::store {
 
 class Pruner {
  public:
-  Pruner(Core& core, RollReader& rolls);
+  Pruner(RecordLog& log, const Catalog& catalog, RollReader& rolls);
 
   void turn();
 
@@ -24,7 +27,8 @@ class Pruner {
   void take(const Roll& roll);
   void end();
 
-  Core& core_;
+  RecordLog& log_;
+  const Catalog& catalog_;
   RollReader& rolls_;
   RollRequest request_;
   enum class State : uint8_t { Idle, Walking, Ending } state_ = State::Idle;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/crc.h"
+#include "store/memory/staleness.h"
 #include "store/write/streams.h"
 
 namespace halfstep::store {
@@ -16,10 +17,25 @@ constexpr uint64_t kCalmGapUs = 20'000;
 
 }  // namespace
 
-Rewriter::Rewriter(Core& core, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy)
-    : core_(core), streams_(streams), rolls_(rolls), policy_(policy) {
+Rewriter::Rewriter(const Needs& needs, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy, Slot buffer)
+    : engine_(needs.engine),
+      places_(needs.places),
+      transfers_(needs.transfers),
+      log_(needs.log),
+      catalog_(needs.catalog),
+      memory_(needs.memory),
+      names_(needs.names),
+      events_(needs.events),
+      evictor_(needs.evictor),
+      tombstones_(needs.tombstones),
+      clock_(needs.clock),
+      store_time_(needs.store_time),
+      counters_(needs.counters),
+      streams_(streams),
+      rolls_(rolls),
+      policy_(policy),
+      buffer_(std::move(buffer)) {
   request_.done = [](RollRequest&) {};
-  if (core_.rewrite_bytes >= 2 * kFrameHeaderBytes) buffer_ = core_.slots.take(core_.rewrite_bytes);
 }
 
 void Rewriter::start(Segment& victim, const Keep& keep, uint64_t room_pages, bool last_word) {
@@ -57,7 +73,7 @@ void Rewriter::turn() {
   if (next_ordinal_ < request_.scanned.entries.size() && !gave_up_) return;
   if (moves_.empty()) {
     victim_ = nullptr;
-    if (!core_.events.enabled()) request_.scanned = {};
+    if (!events_.enabled()) request_.scanned = {};
   } else if (!flush_asked_) {
     flush_asked_ = true;
     streams_.copies().want_flush();
@@ -73,18 +89,18 @@ void Rewriter::give_up() {
 
 Block Rewriter::block_of(const FoundEntry& found) const noexcept {
   if (!found.present) return {};
-  const Block block = core_.catalog.find({found.entry.key_low, found.entry.key_high});
-  return block.location == core_.catalog.location_of(*victim_, found.entry) ? block : Block();
+  const Block block = catalog_.find({found.entry.key_low, found.entry.key_high});
+  return block.location == catalog_.location_of(*victim_, found.entry) ? block : Block();
 }
 
 bool Rewriter::one_of_some(const Block& block) const noexcept {
-  return !block.held && core_.catalog.clock().when(block.touch_stamp) < keep_.all_since;
+  return !block.held && catalog_.clock().when(block.touch_stamp) < keep_.all_since;
 }
 
 bool Rewriter::worth_keeping(const Block& block) const noexcept {
-  if (!block || core_.expired(block.expiry_s) || !core_.names.alive(block.scope)) return false;
+  if (!block || store_time_.expired(block.expiry_s) || !names_.alive(block.scope)) return false;
   if (block.held) return true;
-  const LogClock& clock = core_.catalog.clock();
+  const LogClock& clock = catalog_.clock();
   const uint64_t when = clock.when(block.touch_stamp);
   if (!policy_.worth_keeping(block.touch_class, clock.now() - when)) return false;
   return !one_of_some(block) || (when >= keep_.some_since && keep_.some_pages * kPageBytes >= block.extent_bytes());
@@ -95,7 +111,7 @@ bool Rewriter::hasty() const noexcept { return haste_ || streams_.starved(); }
 
 bool Rewriter::rests() const noexcept {
   if (hasty() || gave_up_ || !items_.empty() || next_ordinal_ >= request_.scanned.entries.size()) return false;
-  return behind_bytes() == 0 && core_.clock.now_us() < next_chunk_us_;
+  return behind_bytes() == 0 && clock_.now_us() < next_chunk_us_;
 }
 
 uint64_t Rewriter::behind_bytes() const noexcept {
@@ -120,7 +136,7 @@ void Rewriter::choose_chunk() {
   ranges_.clear();
   uint64_t at = 0;
   const uint64_t bytes_max = chunk_bytes();
-  next_chunk_us_ = core_.clock.now_us() + kCalmGapUs;
+  next_chunk_us_ = clock_.now_us() + kCalmGapUs;
   const std::vector<FoundEntry>& entries = request_.scanned.entries;
   for (; next_ordinal_ < entries.size(); ++next_ordinal_) {
     const FoundEntry& found = entries[next_ordinal_];
@@ -135,7 +151,7 @@ bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t byte
   const bool large = bytes > buffer_.bytes();
   if (large) {
     if (!items_.empty()) return false;
-    large_ = core_.memory.take(bytes);
+    large_ = memory_.take(bytes);
     if (large_.empty()) {  // memory is for who reads and writes: the next pass, or the end of it
       ++failures_;
       return true;
@@ -157,7 +173,7 @@ bool Rewriter::choose(const FoundEntry& found, const Block& block, uint64_t byte
 }
 
 void Rewriter::want_range(uint32_t page, const Slot& slot, uint64_t at, uint64_t bytes) {
-  const uint64_t offset = core_.places.segment(victim_->number) + uint64_t{page} * kPageBytes;
+  const uint64_t offset = places_.segment(victim_->number) + uint64_t{page} * kPageBytes;
   if (!ranges_.empty()) {
     Range& last = ranges_.back();
     if (last.slot == &slot && last.device_offset + last.bytes == offset && last.at + last.bytes == at) {
@@ -176,8 +192,8 @@ void Rewriter::read_chunk() {
   const io::IoClass io_class = hasty() ? io::IoClass::Write : io::IoClass::Reclaim;
   const io::Request like{.op = io::Op::Read, .io_class = io_class, .complete = on_piece, .owner = this};
   for (const Range& range : ranges_) {
-    TransferCutter cutter(core_.slots.arena(), range.device_offset, [&](uint64_t offset, Bytes bytes) {
-      Transfer& piece = core_.transfers.take(like, offset, bytes);
+    TransferCutter cutter(transfers_.arena(), range.device_offset, [&](uint64_t offset, Bytes bytes) {
+      Transfer& piece = transfers_.take(like, offset, bytes);
       piece.next = first;
       first = &piece;
       ++outstanding_;
@@ -188,7 +204,7 @@ void Rewriter::read_chunk() {
   while (first != nullptr) {
     Transfer& piece = *first;
     first = piece.next;
-    core_.engine.submit(piece.request);
+    engine_.submit(piece.request);
   }
 }
 
@@ -198,7 +214,7 @@ void Rewriter::on_piece(io::Request& request) {
     std::memset(request.data, 0, request.bytes);
     self.read_failed_ = self.unread_ = true;
   }
-  self.core_.transfers.give(Transfer::of(request));
+  self.transfers_.give(Transfer::of(request));
   if (--self.outstanding_ == 0) --self.victim_->reads_in_flight;
 }
 
@@ -228,14 +244,14 @@ bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
   copy.key = {found.entry.key_low, found.entry.key_high};
   const uint32_t checksum = block.checksum(copy.key);
   if (engine_key.size() != copy.entry.engine_key_bytes || checksum != copy.entry.checksum) return false;
-  copy.entry.expiry_s = core_.exact_expiry_s(found.entry, block);  // it may have been changed since
+  copy.entry.expiry_s = catalog_.exact_expiry_s(block, log_.life().expiry_s(found.entry));  // it may have been changed since
   if (!block.sliding) copy.entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
   copy.shape = shape_of(copy.entry);
   copy.set_block_bytes(copy.entry.raw_bytes);
   std::memcpy(copy.engine_key.data(), engine_key.data(), engine_key.size());
-  copy.lent = item.slot;
-  copy.lent_at = item.at;
-  copy.original = block.location;
+  copy.as_copy.lent = item.slot;
+  copy.as_copy.lent_at = item.at;
+  copy.as_copy.original = block.location;
   copy.block = block;
   const uint64_t bytes = block.extent_bytes();
   if (copy.shape.extent_bytes() != bytes) return false;
@@ -245,7 +261,7 @@ bool Rewriter::verify(const Item& item, const Block& block, Extent& copy) {
     copy.for_range(0, bytes, [&](Bytes piece) { crc = crc32c(piece, crc); });
     return crc == checksum;
   }
-  const wire::GroupShape* group = core_.names.group(block.scope, {copy.entry.component});
+  const wire::GroupShape* group = names_.group(block.scope, {copy.entry.component});
   if (group == nullptr || group->parts_of(copy.entry.raw_bytes) != copy.shape.parts) return false;
   copy.part_table().reset(copy.shape.parts);
   cut_parts(*group, copy.entry.raw_bytes, copy.part_table());
@@ -258,8 +274,8 @@ void Rewriter::drop_unreadable(const Item& item, const Block& block) {
   ++failures_;
   if (!last_word_ || read_failed_) return;  // a device that answers with errors now may answer later
   const IndexKey key{item.found->entry.key_low, item.found->entry.key_high};
-  core_.evict(Core::about(item.found->entry, request_.scanned.key_of(*item.found)), block, Eviction::Unreadable);
-  core_.bury(key);
+  evictor_.evict(event_of(item.found->entry, request_.scanned.key_of(*item.found)), block, Eviction::Unreadable);
+  tombstones_.bury(key);
 }
 
 void Rewriter::commit_chunk() {
@@ -279,15 +295,15 @@ void Rewriter::commit_chunk() {
 void Rewriter::landed(Extent& copy, uint32_t end_page) {
   const uint32_t segment = copy.location().segment;
   Move& move = moves_.emplace_back();
-  move = {copy.key, copy.original, copy.entry, segment, core_.catalog.segment(segment).generation, end_page, copy.block, {}};
-  const Block now = core_.catalog.find(copy.key);
+  move = {copy.key, copy.as_copy.original, copy.entry, segment, catalog_.segment(segment).generation, end_page, copy.block, {}};
+  const Block now = catalog_.find(copy.key);
   move.touch = {now.touch_stamp, now.touch_class};
   give_copy(copy);
   --copies_out_;
 }
 
 void Rewriter::failed(Extent& copy) {
-  if (core_.catalog.live(copy.key, copy.original)) ++failures_;
+  if (catalog_.live(copy.key, copy.as_copy.original)) ++failures_;
   give_copy(copy);
   --copies_out_;
 }
@@ -295,22 +311,22 @@ void Rewriter::failed(Extent& copy) {
 // Copies that are on media take the place of their originals; those that will never be, not.
 void Rewriter::publish() {
   std::erase_if(moves_, [this](Move& move) {
-    Segment& segment = core_.catalog.segment(move.segment);
+    Segment& segment = catalog_.segment(move.segment);
     if (segment.generation != move.generation || segment.durable_page < move.end_page) {
       const bool lost = segment.generation != move.generation ||
                         (segment.state == SegmentState::Ended && !streams_.of(segment).unflushed(segment));
       failures_ += lost ? 1 : 0;
       return lost;
     }
-    const Block original = core_.catalog.find(move.key);
-    if (!(original.location == move.original) || core_.expired(original.expiry_s)) return true;
+    const Block original = catalog_.find(move.key);
+    if (!(original.location == move.original) || store_time_.expired(original.expiry_s)) return true;
     const bool touched = original.touch_stamp != move.touch.stamp || original.touch_class != move.touch.touch_class;
     if (original.expiry_code != move.chosen.expiry_code) move.copy.expiry_s = original.expiry_s;  // changed meanwhile
-    if (!core_.catalog.move(move.key, move.original, move.copy, segment, touched)) return true;
-    Extent* resident = core_.memory.find(move.key);
+    if (!catalog_.move(move.key, move.original, move.copy, segment, touched)) return true;
+    Extent* resident = memory_.find(move.key);
     if (resident != nullptr && resident->state == ExtentState::Clean && resident->location() == move.original) {
-      resident->set_location(core_.catalog.location_of(segment, move.copy));
-      core_.round_expiry(*resident);
+      resident->set_location(catalog_.location_of(segment, move.copy));
+      round_expiry(catalog_, *resident);
     }
     return true;
   });
@@ -320,7 +336,7 @@ Extent& Rewriter::take_copy() {
   if (unused_.empty()) unused_.push_back(&copies_.emplace_back());
   Extent& copy = *unused_.back();
   unused_.pop_back();
-  copy.copied_by = this;
+  copy.as_copy.owner = this;
   copy.state = ExtentState::Dirty;
   copy.attempts = 0;
   copy.in_frame = false;
@@ -330,7 +346,7 @@ Extent& Rewriter::take_copy() {
 }
 
 void Rewriter::give_copy(Extent& copy) noexcept {
-  copy.lent = nullptr;
+  copy.as_copy.lent = nullptr;
   copy.state = ExtentState::Unused;
   unused_.push_back(&copy);
 }

@@ -11,9 +11,23 @@
 #pragma once
 
 #include <deque>
+#include <utility>
 #include <vector>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "base/slots.h"
+#include "io/engine.h"
+#include "store/account/block_events.h"
+#include "store/account/evictor.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/durable/record_log.h"
+#include "store/durable/tombstones.h"
+#include "store/format/geometry.h"
+#include "store/format/report.h"
+#include "store/format/store_time.h"
+#include "store/format/transfer.h"
+#include "store/memory/memory.h"
 #include "store/reclaim/policy.h"
 #include "store/segment/roll_reader.h"
 
@@ -23,7 +37,23 @@ class Streams;
 
 class Rewriter final : public CopyOwner {
  public:
-  Rewriter(Core& core, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy);
+  struct Needs {
+    io::Engine& engine;
+    const Places& places;
+    TransferPool& transfers;
+    const RecordLog& log;
+    Catalog& catalog;
+    Memory& memory;
+    const Names& names;
+    const BlockEvents& events;
+    Evictor& evictor;
+    Tombstones& tombstones;
+    const Clock& clock;
+    StoreTime& store_time;
+    const Counters& counters;
+  };
+  // `buffer`: for what is being copied; empty: nothing is.
+  Rewriter(const Needs& needs, Streams& streams, RollReader& rolls, const ReclaimPolicy& policy, Slot buffer);
 
   bool enabled() const noexcept { return !buffer_.empty(); }
   // Begins a pass over the segment, which should be over when so much has been put. `last_word`: what cannot be read now is
@@ -86,7 +116,7 @@ class Rewriter final : public CopyOwner {
   // Of those of which the first ones are kept.
   bool one_of_some(const Block& block) const noexcept;
   // Grows with what users write, in pages of the log.
-  uint64_t put_bytes() const noexcept { return core_.counters.bytes_user + core_.counters.bytes_padding; }
+  uint64_t put_bytes() const noexcept { return counters_.bytes_user + counters_.bytes_padding; }
   // What should have been copied by now and was not.
   uint64_t behind_bytes() const noexcept;
   bool hasty() const noexcept;
@@ -106,7 +136,19 @@ class Rewriter final : public CopyOwner {
   Extent& take_copy();
   void give_copy(Extent& copy) noexcept;
 
-  Core& core_;
+  io::Engine& engine_;
+  const Places& places_;
+  TransferPool& transfers_;
+  const RecordLog& log_;
+  Catalog& catalog_;
+  Memory& memory_;
+  const Names& names_;
+  const BlockEvents& events_;
+  Evictor& evictor_;
+  Tombstones& tombstones_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  const Counters& counters_;
   Streams& streams_;
   RollReader& rolls_;
   const ReclaimPolicy& policy_;

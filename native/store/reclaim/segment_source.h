@@ -16,10 +16,20 @@
 
 #include <vector>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "io/engine.h"
+#include "store/account/evictor.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/device_health.h"
+#include "store/durable/record_log.h"
+#include "store/format/geometry.h"
 #include "store/format/page.h"
+#include "store/format/report.h"
+#include "store/format/sequence.h"
+#include "store/format/store_time.h"
 #include "store/reclaim/discarder.h"
 #include "store/reclaim/policy.h"
+#include "store/reclaim/victim.h"
 #include "store/segment/segment_scan.h"
 #include "store/write/segment_supply.h"
 
@@ -31,7 +41,20 @@ class Teller;
 
 class SegmentSource final : public SegmentSupply {
  public:
-  SegmentSource(Core& core, ReclaimPolicy& policy, Teller& teller);
+  struct Needs {
+    io::Engine& engine;
+    const Places& places;
+    RecordLog& log;
+    Catalog& catalog;
+    WriteHealth& writes;
+    Evictor& evictor;
+    Sequence& sequence;
+    const Clock& clock;
+    StoreTime& store_time;
+    Counters& counters;
+  };
+  // `copies`: what is worth keeping can be copied. `discard_bytes_per_s`: discarder.h.
+  SegmentSource(const Needs& needs, ReclaimPolicy& policy, Teller& teller, bool copies, uint64_t discard_bytes_per_s);
 
   Segment* take(bool for_copies) noexcept override;
   void turn(Streams& streams, Rewriter& rewriter);
@@ -39,9 +62,9 @@ class SegmentSource final : public SegmentSupply {
   void discard_turn() { discarder_.turn(); }
   bool exhausted() const noexcept override { return exhausted_; }
   uint64_t next_turn_us() const noexcept {
-    return std::min(core_.clock.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX, discarder_.next_turn_us());
+    return std::min(clock_.now_us() < retry_at_us_ ? retry_at_us_ : UINT64_MAX, discarder_.next_turn_us());
   }
-  bool busy() const noexcept { return logging_ != nullptr || victim_ != nullptr || probed_ != nullptr || discarder_.busy(); }
+  bool busy() const noexcept { return logging_ != nullptr || victim_ || probed_ != nullptr || discarder_.busy(); }
   bool has_ready(bool for_copies) const noexcept override { return ready_.size() > (leaves_one(for_copies) ? 1U : 0U); }
   void want_probe(const Segment& failing) noexcept override { probe_for_ = &failing; }
   bool discards() const noexcept { return discarder_.on(); }
@@ -52,6 +75,9 @@ class SegmentSource final : public SegmentSupply {
     retry_at_us_ = 0;
   }
 
+  // Ends the process where what is ready, logged or reclaimed is in no state for it. Adds what it writes to, by segment.
+  void check_invariants(std::vector<uint32_t>& frames) const;
+
  private:
   // Nothing reads it, writes to it or waits for it; when somebody waits for a flush of it, that is asked for.
   bool at_rest(const Segment& segment, Streams& streams) noexcept;
@@ -61,9 +87,9 @@ class SegmentSource final : public SegmentSupply {
   uint32_t lacking(const Streams& streams, uint64_t ahead_pages) noexcept;
   bool urgent(const Streams& streams) noexcept;
   // Anything, since the start.
-  bool any_unreadable() const noexcept { return core_.counters.blocks_evicted_unreadable + core_.counters.scrub_pages_bad > 0; }
+  bool any_unreadable() const noexcept { return counters_.blocks_evicted_unreadable + counters_.scrub_pages_bad > 0; }
   bool leaves_one(bool for_copies) const noexcept {
-    return !for_copies && (reserve_ || (victim_ != nullptr && stage_ == Stage::Copying));
+    return !for_copies && (reserve_ || victim_.stage() == Victim::Stage::Copying);
   }
   void probe();
   Segment* open_to_probe() noexcept;
@@ -79,7 +105,9 @@ class SegmentSource final : public SegmentSupply {
   uint64_t pages_worth(const Candidate& candidate) const noexcept;
   Segment* relieve_log(Streams& streams);
   void go_on(Streams& streams, Rewriter& rewriter);
-  void reclaim(Segment& segment, Streams& streams, Rewriter& rewriter);
+  // `early`: before its room is needed. lacks: so many ready segments.
+  void reclaim(Segment& segment, bool early, uint32_t lacks, Streams& streams, Rewriter& rewriter);
+  void let_stay() noexcept;
   uint64_t room_for(const Keep& keep, const Streams& streams) const noexcept;
   bool may_wait(const Streams& streams) noexcept;
   Keep touched_since(const Segment& victim, const Streams& streams, const Rewriter& rewriter) const noexcept;
@@ -88,32 +116,32 @@ class SegmentSource final : public SegmentSupply {
   void log_generation(Segment& segment);
   void logged(Segment& segment, const format::Record& record, Status status);
 
-  // Of the victim: what is worth keeping is being copied; the rest is being named (teller.h); the last readers are awaited.
-  enum class Stage : uint8_t { Copying, Naming, Voided };
   static constexpr size_t kReadyMax = 4;  // as many as writers
 
-  Core& core_;
+  io::Engine& engine_;
+  const Places& places_;
+  RecordLog& log_;
+  Catalog& catalog_;
+  WriteHealth& writes_;
+  Evictor& evictor_;
+  Sequence& sequence_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  Counters& counters_;
   ReclaimPolicy& policy_;
   Teller& teller_;
+  const bool copies_;
   Discarder discarder_;
   std::vector<Segment*> ready_;  // some of them with the discarder
-  Segment* victim_ = nullptr;    // being reclaimed
-  Stage stage_ = Stage::Copying;
-  bool victim_forced_ = false;
-  bool early_ = false;         // it was chosen before its room was needed
-  uint64_t keep_pages_ = 0;    // of it
-  uint32_t lacking_ = 0;       // ready ones, when it was chosen
-  bool looked_early_ = false;  // since a segment was last taken
-  bool paused_ = false;        // before a pass that follows failures
-  uint32_t passes_ = 0;
+  Victim victim_;
+  bool looked_early_ = false;  // for a victim, since a segment was last taken
   Segment* logging_ = nullptr;
   const Segment* probe_for_ = nullptr;  // whose frame fails while nothing else is written
   Segment* probed_ = nullptr;           // a ready one, not to be taken meanwhile, or
   bool probes_end_ = false;             // the last page of an open one
   io::Request probe_;
   PageBuffer probe_page_{1};
-  uint64_t look_at_bad_us_ = 0;   // at those that may be tried again
-  uint64_t unread_since_us_ = 0;  // blocks of the victim that are worth copying; 0: none
+  uint64_t look_at_bad_us_ = 0;  // at those that may be tried again
   uint32_t next_free_ = 0;
   bool reserve_ = false;  // the last ready one is for copies
   bool exhausted_ = false;

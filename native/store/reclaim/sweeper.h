@@ -10,6 +10,13 @@
 
 #include <vector>
 
+#include "base/clock.h"
+#include "store/account/evictor.h"
+#include "store/account/holds.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/format/store_time.h"
+#include "store/memory/memory.h"
 #include "store/reclaim/teller.h"
 #include "store/segment/roll_reader.h"
 
@@ -17,7 +24,16 @@ namespace halfstep::store {
 
 class Sweeper {
  public:
-  Sweeper(Core& core, RollReader& rolls, Teller& teller);
+  struct Needs {
+    Catalog& catalog;
+    Memory& memory;
+    Names& names;
+    Holds& holds;
+    Evictor& evictor;
+    const Clock& clock;
+    StoreTime& store_time;
+  };
+  Sweeper(const Needs& needs, RollReader& rolls, Teller& teller);
 
   void turn();
   // Scopes were retired.
@@ -47,7 +63,13 @@ class Sweeper {
   // Between two laps for expired blocks, and after a pass that did not reach a quota: all that was left is held.
   static constexpr uint64_t kPassGapUs = 1'000'000;
 
-  Core& core_;
+  Catalog& catalog_;
+  Memory& memory_;
+  Names& names_;
+  Holds& holds_;
+  Evictor& evictor_;
+  const Clock& clock_;
+  StoreTime& store_time_;
   RollReader& rolls_;
   Teller& teller_;
   bool wanted_ = true;  // the first lap learns when blocks expire

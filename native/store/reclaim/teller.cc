@@ -2,12 +2,21 @@
 
 namespace halfstep::store {
 
-Teller::Teller(Core& core, RollReader& rolls) : core_(core), rolls_(rolls) {
+Teller::Teller(const Needs& needs, RollReader& rolls, size_t places_max)
+    : catalog_(needs.catalog),
+      memory_(needs.memory),
+      names_(needs.names),
+      events_(needs.events),
+      evictor_(needs.evictor),
+      clock_(needs.clock),
+      store_time_(needs.store_time),
+      rolls_(rolls),
+      places_max_(places_max) {
   request_.owner = this;
   request_.done = [](RollRequest& request) { static_cast<Teller*>(request.owner)->rolled_ = true; };
 }
 
-void Teller::empty(Segment& segment, ScannedSegment roll, bool held_too) {
+void Teller::empty(const Segment& segment, ScannedSegment roll, bool held_too) {
   if (asleep() || (segment.live_blocks == 0 && !owes(segment))) return;
   victim_ = &segment;
   victim_roll_ = std::move(roll);
@@ -15,16 +24,16 @@ void Teller::empty(Segment& segment, ScannedSegment roll, bool held_too) {
 }
 
 void Teller::voided(const Segment& segment) {
-  note_unnamed(std::erase_if(places_, [&](const Place& place) { return place.segment == segment.number; }));
+  events_.removed_unnamed(std::erase_if(places_, [&](const Place& place) { return place.segment == segment.number; }));
 }
 
 void Teller::dropped(const Block& block) {
-  if (asleep() || !core_.names.alive(block.scope)) return;
-  if (places_.size() == core_.options.events_max) {
+  if (asleep() || !names_.alive(block.scope)) return;
+  if (places_.size() == places_max_) {
     ++too_many_;
     return;
   }
-  if (places_.empty()) due_us_ = core_.clock.now_us() + kPauseUs;
+  if (places_.empty()) due_us_ = clock_.now_us() + kPauseUs;
   places_.push_back({block.location.segment, block.location.page});
 }
 
@@ -35,14 +44,14 @@ uint64_t Teller::next_turn_us() const noexcept {
 }
 
 void Teller::turn() {
-  if (too_many_ > 0) note_unnamed(std::exchange(too_many_, 0));
+  if (too_many_ > 0) events_.removed_unnamed(std::exchange(too_many_, 0));
   if (request_.busy) return;
   if (segment_ == nullptr && victim_ != nullptr) {
     begin(*victim_);
     request_.scanned = std::exchange(victim_roll_, {});
     rolled_ = !request_.scanned.entries.empty();
-  } else if (segment_ == nullptr && !places_.empty() && !asleep() && core_.clock.now_us() >= due_us_) {
-    begin(core_.catalog.segment(places_.front().segment));
+  } else if (segment_ == nullptr && !places_.empty() && !asleep() && clock_.now_us() >= due_us_) {
+    begin(catalog_.segment(places_.front().segment));
   }
   if (segment_ != nullptr) tell_some();
 }
@@ -51,7 +60,7 @@ bool Teller::owes(const Segment& segment) const noexcept {
   return std::any_of(places_.begin(), places_.end(), [&](const Place& place) { return place.segment == segment.number; });
 }
 
-void Teller::begin(Segment& segment) {
+void Teller::begin(const Segment& segment) {
   segment_ = &segment;
   generation_ = segment.generation;
   ordinal_ = told_ = 0;
@@ -87,29 +96,25 @@ void Teller::tell_some() {
 }
 
 void Teller::tell(const Roll& roll, const FoundEntry& found) {
-  const EventOf name = Core::about(found.entry, roll.key_of(found));
-  const Block block = core_.catalog.find(name.key);
+  const EventOf name = event_of(found.entry, roll.key_of(found));
+  const Block block = catalog_.find(name.key);
   if (std::binary_search(pages_.begin(), pages_.end(), found.entry.page)) {
     ++told_;
-    const Extent* again = core_.memory.find_dirty(name.key);
-    if (!block && again == nullptr) core_.note_removed(name, EventReason::Expired);
+    const Extent* again = memory_.find_dirty(name.key);
+    if (!block && again == nullptr) events_.removed(name, EventReason::Expired);
     return;
   }
-  if (segment_ != victim_ || !(block.location == core_.catalog.location_of(*segment_, found.entry))) return;
-  if (!block.held || held_too_ || core_.expired(block.expiry_s)) core_.evict(name, block, Eviction::Age);
+  if (segment_ != victim_ || !(block.location == catalog_.location_of(*segment_, found.entry))) return;
+  if (!block.held || held_too_ || store_time_.expired(block.expiry_s)) evictor_.evict(name, block, Eviction::Age);
 }
 
 void Teller::end() {
-  note_unnamed(pages_.size() - std::min(told_, pages_.size()));
+  events_.removed_unnamed(pages_.size() - std::min(told_, pages_.size()));
   if (segment_ == victim_) victim_ = nullptr;
   segment_ = nullptr;
   request_.scanned = {};
   pages_.clear();
-  due_us_ = core_.clock.now_us() + kPauseUs;
-}
-
-void Teller::note_unnamed(uint64_t blocks) {
-  if (blocks > 0) core_.events.note_unnamed(blocks, core_.store_time_s());
+  due_us_ = clock_.now_us() + kPauseUs;
 }
 
 }  // namespace halfstep::store

@@ -10,17 +10,34 @@
 
 #include <vector>
 
+#include "base/clock.h"
+#include "store/account/block_events.h"
+#include "store/account/evictor.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/format/store_time.h"
+#include "store/memory/memory.h"
 #include "store/segment/roll_reader.h"
 
 namespace halfstep::store {
 
 class Teller {
  public:
-  Teller(Core& core, RollReader& rolls);
+  struct Needs {
+    const Catalog& catalog;
+    const Memory& memory;
+    const Names& names;
+    BlockEvents& events;
+    Evictor& evictor;
+    const Clock& clock;
+    StoreTime& store_time;
+  };
+  // `places_max`: how many are remembered, as many as events.
+  Teller(const Needs& needs, RollReader& rolls, size_t places_max);
 
   // Begins to take the blocks of a segment at rest out of the index by name, those that are held only with `held_too`. `roll`:
   // of who has just read it; empty: it is read.
-  void empty(Segment& segment, ScannedSegment roll, bool held_too);
+  void empty(const Segment& segment, ScannedSegment roll, bool held_too);
   bool emptying() const noexcept { return victim_ != nullptr; }
   // The segment is voided: whatever is still to be told of it goes unnamed.
   void voided(const Segment& segment);
@@ -39,31 +56,37 @@ class Teller {
     uint32_t page = 0;
   };
 
-  bool asleep() const noexcept { return stopped_ || !core_.events.enabled(); }
+  bool asleep() const noexcept { return stopped_ || !events_.enabled(); }
   bool owes(const Segment& segment) const noexcept;
-  void begin(Segment& segment);
+  void begin(const Segment& segment);
   const Roll* roll() noexcept;
   void tell_some();
   void tell(const Roll& roll, const FoundEntry& found);
   void end();
-  void note_unnamed(uint64_t blocks);
 
   // A turn over so many takes some tens of microseconds.
   static constexpr uint32_t kEntriesPerTurn = 2048;
   static constexpr uint64_t kPauseUs = 100'000;
 
-  Core& core_;
+  const Catalog& catalog_;
+  const Memory& memory_;
+  const Names& names_;
+  BlockEvents& events_;
+  Evictor& evictor_;
+  const Clock& clock_;
+  StoreTime& store_time_;
   RollReader& rolls_;
+  const size_t places_max_;
   bool stopped_ = false;
   std::vector<Place> places_;
   uint64_t too_many_ = 0;  // places beside them, since the last turn
   uint64_t due_us_ = 0;
 
-  Segment* victim_ = nullptr;
+  const Segment* victim_ = nullptr;
   bool held_too_ = false;
   ScannedSegment victim_roll_;
 
-  Segment* segment_ = nullptr;  // being gone through
+  const Segment* segment_ = nullptr;  // being gone through
   uint64_t generation_ = 0;
   std::vector<uint32_t> pages_;  // of it, to be told; in order
   size_t told_ = 0;

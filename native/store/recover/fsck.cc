@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "store/catalog/names.h"
+#include "store/durable/blocking_io.h"
 #include "store/durable/header_load.h"
 #include "store/durable/record_log.h"
 #include "store/format/extent_layout.h"
 #include "store/format/store_time.h"
+#include "store/recover/log_age.h"
 #include "store/segment/payload_check.h"
 #include "store/segment/segment_scan.h"
 
@@ -40,6 +42,9 @@ class Fsck {
   bool look_at_shard(uint32_t shard);
   void look_at_header(const LoadedHeader& loaded);
   void look_at_log();
+  void look_at_age_of_log();
+  bool has_footer(uint32_t number);
+  void forget_log();
   void look_at_segment(FsckSegment& segment);
   void look_at_frames(FsckSegment& segment, const ScannedSegment& by_footer);
   void take(const FsckSegment& segment, const ScannedSegment& scanned, const FoundEntry& found);
@@ -95,6 +100,7 @@ bool Fsck::look_at_shard(uint32_t shard) {
   taken_ = index::Table();
   copies_.clear();
   look_at_log();
+  look_at_age_of_log();
   store_time_s_ = std::max(store_time_s_, believable_s(log_.created_max_s));
 
   scanner_.emplace(engine_, places_, secret_);
@@ -158,9 +164,39 @@ void Fsck::look_at_log() {
   find(FsckKind::Loss, of_shard() + "record log",
        log_.damaged ? "damaged in both copies: what was deleted is not known any more, so the next start begins empty"
                     : "has records of a newer version that may not be skipped: this version begins empty, that one would not");
+  forget_log();
+}
+
+// As a start does that begins empty; what is bad stays so.
+void Fsck::forget_log() {
   log_.tombstones.clear();
   log_.life = LifeRecords();
-  std::fill(log_.segments.begin(), log_.segments.end(), SegmentRecord{});
+  for (SegmentRecord& record : log_.segments) record = {.bad = record.bad && !log_.damaged && !log_.newer_records};
+}
+
+bool Fsck::has_footer(uint32_t number) {
+  const uint32_t place = places_.segment_pages() - 1;
+  PageBuffer page(1);
+  format::PageHeader tail;
+  BlockingIo io(engine_);
+  if (!io.read(places_.segment(number) + uint64_t{place} * kPageBytes, page.bytes()).ok()) return false;
+  const PageAddress address{0, places_.shard, number, place, log_.segments[number].generation};
+  return open_page(secret_, page.bytes(), format::PageKind::FooterTail, address, &tail).ok() &&
+         SegmentScan::tail_fits(tail, places_.segment_pages());
+}
+
+void Fsck::look_at_age_of_log() {
+  std::vector<uint32_t> walked;
+  for (uint32_t number = 0; number < log_.segments.size(); ++number) {
+    const SegmentRecord& record = log_.segments[number];
+    if (record.generation != 0 && !record.bad && !has_footer(number)) walked.push_back(number);
+  }
+  BlockingIo io(engine_);
+  const LogAge age = age_of_log(places_, secret_, log_, walked, engine_.device_bytes(0),
+                                [&io](uint64_t offset, Bytes page) { return io.read(offset, page).ok(); });
+  if (!age.older) return;
+  find(FsckKind::Loss, of_shard() + "record log", age.sentence(log_) + ", so the next start begins empty");
+  forget_log();
 }
 
 void Fsck::look_at_segment(FsckSegment& segment) {

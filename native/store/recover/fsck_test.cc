@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "store/durable/blocking_io.h"
 #include "store/format/page.h"
 #include "store/twin_fixture.h"
 
@@ -167,6 +168,32 @@ TEST_F(FsckTest, ItStopsWhenAskedTo) {
   EXPECT_TRUE(fsck(*bed.engine, bed.clock, options, &report).ok());
   EXPECT_FALSE(report.complete);
   EXPECT_EQ(calls, 1U);
+}
+
+TEST_F(FsckTest, ALogThatIsOlderThanTheFramesIsALossAndTheNextStartEmpty) {
+  fill(10);
+  bed.close();
+  const Places where = places_of(bed.geometry);
+  PageBuffer logs[2] = {PageBuffer(2 * where.log_half_pages), PageBuffer(2 * where.log_half_pages)};
+  for (uint32_t copy = 0; copy < 2; ++copy) bed.device->read(where.log(copy, 0, 0), logs[copy].bytes());
+  bed.restart_engine();
+  bed.open();
+  for (uint32_t i = 0; i < kBlocks; ++i) ASSERT_EQ(bed.put("later " + std::to_string(i)), Code::Ok);  // into other segments
+  bed.settle();
+  ASSERT_EQ(bed.remove(name_of(1), group_of(1)), Code::Ok);
+  bed.close();
+  bed.restart_engine();
+  BlockingIo io(*bed.engine);
+  for (uint32_t copy = 0; copy < 2; ++copy) ASSERT_TRUE(io.write(where.log(copy, 0, 0), logs[copy].bytes()).ok());
+  const FsckReport report = check();
+  ASSERT_EQ(report.findings.size(), 1U) << text_of(report);
+  EXPECT_EQ(report.findings[0].kind, FsckKind::Loss);
+  EXPECT_EQ(report.findings[0].where, "record log");
+  EXPECT_NE(report.findings[0].what.find("older than the frames"), std::string::npos) << text_of(report);
+  EXPECT_EQ(report.blocks_live, 0U);
+  bed.restart_engine();
+  bed.open();
+  EXPECT_EQ(bed.store->gauges().blocks, report.blocks_live);
 }
 
 // The oracle is a start: whatever one flip does to the metadata, both count the same blocks.

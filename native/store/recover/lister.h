@@ -5,6 +5,13 @@
 // Thread: the shard's.
 #pragma once
 
+#include "base/clock.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/durable/record_log.h"
+#include "store/format/header.h"
+#include "store/format/store_time.h"
+#include "store/memory/memory.h"
 #include "store/segment/roll_reader.h"
 
 namespace halfstep::store {
@@ -13,7 +20,16 @@ class Lister {
  public:
   static constexpr uint64_t kKeepRollUs = 5'000'000;
 
-  Lister(Core& core, RollReader& rolls);
+  struct Needs {
+    const HeaderState& header;
+    const RecordLog& log;
+    const Catalog& catalog;
+    const Memory& memory;
+    const Names& names;
+    const Clock& clock;
+    StoreTime& store_time;
+  };
+  Lister(const Needs& needs, RollReader& rolls);
 
   void list(Listing& listing);
   void turn();
@@ -24,10 +40,17 @@ class Lister {
   bool list_roll(Listing& listing, const Segment& segment, const Roll& roll, uint32_t ordinal);
   bool list_memory(Listing& listing, uint32_t from);
   void end(uint64_t next);
+  void note_time(Listing& listing) noexcept;
   void visit(Listing& listing, const format::Entry& entry, ConstBytes engine_key, uint32_t expiry_s);
   static uint64_t cursor_of(uint32_t segment, uint32_t ordinal) noexcept { return (uint64_t{segment} << 32 | ordinal) + 1; }
 
-  Core& core_;
+  const HeaderState& header_;
+  const RecordLog& log_;
+  const Catalog& catalog_;
+  const Memory& memory_;
+  const Names& names_;
+  const Clock& clock_;
+  StoreTime& store_time_;
   RollReader& rolls_;
   Listing* head_ = nullptr;
   Listing** tail_ = &head_;
@@ -35,6 +58,7 @@ class Lister {
   RollRequest request_;
   uint64_t generation_ = 0;  // of the roll that was read; 0: none was
   uint64_t kept_since_us_ = 0;
+  uint64_t walked_since_us_ = UINT64_MAX;  // with nobody's call to count for; UINT64_MAX: not now
 };
 
 }  // namespace halfstep::store

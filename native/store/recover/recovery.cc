@@ -13,12 +13,24 @@ constexpr size_t kAhead = 16;
 
 }  // namespace
 
-Recovery::Recovery(Core& core, RecoveryReport* report)
-    : core_(core),
+Recovery::Recovery(const Needs& needs, uint64_t start_number, RecoveryReport* report)
+    : media_(needs.media),
+      record_log_(needs.log),
+      flusher_(needs.flusher),
+      tombstones_(needs.tombstones),
+      catalog_(needs.catalog),
+      names_(needs.names),
+      memory_(needs.memory),
+      holds_(needs.holds),
+      sequence_(needs.sequence),
+      clock_(needs.clock),
+      store_time_(needs.store_time),
+      counters_(needs.counters),
+      start_number_(start_number),
       report_(*report),
-      io_(core.engine),
-      patience_(core.clock, core.engine, {core.places.header(0), core.places.header(1)}),
-      check_(core.engine) {
+      io_(media_.engine),
+      patience_(clock_, media_.engine, {media_.places.header(0), media_.places.header(1)}),
+      check_(media_.engine) {
   frame_io_.op = io::Op::Read;
   frame_io_.data = frame_header_.bytes().data();
   frame_io_.owner = this;
@@ -28,22 +40,22 @@ Recovery::Recovery(Core& core, RecoveryReport* report)
 // ---- Segments --------------------------------------------------------------------------------------------------------------
 
 bool Recovery::go_on(uint64_t us) {
-  const uint64_t from_us = core_.clock.now_us();
-  while (!done_ && core_.clock.now_us() - from_us < us) step();
-  report_.first_answer_micros = core_.clock.now_us() - began_us_;
+  const uint64_t from_us = clock_.now_us();
+  while (!done_ && clock_.now_us() - from_us < us) step();
+  report_.first_answer_micros = clock_.now_us() - began_us_;
   return done_;
 }
 
 void Recovery::step() {
   const bool worked = turn();
-  core_.engine.flush_submissions();
-  if (!worked && core_.engine.in_flight() == 0 && again_us() != UINT64_MAX) {
-    const uint64_t now_us = core_.clock.now_us();
-    core_.clock.pause_us(again_us() - std::min(again_us(), now_us));
+  media_.engine.flush_submissions();
+  if (!worked && media_.engine.in_flight() == 0 && again_us() != UINT64_MAX) {
+    const uint64_t now_us = clock_.now_us();
+    clock_.pause_us(again_us() - std::min(again_us(), now_us));
   } else if (!worked) {
-    core_.engine.wait();
+    media_.engine.wait();
   }
-  core_.engine.poll();
+  media_.engine.poll();
 }
 
 // When what the device did not give is to be asked for again.
@@ -56,7 +68,7 @@ uint64_t Recovery::again_us() const noexcept {
 // What waits to be asked for again is asked for now, and for the last time.
 void Recovery::hurry() noexcept {
   patience_.end();
-  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_us = clock_.now_us();
   doubt_later_.again_us = std::min(doubt_later_.again_us, now_us);
   for (Later& later : later_) later.again_us = std::min(later.again_us, now_us);
 }
@@ -73,7 +85,7 @@ bool Recovery::turn() {
 bool Recovery::turn_loaders() {
   for (; loading_ < loaders_.size() && next_ < order_.size(); ++loading_) {
     const uint32_t number = order_[next_];
-    if (later_[number].again_us > core_.clock.now_us()) break;
+    if (later_[number].again_us > clock_.now_us()) break;
     ++next_;
     loaders_[(front_ + loading_) % loaders_.size()]->begin(number, tails_[number].page_count == 0 ? nullptr : &tails_[number]);
   }
@@ -89,10 +101,10 @@ bool Recovery::take() {
   if (!open_ && read_later(loader)) return true;
   if (!open_) open_ = open_segment(loader);
   const std::vector<FoundEntry>& entries = loader.scanned().entries;
-  Segment& segment = core_.catalog.segment(loader.number());
+  Segment& segment = catalog_.segment(loader.number());
   if (doubt_ != Doubt::None && !settle_doubt(segment, entries[ordinal_].entry)) return false;
   for (uint32_t left = kEntriesPerTurn; open_ && left > 0 && ordinal_ < entries.size(); --left) {
-    if (ordinal_ + kAhead < entries.size()) core_.catalog.prefetch(key_of(entries[ordinal_ + kAhead].entry));
+    if (ordinal_ + kAhead < entries.size()) catalog_.prefetch(key_of(entries[ordinal_ + kAhead].entry));
     const FoundEntry& found = entries[ordinal_];
     segment.records_missing = segment.records_missing || !found.present;
     if (!publish(segment, found, loader.touches())) return true;
@@ -127,9 +139,9 @@ bool Recovery::read_later(SegmentLoader& loader) {
 // False: there is nothing in it.
 bool Recovery::open_segment(SegmentLoader& loader) {
   const ScannedSegment& scanned = loader.scanned();
-  Segment& segment = core_.catalog.segment(loader.number());
+  Segment& segment = catalog_.segment(loader.number());
   sequence_max_ = std::max({sequence_max_, scanned.sequence_max, segment.generation});
-  core_.store_time.raise_to(scanned.created_max_s);
+  store_time_.raise_to(scanned.created_max_s);
   report_.pages_bad += scanned.pages_bad;
   if (!scanned.anything) {
     // Not Free: if it was read wrongly, the next start finds its frames, and needs the tombstones of what is in them.
@@ -154,20 +166,20 @@ bool Recovery::open_segment(SegmentLoader& loader) {
   segment.frames = scanned.frames;
   segment.next_page = segment.written_page = scanned.next_page;
   segment.durable_page = std::min(scanned.watermark, scanned.next_page);
-  now_s_ = core_.store_time_s();
-  core_.catalog.begin(segment, now_s_);
+  now_s_ = store_time_.now_s();
+  catalog_.begin(segment, now_s_);
   // Before its touches are counted: a stamp is taken for one of the past.
-  if (loader.touches().newest > core_.catalog.clock().now()) core_.catalog.clock().resume(loader.touches().newest);
+  if (loader.touches().newest > catalog_.clock().now()) catalog_.clock().resume(loader.touches().newest);
   ordinal_ = 0;
   return true;
 }
 
 void Recovery::close_segment(SegmentLoader& loader) {
-  Segment& segment = core_.catalog.segment(loader.number());
+  Segment& segment = catalog_.segment(loader.number());
   ScannedSegment& scanned = loader.scanned();
   segment.lengths.shrink();
   if (served_) {  // the flush of begin() came after all that was ever written to it
-    core_.sequence = std::max(core_.sequence, scanned.sequence_max);
+    sequence_.raise_to(scanned.sequence_max);
     if (!flush_failed_) segment.durable_page = segment.written_page;
     segment.records_missing = segment.records_missing || flush_failed_ || !scanned.by_footer;
     return;
@@ -182,11 +194,11 @@ void Recovery::close_segment(SegmentLoader& loader) {
 
 // When the block ends, and whether that moves on: whoever changed it said the last word.
 void Recovery::find_end(format::Entry& entry, const ReadTouches& touches) const {
-  const LifeRecords& life = served_ ? core_.log.life() : log_.life;
+  const LifeRecords& life = served_ ? record_log_.life() : log_.life;
   if (life.changes_expiry(entry)) entry.flags &= static_cast<uint8_t>(~format::kEntrySliding);
   entry.expiry_s = life.expiry_s(entry);
   if ((entry.flags & format::kEntrySliding) == 0) return;
-  const uint64_t end_s = touches.end_s(ordinal_, core_.names.sliding_ttl_s(entry.scope));
+  const uint64_t end_s = touches.end_s(ordinal_, names_.sliding_ttl_s(entry.scope));
   entry.expiry_s = std::max(entry.expiry_s, static_cast<uint32_t>(std::min<uint64_t>(end_s, UINT32_MAX)));
 }
 
@@ -196,18 +208,18 @@ bool Recovery::publish(Segment& segment, const FoundEntry& found, const ReadTouc
   const Touch& touch = touches.touches[ordinal_];
   find_end(entry, touches);
   if (left_out(segment, entry)) return true;
-  core_.names.note_codecs(entry.scope, entry.codecs);
+  names_.note_codecs(entry.scope, entry.codecs);
   const bool tail = entry.page >= segment.durable_page && !HALFSTEP_MUTANT(TailNotVerified);
   if (!tail && newer_ == Verdict::Open) {
-    core_.catalog.note(segment, entry, now_s_);
-    const Status status = core_.catalog.add_absent(segment, entry, touch);
+    catalog_.note(segment, entry, now_s_);
+    const Status status = catalog_.add_absent(segment, entry, touch);
     if (!(status == Code::Present)) return placed(segment, entry, status);
   }
   const IndexKey key = key_of(entry);
-  const Block known = core_.catalog.find(key);
+  const Block known = catalog_.find(key);
   if (known && newer_ == Verdict::Open) {
     // Whichever it is, the other one stays on flash.
-    segment.may_return = core_.catalog.segment(known.location.segment).may_return = true;
+    segment.may_return = catalog_.segment(known.location.segment).may_return = true;
     ask_birth(known);
     return false;
   }
@@ -228,25 +240,25 @@ bool Recovery::publish(Segment& segment, const FoundEntry& found, const ReadTouc
     return true;
   }
   // What memory has of the older one, or is being told of it, is not this block's.
-  if (Extent* extent = core_.memory.find(key); extent != nullptr) {
-    core_.memory.unlist(*extent);
-    core_.memory.settle(*extent);
+  if (Extent* extent = memory_.find(key); extent != nullptr) {
+    memory_.unlist(*extent);
+    memory_.settle(*extent);
   }
-  core_.catalog.note(segment, entry, now_s_);
-  return placed(segment, entry, core_.catalog.add(segment, entry, touch, core_.holds.held(key)));
+  catalog_.note(segment, entry, now_s_);
+  return placed(segment, entry, catalog_.add(segment, entry, touch, holds_.held(key)));
 }
 
 bool Recovery::left_out(Segment& segment, const format::Entry& entry) {
-  if (!core_.names.alive(entry.scope)) {
+  if (!names_.alive(entry.scope)) {
     ++report_.blocks_dropped_dead_scope;
     return true;
   }
-  const uint64_t buried = core_.buried->size() == 0 ? index::Table::kNone : core_.buried->find(hash_of(key_of(entry)));
+  const uint64_t buried = tombstones_.newest(key_of(entry));
   if (buried != index::Table::kNone && (entry.birth < buried || HALFSTEP_MUTANT(BirthIgnored))) {
     ++report_.blocks_dropped_deleted;
     return true;
   }
-  if (core_.expired(entry.expiry_s)) {
+  if (store_time_.expired(entry.expiry_s)) {
     ++report_.blocks_dropped_expired;
     segment.may_return = true;  // the clock may go back
     return true;
@@ -256,7 +268,7 @@ bool Recovery::left_out(Segment& segment, const format::Entry& entry) {
 
 bool Recovery::placed(Segment& segment, const format::Entry& entry, Status status) {
   if (!status.ok()) {
-    ++core_.counters.index_full;
+    ++counters_.index_full;
     ++report_.blocks_dropped_index_full;
     segment.may_return = true;
     return true;
@@ -272,16 +284,16 @@ bool Recovery::placed(Segment& segment, const format::Entry& entry, Status statu
 void Recovery::ask_birth(const Block& known) {
   known_ = known;
   const uint32_t first = known.location.page - std::min(known.pages_back, known.location.page);
-  frame_io_.offset = core_.places.segment(known.location.segment) + uint64_t{first} * kPageBytes;
+  frame_io_.offset = media_.places.segment(known.location.segment) + uint64_t{first} * kPageBytes;
   frame_io_.bytes = std::min<uint32_t>(known.pages_back, format::kFrameHeaderPagesMax) * kPageBytes;
   frame_reading_ = true;
   doubt_ = Doubt::Birth;
   frame_io_.io_class = io::IoClass::Prefetch;
-  core_.engine.submit(frame_io_);
+  media_.engine.submit(frame_io_);
 }
 
 void Recovery::ask_soundness(const Segment& segment, const format::Entry& entry) {
-  check_.begin(core_.places.segment(segment.number) + uint64_t{entry.page} * kPageBytes, shape_of(entry).extent_bytes(),
+  check_.begin(media_.places.segment(segment.number) + uint64_t{entry.page} * kPageBytes, shape_of(entry).extent_bytes(),
                entry.checksum);
   doubt_ = Doubt::Soundness;
 }
@@ -295,7 +307,7 @@ bool Recovery::ask_again() {
 // False: the answer is still being read.
 bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) {
   if (doubt_later_.again_us != 0) {
-    if (core_.clock.now_us() < doubt_later_.again_us) return false;
+    if (clock_.now_us() < doubt_later_.again_us) return false;
     doubt_later_.again_us = 0;
     doubt_ == Doubt::Soundness ? ask_soundness(segment, entry) : ask_birth(known_);
   }
@@ -305,9 +317,9 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
     if (newer_ == Verdict::Open) {
       // The page of its frame is damaged: the segment's other word for it.
       if (roll_read_ == nullptr) {
-        roll_read_ = std::make_unique<SegmentRead>(core_.engine, core_.places, core_.page_secret, io::IoClass::Prefetch);
+        roll_read_ = std::make_unique<SegmentRead>(media_, io::IoClass::Prefetch);
       }
-      roll_read_->begin(known_.location.segment, core_.catalog.segment(known_.location.segment).generation, &roll_);
+      roll_read_->begin(known_.location.segment, catalog_.segment(known_.location.segment).generation, &roll_);
       doubt_ = Doubt::BirthByRoll;
     }
   }
@@ -333,7 +345,7 @@ bool Recovery::settle_doubt(const Segment& segment, const format::Entry& entry) 
 // Than `there`, the entry of the one that is known.
 bool Recovery::counts_more(const format::Entry& entry, uint32_t number, const format::Entry& there) const noexcept {
   const auto rank = [this](uint32_t segment, uint64_t birth) {
-    return CopyRank{birth, !walked_[segment], core_.catalog.segment(segment).generation};
+    return CopyRank{birth, !walked_[segment], catalog_.segment(segment).generation};
   };
   return rank(number, entry.birth) > rank(known_.location.segment, there.birth);
 }
@@ -341,12 +353,12 @@ bool Recovery::counts_more(const format::Entry& entry, uint32_t number, const fo
 Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry, uint32_t number) const {
   if (HALFSTEP_MUTANT(OlderCopyWins)) return Verdict::Yes;
   if (frame_io_.error != 0) return Verdict::Open;
-  const Segment& segment = core_.catalog.segment(known_.location.segment);
+  const Segment& segment = catalog_.segment(known_.location.segment);
   const uint32_t first = known_.location.page - std::min(known_.pages_back, known_.location.page);
   for (uint32_t p = 0; p < frame_io_.bytes / kPageBytes; ++p) {
     format::PageHeader header;
-    const PageAddress address{0, core_.places.shard, segment.number, first + p, segment.generation};
-    if (!open_page(core_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
+    const PageAddress address{0, media_.places.shard, segment.number, first + p, segment.generation};
+    if (!open_page(media_.page_secret, frame_header_.page(p), format::PageKind::FrameEntries, address, &header).ok()) continue;
     for (uint32_t i = 0; i < header.entries; ++i) {
       const format::Entry there = entry_at(frame_header_.page(p), i);
       if (there.page == known_.location.page) return counts_more(entry, number, there) ? Verdict::Yes : Verdict::No;
@@ -358,15 +370,15 @@ Recovery::Verdict Recovery::newer_by_frame(const format::Entry& entry, uint32_t 
 // ---- The end ---------------------------------------------------------------------------------------------------------------
 
 bool Recovery::end() {
-  if (core_.log.life_queued() > 0) return false;  // a release that is on its way counts
+  if (record_log_.life_queued() > 0) return false;  // a release that is on its way counts
   take_pins();
   // Their entries may still be on flash: who is told that they are gone must not find them after a restart.
   for (const IndexKey& key : unreadable_) {
-    if (!core_.catalog.find(key)) core_.bury(key);
+    if (!catalog_.find(key)) tombstones_.bury(key);
   }
   report_found();
   note_unread();
-  core_.buried.reset();
+  tombstones_.end_recovery();
   done_ = true;
   return true;
 }
@@ -383,26 +395,26 @@ void Recovery::note_unread() {
 }
 
 void Recovery::report_found() noexcept {
-  report_.blocks = core_.catalog.live_blocks();
-  report_.bytes = core_.catalog.live_bytes();
-  report_.micros = core_.clock.now_us() - began_us_;
+  report_.blocks = catalog_.live_blocks();
+  report_.bytes = catalog_.live_bytes();
+  report_.micros = clock_.now_us() - began_us_;
 }
 
 // Persistent holds of the blocks that are there, whatever the budget says now.
 void Recovery::take_pins() {
-  const uint64_t now_us = core_.clock.now_us();
-  const uint64_t now_s = core_.store_time_s();
-  for (const LifeRecords::Entry& entry : core_.log.life().entries()) {
+  const uint64_t now_us = clock_.now_us();
+  const uint64_t now_s = store_time_.now_s();
+  for (const LifeRecords::Entry& entry : record_log_.life().entries()) {
     if (entry.kind != format::RecordKind::Hold || entry.value <= now_s) continue;
     const uint64_t birth = pinned_.find(hash_of(entry.key));
-    const Block block = core_.catalog.find(entry.key);
+    const Block block = catalog_.find(entry.key);
     if (!block || birth >= entry.sequence) continue;
-    if (!core_.holds.pin(entry.key, entry.owner, now_us, until_us_of(entry.value, now_s, now_us),
-                         {block.scope, block.extent_bytes()})) {
+    if (!holds_.pin(entry.key, entry.owner, now_us, Holds::until_us_of(entry.value, now_s, now_us),
+                    {block.scope, block.extent_bytes()})) {
       note("persistent holds: more than holds_max; the rest holds nothing until the next start");
       return;
     }
-    core_.catalog.set_held(entry.key, true);
+    catalog_.set_held(entry.key, true);
     ++report_.pins;
   }
 }

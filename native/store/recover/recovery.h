@@ -7,19 +7,34 @@
 // and verified first; of one key's copies the one of the highest rank counts (CopyRank).
 // While it goes on, a key that is not found is a miss, and what was found may still give way to a newer block of that key.
 // Nothing is written to segments and nothing evicted, so that no birth in the index is younger than what is still to be found
-// and no segment is reused before it was looked at; a delete is remembered for what is found after it (Core::buried).
+// and no segment is reused before it was looked at; a delete is remembered for what is found after it (tombstones.h).
 // What the device does not give is asked for again (patience.h); a segment that it never gives whole is left as it is, neither
 // reused nor sealed, for the next start. Two logs that are older than the frames say so: then the shard starts empty, because
 // nobody knows what was deleted since.
 // Invariants: never refuses for bad media; nothing is buried, retired or reused because it could not be read; never publishes
-// an unverified tail; `core.sequence` is above all that was ever on flash before anything is drawn from it. Thread: the
+// an unverified tail; the sequence is above all that was ever on flash before anything is drawn from it. Thread: the
 // shard's; begin() and go_on() outside its loop (blocking).
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
+#include "index/table.h"
+#include "store/account/holds.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
+#include "store/durable/blocking_io.h"
+#include "store/durable/flusher.h"
 #include "store/durable/patience.h"
+#include "store/durable/record_log.h"
+#include "store/durable/tombstones.h"
+#include "store/format/page.h"
+#include "store/format/report.h"
+#include "store/format/sequence.h"
+#include "store/format/shard_media.h"
+#include "store/format/store_time.h"
+#include "store/memory/memory.h"
 #include "store/segment/extent_check.h"
 #include "store/segment/segment_loader.h"
 
@@ -27,7 +42,22 @@ namespace halfstep::store {
 
 class Recovery {
  public:
-  Recovery(Core& core, RecoveryReport* report);
+  struct Needs {
+    ShardMedia media;
+    RecordLog& log;
+    Flusher& flusher;
+    Tombstones& tombstones;
+    Catalog& catalog;
+    Names& names;
+    Memory& memory;
+    Holds& holds;
+    Sequence& sequence;
+    const Clock& clock;
+    StoreTime& store_time;
+    Counters& counters;
+  };
+  // `start_number`: of the store, this start's.
+  Recovery(const Needs& needs, uint64_t start_number, RecoveryReport* report);
 
   // All that has to be known before the first answer. Not ok: nothing was concluded, nothing written.
   Fault begin();
@@ -89,7 +119,7 @@ class Recovery {
 
   // After one that failed, since this process opened the device, no later one tells what is on media.
   bool flush() {
-    flush_failed_ = !core_.flusher.flush_now(io_).ok() || core_.flusher.failures() != 0 || flush_failed_;
+    flush_failed_ = !flusher_.flush_now(io_).ok() || flusher_.failures() != 0 || flush_failed_;
     return !flush_failed_;
   }
   void note(std::string sentence) { report_.notes.push_back(std::move(sentence)); }
@@ -97,7 +127,19 @@ class Recovery {
   static constexpr size_t kLoadersMax = 2;
   static constexpr uint32_t kEntriesPerTurn = 1024;
 
-  Core& core_;
+  const ShardMedia media_;
+  RecordLog& record_log_;
+  Flusher& flusher_;
+  Tombstones& tombstones_;
+  Catalog& catalog_;
+  Names& names_;
+  Memory& memory_;
+  Holds& holds_;
+  Sequence& sequence_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  Counters& counters_;
+  const uint64_t start_number_;
   RecoveryReport& report_;
   BlockingIo io_;
   Patience patience_;

@@ -4,6 +4,7 @@
 
 #include "base/crc.h"
 #include "store/format/mutant.h"
+#include "store/format/options.h"
 #include "store/segment/segment_scan.h"
 
 namespace halfstep::store {
@@ -17,22 +18,28 @@ constexpr uint64_t kAutoRateMax = 64 * MiB;
 
 uint64_t Scrubber::auto_rate(uint64_t bytes) noexcept { return std::clamp(bytes / kAutoPassS, kAutoRateMin, kAutoRateMax); }
 
-Scrubber::Scrubber(Core& core)
-    : core_(core),
-      rate_bytes_per_s_(core.options.scrub_bytes_per_s == kScrubAuto
-                            ? auto_rate(core.places.geometry.segment_bytes * core.places.segments())
-                            : core.options.scrub_bytes_per_s),
-      due_us_(core.clock.now_us()),
-      verified_since_us_(core.clock.now_us()) {}
+Scrubber::Scrubber(const Needs& needs, uint64_t bytes_per_s, uint64_t start_number)
+    : media_(needs.media),
+      catalog_(needs.catalog),
+      unread_(needs.unread),
+      evictor_(needs.evictor),
+      tombstones_(needs.tombstones),
+      clock_(needs.clock),
+      counters_(needs.counters),
+      start_number_(start_number),
+      rate_bytes_per_s_(bytes_per_s == kScrubAuto ? auto_rate(media_.places.geometry.segment_bytes * media_.places.segments())
+                                                  : bytes_per_s),
+      due_us_(clock_.now_us()),
+      verified_since_us_(clock_.now_us()) {}
 
 uint64_t Scrubber::next_turn_us() const noexcept {
   if (rate_bytes_per_s_ == 0 || reading_) return UINT64_MAX;
   // Whoever has the device brings turns of its own, until the patience ends.
-  return core_.clock.now_us() < due_us_ ? due_us_ : due_us_ + kYieldUsMax;
+  return clock_.now_us() < due_us_ ? due_us_ : due_us_ + kYieldUsMax;
 }
 
 void Scrubber::turn(bool others) {
-  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_us = clock_.now_us();
   if (rate_bytes_per_s_ == 0 || reading_ || now_us < due_us_) return;
   if (others && now_us - due_us_ < kYieldUsMax) return;
   step();
@@ -45,13 +52,13 @@ bool Scrubber::current(const Segment& segment) const noexcept {
 // Goes on until a read is under way or the pass is over.
 void Scrubber::step() {
   while (!reading_) {
-    if (step_ != Step::Segment && !current(core_.catalog.segment(at_.segment))) step_ = Step::Segment;
+    if (step_ != Step::Segment && !current(catalog_.segment(at_.segment))) step_ = Step::Segment;
     switch (step_) {
       case Step::Segment:
         if (order_.empty() && !begin_pass()) return;
         next_segment();
         break;
-      case Step::Tail: read(core_.places.segment_pages() - 1, 1, buffers_[0]); break;
+      case Step::Tail: read(media_.places.segment_pages() - 1, 1, buffers_[0]); break;
       case Step::Footer:
         if (footer_done_ == footer_pages_) {
           step_ = Step::Segment;
@@ -69,15 +76,15 @@ void Scrubber::step() {
 
 // False: one is just over, or there is nothing to look at.
 bool Scrubber::begin_pass() {
-  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_us = clock_.now_us();
   if (pass_began_us_ != 0) {
-    ++core_.counters.scrub_passes;
+    ++counters_.scrub_passes;
     verified_since_us_ = pass_began_us_;
     pass_began_us_ = 0;
     due_us_ = now_us + kPassGapUs;
     return false;
   }
-  for (const Segment& segment : core_.catalog.segments()) {
+  for (const Segment& segment : catalog_.segments()) {
     if (segment.state == SegmentState::Sealed) order_.push_back({segment.number, segment.generation});
   }
   if (order_.empty()) {
@@ -89,7 +96,7 @@ bool Scrubber::begin_pass() {
   if (first_pass_) {
     // Processes that never live for a whole pass must not look at the same segments each time.
     constexpr uint64_t kOddStep = 0x9E3779B97F4A7C15;
-    const uint64_t skipped = (core_.header.fixed.start_number * kOddStep >> 32) % order_.size();
+    const uint64_t skipped = (start_number_ * kOddStep >> 32) % order_.size();
     std::rotate(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(skipped), order_.end());
     first_pass_ = false;
   }
@@ -101,7 +108,7 @@ void Scrubber::next_segment() {
   at_ = order_.back();
   order_.pop_back();
   reads_ = errors_ = 0;
-  if (current(core_.catalog.segment(at_.segment))) step_ = Step::Tail;
+  if (current(catalog_.segment(at_.segment))) step_ = Step::Tail;
 }
 
 // ---- Reads -----------------------------------------------------------------------------------------------------------------
@@ -109,32 +116,32 @@ void Scrubber::next_segment() {
 void Scrubber::read(uint32_t first_page, uint32_t pages, PageBuffer& into) {
   request_ = {};
   request_.op = io::Op::Read;
-  request_.offset = core_.places.segment(at_.segment) + uint64_t{first_page} * kPageBytes;
+  request_.offset = media_.places.segment(at_.segment) + uint64_t{first_page} * kPageBytes;
   request_.data = into.bytes().data();
   request_.bytes = pages * kPageBytes;
   request_.owner = this;
   request_.complete = on_read;
   reading_ = true;
-  ++core_.catalog.segment(at_.segment).reads_in_flight;
-  core_.counters.scrub_bytes += request_.bytes;
+  ++catalog_.segment(at_.segment).reads_in_flight;
+  counters_.scrub_bytes += request_.bytes;
   // Counted from when this one was due: what was waited for others is made up for.
-  const uint64_t now_us = core_.clock.now_us();
+  const uint64_t now_us = clock_.now_us();
   due_us_ =
       std::max(due_us_, now_us - std::min(now_us, kYieldUsMax)) + uint64_t{request_.bytes} * 1'000'000 / rate_bytes_per_s_;
   request_.io_class = io::IoClass::Scrub;
-  core_.engine.submit(request_);
+  media_.engine.submit(request_);
 }
 
 void Scrubber::on_read(io::Request& request) {
   auto& self = *static_cast<Scrubber*>(request.owner);
   self.reading_ = false;
-  --self.core_.catalog.segment(self.at_.segment).reads_in_flight;
+  --self.catalog_.segment(self.at_.segment).reads_in_flight;
   self.landed();
 }
 
 void Scrubber::landed() {
   if (request_.error != 0 && ++errors_ < kErrorsMax) {  // it may answer later
-    due_us_ = std::max(due_us_, core_.clock.now_us() + kRetryUs);
+    due_us_ = std::max(due_us_, clock_.now_us() + kRetryUs);
     window_pages_ = 0;
     return;
   }
@@ -156,19 +163,19 @@ bool Scrubber::try_again() { return request_.error == 0 && ++reads_ < kReadsMax;
 
 void Scrubber::footer_bad(uint32_t pages) noexcept {
   if (request_.error != 0) {  // nobody knows whether they are
-    core_.counters.scrub_unread += pages;
+    counters_.scrub_unread += pages;
     return;
   }
-  core_.counters.scrub_pages_bad += pages;
-  core_.catalog.segment(at_.segment).note_media_error();
+  counters_.scrub_pages_bad += pages;
+  catalog_.segment(at_.segment).note_media_error();
 }
 
 void Scrubber::take_tail() {
-  const uint32_t pages = core_.places.segment_pages();
+  const uint32_t pages = media_.places.segment_pages();
   format::PageHeader tail;
-  const PageAddress address{0, core_.places.shard, at_.segment, pages - 1, at_.generation};
+  const PageAddress address{0, media_.places.shard, at_.segment, pages - 1, at_.generation};
   bool good = request_.error == 0 &&
-              open_page(core_.page_secret, buffers_[0].page(0), format::PageKind::FooterTail, address, &tail).ok();
+              open_page(media_.page_secret, buffers_[0].page(0), format::PageKind::FooterTail, address, &tail).ok();
   if (!good && try_again()) return;
   entry_pages_ = good ? static_cast<uint32_t>(div_up(tail.total_entries, format::kEntriesPerPage)) : 0;
   good = good && tail.page_count <= pages && tail.total_entries <= pages && entry_pages_ < tail.page_count;
@@ -191,9 +198,9 @@ void Scrubber::take_footer() {
   for (uint32_t p = 0; p < footer_taken_; ++p) {
     const uint32_t number = footer_done_ + p;
     const auto kind = number < entry_pages_ ? format::PageKind::FooterEntries : format::PageKind::FooterKeys;
-    const PageAddress address{0, core_.places.shard, at_.segment, footer_first_ + number, at_.generation};
+    const PageAddress address{0, media_.places.shard, at_.segment, footer_first_ + number, at_.generation};
     format::PageHeader header;
-    page_good_[p] = request_.error == 0 && open_page(core_.page_secret, buffers_[0].page(p), kind, address, &header).ok();
+    page_good_[p] = request_.error == 0 && open_page(media_.page_secret, buffers_[0].page(p), kind, address, &header).ok();
     bad += page_good_[p] ? 0 : 1;
   }
   if (bad > 0) {
@@ -214,10 +221,10 @@ Scrubber::Found Scrubber::entry(uint32_t number) const noexcept {
   const uint64_t ordinal = uint64_t{footer_done_} * format::kEntriesPerPage + number;
   if (!page_good_[page] || ordinal >= entries_) return {};
   const format::Entry entry = entry_at(buffers_[0].page(page), number % format::kEntriesPerPage);
-  if ((entry.flags & format::kEntryVoid) != 0 || !entry_is_sane(entry, core_.places.segment_pages())) return {};
+  if ((entry.flags & format::kEntryVoid) != 0 || !entry_is_sane(entry, media_.places.segment_pages())) return {};
   const IndexKey key{entry.key_low, entry.key_high};
-  const Block block = core_.catalog.find(key);
-  if (!(block.location == core_.catalog.location_of(core_.catalog.segment(at_.segment), entry))) return {};
+  const Block block = catalog_.find(key);
+  if (!(block.location == catalog_.location_of(catalog_.segment(at_.segment), entry))) return {};
   return {key, block.location, entry.page, block.pages, block.checksum(key), entry};
 }
 
@@ -273,26 +280,25 @@ void Scrubber::block_read(bool readable) {
     window_pages_ = 0;
     return;
   }
-  const Block block = core_.catalog.find(block_.key);
+  const Block block = catalog_.find(block_.key);
   if (good) {
-    ++core_.counters.scrub_blocks;
+    ++counters_.scrub_blocks;
   } else if (block.location == block_.location && block.checksum(block_.key) == block_.checksum) {
-    const bool lost =
-        readable || core_.unread.failed(block_.key, block_.location, core_.clock.now_us(), core_.reads_answered());
+    const bool lost = readable || unread_.failed(block_.key, block_.location, clock_.now_us(), media_.engine.counters().reads);
     if (lost) drop(block, readable);
-    core_.counters.scrub_unread += lost ? 0 : 1;
+    counters_.scrub_unread += lost ? 0 : 1;
   }
   next_block();
 }
 
 void Scrubber::drop(const Block& block, bool readable) {
-  ++(readable ? core_.counters.scrub_dropped_corrupt : core_.counters.scrub_dropped_io);
+  ++(readable ? counters_.scrub_dropped_corrupt : counters_.scrub_dropped_io);
   if (HALFSTEP_MUTANT(ScrubKeepsBad)) return;
   const format::Entry& entry = block_.entry;
   const bool whole = entry.engine_key_bytes <= format::kEngineKeyInline;  // a longer one stands elsewhere in the footer
-  const EventOf name = Core::about(entry, ConstBytes(entry.engine_key).first(whole ? entry.engine_key_bytes : 0));
-  core_.evict(name, block, readable ? Eviction::Unreadable : Eviction::Failed);
-  if (!HALFSTEP_MUTANT(ScrubForgetsTombstone)) core_.bury(block_.key);
+  const EventOf name = event_of(entry, ConstBytes(entry.engine_key).first(whole ? entry.engine_key_bytes : 0));
+  evictor_.evict(name, block, readable ? Eviction::Unreadable : Eviction::Failed);
+  if (!HALFSTEP_MUTANT(ScrubForgetsTombstone)) tombstones_.bury(block_.key);
 }
 
 }  // namespace halfstep::store

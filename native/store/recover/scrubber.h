@@ -13,13 +13,30 @@
 
 #include <vector>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "store/account/evictor.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/device_health.h"
+#include "store/durable/tombstones.h"
+#include "store/format/page.h"
+#include "store/format/report.h"
+#include "store/format/shard_media.h"
 
 namespace halfstep::store {
 
 class Scrubber {
  public:
-  explicit Scrubber(Core& core);
+  struct Needs {
+    ShardMedia media;
+    Catalog& catalog;
+    UnreadBlocks& unread;
+    Evictor& evictor;
+    Tombstones& tombstones;
+    const Clock& clock;
+    Counters& counters;
+  };
+  // `bytes_per_s`: kScrubAuto for what suits the size of the store; 0: nothing is read. `start_number`: of the store.
+  Scrubber(const Needs& needs, uint64_t bytes_per_s, uint64_t start_number);
 
   // `others`: somebody else has the device, or is about to.
   void turn(bool others);
@@ -80,7 +97,14 @@ class Scrubber {
   void drop(const Block& block, bool readable);
   bool current(const Segment& segment) const noexcept;
 
-  Core& core_;
+  const ShardMedia media_;
+  Catalog& catalog_;
+  UnreadBlocks& unread_;
+  Evictor& evictor_;
+  Tombstones& tombstones_;
+  const Clock& clock_;
+  Counters& counters_;
+  const uint64_t start_number_;
   uint64_t rate_bytes_per_s_;
   uint64_t due_us_ = 0;
   uint64_t verified_since_us_;

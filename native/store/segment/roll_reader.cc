@@ -4,11 +4,11 @@
 
 namespace halfstep::store {
 
-RollReader::RollReader(Core& core) : core_(core), read_(core.engine, core.places, core.page_secret, io::IoClass::Reclaim) {}
+RollReader::RollReader(const ShardMedia& media, Catalog& catalog) : catalog_(catalog), read_(media, io::IoClass::Reclaim) {}
 
 void RollReader::read(RollRequest& request) {
   HALFSTEP_CHECK(!request.busy);
-  ++core_.catalog.segment(request.segment).reads_in_flight;
+  ++catalog_.segment(request.segment).reads_in_flight;
   request.busy = true;
   request.next = nullptr;
   *tail_ = &request;
@@ -18,7 +18,7 @@ void RollReader::read(RollRequest& request) {
 void RollReader::turn() {
   if (idle() || read_.reading()) return;
   RollRequest& request = *head_;
-  Segment& segment = core_.catalog.segment(request.segment);
+  Segment& segment = catalog_.segment(request.segment);
   if (!begun_) {
     begun_ = true;
     // As the start read it. One that ended without a footer may have the pages of one all the same: they could not be read, or

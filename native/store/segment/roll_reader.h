@@ -7,7 +7,8 @@
 // Thread: the shard's.
 #pragma once
 
-#include "store/core/core.h"
+#include "store/catalog/catalog.h"
+#include "store/format/shard_media.h"
 #include "store/segment/segment_read.h"
 
 namespace halfstep::store {
@@ -24,7 +25,7 @@ struct RollRequest {
 
 class RollReader {
  public:
-  explicit RollReader(Core& core);
+  RollReader(const ShardMedia& media, Catalog& catalog);
 
   // The request is the reader's until `done`.
   void read(RollRequest& request);
@@ -33,7 +34,7 @@ class RollReader {
   uint64_t next_turn_us() const noexcept { return !idle() && !read_.reading() ? 0 : UINT64_MAX; }
 
  private:
-  Core& core_;
+  Catalog& catalog_;
   SegmentRead read_;
   RollRequest* head_ = nullptr;  // being read
   RollRequest** tail_ = &head_;

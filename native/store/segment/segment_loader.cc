@@ -4,8 +4,8 @@
 
 namespace halfstep::store {
 
-SegmentLoader::SegmentLoader(Core& core)
-    : core_(core), read_(core.engine, core.places, core.page_secret, io::IoClass::Prefetch), window_(kTouchWindowPages) {
+SegmentLoader::SegmentLoader(const ShardMedia& media, const Catalog& catalog)
+    : media_(media), catalog_(catalog), read_(media, io::IoClass::Prefetch), window_(kTouchWindowPages) {
   io_.op = io::Op::Read;
   io_.data = window_.bytes().data();
   io_.owner = this;
@@ -14,7 +14,7 @@ SegmentLoader::SegmentLoader(Core& core)
 
 void SegmentLoader::begin(uint32_t number, const format::PageHeader* tail) {
   number_ = number;
-  const uint64_t generation = core_.catalog.segment(number).generation;
+  const uint64_t generation = catalog_.segment(number).generation;
   tail != nullptr ? read_.begin_at_footer(number, generation, *tail, &scanned_) : read_.begin(number, generation, &scanned_);
   step_ = Step::Entries;
   touches_unread_ = false;
@@ -25,7 +25,7 @@ bool SegmentLoader::turn() {
     case Step::Entries:
       if (read_.reading()) return false;
       if (read_.go_on()) return true;
-      touch_pages_ = touches_.begin(scanned_.entries.size(), core_.places.touch_pages);
+      touch_pages_ = touches_.begin(scanned_.entries.size(), media_.places.touch_pages);
       touch_page_ = 0;
       io_.bytes = 0;
       step_ = Step::Touches;
@@ -42,7 +42,8 @@ bool SegmentLoader::turn() {
 void SegmentLoader::take_touches_read() {
   const uint32_t pages = io_.bytes / kPageBytes;
   if (pages > 0 && io_.error == 0) {
-    take_touches(core_, core_.catalog.segment(number_), touch_page_, window_.bytes().first(io_.bytes), &touches_);
+    take_touches(media_.places, media_.page_secret, catalog_.segment(number_), touch_page_, window_.bytes().first(io_.bytes),
+                 &touches_);
   }
   touches_unread_ = touches_unread_ || (pages > 0 && io_.error != 0);
   touch_page_ += pages;
@@ -50,11 +51,11 @@ void SegmentLoader::take_touches_read() {
 
 bool SegmentLoader::read_touches() {
   if (touch_page_ >= touch_pages_) return false;
-  io_.offset = core_.places.touch_map(number_) + uint64_t{touch_page_} * kPageBytes;
+  io_.offset = media_.places.touch_map(number_) + uint64_t{touch_page_} * kPageBytes;
   io_.bytes = std::min(touch_pages_ - touch_page_, kTouchWindowPages) * kPageBytes;
   reading_ = true;
   io_.io_class = io::IoClass::Prefetch;
-  core_.engine.submit(io_);
+  media_.engine.submit(io_);
   return true;
 }
 

@@ -3,7 +3,8 @@
 // Invariants: one request in flight at most. Thread: the shard's.
 #pragma once
 
-#include "store/core/core.h"
+#include "store/catalog/catalog.h"
+#include "store/format/shard_media.h"
 #include "store/segment/segment_read.h"
 #include "store/segment/touch_map.h"
 
@@ -11,7 +12,7 @@ namespace halfstep::store {
 
 class SegmentLoader {
  public:
-  explicit SegmentLoader(Core& core);
+  SegmentLoader(const ShardMedia& media, const Catalog& catalog);
   SegmentLoader(const SegmentLoader&) = delete;  // its request points into it
   SegmentLoader& operator=(const SegmentLoader&) = delete;
 
@@ -37,7 +38,8 @@ class SegmentLoader {
   void take_touches_read();
 
   static constexpr uint32_t kTouchWindowPages = 16;
-  Core& core_;
+  const ShardMedia media_;
+  const Catalog& catalog_;
   SegmentRead read_;
   Step step_ = Step::Idle;
   uint32_t number_ = 0;

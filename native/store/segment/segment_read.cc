@@ -2,8 +2,8 @@
 
 namespace halfstep::store {
 
-SegmentRead::SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, io::IoClass io_class)
-    : engine_(engine), scan_(places, secret) {
+SegmentRead::SegmentRead(const ShardMedia& media, io::IoClass io_class)
+    : engine_(media.engine), scan_(media.places, media.page_secret) {
   io_.op = io::Op::Read;
   io_.io_class = io_class;
   io_.owner = this;

@@ -3,13 +3,14 @@
 // is a page that the scan does without. Thread: the shard's.
 #pragma once
 
+#include "store/format/shard_media.h"
 #include "store/segment/segment_scan.h"
 
 namespace halfstep::store {
 
 class SegmentRead {
  public:
-  SegmentRead(io::Engine& engine, const Places& places, const HashKey& secret, io::IoClass io_class);
+  SegmentRead(const ShardMedia& media, io::IoClass io_class);
   SegmentRead(const SegmentRead&) = delete;  // its request points into it
   SegmentRead& operator=(const SegmentRead&) = delete;
 

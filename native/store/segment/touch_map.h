@@ -7,8 +7,14 @@
 // untouched. So no flush waits for them, either. Thread: the shard's.
 #pragma once
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/names.h"
 #include "store/format/page.h"
+#include "store/format/report.h"
+#include "store/format/sequence.h"
+#include "store/format/shard_media.h"
+#include "store/format/store_time.h"
 #include "store/segment/roll_reader.h"
 
 namespace halfstep::store {
@@ -17,7 +23,17 @@ class TouchMap {
  public:
   static constexpr uint64_t kPassEveryUs = 30'000'000;
 
-  TouchMap(Core& core, RollReader& rolls);
+  struct Needs {
+    ShardMedia media;
+    Catalog& catalog;
+    const Names& names;
+    const Sequence& sequence;
+    const Clock& clock;
+    StoreTime& store_time;
+    Counters& counters;
+  };
+  // `bytes_per_day`: what the device may be written, of which the map has its share; 0: only what is written anyway counts.
+  TouchMap(const Needs& needs, RollReader& rolls, uint64_t bytes_per_day);
 
   void turn();
   // One more pass, over everything; busy() until it is done.
@@ -37,8 +53,15 @@ class TouchMap {
   void build(const Segment& segment, uint32_t page, Bytes out) const;
 
   static constexpr uint32_t kRunPages = 16;
-  Core& core_;
+  const ShardMedia media_;
+  Catalog& catalog_;
+  const Names& names_;
+  const Sequence& sequence_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  Counters& counters_;
   RollReader& rolls_;
+  const uint64_t bytes_per_day_;
   RollRequest request_;
   PageBuffer buffer_;
   io::Request io_;
@@ -82,6 +105,7 @@ struct ReadTouches {
 };
 
 // Into `out`, as far as it goes: what so many pages of the segment's map, from `first` on, say.
-void take_touches(const Core& core, const Segment& segment, uint32_t first, ConstBytes pages, ReadTouches* out);
+void take_touches(const Places& places, const HashKey& page_secret, const Segment& segment, uint32_t first, ConstBytes pages,
+                  ReadTouches* out);
 
 }  // namespace halfstep::store

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "store/catalog/footer.h"
 #include "store/format/mutant.h"
+#include "store/format/options.h"
 
 namespace halfstep::store {
 namespace {
@@ -23,8 +24,27 @@ uint32_t extent_pages(const Extent& extent) noexcept { return static_cast<uint32
 
 }  // namespace
 
-SegmentWriter::SegmentWriter(Core& core, SegmentSupply& supply, uint8_t lane, uint8_t stream)
-    : core_(core), supply_(supply), lane_(lane), stream_(stream) {
+SegmentWriter::SegmentWriter(const Needs& needs, std::vector<Slot>& frame_headers, SegmentSupply& supply, uint8_t lane,
+                             uint8_t stream)
+    : media_(needs.media),
+      transfers_(needs.transfers),
+      flusher_(needs.flusher),
+      names_uncertain_(needs.names_uncertain),
+      catalog_(needs.catalog),
+      names_(needs.names),
+      memory_(needs.memory),
+      holds_(needs.holds),
+      writes_(needs.writes),
+      tombstones_(needs.tombstones),
+      events_(needs.events),
+      sequence_(needs.sequence),
+      clock_(needs.clock),
+      store_time_(needs.store_time),
+      counters_(needs.counters),
+      frame_headers_(frame_headers),
+      supply_(supply),
+      lane_(lane),
+      stream_(stream) {
   for (Frame& frame : frames_) frame.writer = this;
   flush_.owner = this;
   flush_.starting = [](FlushWaiter& waiter) { static_cast<SegmentWriter*>(waiter.owner)->flush_starting(); };
@@ -41,16 +61,14 @@ uint64_t SegmentWriter::room_pages() const noexcept {
   if (open_ == nullptr) return 0;
   const uint64_t footer = footer_pages(open_->roll->entries.size(), open_->long_key_bytes);
   const uint64_t taken = open_->next_page + footer + pending_bytes_ / kPageBytes;
-  return core_.places.segment_pages() - std::min<uint64_t>(taken, core_.places.segment_pages());
+  return media_.places.segment_pages() - std::min<uint64_t>(taken, media_.places.segment_pages());
 }
 
 bool SegmentWriter::wants_segment(uint64_t ahead_pages) const noexcept {
   return open_ == nullptr ? pending_ != nullptr : room_pages() < ahead_pages || stuck();
 }
 
-bool SegmentWriter::stuck() const noexcept {
-  return failing_since_us_ != 0 && core_.clock.now_us() - failing_since_us_ >= kStuckUs;
-}
+bool SegmentWriter::stuck() const noexcept { return failing_since_us_ != 0 && clock_.now_us() - failing_since_us_ >= kStuckUs; }
 
 void SegmentWriter::commit(Extent& extent) {
   extent.next_pending = nullptr;
@@ -58,8 +76,8 @@ void SegmentWriter::commit(Extent& extent) {
   pending_tail_ = &extent.next_pending;
   pending_bytes_ += extent.shape.extent_bytes();
   if (extent.write != nullptr && extent.write->persist && told_of_outage_) {
-    ++core_.counters.writes_refused;
-    answer(*extent.write, {Code::IoError, core_.writes.error()});
+    ++counters_.writes_refused;
+    answer(*extent.write, {Code::IoError, writes_.error()});
     extent.write = nullptr;
   }
   if (extent.write != nullptr && (!extent.write->persist || HALFSTEP_MUTANT(PublishEarly))) {
@@ -77,7 +95,7 @@ void SegmentWriter::turn() {
   notice_flush_failure();
   if (frames_failed_ > 0) try_again();
   tell_of_outage();
-  const bool waits = waits_for_flush() || frames_failed_ > 0 || (!hurried_ && core_.clock.now_us() < next_frame_at_us_);
+  const bool waits = waits_for_flush() || frames_failed_ > 0 || (!hurried_ && clock_.now_us() < next_frame_at_us_);
   while (!waits && pending_ != nullptr && frames_out_ < kFramesInFlightMax &&
          (frames_out_ == 0 || pending_bytes_ >= kFrameCollectBytes)) {
     if (!submit_frame()) break;
@@ -85,9 +103,9 @@ void SegmentWriter::turn() {
   if (pending_ == nullptr) starved_ = false;
   if (!starved_) starved_since_us_ = 0;
   const bool overdue = unflushed_bytes_ >= kUnflushedBytesMax ||
-                       (unflushed_since_us_ != UINT64_MAX && core_.clock.now_us() - unflushed_since_us_ >= kUnflushedUsMax);
+                       (unflushed_since_us_ != UINT64_MAX && clock_.now_us() - unflushed_since_us_ >= kUnflushedUsMax);
   // Until one begins: a flush that is under way now does not cover what has landed since.
-  if (flush_wanted_ || overdue || !persists_.empty()) core_.flusher.want(flush_);
+  if (flush_wanted_ || overdue || !persists_.empty()) flusher_.want(flush_);
   std::vector<Write*> answered;
   answered.swap(answered_);
   for (Write* write : answered) write->done(*write);
@@ -107,7 +125,7 @@ uint64_t SegmentWriter::next_turn_us() const noexcept {
     if (supply_.has_ready(stream_ == kStreamKept)) return 0;
     return supply_.exhausted() ? std::min(flush_us, starved_since_us_ + kStarvedPatienceUs) : flush_us;
   }
-  const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_ && !core_.frame_headers.empty();
+  const bool frame_due = pending_ != nullptr && frames_out_ == 0 && !starved_ && !frame_headers_.empty();
   return frame_due ? std::min(flush_us, next_frame_at_us_) : flush_us;
 }
 
@@ -119,12 +137,12 @@ void SegmentWriter::want_durable(const Segment& segment) {
 
 // Liveness is checked again at submission: what was deleted meanwhile never reaches flash.
 bool SegmentWriter::wanted(const Extent& extent) noexcept {
-  const bool there = extent.is_copy() ? core_.catalog.live(extent.key, extent.original) : extent.listed;
-  return there && core_.names.alive(extent.entry.scope) && !core_.expired(extent.entry.expiry_s);
+  const bool there = extent.is_copy() ? catalog_.live(extent.key, extent.as_copy.original) : extent.listed;
+  return there && names_.alive(extent.entry.scope) && !store_time_.expired(extent.entry.expiry_s);
 }
 
 void SegmentWriter::drop_dead_pending() {
-  ++core_.counters.pending_walks;
+  ++counters_.pending_walks;
   for (Extent** link = &pending_; *link != nullptr;) {
     Extent& extent = **link;
     if (wanted(extent)) {
@@ -143,14 +161,14 @@ void SegmentWriter::drop_pending(Extent& extent) {
   HALFSTEP_CHECK(extent.shape.extent_bytes() <= pending_bytes_, extent.shape.extent_bytes(), pending_bytes_);
   pending_bytes_ -= extent.shape.extent_bytes();
   extent.next_pending = nullptr;
-  if (extent.is_copy()) return extent.copied_by->failed(extent);
-  core_.names.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
+  if (extent.is_copy()) return extent.as_copy.owner->failed(extent);
+  names_.add_unwritten_bytes(extent.entry.scope, -static_cast<int64_t>(extent.shape.extent_bytes()));
   if (extent.write != nullptr) answer(*extent.write, {});  // it was stored, and is gone by somebody's wish
-  if (extent.listed) core_.note_removed(extent, EventReason::Expired);
+  if (extent.listed) events_.removed(extent, EventReason::Expired);
   extent.write = nullptr;
-  core_.memory.unlist(extent);
-  core_.memory.set_state(extent, ExtentState::Clean);
-  core_.memory.settle(extent);
+  memory_.unlist(extent);
+  memory_.set_state(extent, ExtentState::Clean);
+  memory_.settle(extent);
 }
 
 void SegmentWriter::withdraw_copies() {
@@ -170,7 +188,7 @@ SegmentWriter::Plan SegmentWriter::plan_frame(const Segment& segment) const noex
   Plan plan;
   uint64_t tables = 0;
   uint64_t payload_pages = 0;
-  const uint32_t segment_pages = core_.places.segment_pages();
+  const uint32_t segment_pages = media_.places.segment_pages();
   for (const Extent* extent = pending_; extent != nullptr; extent = extent->next_pending) {
     const uint32_t blocks = plan.blocks + 1;
     tables += table_bytes(*extent);
@@ -193,7 +211,7 @@ bool SegmentWriter::submit_frame() {
   // What waits is looked at once a frame: there may be much of it.
   if (open_ == nullptr && starved_ && !supply_.has_ready(stream_ == kStreamKept)) return false;
   drop_dead_pending();
-  if (pending_ == nullptr || core_.frame_headers.empty()) return false;
+  if (pending_ == nullptr || frame_headers_.empty()) return false;
   Plan plan;
   if (open_ != nullptr) {
     plan = plan_frame(*open_);
@@ -203,21 +221,21 @@ bool SegmentWriter::submit_frame() {
     open_ = supply_.take(stream_ == kStreamKept);
     starved_ = open_ == nullptr;
     if (starved_) {
-      if (starved_since_us_ == 0) starved_since_us_ = core_.clock.now_us();
+      if (starved_since_us_ == 0) starved_since_us_ = clock_.now_us();
       return false;
     }
     open_->lane = lane_;
     open_->stream = stream_;
     open_->ttl_class = ttl_class_;
     open_->roll = std::make_unique<Roll>();
-    core_.catalog.begin(*open_, core_.store_time_s());
+    catalog_.begin(*open_, store_time_.now_s());
     unflushed_.push_back({open_, open_->generation, 0});
     plan = plan_frame(*open_);
     HALFSTEP_CHECK(plan.blocks > 0, plan.blocks);  // block_bytes_max sees to it
   }
   Frame& frame = frames_[(frame_first_ + frames_out_++) % kFramesInFlightMax];
-  frame.header = std::move(core_.frame_headers.back());
-  core_.frame_headers.pop_back();
+  frame.header = std::move(frame_headers_.back());
+  frame_headers_.pop_back();
   frame.segment = open_;
   frame.start_page = open_->next_page;
   frame.pages = plan.pages;
@@ -225,6 +243,7 @@ bool SegmentWriter::submit_frame() {
   frame.header_pages = plan.entry_pages + plan.table_pages;
   frame.landed = frame.failed = false;
   frame.tries = frame.witnessed = 0;
+  frame.failing_since_us = 0;
   ++open_->frames_in_flight;
   build_header(frame, plan);
   submit_transfers(frame);
@@ -243,9 +262,9 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
 
   format::PageHeader header;
   header.generation = segment.generation;
-  header.sequence = core_.draw();
-  header.created_s = core_.store_time_s();
-  header.shard = core_.places.shard;
+  header.sequence = sequence_.draw();
+  header.created_s = store_time_.now_s();
+  header.shard = media_.places.shard;
   header.segment = segment.number;
   header.frame = segment.frames;
   header.page_count = header_pages;
@@ -287,12 +306,12 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     page += extent_pages(*extent);
 
     extent->in_frame = true;
-    extent->set_location(core_.catalog.location_of(segment, entry));
+    extent->set_location(catalog_.location_of(segment, entry));
     enter_catalog(segment, *extent);
     HALFSTEP_CHECK(extent->shape.extent_bytes() <= pending_bytes_, extent->shape.extent_bytes(), pending_bytes_);
     pending_bytes_ -= extent->shape.extent_bytes();
     if (!extent->is_copy()) {
-      core_.names.add_unwritten_bytes(entry.scope, -static_cast<int64_t>(extent->shape.extent_bytes()));
+      names_.add_unwritten_bytes(entry.scope, -static_cast<int64_t>(extent->shape.extent_bytes()));
     }
     Extent* next = extent->next_pending;
     if (i + 1 == plan.blocks) extent->next_pending = nullptr;
@@ -301,7 +320,7 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
   pending_ = extent;
   if (pending_ == nullptr) pending_tail_ = &pending_;
   segment.long_key_bytes += plan.long_key_bytes;
-  core_.counters.bytes_metadata += uint64_t{header_pages} * kPageBytes;
+  counters_.bytes_metadata += uint64_t{header_pages} * kPageBytes;
 
   for (uint32_t p = 0; p < header_pages; ++p) {
     const bool entries = p < plan.entry_pages;
@@ -313,41 +332,41 @@ void SegmentWriter::build_header(Frame& frame, const Plan& plan) {
     header.entries = entries ? std::min(format::kEntriesPerPage, plan.blocks - before)
                              : static_cast<uint32_t>(std::min<uint64_t>(
                                    format::kPageBodyBytes, table_at - uint64_t{p - plan.entry_pages} * format::kPageBodyBytes));
-    seal_page(core_.page_secret, header, memory.subspan(size_t{p} * kPageBytes, kPageBytes));
+    seal_page(media_.page_secret, header, memory.subspan(size_t{p} * kPageBytes, kPageBytes));
   }
 }
 
 // Counted as it is submitted, so that the counters add up to what the device gets.
 void SegmentWriter::enter_catalog(Segment& segment, Extent& extent) {
   const uint64_t stored_bytes = extent.shape.stored_bytes;
-  core_.counters.bytes_padding += extent.shape.extent_bytes() - stored_bytes;
+  counters_.bytes_padding += extent.shape.extent_bytes() - stored_bytes;
   segment.roll->add(extent.entry, extent.engine_key_bytes());
-  core_.catalog.note(segment, extent.entry, core_.store_time_s());
-  core_.catalog.clock().advance(extent.shape.extent_bytes());
+  catalog_.note(segment, extent.entry, store_time_.now_s());
+  catalog_.clock().advance(extent.shape.extent_bytes());
   if (extent.is_copy()) {
-    core_.counters.bytes_rewritten += stored_bytes;
-    ++core_.counters.blocks_rewritten;
+    counters_.bytes_rewritten += stored_bytes;
+    ++counters_.blocks_rewritten;
     return;
   }
-  core_.counters.bytes_user += stored_bytes;
-  const bool held = core_.holds.held(extent.key);
-  const Touch fresh{static_cast<uint16_t>(core_.catalog.clock().now()), kUntouched};
-  if (!core_.catalog.add(segment, extent.entry, fresh, held).ok()) return refused(segment, extent);
-  if (extent.touched) (void)core_.catalog.touch(extent.key);
+  counters_.bytes_user += stored_bytes;
+  const bool held = holds_.held(extent.key);
+  const Touch fresh{static_cast<uint16_t>(catalog_.clock().now()), kUntouched};
+  if (!catalog_.add(segment, extent.entry, fresh, held).ok()) return refused(segment, extent);
+  if (extent.touched) (void)catalog_.touch(extent.key);
 }
 
 // The index took nothing more, short of what it should take: the block is evicted as it is written.
 void SegmentWriter::refused(Segment& segment, Extent& extent) noexcept {
-  ++core_.counters.index_full;
-  ++core_.counters.blocks_evicted;
-  ++core_.counters.blocks_evicted_age;
+  ++counters_.index_full;
+  ++counters_.blocks_evicted;
+  ++counters_.blocks_evicted_age;
   segment.may_return = true;
-  core_.memory.unlist(extent);
+  memory_.unlist(extent);
 }
 
 void SegmentWriter::submit_transfers(Frame& frame) {
   frame.error = 0;
-  frame.others_seen = core_.writes.places_landed();
+  frame.others_seen = writes_.places_landed();
   Transfer* first = nullptr;
   Transfer** last = &first;
   const io::Request like{.op = io::Op::Write,
@@ -356,11 +375,11 @@ void SegmentWriter::submit_transfers(Frame& frame) {
                          .whole = true,
                          .complete = on_transfer,
                          .owner = &frame};
-  const uint64_t place = core_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
+  const uint64_t place = media_.places.segment(frame.segment->number) + uint64_t{frame.start_page} * kPageBytes;
   TransferCutter cutter(
-      core_.slots.arena(), place,
+      transfers_.arena(), place,
       [&](uint64_t offset, Bytes bytes) {
-        Transfer& transfer = core_.transfers.take(like, offset, bytes);
+        Transfer& transfer = transfers_.take(like, offset, bytes);
         *last = &transfer;
         last = &transfer.next;
         ++frame.outstanding;
@@ -374,9 +393,9 @@ void SegmentWriter::submit_transfers(Frame& frame) {
   while (first != nullptr) {
     Transfer& transfer = *first;
     first = transfer.next;  // before submit: the transfer goes back to its pool when it completes
-    HALFSTEP_CHECK(core_.places.in_segment(frame.segment->number, transfer.request.offset, transfer.request.bytes),
+    HALFSTEP_CHECK(media_.places.in_segment(frame.segment->number, transfer.request.offset, transfer.request.bytes),
                    frame.segment->number, transfer.request.offset, transfer.request.bytes);
-    core_.engine.submit(transfer.request);
+    media_.engine.submit(transfer.request);
   }
 }
 
@@ -402,6 +421,31 @@ void SegmentWriter::close_open_segment() {
 void SegmentWriter::end_segment(Segment& segment) {
   if (open_ == &segment) open_ = nullptr;
   if (segment.state == SegmentState::Open || segment.state == SegmentState::Sealing) segment.state = SegmentState::Ended;
+}
+
+uint32_t SegmentWriter::check_invariants(std::vector<uint32_t>& frames) const {
+  uint64_t pending_bytes = 0;
+  Extent* const* tail = &pending_;
+  for (; *tail != nullptr; tail = &(*tail)->next_pending) {
+    HALFSTEP_CHECK(!(*tail)->in_frame && ((*tail)->is_copy() || (*tail)->state == ExtentState::Dirty), (*tail)->state);
+    pending_bytes += (*tail)->shape.extent_bytes();
+  }
+  HALFSTEP_CHECK(pending_bytes == pending_bytes_ && tail == pending_tail_, pending_bytes, pending_bytes_);
+  HALFSTEP_CHECK(frames_out_ <= kFramesInFlightMax, frames_out_);
+  uint32_t failed = 0;
+  for (uint32_t i = 0; i < frames_out_; ++i) {
+    const Frame& frame = frames_[(frame_first_ + i) % kFramesInFlightMax];
+    HALFSTEP_CHECK(frame.segment->lane == lane_, frame.segment->number, frame.segment->lane, lane_);
+    HALFSTEP_CHECK(frame.start_page + frame.pages <= frame.segment->next_page, frame.start_page, frame.pages,
+                   frame.segment->next_page);
+    HALFSTEP_CHECK(!frame.header.empty());
+    failed += frame.failed ? 1 : 0;
+    ++frames[frame.segment->number];
+    for (const Extent* extent = frame.first; extent != nullptr; extent = extent->next_pending) HALFSTEP_CHECK(extent->in_frame);
+  }
+  HALFSTEP_CHECK(failed == frames_failed_, failed, frames_failed_);
+  if (open_ != nullptr) HALFSTEP_CHECK(open_->state == SegmentState::Open && open_->lane == lane_, open_->number, open_->state);
+  return frames_out_;
 }
 
 }  // namespace halfstep::store

@@ -13,9 +13,27 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <vector>
 
-#include "store/core/core.h"
+#include "base/clock.h"
+#include "base/slots.h"
+#include "io/request.h"
+#include "store/account/block_events.h"
+#include "store/account/holds.h"
+#include "store/catalog/catalog.h"
+#include "store/catalog/device_health.h"
+#include "store/catalog/names.h"
+#include "store/durable/flusher.h"
+#include "store/durable/tombstones.h"
+#include "store/format/report.h"
+#include "store/format/requests.h"
+#include "store/format/sequence.h"
+#include "store/format/shard_media.h"
+#include "store/format/store_time.h"
+#include "store/format/transfer.h"
+#include "store/memory/memory.h"
+#include "store/memory/own_memory.h"
 #include "store/write/segment_supply.h"
 
 namespace halfstep::store {
@@ -36,8 +54,26 @@ inline constexpr uint8_t kStreamShort = 1, kStreamDefault = 2, kStreamKept = 3;
 
 class SegmentWriter {
  public:
-  // `lane`: which of the store's writers this is.
-  SegmentWriter(Core& core, SegmentSupply& supply, uint8_t lane, uint8_t stream);
+  struct Needs {
+    ShardMedia media;
+    TransferPool& transfers;
+    Flusher& flusher;
+    // Nothing is called durable meanwhile: a start might take the scope that it stands in for a deleted one.
+    const std::atomic<bool>& names_uncertain;
+    Catalog& catalog;
+    Names& names;
+    Memory& memory;
+    const Holds& holds;
+    WriteHealth& writes;
+    Tombstones& tombstones;
+    BlockEvents& events;
+    Sequence& sequence;
+    const Clock& clock;
+    StoreTime& store_time;
+    Counters& counters;
+  };
+  // `frame_headers`: header pages that no frame uses, for all writers. `lane`: which of the store's writers this is.
+  SegmentWriter(const Needs& needs, std::vector<Slot>& frame_headers, SegmentSupply& supply, uint8_t lane, uint8_t stream);
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
 
@@ -79,6 +115,9 @@ class SegmentWriter {
   bool may_become_durable(Location location) const noexcept;
   void want_flush() noexcept { flush_wanted_ = true; }
 
+  // Ends the process where its lists and sums differ. Adds the frames that it has out, by segment; returns how many those are.
+  uint32_t check_invariants(std::vector<uint32_t>& frames) const;
+
  private:
   struct Frame {
     SegmentWriter* writer = nullptr;
@@ -91,10 +130,11 @@ class SegmentWriter {
     uint32_t outstanding = 0;
     int32_t error = 0;
     bool landed = false;
-    bool failed = false;       // and waits to be written again
-    uint32_t tries = 0;        // that failed
-    uint32_t witnessed = 0;    // of them, though something else had landed since the one before
-    uint64_t others_seen = 0;  // what had landed anywhere when it was last submitted
+    bool failed = false;            // and waits to be written again
+    uint32_t tries = 0;             // that failed
+    uint32_t witnessed = 0;         // of them, though something else had landed since the one before
+    uint64_t others_seen = 0;       // what had landed anywhere when it was last submitted
+    uint64_t failing_since_us = 0;  // 0: not; its neighbours may land meanwhile
   };
   struct Plan {
     uint32_t blocks = 0;
@@ -143,7 +183,22 @@ class SegmentWriter {
 
   static constexpr uint64_t kStarvedPatienceUs = 250'000;  // of who waits for a segment that nobody can make
 
-  Core& core_;
+  const ShardMedia media_;
+  TransferPool& transfers_;
+  Flusher& flusher_;
+  const std::atomic<bool>& names_uncertain_;
+  Catalog& catalog_;
+  Names& names_;
+  Memory& memory_;
+  const Holds& holds_;
+  WriteHealth& writes_;
+  Tombstones& tombstones_;
+  BlockEvents& events_;
+  Sequence& sequence_;
+  const Clock& clock_;
+  StoreTime& store_time_;
+  Counters& counters_;
+  std::vector<Slot>& frame_headers_;
   SegmentSupply& supply_;
   const uint8_t lane_;
   uint8_t stream_;
@@ -159,7 +214,7 @@ class SegmentWriter {
   bool hurried_ = false;
   uint32_t frames_failed_ = 0;      // of those that are out
   uint64_t again_at_us_ = 0;        // they are written again
-  uint64_t failing_since_us_ = 0;   // 0: not
+  uint64_t failing_since_us_ = 0;   // 0: not, or a frame was done since
   uint32_t failures_in_a_row_ = 0;  // of segments
   uint64_t next_frame_at_us_ = 0;   // not before
   bool told_of_outage_ = false;     // those who waited when it began

@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "base/check.h"
+
 namespace halfstep::store {
 namespace {
 
@@ -29,13 +31,21 @@ uint8_t Streams::stream_of(uint32_t ttl_s, uint8_t hint) noexcept {
   return ephemeral || (ttl_s != 0 && ttl_s <= kShortTtlS) ? kStreamShort : kStreamDefault;
 }
 
-Streams::Streams(Core& core, SegmentSupply& supply)
-    : core_(core),
-      writers_{{{core, supply, 0, kStreamDefault},
-                {core, supply, 1, kStreamShort},
-                {core, supply, 2, kStreamShort},
-                {core, supply, kCopies, kStreamKept}}},
-      classes_(static_cast<uint8_t>(std::min<uint32_t>(core.catalog.segment_count() / kSegmentsPerClass, kClassesMax))) {}
+Streams::Streams(const SegmentWriter::Needs& needs, SlotPool& slots, SegmentSupply& supply)
+    : catalog_(needs.catalog),
+      places_(needs.media.places),
+      store_time_(needs.store_time),
+      writers_{{{needs, frame_headers_, supply, 0, kStreamDefault},
+                {needs, frame_headers_, supply, 1, kStreamShort},
+                {needs, frame_headers_, supply, 2, kStreamShort},
+                {needs, frame_headers_, supply, kCopies, kStreamKept}}},
+      classes_(static_cast<uint8_t>(std::min<uint32_t>(catalog_.segment_count() / kSegmentsPerClass, kClassesMax))) {
+  for (uint32_t i = 0; i < kFrameHeaders; ++i) {
+    frame_headers_.push_back(slots.take(kFrameHeaderBytes));
+    HALFSTEP_DCHECK(!frame_headers_.back().empty() && frame_headers_.back().piece_count() == 1,
+                    frame_headers_.back().piece_count());
+  }
+}
 
 SegmentWriter& Streams::writer_for(const format::Entry& entry) noexcept {
   const uint32_t ttl_s = entry.expiry_s == 0 ? 0 : entry.expiry_s - entry.created_s;
@@ -62,7 +72,7 @@ SegmentWriter& Streams::writer_for(const format::Entry& entry) noexcept {
 void Streams::commit(Extent& extent) { writer_for(extent.entry).commit(extent); }
 
 void Streams::turn() {
-  const uint64_t now_s = core_.store_time_s();
+  const uint64_t now_s = store_time_.now_s();
   for (uint8_t lane = 1; lane <= classes_; ++lane) {
     const Segment* open = writers_[lane].open_segment();
     if (open != nullptr && open->all_expired(now_s)) writers_[lane].close_open_segment();  // nobody fills it any more
@@ -93,7 +103,7 @@ uint32_t Streams::segments_wanted(uint64_t ahead_pages) const noexcept {
 }
 
 uint64_t Streams::room_pages() const noexcept {
-  const uint64_t ahead = copy_ahead_pages(core_.places.segment_pages());
+  const uint64_t ahead = copy_ahead_pages(places_.segment_pages());
   uint64_t most = 0;
   bool any = false;
   for (uint8_t lane = 0; lane < kCopies; ++lane) {
@@ -117,6 +127,12 @@ void Streams::give_up() {
 
 void Streams::close_open_segments() {
   for (SegmentWriter& writer : writers_) writer.close_open_segment();
+}
+
+void Streams::check_invariants(std::vector<uint32_t>& frames) const {
+  size_t out = 0;
+  for (const SegmentWriter& writer : writers_) out += writer.check_invariants(frames);
+  HALFSTEP_CHECK(frame_headers_.size() + out == kFrameHeaders, frame_headers_.size(), out);
 }
 
 }  // namespace halfstep::store

@@ -19,7 +19,8 @@ class Streams {
  public:
   static constexpr uint8_t kLanes = 4;
 
-  Streams(Core& core, SegmentSupply& supply);
+  // Takes header pages for frames of the pool, for good.
+  Streams(const SegmentWriter::Needs& needs, SlotPool& slots, SegmentSupply& supply);
 
   SegmentWriter& of(const Segment& segment) noexcept { return writers_[segment.lane]; }
   const SegmentWriter& of(const Segment& segment) const noexcept { return writers_[segment.lane]; }
@@ -45,19 +46,25 @@ class Streams {
   void want_flush() noexcept;
   // Written, and some flush to come may cover it.
   bool may_become_durable(Location location) const noexcept {
-    return of(core_.catalog.segment(location.segment)).may_become_durable(location);
+    return of(catalog_.segment(location.segment)).may_become_durable(location);
   }
 
   // What a TTL of so many seconds is called; 0 = for ever, or longer than a day.
   static uint8_t ttl_class_of(uint32_t ttl_s) noexcept;
   static uint8_t stream_of(uint32_t ttl_s, uint8_t hint) noexcept;
 
+  // Of every writer. Adds the frames that they have out, by segment.
+  void check_invariants(std::vector<uint32_t>& frames) const;
+
  private:
   static constexpr uint8_t kForever = 0, kCopies = 3;
   uint32_t starved_count() const noexcept;
   SegmentWriter& writer_for(const format::Entry& entry) noexcept;
 
-  Core& core_;
+  const Catalog& catalog_;
+  const Places& places_;
+  StoreTime& store_time_;
+  std::vector<Slot> frame_headers_;  // those that no frame uses
   std::array<SegmentWriter, kLanes> writers_;
   uint8_t classes_;  // writers from 1 on for the classes that come along: a small store cannot spare the segments
 };

@@ -12,7 +12,7 @@ from halfstep import _peer
 from halfstep.arguments import unsigned
 from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
-from halfstep.client.request import (
+from halfstep.client.numbers import (
     OP_CLEAR,
     OP_EXPLAIN,
     OP_LIST,

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from halfstep.client.living import Living
+from halfstep.client.numbers import REASON_NO_DESCRIPTORS
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
@@ -30,16 +31,7 @@ from halfstep.client.options import (
 )
 from halfstep.client.queue import Queue
 from halfstep.client.request import Request, Requests
-from halfstep.client.results import (
-    REASON_NO_DESCRIPTORS,
-    ChangeResult,
-    DeleteResult,
-    GetResult,
-    MatchResult,
-    PrefetchResult,
-    PutResult,
-    ReleaseResult,
-)
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 from halfstep.client.sections import Section, get_request, match_request, put_request
 from halfstep.errors import ConfigError, Unavailable
 

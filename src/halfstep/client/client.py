@@ -17,10 +17,11 @@ from halfstep import _peer
 from halfstep.arguments import real_number
 from halfstep.client.admin import Admin
 from halfstep.client.entries import Entry, Namespace
-from halfstep.client.facts import ClientFacts, ShardLoad
+from halfstep.client.facts import ClientFacts, CodingFacts, ShardLoad
 from halfstep.client.link import Links
 from halfstep.client.living import Living
 from halfstep.client.options import (
+    Coding,
     CommonOptions,
     GetOptions,
     GetSectionsOptions,
@@ -34,6 +35,7 @@ from halfstep.client.options import (
     PutSectionsOptions,
 )
 from halfstep.client.queue import Queue
+from halfstep.client.recording import tally_of
 from halfstep.client.region import Region
 from halfstep.client.request import Request, Requests, deadline_us_of, request_of
 from halfstep.client.results import (
@@ -60,8 +62,9 @@ if TYPE_CHECKING:
 
     from halfstep.client.aio import Aio
     from halfstep.client.futures import Futures
-    from halfstep.client.options import NamespaceChanges, NamespaceLimits, TierOptions
-    from halfstep.tier import KVLayout, Tier
+    from halfstep.client.options import NamespaceChanges, NamespaceLimits, TierOptions, ValuesOptions
+    from halfstep.client.tally import Tally
+    from halfstep.tier import KVLayout, Tier, Values
 
 R = TypeVar("R")
 
@@ -76,6 +79,8 @@ class ClientOptions:
     match_deadline_ms: float
     connections: int
     mode: Mode
+    codecs: tuple[str, ...] = ()
+    coding: Coding = "always"
 
 
 class Client:
@@ -84,9 +89,17 @@ class Client:
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._endpoint = Endpoint.parse(options.url)
-        self._links = Links(self._endpoint, options.mode, options.connections)
+        self._links = Links(self._endpoint, options.mode, options.connections, options.codecs, options.coding)
         self._terms = _Terms(options, self._links)
-        self._requests = Requests(self._terms)
+        self._tally = tally_of(self._endpoint.namespace, options.mode)
+        # Of calls that count themselves, as a tier's do.
+        self._uncounted = Requests(self._terms)
+        self._requests = self._uncounted
+        if self._tally is not None:
+            # Here: who records nothing does not need it.
+            from halfstep.client.recorded import RecordedRequests
+
+            self._requests = RecordedRequests(self._terms, self._tally)
         self._queues: Living[Queue] = Living()
         # Queues of synchronous calls that are not in one now; append and pop are atomic.
         self._idle: list[Queue] = []
@@ -103,6 +116,7 @@ class Client:
 
         keys: list of bytes (1-255 each), or array of uint8 [keys, key_bytes]. lengths=True: block bytes, too.
         hold_ms, owner: keep what is found for that long, until release(owner). stop_at_miss: only the prefix matters.
+        wait=True: answered when each key has been there, or at the deadline, with what is there then.
         Errors: ConfigError. Deadline: match_deadline_ms.
         """
         return self._call(self._requests.match(keys, **options))
@@ -119,6 +133,7 @@ class Client:
         i * len / items; or a list with one entry per item, each a buffer or a list of buffers; or Rows, or Addresses. Items are
         key-major.
         parts: only these parts of each block, back to back, as ranges. order="layer": first parts of all items first.
+        wait=True: blocks that are not there are waited for, until somebody stores them; at the deadline they are misses.
         Errors: ConfigError. Deadline: deadline_ms.
         """
         if target is None and isinstance(keys, (bytes, str)):  # text is refused there by name
@@ -210,6 +225,12 @@ class Client:
 
         return Tier(self, layout, **options)
 
+    def values(self, layout: Layout, **options: Unpack[ValuesOptions]) -> Values:
+        """As tier(), for blocks whose inside nobody here needs to know. See halfstep.tier.Values."""
+        from halfstep.tier.values import Values
+
+        return Values(self, layout, **options)
+
     def session(self, seconds: float = 30) -> Session:
         """`with client.session() as session: session.hold(keys)`: leases that are renewed until the block is left.
 
@@ -235,9 +256,9 @@ class Client:
         """
         return self._call(self._requests.expire(keys, ttl_s, **options))
 
-    def queue(self) -> Queue:
-        """A queue of its own: submit without waiting, poll, eventfd."""
-        queue = Queue(self._links, self._requests)
+    def queue(self, *, counted: bool = True) -> Queue:
+        """A queue of its own: submit without waiting, poll, eventfd. counted: False = whoever submits counts it itself."""
+        queue = Queue(self._links, self._requests if counted else self._uncounted)
         self._queues.add(queue)
         # In this order: who closes the client right now finds the queue, or has said so.
         if self._links.closed and not self._links.ending:
@@ -337,6 +358,11 @@ class Client:
         return self._options.url
 
     @property
+    def codecs(self) -> tuple[str, ...]:
+        """Spoken besides raw, as given to connect()."""
+        return self._options.codecs
+
+    @property
     def namespace(self) -> str:
         """Whose blocks it sees."""
         return self._endpoint.namespace
@@ -351,13 +377,24 @@ class Client:
         """on, off (answers everything itself, with a miss) or shadow (does all the work, answers a miss)."""
         return self._options.mode
 
+    @property
+    def tally(self) -> Tally | None:
+        """Where its calls are counted; None: nowhere, unless $HALFSTEP_RECORD names a folder. See docs/effect.md."""
+        return self._tally
+
+    @property
+    def deadline_ms(self) -> float:
+        """Of calls that name none, matches aside."""
+        return self._options.deadline_ms
+
     def facts(self) -> ClientFacts:
         """Its connection and the daemon behind it, as of the last answer; does not ask."""
         core = None if self.mode == "off" else self._links.existing_core()
         if core is None:
             return ClientFacts()
         told = core.facts()
-        return ClientFacts(**told | {"shards": tuple(ShardLoad(*load) for load in told["shards"])})
+        shards, coding = tuple(ShardLoad(*load) for load in told["shards"]), CodingFacts(**told["coding"])
+        return ClientFacts(**told | {"shards": shards, "coding": coding})
 
     @property
     def path(self) -> str:
@@ -368,7 +405,7 @@ class Client:
         facts = self.facts()
         if not facts.connected:
             return f"not connected {address}" + (f": {facts.last_error}" if facts.last_error else "")
-        place = address.removeprefix("unix:") if facts.transport == "shm" else address
+        place = address.removeprefix("unix:") if facts.transport in ("shm", "unix") else address
         path = " ".join(filter(None, (facts.transport, facts.congestion if facts.transport == "tcp" else "", place)))
         if facts.connected < facts.connections and facts.last_error:
             path += f" ({facts.connected} of {facts.connections} connections: {facts.last_error})"
@@ -389,6 +426,10 @@ class Client:
             raise ConfigError(f"{self.url}: the daemon refuses: {why}")
         if ready == 0:
             reason = why or self.facts().last_error or "no answer"
+            if "transport=rdma: " in reason:
+                raise Unavailable(
+                    f"{self.url}: no rings over RDMA within {within_ms:g} ms ({reason}); ?transport=auto does without them"
+                )
             # Who asks what it is that listens there has somebody listening, and of whom a part is reached is running.
             running = reason.endswith(("?", "share one")) or "while others are" in reason or "hangs, or is stopped" in reason
             remedy = "" if running else "; start it with `halfstep serve`"
@@ -410,6 +451,8 @@ class Client:
         # Those of threads that came meanwhile; after this none comes.
         self._end_calls()
         _open_clients.discard(self)
+        if self._tally is not None:
+            self._tally.write()
 
     def forked(self) -> None:
         """In a child."""

@@ -62,6 +62,7 @@ _OF_THE_WORST_SHARD = {
     "halfstep_store_discards_on",
     "halfstep_store_writes_out",
     "halfstep_zero_copy_on",
+    "halfstep_rdma_pinned_bytes",
 }
 
 

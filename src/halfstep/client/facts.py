@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -15,13 +16,33 @@ class ShardLoad(NamedTuple):
 
 
 @dataclass(frozen=True)
+class CodingFacts:
+    """Whether blocks of puts were coded, and why. The rest is what the newest choice knew; 0 = that was not measured yet.
+
+    blocks: of each reason (docs/compression.md, *Coded or raw*). encode_bytes_per_s: of all threads that code.
+    decode_bytes_per_s: of one. link_bytes_per_s: the fastest of late. service_bytes_per_s: of all shards. ratio: of late.
+    """
+
+    encode_bytes_per_s: int = 0
+    decode_bytes_per_s: int = 0
+    link_bytes_per_s: int = 0
+    service_bytes_per_s: int = 0
+    ratio: float = 0.0
+    blocks: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ClientFacts:
     """As of the last answer.
 
-    connected: connections that are up, of so many that there should be (connections). transport: "tcp", "shm" (shared memory)
-    or "" while there is none. congestion: the congestion control of its sockets. queue_depth, bytes_per_s: of all shards,
-    queue_us: of the one with the longest wait. shards: the load of each. checksum_failures: parts that came and did not
-    verify, each a miss. last_error: why it is not connected, or not by all connections.
+    connected: connections that are up, of so many that there should be (connections). transport: "tcp", "rdma", "shm" (shared
+    memory), "unix" (a local socket without it) or "" while there is none. congestion: the congestion control of its sockets.
+    queue_depth, bytes_per_s: of all shards, queue_us: of the one with the longest wait. shards: the load of each.
+    checksum_failures: parts that came and did not verify. decode_failures: coded parts that verified and did not decode. Each
+    of both is a miss. last_error: why it is not connected, not by all connections, or through a "unix" socket without shared
+    memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
+    be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
+    answered at once.
     """
 
     connected: int = 0
@@ -40,4 +61,9 @@ class ClientFacts:
     bytes_received: int = 0
     bytes_sent: int = 0
     checksum_failures: int = 0
+    decode_failures: int = 0
     last_error: str = ""
+    rdma: str = ""
+    rdma_failures: int = 0
+    coding: CodingFacts = CodingFacts()
+    not_waited: int = 0

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from halfstep.client.numbers import REASON_NO_DESCRIPTORS
 from halfstep.client.queue import Queue
 from halfstep.client.request import Request
-from halfstep.client.results import REASON_NO_DESCRIPTORS
 from halfstep.client.ticket import Ticket
 from halfstep.errors import Unavailable
 

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from halfstep import _peer
 from halfstep.client.living import Living
-from halfstep.client.options import Mode
+from halfstep.client.options import Coding, Mode
 from halfstep.client.url import Endpoint
+from halfstep.compress import CODECS
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.layout import Layout
 
@@ -29,10 +30,14 @@ class Forkable(Protocol):
 class Links:
     """Makes the core, and remembers who has to hear of a fork."""
 
-    def __init__(self, endpoint: Endpoint, mode: Mode, connections: int) -> None:
+    def __init__(
+        self, endpoint: Endpoint, mode: Mode, connections: int, codecs: tuple[str, ...] = (), coding: Coding = "always"
+    ) -> None:
         self.endpoint = endpoint
         self.mode = mode
         self.connections = connections
+        self.coding = coding
+        self.codecs = sum(1 << CODECS[name] for name in codecs)
         # A signal's handler may close the client in the thread that holds it.
         self._lock = threading.RLock()
         self._core: _peer.Core | None = None
@@ -61,7 +66,10 @@ class Links:
                     raise ConfigError("client is closed; connect again")
                 core = self._core
                 if core is None:
-                    core = _peer.Core(self.endpoint.address, self.endpoint.namespace, self.connections, 0)
+                    place = self.endpoint
+                    core = _peer.Core(
+                        place.address, place.namespace, self.connections, 0, self.codecs, place.transport, self.coding
+                    )
                     if self.closed:  # by a handler, meanwhile
                         core.close()
                         raise ConfigError("client is closed; connect again")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,13 @@ import numpy.typing as npt
 from halfstep.keys import Algorithm
 from halfstep.layout import Layout
 
+if TYPE_CHECKING:
+    from halfstep.tier.notices import Notices
+
 Mode = Literal["on", "off", "shadow"]
+# How much of what is there an engine loads: what ends first, or all.
+PlanMode = Literal["auto", "always"]
+Coding = Literal["always", "auto", "never"]
 Keys = Sequence[Any] | npt.NDArray[np.uint8]
 Parts = Sequence[range | tuple[int, int, int] | int]
 
@@ -26,22 +32,30 @@ class CommonOptions(TypedDict, total=False):
 
 
 class MatchOptions(CommonOptions, total=False):
-    """lengths: ask for block bytes, too. hold_ms, owner: keep what is found. stop_at_miss: the prefix is enough."""
+    """lengths: ask for block bytes, too. hold_ms, owner: keep what is found. stop_at_miss: the prefix is enough.
+
+    wait: until all keys have been there, or the deadline.
+    """
 
     lengths: bool
     hold_ms: int
     owner: int
     stop_at_miss: bool
+    wait: bool
 
 
 class GetOptions(CommonOptions, total=False):
-    """parts: ranges of parts, in the order in which they land. priority: 0 = demand, larger = less urgent."""
+    """parts: ranges of parts, in the order in which they land. priority: 0 = demand, larger = less urgent.
+
+    wait: for what is not there, until somebody stores it, or the deadline.
+    """
 
     parts: Parts | None
     order: Literal["key", "layer"]
     stop_at_miss: bool
     priority: int
     progress: bool | None
+    wait: bool
 
 
 class PutOptions(CommonOptions, total=False):
@@ -77,6 +91,7 @@ class MatchSectionsOptions(TypedDict, total=False):
     lengths: bool
     hold_ms: int
     owner: int
+    wait: bool
     deadline_ms: float | None
 
 
@@ -86,6 +101,7 @@ class GetSectionsOptions(TypedDict, total=False):
     order: Literal["key", "layer"]
     priority: int
     progress: bool | None
+    wait: bool
     deadline_ms: float | None
 
 
@@ -97,14 +113,21 @@ class PutSectionsOptions(TypedDict, total=False):
     deadline_ms: float | None
 
 
-class TierOptions(TypedDict, total=False):
+class ValuesOptions(TypedDict, total=False):
+    """Of opaque values, and of a tier: see halfstep.tier.channel.Channel."""
+
+    ttl_s: int
+    durability: Literal["cache", "persist"]
+    priority: int
+    notices: Notices | None
+
+
+class TierOptions(ValuesOptions, total=False):
     """Of a tier: see halfstep.tier.Tier."""
 
     salt: bytes
     algorithm: Algorithm
-    ttl_s: int
-    durability: Literal["cache", "persist"]
-    priority: int
+    plan: PlanMode
 
 
 class NamespaceLimits(TypedDict, total=False):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from halfstep import _peer
 from halfstep.arguments import real_number
+from halfstep.client.numbers import REASON_CLOSED, REASON_NO_DESCRIPTORS
 from halfstep.client.options import (
     CommonOptions,
     GetOptions,
@@ -30,17 +31,7 @@ from halfstep.client.options import (
     PutSectionsOptions,
 )
 from halfstep.client.request import Request, Requests
-from halfstep.client.results import (
-    REASON_CLOSED,
-    REASON_NO_DESCRIPTORS,
-    ChangeResult,
-    DeleteResult,
-    GetResult,
-    MatchResult,
-    PrefetchResult,
-    PutResult,
-    ReleaseResult,
-)
+from halfstep.client.results import ChangeResult, DeleteResult, GetResult, MatchResult, PrefetchResult, PutResult, ReleaseResult
 from halfstep.client.sections import Section, get_request, match_request, put_request
 from halfstep.client.ticket import Event, Ticket
 from halfstep.errors import ConfigError, Unavailable

@@ -17,12 +17,24 @@ import numpy.typing as npt
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
 from halfstep.client.arrays import ordinals_of, per_item
+from halfstep.client.numbers import (
+    OP_DELETE,
+    OP_EXPIRE,
+    OP_GET,
+    OP_HOLD,
+    OP_MATCH,
+    OP_PREFETCH,
+    OP_PUT,
+    OP_RELEASE,
+    OP_RENEW,
+    OP_TOUCH,
+    REASON_SKIPPED,
+)
 from halfstep.client.options import Keys, Mode, Parts
 from halfstep.client.placing import place, place_source
 from halfstep.client.region import Addresses, Region, Rows
 from halfstep.client.results import (
     ANSWER_DTYPE,
-    REASON_SKIPPED,
     Answer,
     Answers,
     ChangeResult,
@@ -39,10 +51,6 @@ from halfstep.layout import PARTS_MAX, Layout
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-# enum hs_operation.
-OP_MATCH, OP_GET, OP_PUT, OP_DELETE, OP_RELEASE, OP_LIST, OP_STAT, OP_NAMESPACE_CREATE, OP_NAMESPACE_DELETE = range(1, 10)
-OP_TOUCH, OP_HOLD, OP_RENEW, OP_EXPIRE, OP_CLEAR, OP_NAMESPACE_LIMIT, OP_EXPLAIN, OP_PREFETCH = range(10, 18)
 
 RANGES_MAX = 8
 _KEY_ORDER: Literal["key"] = "key"
@@ -132,6 +140,7 @@ class Requests:
         hold_ms: int = 0,
         owner: int = 0,
         stop_at_miss: bool = False,
+        wait: bool = False,
         deadline_ms: float | None = None,
     ) -> Request[MatchResult]:
         """Which keys are there."""
@@ -141,6 +150,8 @@ class Requests:
         batch.set_outputs(lengths)
         batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
         batch.set_options(self.match_deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
+        if wait:
+            batch.set_wait()
 
         def read(told: Answers | None) -> MatchResult:
             answers = _answers(batch, told)
@@ -167,6 +178,7 @@ class Requests:
         stop_at_miss: bool = False,
         priority: int = 0,
         progress: bool | None = None,
+        wait: bool = False,
         deadline_ms: float | None = None,
     ) -> Request[GetResult]:
         """Bytes of blocks, into `target`."""
@@ -197,6 +209,8 @@ class Requests:
             layer if progress is None else progress,
         )
         regions = () if placed is None else place(batch, placed, count * components, is_source=False)
+        if wait:
+            batch.set_wait()
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
@@ -376,6 +390,10 @@ class Requests:
             return make(answers if len(answers) else new_answers(1, *batch.outcome), 1, 1)
 
         return self._request(batch, read, itemless=True)
+
+    def of_sections(self, operation: int, request: Request[list[R]]) -> Request[list[R]]:  # noqa: ARG002 -- for who counts
+        """A request of several sections, before it is submitted: as it is."""
+        return request
 
     @property
     def mode(self) -> Mode:

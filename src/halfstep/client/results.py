@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep import _peer
+from halfstep.client.numbers import REASON_BUDGET, REASON_PENDING, REASON_PRESENT
 
 # hs_answer of native/peer/halfstep.h.
 ANSWER_DTYPE = np.dtype([("answer", "u1"), ("zero", "u1"), ("reason", "<u2")])
@@ -39,9 +40,6 @@ _OK, _MISS = Answer.OK.value, Answer.MISS.value
 
 # Of each get: found at once, and no type to be made a dtype.
 _frombuffer, _BOOL = np.frombuffer, np.dtype(np.bool_)
-
-# Reasons that this side tells apart or gives; the others are only ever shown by name.
-REASON_STORED, REASON_PRESENT, REASON_SKIPPED, REASON_PENDING, REASON_CLOSED, REASON_NO_DESCRIPTORS = 1, 2, 20, 32, 84, 88
 
 
 def describe(answer: int, reason: int) -> str:
@@ -138,13 +136,23 @@ class Result:
 
     def reason(self, item: int) -> str:
         """Why item `item` is what it is, for people: of its first part that is not ok, after `parts=`."""
-        row = np.atleast_1d(self._answers[item])
-        failed = np.flatnonzero(row["answer"] != _OK)
-        one: Any = row[failed[0] if len(failed) else 0]
+        one = self._one(item)
         return describe(int(one["answer"]), int(one["reason"]))
 
+    def answer_of(self, item: int) -> Answer:
+        """The same, for programs."""
+        return Answer(int(self._one(item)["answer"]))
+
+    def _one(self, item: int) -> Any:
+        row = np.atleast_1d(self._answers[item])
+        failed = np.flatnonzero(row["answer"] != _OK)
+        return row[failed[0] if len(failed) else 0]
+
     def __repr__(self) -> str:
-        kinds = {describe(int(kind["answer"]), int(kind["reason"])) for kind in np.unique(self._answers)}
+        # Without np.unique, which imports a module at its first call: no descriptor may be left for that.
+        ordered = np.sort(np.ascontiguousarray(self._answers).view("<u4"), axis=None)
+        firsts = np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]])).view(ANSWER_DTYPE)
+        kinds = {describe(int(kind["answer"]), int(kind["reason"])) for kind in firsts}
         return (
             f"{type(self).__name__}({self.hits} of {self.keys * self.components} ok: {', '.join(sorted(kinds)) or 'no items'})"
         )
@@ -252,7 +260,9 @@ class MatchResult:
 
     present: bool per key. lengths: block bytes per item ([key, component] for several components), or None if not asked for.
     prefix: keys that are there from the first on. answered: the daemon said all of it; otherwise `reason` says why not, and
-    what it did not answer counts as absent. shadow: in shadow mode, the result that an engine would have had.
+    what it did not answer counts as absent. Of a match with a hold, `present` are those that are held as well; `unheld`, where
+    lengths were asked for, those that are there and could not be. shadow: in shadow mode, the result that an engine would have
+    had.
     """
 
     __slots__ = ("_answers", "_components", "lengths", "shadow")
@@ -270,6 +280,13 @@ class MatchResult:
     def present(self) -> npt.NDArray[np.bool_]:
         """Per key: all components are there."""
         return _all_of_each((self._answers["answer"] == _OK).reshape(-1, self._components))
+
+    @property
+    def unheld(self) -> npt.NDArray[np.bool_]:
+        """Per key: all components are there, and the hold was refused for some of them (budget). Known with lengths alone."""
+        refused = self._refused_holds()
+        ok = self._answers["answer"] == _OK
+        return _all_of_each((ok | refused).reshape(-1, self._components)) & refused.reshape(-1, self._components).any(axis=1)
 
     @property
     def prefix(self) -> int:
@@ -290,10 +307,25 @@ class MatchResult:
         one = self._answers[unanswered[0]]
         return describe(int(one["answer"]), int(one["reason"]))
 
+    @property
+    def why(self) -> Answer:
+        """The same, for programs; OK if all have an answer."""
+        unanswered = np.flatnonzero(self._unanswered())
+        return Answer(int(self._answers["answer"][unanswered[0]])) if len(unanswered) else Answer.OK
+
     def _unanswered(self) -> npt.NDArray[np.bool_]:
         answers = self._answers["answer"]
         unanswered: npt.NDArray[np.bool_] = (answers != _OK) & (answers != _MISS)
-        return unanswered
+        # What a request was refused for has no length; what a hold was refused for is there, and has one.
+        return unanswered if self.lengths is None else unanswered & ~self._refused_holds()
+
+    def _refused_holds(self) -> npt.NDArray[np.bool_]:
+        """Per item: it is there, which its length says, and a hold on it was refused."""
+        if self.lengths is None:
+            return np.zeros(len(self._answers), np.bool_)
+        throttled = self._answers["answer"] == Answer.THROTTLED.value
+        refused: npt.NDArray[np.bool_] = throttled & (self._answers["reason"] == REASON_BUDGET) & (self.lengths.ravel() > 0)
+        return refused
 
     def __repr__(self) -> str:
         why = "" if self.answered else f", {self.reason}"

@@ -15,31 +15,12 @@ import numpy.typing as npt
 
 from halfstep import _peer
 from halfstep.arguments import unsigned, whole_number
+from halfstep.client.numbers import OP_GET, OP_MATCH, OP_PUT, REASON_SKIPPED
 from halfstep.client.options import Keys, Parts
 from halfstep.client.placing import place, place_source
 from halfstep.client.region import Addresses, Region, Rows
-from halfstep.client.request import (
-    OP_GET,
-    OP_MATCH,
-    OP_PUT,
-    Request,
-    Requests,
-    all_skipped,
-    choice_of_durability,
-    choice_of_order,
-    offered,
-    ranges_of,
-)
-from halfstep.client.results import (
-    ANSWER_DTYPE,
-    REASON_SKIPPED,
-    Answer,
-    Answers,
-    GetResult,
-    MatchResult,
-    PutResult,
-    new_answers,
-)
+from halfstep.client.request import Request, Requests, all_skipped, choice_of_durability, choice_of_order, offered, ranges_of
+from halfstep.client.results import ANSWER_DTYPE, Answer, Answers, GetResult, MatchResult, PutResult, new_answers
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
 
@@ -76,6 +57,7 @@ def match_request(
     lengths: bool = False,
     hold_ms: int = 0,
     owner: int = 0,
+    wait: bool = False,
     deadline_ms: float | None = None,
 ) -> Request[list[MatchResult]]:
     """Which keys are there. Errors: ConfigError."""
@@ -87,11 +69,13 @@ def match_request(
         making.batch.set_outputs(lengths)
     making.batch.set_hold(unsigned("owner", owner, 64), unsigned("hold_ms", hold_ms, 32))
     making.batch.set_options(requests.match_deadline_us(deadline_ms), 0, 0, 0, wants_progress=False)
+    if wait:
+        making.batch.set_wait()
 
     def result(answers: Answers, part: _Part) -> MatchResult:
         return MatchResult(answers, part.components, making.lengths(part) if lengths else None)
 
-    return making.request(result, lambda answers, part: result(all_skipped(answers), part))
+    return requests.of_sections(OP_MATCH, making.request(result, lambda answers, part: result(all_skipped(answers), part)))
 
 
 def get_request(
@@ -101,6 +85,7 @@ def get_request(
     order: Literal["key", "layer"] = "key",
     priority: int = 0,
     progress: bool | None = None,
+    wait: bool = False,
     deadline_ms: float | None = None,
 ) -> Request[list[GetResult]]:
     """Bytes of blocks, into the memory of each section. Errors: ConfigError."""
@@ -118,6 +103,8 @@ def get_request(
         making.batch.set_outputs(lengths=True)
     asks = bool(layer) if progress is None else bool(progress)
     making.batch.set_options(requests.deadline_us(deadline_ms), layer, 0, unsigned("priority", priority, 8), asks)
+    if wait:
+        making.batch.set_wait()
 
     def result(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
@@ -127,7 +114,7 @@ def get_request(
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
         return GetResult(all_skipped(shaped), part.keys, part.components, bytes(4 * part.items))
 
-    return making.request(result, unseen)
+    return requests.of_sections(OP_GET, making.request(result, unseen))
 
 
 def put_request(
@@ -152,7 +139,7 @@ def put_request(
     making.batch.set_options(
         requests.deadline_us(deadline_ms), 0, lasts, unsigned("priority", priority, 8), wants_progress=False
     )
-    return making.request(lambda answers, part: PutResult(answers, part.keys, part.components))
+    return requests.of_sections(OP_PUT, making.request(lambda answers, part: PutResult(answers, part.keys, part.components)))
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Where a daemon is, as people write it.
 
-halfstep://host[:port][/namespace]              port 7350, namespace "default"
+halfstep://host[:port][/namespace][?transport=auto|tcp|rdma]    port 7350, namespace "default"
 halfstep+unix:///path/to.sock[?namespace=name]
 """
 
@@ -16,15 +16,21 @@ PORT = 7350
 DEFAULT_NAMESPACE = "default"
 NAMESPACE_BYTES_MAX = 255
 _UNIX_PATH_BYTES_MAX = 107  # sun_path, less its end
-_FORMS = "write halfstep://host[:port][/namespace] or halfstep+unix:///path/to.sock[?namespace=name]"
+TRANSPORTS = ("auto", "tcp", "rdma")
+_FORMS = "write halfstep://host[:port][/namespace][?transport=auto|tcp|rdma] or halfstep+unix:///path/to.sock[?namespace=name]"
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """address: "host:port" or "unix:/path", as the core takes it. namespace: whose blocks."""
+    """address: "host:port" or "unix:/path", as the core takes it. namespace: whose blocks.
+
+    transport: over TCP, whether bytes travel through rings over RDMA: "auto" where both ends have a device, "tcp" never,
+    "rdma" or not at all.
+    """
 
     address: str
     namespace: str
+    transport: str = "auto"
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -48,8 +54,14 @@ class Endpoint:
 
     @classmethod
     def _tcp(cls, url: str, parts: SplitResult, port: int | None) -> Endpoint:
-        if parts.username is not None or parts.query:
-            raise ConfigError(f"url {url!r}: takes no user, password or query; {_FORMS}")
+        if parts.username is not None:
+            raise ConfigError(f"url {url!r}: takes no user or password; {_FORMS}")
+        query = parse_qs(parts.query, keep_blank_values=True)
+        if unknown := sorted(set(query) - {"transport"}):
+            raise ConfigError(f"url {url!r}: {unknown[0]!r} is unknown; only transport= is; {_FORMS}")
+        transports = query.get("transport", ["auto"])
+        if len(transports) > 1 or transports[0] not in TRANSPORTS:
+            raise ConfigError(f"url {url!r}: transport={','.join(transports)}: must be one of {', '.join(TRANSPORTS)}")
         host = parts.hostname
         if not host:
             raise ConfigError(f"url {url!r}: has no host; {_FORMS}")
@@ -57,7 +69,8 @@ class Endpoint:
             raise ConfigError(f"url {url!r}: port 0; must be 1 to 65535, {PORT} if left out")
         namespace = unquote(parts.path.removeprefix("/"))
         bracketed = f"[{host}]" if ":" in host else host
-        return cls(f"{bracketed}:{port or PORT}", _checked_namespace(url, namespace or DEFAULT_NAMESPACE))
+        place = f"{bracketed}:{port or PORT}"
+        return cls(place, _checked_namespace(url, namespace or DEFAULT_NAMESPACE), transports[0])
 
     @classmethod
     def _unix(cls, url: str, parts: SplitResult) -> Endpoint:

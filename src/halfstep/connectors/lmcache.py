@@ -17,23 +17,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from typing import Any
 
-import numpy as np
-
-from halfstep.client import Answer, Client, Ticket, connect
-from halfstep.connectors.planning import Notices, warn_of_version, why_not
+from halfstep.connectors.settings import refuse_unknown
+from halfstep.connectors.versions import warn_of_version
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
+from halfstep.tier import BACKGROUND, HOLD_MS, Moved, Notices, Pending, Present, codecs_of, coding_of, connect
 
 # Of this module's meaning of an object; another one has other blocks.
 INTERFACE = "native-plugin-1"
 # Whose adapter was read and run. Another one is tried, with a word about it.
 VERSIONS = ("0.5.6",)
+
+SETTINGS = ("url", "contents", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy")
+
+log = logging.getLogger("halfstep.connectors.lmcache")
 
 # ok, error, per key.
 End = tuple[bool, str, list[bool]]
@@ -43,42 +47,53 @@ class HalfstepClient:
     """What LMCache's adapter calls. The keyword arguments are the "adapter_params".
 
     url: the daemon's. contents: see above, any text; not empty. ttl_s: of stored objects, 0 = the namespace's default.
-    deadline_ms: of gets and sets; match_deadline_ms: of questions. connections: data connections per shard.
+    deadline_ms: of gets and sets; match_deadline_ms: of questions. hold_ms: for so long the daemon keeps what was found,
+    until it is got; 0 = not. connections: data connections per shard. codec: "bfx" = objects are stored coded, exactly; "" = as
+    they are. LMCache says nothing of their values, so the codec looks for itself. policy: instead of a codec, "exact" or "off";
+    a lossy one is refused, since nobody says which values are K and V.
     Errors: ConfigError. A daemon that is not there is none.
     """
 
     def __init__(
         self,
-        url: str,
-        contents: str,
+        url: str = "",
+        contents: str = "",
         *,
         ttl_s: int = 0,
         deadline_ms: float = 2000,
         match_deadline_ms: float = 100,
+        hold_ms: int = HOLD_MS,
         connections: int = 1,
+        codec: str = "",
+        policy: str = "",
+        **unknown: object,
     ) -> None:
+        refuse_unknown({"url", *unknown} if url else unknown, SETTINGS, "adapter_params")
         if not contents:
             raise ConfigError(
-                'contents="": must say which weights, dtype and byte order these objects have; a change needs another'
+                'halfstep: contents="": must say which weights, dtype and byte order these objects have; a change needs another'
             )
         with contextlib.suppress(PackageNotFoundError):  # a stand-in of tests has none
             warn_of_version("LMCache", package_version("lmcache"), VERSIONS)
-        self._ttl_s = ttl_s
-        self._notices = Notices(f"halfstep at {url}")
-        self._client: Client = connect(
+        self.layout = Layout.opaque("lmcache", interface=INTERFACE, contents=contents, **coding_of(codec, policy=policy))
+        self._connection = connect(
             url,
-            layout=Layout.opaque("lmcache", interface=INTERFACE, contents=contents),
             deadline_ms=deadline_ms,
             match_deadline_ms=match_deadline_ms,
             connections=connections,
+            codecs=codecs_of(codec),
+            policy=policy,
         )
-        self._queue = self._client.queue()
-        self._descriptor = self._queue.fileno()
-        self._numbers = 0
-        # By ticket: the number that LMCache knows, and how its end is told. A ticket may be over, and another thread drain it,
-        # before who submitted it has noted it here.
+        self._values = self._connection.values(self.layout, ttl_s=ttl_s, notices=Notices(f"halfstep at {url}"))
+        self._values.hold_options(hold_ms)  # refuses what is no time
+        self._hold_ms = hold_ms
+        self._descriptor = self._values.fileno()
+        log.info("halfstep at %s: layout %s, codec %s", url, self.layout.id.hex(), codec or policy or "none")
+        # By the number that LMCache knows: what is on its way, and how its end is told. A call may be over, and another thread
+        # drain it, before who submitted it has noted it here.
         self._lock = threading.Lock()
-        self._flying: dict[Ticket[Any], tuple[int, Callable[[Any], End]]] = {}
+        self._numbers = 0
+        self._flying: dict[int, tuple[Pending[Any], Callable[[Any], End]]] = {}
 
     def event_fd(self) -> int:
         """An eventfd: readable when drain_completions has something to say."""
@@ -86,63 +101,56 @@ class HalfstepClient:
 
     def submit_batch_set(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Store objects; what is there already is not sent. The buffers must not change until it is drained."""
-        names = [_name(key) for key in keys]
-        return self._fly(lambda: self._queue.put(names, [_flat(one) for one in bufs], ttl_s=self._ttl_s), self._stored)
+        names, sources = [_name(key) for key in keys], [_flat(one) for one in bufs]
+        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), _moved)
 
     def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Objects into buffers of their length; another length is a miss."""
         names, targets = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        lengths = np.array([target.nbytes for target in targets], np.uint32)
-        return self._fly(lambda: self._queue.get(names, targets), lambda result: self._loaded(result, lengths))
+        return self._fly(lambda: self._values.begin_get(names, targets), _moved)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Which are there."""
+        """Which are there; LMCache locks those, and gets them when their turn comes."""
         names = [_name(key) for key in keys]
-        return self._fly(lambda: self._queue.match(names), self._matched)
+        return self._fly(lambda: self._values.begin_match(names, hold_ms=self._hold_ms), _matched)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Remove objects, for good."""
         names = [_name(key) for key in keys]
-        return self._fly(lambda: self._queue.delete(names), self._deleted)
+        return self._fly(lambda: self._values.begin_delete(names), _deleted)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """(number, ok, error, per key) of each batch that is over and was not told. Never waits."""
-        over = [event.ticket for event in self._queue.poll() if event.done]
+        self._values.poll()
         with self._lock:
-            flown = [(self._flying.pop(ticket), ticket) for ticket in over]
-        return [(number, *told(ticket.result())) for (number, told), ticket in flown]
+            over = {number: flown for number, flown in self._flying.items() if flown[0].done}
+            for number in over:
+                del self._flying[number]
+        return [(number, *told(pending.result())) for number, (pending, told) in over.items()]
 
     def close(self) -> None:
         """No byte lands in anybody's buffer afterwards. Idempotent."""
-        self._client.close()
+        self._values.close()
+        self._connection.close()
 
-    # ---- within ----
-
-    def _fly(self, submit: Callable[[], Ticket[Any]], told: Callable[[Any], End]) -> int:
+    def _fly(self, submit: Callable[[], Pending[Any]], told: Callable[[Any], End]) -> int:
         with self._lock:
             self._numbers += 1
-            self._flying[submit()] = self._numbers, told
+            self._flying[self._numbers] = submit(), told
             return self._numbers
 
-    def _stored(self, result: Any) -> End:
-        return self._complete("set", result, result.items_ok)
 
-    def _loaded(self, result: Any, lengths: Any) -> End:
-        whole = result.items_ok & (result.lengths == lengths)
-        return self._complete("get", result, whole)
+def _moved(result: Moved) -> End:
+    return bool(result.ok.all()), result.reason, result.ok.tolist()
 
-    def _matched(self, result: Any) -> End:
-        self._notices.note("exists", result.reason)
-        return True, "", result.present.tolist()
 
-    def _deleted(self, result: Any) -> End:
-        # What the daemon has dropped by itself is gone, too: LMCache would ask for its end again and again.
-        return True, "", (result.items_ok | (result.answers == Answer.MISS)).tolist()
+def _matched(result: Present) -> End:
+    return True, "", result.there.tolist()
 
-    def _complete(self, what: str, result: Any, ok: Any) -> End:
-        why = why_not(result)
-        self._notices.note(what, why)
-        return bool(ok.all()), why, ok.tolist()
+
+def _deleted(result: Moved) -> End:
+    # What the daemon has dropped by itself is gone, too: LMCache would ask for its end again and again.
+    return True, "", result.ok.tolist()
 
 
 def _name(key: str) -> bytes:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from halfstep.connectors.planning import Counts, Notices
-from halfstep.tier import Found, Loaded, Memory, Pending, Stored, Tier
+from halfstep.tier import BACKGROUND, Answer, Counts, Found, Loaded, Memory, Pending, Stored, Tier
 
 log = logging.getLogger("halfstep.connectors")
 
 # How long a preemption waits for stores of the blocks that it takes, before it calls them off; and for kept blocks instead.
 FENCE_S = 0.05
+# Of a step, for each of its requests: fewer are decoding more than prefill, and tell nothing of what a prompt costs.
+MEASURED_TOKENS_EACH = 16
 # Keys that a planner remembers as refused, the oldest leave first.
 UNSTORED_MAX = 1 << 16
 
@@ -59,13 +60,15 @@ class Store:
 class Step:
     """What workers are told in a step.
 
-    preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores.
+    preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores. tokens: that
+    it computes, where they are those of a prefill and tell what a token of a prompt costs; else 0.
     """
 
     loads: list[Load] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     delayed: list[str] = field(default_factory=list)
+    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -122,16 +125,18 @@ class _Open:
 
 
 class Planner:
-    """The scheduler's half, which also says what fails: once, for all of its workers.
+    """The scheduler's half, whose tier also says what fails in its workers: once, for all of them.
 
     workers: how many answer each step. hashes: the engine's per block, of which the last is its key. reading_max: blocks that
-    stores may read at once, so that a slow daemon keeps few from others; the next ones wait for them.
+    stores may read at once, so that a slow daemon keeps few from others; the next ones wait for them. hold_ms: for so long what
+    a request was promised is kept from eviction, until its load.
     """
 
-    def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, name: str) -> None:
+    def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, hold_ms: int = 0) -> None:
         self.counts = Counts()
-        self.notices = Notices(name)
         self._tier = tier
+        tier.hold_options(hold_ms)  # refuses what is no time
+        self._hold_ms = hold_ms
         self._workers, self._hashes, self._reading_max = workers, hashes, reading_max
         self._asked: dict[str, _Asked] = {}
         self._running: dict[str, _Running] = {}
@@ -160,7 +165,7 @@ class Planner:
         if asked.taken:
             return 0
         if asked.pending is not None:
-            self._tier.queue.poll()
+            self._tier.poll()
             if not asked.pending.done:
                 return None
             self._answered(asked, asked.pending)
@@ -183,20 +188,19 @@ class Planner:
         self.counts.matches += 1
         self.counts.keys_asked += len(keys)
         try:
-            return self._tier.prefix_of(keys).begin_match()
+            return self._tier.prefix_of(keys).begin_match(hold_ms=self._hold_ms)
         except Exception:
             log.exception("a match")
             return None
 
     def _answered(self, asked: _Asked, pending: Pending[Found]) -> None:
         asked.pending = None
-        self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - asked.began)
+        self.counts.held(asked.began)
         try:
             found = pending.result()
         except Exception:
             log.exception("a match")
             return
-        self.notices.note("lookup", found.reason)
         asked.there = found.blocks
         self.counts.keys_hit += found.blocks
 
@@ -204,7 +208,9 @@ class Planner:
 
     def step(self, scheduled: Mapping[str, int], preempted: Iterable[str], blocks_of: Callable[[str], Sequence[int]]) -> Step:
         """What workers do in this step. scheduled: tokens of each request that runs in it."""
-        step = Step(self._loads, [], list(preempted), self._delayed)
+        tokens = sum(scheduled.values())
+        prefill = tokens >= MEASURED_TOKENS_EACH * len(scheduled)
+        step = Step(self._loads, [], list(preempted), self._delayed, tokens if prefill else 0)
         self._loads, self._delayed = [], []
         for name in step.preempted:
             if (run := self._running.get(name)) is not None:
@@ -259,7 +265,7 @@ class Planner:
     def ended(self, done: Done) -> None:
         """Workers have ended something."""
         for what, why in done.said.items():
-            self.notices.note(what, why)
+            self._tier.tell(what, why)
         for number, workers in done.workers.items():
             store = self._open.get(number)
             if store is None:
@@ -327,13 +333,16 @@ class _Storing:
 
 
 class Mover:
-    """A worker's half. tier: of loads; background: of stores, which are less urgent. writes: no other rank writes the same."""
+    """A worker's half. tier: says nothing; the planner's does. writes: no other rank writes the same."""
 
-    def __init__(self, tier: Tier, background: Tier, *, writes: bool) -> None:
+    def __init__(self, tier: Tier, *, writes: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts = Counts()
-        self._tier, self._background, self._writes = tier, background, writes
+        self._clock, self._began_s = clock, 0.0
+        self._tier, self._writes = tier, writes
+        tier.counted_share = int(writes)
         self._memory: Memory | None = None
-        self._cells: Sequence[Memory] = ()
+        # The layers of each cell, in their order; None: of all of them at once.
+        self._cells: Sequence[range | None] = (None,)
         self._step = Step()
         self._loads: Sequence[Load] = ()
         self._begun = 0
@@ -344,22 +353,24 @@ class Mover:
         self._loaded: set[str] = set()
         self._bad: set[int] = set()
 
-    def attach(self, memory: Memory, cells: Sequence[Memory]) -> None:
-        """Where the engine's blocks are. cells: the same, one a layer cell and in their order."""
+    def attach(self, memory: Memory, cells: Sequence[range | None] = (None,)) -> None:
+        """Where the engine's blocks are. cells: the model's layers of each layer cell, in their order; None: all of them."""
         self.detach()
         self._memory, self._cells = memory, cells
 
     def detach(self) -> None:
         """Afterwards nothing touches the engine's memory."""
-        for memory in {id(one): one for one in (self._memory, *self._cells) if one is not None}.values():
-            memory.close()
-        self._memory, self._cells = None, ()
+        if self._memory is not None:
+            self._memory.close()
+        self._memory = None
 
     # ---- A step ----
 
     def begin(self, step: Step) -> None:
         """Afterwards its loads and stores may be begun."""
         self._step, self._loads, self._begun = step, step.loads, 0
+        if step.tokens:
+            self._began_s = self._clock()
         self._delayed.update(step.delayed)
 
     def load(self) -> None:
@@ -375,24 +386,29 @@ class Mover:
             else:
                 self._loading.append(_Loading(load, pending, time.monotonic()))
 
+    def end(self) -> None:
+        """All layers of the step are computed."""
+        if self._step.tokens:
+            self._tier.computed(self._step.tokens, self._clock() - self._began_s)
+
     def store(self, cells: int | None = None) -> None:
         """Begin the stores of the step: of its first cells, whose layers are computed; None: of all."""
         last = len(self._cells) if cells is None else cells
         while self._begun < last:
-            memory, self._begun = self._cells[self._begun], self._begun + 1
+            layers, self._begun = self._cells[self._begun], self._begun + 1
             for store in self._step.stores:
-                self._put(store, memory)
+                self._put(store, layers)
 
-    def _put(self, store: Store, memory: Memory) -> None:
+    def _put(self, store: Store, layers: range | None) -> None:
         storing = self._storing.get(store.number)
         if storing is None:
             storing = self._storing[store.number] = _Storing(store)
         if not self._writes:
             return
         try:
-            # Of the blocks before them a put wants to know how many there are, and no more.
-            prefix = self._background.prefix_of([store.keys[0]] * store.first + store.keys)
-            storing.pending.append(prefix.begin_put(memory, first=store.first, rows=store.blocks))
+            assert self._memory is not None
+            prefix = self._tier.prefix_of(store.keys, first=store.first)
+            storing.pending.append(prefix.begin_put(self._memory, rows=store.blocks, layers=layers, priority=BACKGROUND))
         except Exception:
             log.exception("a store")
             storing.refused = True
@@ -421,11 +437,9 @@ class Mover:
 
     def finished(self) -> tuple[set[str], set[str]]:
         """Requests whose blocks no store reads any more, of those that are delayed; and those whose load is over."""
-        if self._loading:
-            self._tier.queue.poll()
+        if self._loading or self._storing:
+            self._tier.poll()
             self._loading = [one for one in self._loading if not self._end_load(one)]
-        if self._storing:
-            self._background.queue.poll()
             if self._begun >= len(self._cells) or not self._step.stores:
                 for number in [number for number, one in self._storing.items() if self._end_store(number, one)]:
                     del self._storing[number]
@@ -450,11 +464,11 @@ class Mover:
     def _end_load(self, one: _Loading) -> bool:
         if not one.pending.done:
             return False
-        self.counts.held_s_max = max(self.counts.held_s_max, time.monotonic() - one.began)
+        self.counts.held(one.began)
         loaded = self._result(one.pending)
         if loaded is not None:
             # A miss is an answer.
-            self._done.note("load", "" if loaded.reason.startswith("miss") else loaded.reason)
+            self._done.note("load", "" if loaded.why is Answer.MISS else loaded.reason)
         self._over(one.load, 0 if loaded is None else loaded.blocks)
         return True
 
@@ -491,5 +505,4 @@ class Mover:
     def close(self) -> None:
         """End what is under way; nothing touches the engine's memory afterwards. Idempotent."""
         self._tier.close()
-        self._background.close()
         self.detach()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,12 @@ import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from sglang.srt.runtime_context import get_server_args
 
-from halfstep.client import Client, GetResult, PartDescriptor, PutResult, Region, Rows, Template, connect
-from halfstep.connectors.planning import Notices, warn_of_version, why_not
+from halfstep.connectors.settings import refuse_unknown
+from halfstep.connectors.versions import warn_of_version
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PART_SIZES_MAX, Group, Layout
+from halfstep.tier import BACKGROUND, HOLD_MS, Notices, RowMemory, Stride, Values, codecs_of, coding_of, connect, values_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
@@ -41,44 +43,47 @@ if TYPE_CHECKING:
 INTERFACE = "hicache-1"
 # Whose interface was read and run. Another one is tried, with a word about it; its blocks are kept apart.
 VERSIONS = ("0.5.23",)
-OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "connections"}
+OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy"}
 # SGLang's own, of the same dictionary; and what begins so.
 THEIRS = {"backend_name", "module_path", "class_name", "interface_v1", "tp_lcm_size"}
 THEIRS_BEGIN = ("prefetch_", "hicache_")
+
+log = logging.getLogger("halfstep.connectors.sglang")
 
 
 class HalfstepHiCache(HiCacheStorage):
     """A Halfstep daemon as HiCache's storage. Its options are keys of --hicache-storage-backend-extra-config.
 
     url: the daemon's. weights_revision: see halfstep.connectors.vllm. ttl_s: of stored pages, 0 = the namespace's default.
-    deadline_ms: of a batch of pages, 2000; match_deadline_ms: of a question, 100. connections: data connections per shard.
+    deadline_ms: of a batch of pages, 2000; match_deadline_ms: of a question, 100. hold_ms: for so long the daemon keeps what
+    was found, until it is read; 0 = not. connections: data connections per shard. codec: "bfx" = pages are stored coded,
+    exactly; "" (default) = as they are. policy: instead of a codec, "exact" or "off"; a lossy one is refused, since a page's
+    pieces hold all layers.
     Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered.
     """
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         options = {name: value for name, value in (storage_config.extra_config or {}).items() if name in OPTIONS}
-        given = set(storage_config.extra_config or {}) - OPTIONS - THEIRS
-        if unknown := sorted(name for name in given if not name.startswith(THEIRS_BEGIN)):
-            known = ", ".join(sorted(OPTIONS))
-            raise ConfigError(
-                f"halfstep: {', '.join(unknown)}: unknown in --hicache-storage-backend-extra-config; there are {known}"
-            )
-        if "url" not in options:
-            raise ConfigError(
-                'halfstep: "url" is missing in --hicache-storage-backend-extra-config; as in halfstep://flash-node'
-            )
+        given = set(storage_config.extra_config or {}) - THEIRS
+        ours = [name for name in given if not name.startswith(THEIRS_BEGIN)]
+        refuse_unknown(ours, OPTIONS, "--hicache-storage-backend-extra-config")
         warn_of_version("SGLang", sglang.__version__.split("+")[0], VERSIONS)
         self._config = storage_config
         self._fields = _fields(storage_config, options.pop("weights_revision", None))
         self._ttl_s = int(options.pop("ttl_s", 0))
-        url = options.pop("url")
+        self._url = url = options.pop("url")
+        self._hold_ms = options.pop("hold_ms", HOLD_MS)
+        self._codec, self._policy = options.pop("codec", ""), options.pop("policy", "")
         self._notices = Notices(f"halfstep at {url}")
-        self._client: Client = connect(url, **{"match_deadline_ms": 100} | options)
-        self._regions: list[Region] = []
-        self._template: Template | None = None
+        self._connection = connect(
+            url, codecs=codecs_of(self._codec), policy=self._policy, **{"match_deadline_ms": 100} | options
+        )
+        self._memory: RowMemory | None = None
         self._page_tokens = 0
+        self._dtype = ""  # of the pool's values
         # Of flat pages, until a pool is registered.
-        self._layout = self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
+        self._pages = self._flat_pages = self._make_flat()
+        self._pages.hold_options(self._hold_ms)  # refuses what is no time
 
     # ---- The pool ----
 
@@ -97,14 +102,25 @@ class HalfstepHiCache(HiCacheStorage):
             "layers": int(mem_pool_host.layer_num),
             "dtype": str(mem_pool_host.dtype),
         }
-        self._flat_layout = Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"})
+        self._dtype = _values_dtype(mem_pool_host)
+        self._flat_pages = self._make_flat()
         pieces = _pieces(mem_pool_host)
-        sizes = _sizes([piece.inner_bytes for piece in pieces])
-        self._layout = Layout(self._fields | {"name": "sglang", "interface": INTERFACE}, [Group(len(pieces), sizes)])
+        sizes = _sizes([piece.bytes for piece in pieces])
+        values = values_of(self._dtype, _row_bytes(mem_pool_host))
+        fields = self._fields | {"name": "sglang", "interface": INTERFACE} | coding_of(self._codec, [values], self._policy)
+        self._pages = self._make(Layout(fields, [Group(len(pieces), sizes)]))
         buffers = mem_pool_host.kv_buffer
         tensors = list(buffers) if isinstance(buffers, (list, tuple)) else [buffers]
-        self._regions = [Region(tensor.reshape(-1).view(dtype=_bytes_of(tensor)).numpy()) for tensor in tensors]
-        self._template = Template(_in_regions(pieces, self._regions))
+        self._memory = self._pages.memory([_flat(tensor) for tensor in tensors], pieces)
+        row_bytes = self._memory.row_bytes
+        used = self._used().layout.id.hex()
+        log.info(
+            "halfstep at %s: pages of %d bytes, layout %s, codec %s",
+            self._url,
+            row_bytes,
+            used,
+            self._codec or self._policy or "none",
+        )
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         """The pool of keys and values, once more. Errors: ConfigError (a side pool: state-space layers, windows, drafts)."""
@@ -119,19 +135,19 @@ class HalfstepHiCache(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many are there from the first on."""
-        found = self._client.match(_names(keys), layout=self._used_layout(), stop_at_miss=True)
-        self._notices.note("lookup", found.reason)
-        return int(found.prefix)
+        return self._used().match(_names(keys), stop_at_miss=True, hold_ms=self._hold_ms).prefix
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages into the pool. False: its bytes are undefined, and SGLang stops there."""
-        rows = self._rows(keys, host_indices)
-        return self._told("load", self._client.get(_names(keys), rows, layout=self._layout, stop_at_miss=True))
+        memory, rows = self._place(keys, host_indices)
+        loaded: list[bool] = self._pages.get(_names(keys), memory, rows=rows, stop_at_miss=True).ok.tolist()
+        return loaded
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages from the pool; what is there already is not sent."""
-        rows = self._rows(keys, host_indices)
-        return self._told("store", self._client.put(_names(keys), rows, layout=self._layout, ttl_s=self._ttl_s))
+        memory, rows = self._place(keys, host_indices)
+        stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, priority=BACKGROUND).ok.tolist()
+        return stored
 
     # ---- Flat pages: interface_v1 is 0 ----
 
@@ -143,12 +159,8 @@ class HalfstepHiCache(HiCacheStorage):
         """Pages into tensors, which are returned; None in the place of each that did not come."""
         if not target_locations or any(one is None for one in target_locations):
             raise ConfigError("halfstep: batch_get without tensors to put pages into; set interface_v1 to 1")
-        got = self._client.get(_names(keys), [_flat(one) for one in target_locations], layout=self._flat_layout)
-        whole = self._told("load", got)
-        sizes = got.lengths.tolist()
-        return [
-            one if ok and size == one.nbytes else None for one, ok, size in zip(target_locations, whole, sizes, strict=True)
-        ]
+        whole = self._flat_pages.get(_names(keys), [_flat(one) for one in target_locations]).ok.tolist()
+        return [one if ok else None for one, ok in zip(target_locations, whole, strict=True)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         """One page."""
@@ -156,8 +168,8 @@ class HalfstepHiCache(HiCacheStorage):
 
     def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
         """Pages; True: all are there."""
-        put = self._client.put(_names(keys), [_flat(one) for one in values], layout=self._flat_layout, ttl_s=self._ttl_s)
-        return all(self._told("store", put))
+        stored = self._flat_pages.put(_names(keys), [_flat(one) for one in values], priority=BACKGROUND)
+        return bool(stored.ok.all())
 
     def exists(self, key: str) -> bool:
         """Whether one page is there."""
@@ -167,35 +179,38 @@ class HalfstepHiCache(HiCacheStorage):
 
     def clear(self) -> bool:
         """Drops all pages of this layout, of every server that uses it."""
-        self._client.admin.clear(self._used_layout())
+        self._used().clear()
         return True
 
     def close(self) -> None:
         """Nothing reads or writes the pool afterwards. Idempotent."""
         self._notices.end()
-        for region in self._regions:
-            region.close()
-        self._client.close()
+        if self._memory is not None:
+            self._memory.close()
+        self._connection.close()
 
     # ---- within ----
 
-    def _used_layout(self) -> Layout:
-        return self._layout if (self._config.extra_config or {}).get("interface_v1") else self._flat_layout
+    def _make(self, layout: Layout) -> Values:
+        return self._connection.values(layout, ttl_s=self._ttl_s, notices=self._notices)
 
-    def _rows(self, keys: Sequence[str], host_indices: Any) -> Rows:
-        if self._template is None:
+    def _make_flat(self) -> Values:
+        # One after the other K and V of all layers: there is no row that all of them repeat.
+        coding = coding_of(self._codec, [values_of(self._dtype)], self._policy)
+        return self._make(Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"} | coding))
+
+    def _used(self) -> Values:
+        return self._pages if (self._config.extra_config or {}).get("interface_v1") else self._flat_pages
+
+    def _place(self, keys: Sequence[str], host_indices: Any) -> tuple[RowMemory, Any]:
+        if self._memory is None:
             raise ConfigError("halfstep: no host pool is registered; SGLang does that when it attaches the backend")
         first = np.asarray(host_indices).reshape(len(keys), self._page_tokens)[:, 0].astype(np.int64)
         if (first % self._page_tokens).any():
             raise ConfigError(
                 f"halfstep: a page begins at slot {first[(first % self._page_tokens) != 0][0]}, inside of another"
             )
-        return Rows(self._template, first // self._page_tokens)
-
-    def _told(self, what: str, result: GetResult | PutResult) -> list[bool]:
-        self._notices.note(what, why_not(result))
-        told: list[bool] = result.items_ok.tolist()
-        return told
+        return self._memory, first // self._page_tokens
 
 
 def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str | int]:
@@ -256,7 +271,7 @@ def _flat(tensor: Any) -> Any:
     return tensor.reshape(-1).view(dtype=_bytes_of(tensor)).numpy()
 
 
-def _pieces(pool: Any) -> list[PartDescriptor]:
+def _pieces(pool: Any) -> list[Stride]:
     """How a page lies in the pool: the addresses of page 0, and how far page 1 is from it. Checked with the last one."""
     import torch
 
@@ -273,8 +288,33 @@ def _pieces(pool: Any) -> list[PartDescriptor]:
         stride = second[number] - first[number]
         if first[number] + stride * (pages - 1) != last[number] or len({sizes[number + at * count] for at in range(3)}) != 1:
             raise ConfigError(f"halfstep: pages of the host pool do not lie at equal distances (layout {pool.layout})")
-        pieces.append(PartDescriptor(int(first[number]), int(stride), 1, int(sizes[number])))
+        pieces.append(Stride(int(first[number]), int(stride), int(sizes[number])))
     return pieces
+
+
+def _values_dtype(pool: Any) -> str:
+    """What the pool's values are. It calls several formats of eight bits uint8; the arguments say which one it is."""
+    named = str(pool.dtype).removeprefix("torch.")
+    if named != "uint8":
+        return named
+    try:
+        return str(get_server_args().kv_cache_dtype)
+    except ValueError:  # a pool without a server
+        return ""
+
+
+def _row_bytes(pool: Any) -> int:
+    """Of what follows itself within a piece of a page, in the pool's layout; 0: not known."""
+    values = getattr(pool, "kv_cache_dim", 0) or getattr(pool, "head_num", 0) * getattr(pool, "head_dim", 0)
+    if getattr(pool, "v_head_dim", None) not in (None, getattr(pool, "head_dim", None)):
+        return 0  # K and V have rows of their own
+    if pool.layout == "page_first":
+        values *= int(pool.layer_num)
+    elif pool.layout == "page_head":
+        values = values // max(1, int(getattr(pool, "head_num", 1))) * int(pool.layer_num)
+    elif pool.layout not in ("layer_first", "page_first_direct"):
+        return 0
+    return int(values) * int(pool.dtype.itemsize)
 
 
 def _sizes(pieces: list[int]) -> tuple[int, ...]:
@@ -283,16 +323,3 @@ def _sizes(pieces: list[int]) -> tuple[int, ...]:
         if all(size == pieces[at % length] for at, size in enumerate(pieces)):
             return tuple(pieces[:length])
     raise ConfigError(f"halfstep: pieces of a page have sizes {pieces}: at most {PART_SIZES_MAX} that repeat are covered")
-
-
-def _in_regions(pieces: list[PartDescriptor], regions: list[Region]) -> list[PartDescriptor]:
-    placed = []
-    for piece in pieces:
-        for region in regions:
-            if region.address <= piece.offset < region.address + region.bytes:
-                offset = piece.offset - region.address
-                placed.append(PartDescriptor(offset, piece.row_stride, 1, piece.inner_bytes, region=region))
-                break
-        else:
-            raise ConfigError(f"halfstep: a page at address {piece.offset:#x} lies outside of the host pool's buffer")
-    return placed

@@ -28,25 +28,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+from transformers import DynamicCache, StoppingCriteriaList
 from transformers import __version__ as transformers_version
 
-from halfstep.client import Client
 from halfstep.connectors.transformers_cache import (
     LayerShape,
     cache_argument,
     config_digest,
     fill,
     fingerprint,
-    layers_of,
     probe,
 )
+from halfstep.connectors.transformers_saver import Saved, Saver, Tensors, Watch, rows_of
 from halfstep.errors import ConfigError
 from halfstep.keys import PrefixChain
-from halfstep.tier import Kind, KVLayout, Memory, Pending, Prefix, Stored, Tier
+from halfstep.tier import Connection, Kind, KVLayout, Memory, Policy, Prefix, Tier
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -68,9 +65,6 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "cache_implementation": (None,),
 }
 
-# K and V of each layer, [batch, heads, tokens, dim].
-Tensors = Sequence[tuple[torch.Tensor, torch.Tensor]]
-
 
 @dataclass
 class Restored:
@@ -89,34 +83,12 @@ class Restored:
 
 
 @dataclass
-class Saved:
-    """What became of the full blocks: stored now, there already (or put by another row), or refused (throttled, dead, …).
-
-    bytes: of those stored now. reason: why the first refused one was refused, or "".
-    """
-
-    stored: int = 0
-    present: int = 0
-    refused: int = 0
-    bytes: int = 0
-    reason: str = ""
-
-
-@dataclass
 class Generated:
     """What `generate` returns: what `model.generate` does, what was restored before, and what was saved while it ran."""
 
     output: Any
     restored: Restored
     saved: Saved
-
-
-@dataclass(frozen=True)
-class _Row:
-    """One prompt of a batch: its tokens without padding, and in which column of the cache they begin."""
-
-    tokens: npt.NDArray[np.int64]
-    pad: int
 
 
 class PromptCache:
@@ -128,7 +100,7 @@ class PromptCache:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         model: PreTrainedModel,
         *,
         block_tokens: int = 16,
@@ -136,18 +108,27 @@ class PromptCache:
         salt: bytes = b"",
         ttl_s: int = 0,
         durability: Literal["cache", "persist"] = "cache",
+        codec: str = "",
+        step: float | tuple[float, ...] = 0.0,
+        policy: str | Policy = "",
+        plan: Literal["auto", "always"] = "always",
     ) -> None:
         """Probe the model's cache with a forward of one token.
 
         weights_revision: what tells these weights from others; `fingerprint(model)` when not given.
         salt: kept apart in the keys (a tenant, a LoRA adapter). ttl_s: of saved blocks; 0 = the namespace's default.
+        codec: "bfx" stores blocks coded, exactly, for a client that was opened with it. "ubq" is lossy: what is restored
+        differs from what was computed, by up to half a step; step: see KVLayout.
+        policy: instead of both, by layer and plane: see KVLayout. Its codecs are the client's.
+        plan: "auto" restores no more than ends before computing it would, once the model was seen to compute: docs/planner.md.
         """
         PrefixChain(block_tokens, salt=salt)  # refuses what makes no keys, before the model is asked
         self.client, self.model = client, model
         self.block_tokens = block_tokens
+        self._codec, self._step, self._policy = codec, step, policy
         self._layers, self._dtype = probe(model)
         weights = fingerprint(model) if weights_revision is None else weights_revision
-        self.tier: Tier = client.tier(self._make_layout(weights), salt=salt, ttl_s=ttl_s, durability=durability)
+        self.tier: Tier = client.tier(self._make_layout(weights), salt=salt, ttl_s=ttl_s, durability=durability, plan=plan)
         self.layout = self.tier.layout.layout
         self.block_bytes = self.tier.layout.block_bytes
 
@@ -158,7 +139,7 @@ class PromptCache:
 
     def keys(self, ids: torch.Tensor) -> list[bytes]:
         """Prefix-chained keys of the full blocks of one prompt, [tokens] or [1, tokens]. Errors: ConfigError (a batch)."""
-        rows = _rows(ids, None)
+        rows = rows_of(ids, None)
         if len(rows) != 1:
             raise ConfigError(f"ids has shape {tuple(ids.shape)}: keys are those of one prompt; pass ids[i]")
         return self.tier.prefix(rows[0].tokens).keys
@@ -166,32 +147,51 @@ class PromptCache:
     # ---- Restore ----
 
     def restore(
-        self, ids: torch.Tensor, *, attention_mask: torch.Tensor | None = None, deadline_ms: float | None = None
+        self,
+        ids: torch.Tensor,
+        *,
+        attention_mask: torch.Tensor | None = None,
+        deadline_ms: float | None = None,
+        goal_ms: float | None = None,
     ) -> Restored:
         """The longest verified prefix of `ids` that arrives before the deadline, as a fresh cache.
 
         ids: [tokens] or [batch, tokens]; attention_mask: of the same shape, 0 for padding, which is on the left. At least the
         last token stays to be computed, so that there are logits to go on from; so does a partial last block. deadline_ms: of
-        all of it; the client's own for each call when not given.
+        all of it; the client's own for each call when not given, or what computing the prefix would take if that is longer.
+        goal_ms: until the prompt is computed; with plan="auto" a fetch that fails does not spoil it where computing meets it.
         Errors: ConfigError (a wrong argument). A miss, a dead daemon and a late one are in the result.
         """
-        rows = _rows(ids, attention_mask)
+        rows = rows_of(ids, attention_mask)
         full = [max(0, (len(row.tokens) - 1) // self.block_tokens) for row in rows]
         prefixes = [self.tier.prefix(row.tokens[: count * self.block_tokens]) for row, count in zip(rows, full, strict=True)]
-        return self._restore(prefixes, [row.pad for row in rows], deadline_ms)
+        return self._restore(prefixes, [row.pad for row in rows], ids.shape[-1], deadline_ms, goal_ms)
 
     def restore_keys(self, keys: Sequence[bytes], *, deadline_ms: float | None = None) -> Restored:
         """As `restore`, for keys of consecutive blocks of one prompt: the caller vouches for their order."""
-        return self._restore([self.tier.prefix_of(keys)], [0], deadline_ms)
+        return self._restore([self.tier.prefix_of(keys)], [0], len(keys) * self.block_tokens, deadline_ms, None)
 
-    def _restore(self, prefixes: Sequence[Prefix], pads: Sequence[int], deadline_ms: float | None) -> Restored:
+    def _restore(
+        self,
+        prefixes: Sequence[Prefix],
+        pads: Sequence[int],
+        columns: int,
+        deadline_ms: float | None,
+        goal_ms: float | None,
+    ) -> Restored:
         cache = DynamicCache(config=self.model.config)
         asked = sum(prefix.blocks for prefix in prefixes)
         if asked == 0:
             return Restored(cache, 0, 0, 0, 0, "the prompt has no full block before its last token")
+        planning = self.tier.planning
+        if planning is not None and not planning.may_ask():
+            return Restored(cache, 0, 0, asked, 0, "planned (circuit_open)")
         started = time.monotonic()
         asking = [prefix.begin_match(deadline_ms=deadline_ms) for prefix in prefixes]
         found = [one.result() for one in asking]
+        spent_ms = (time.monotonic() - started) * 1e3
+        if planning is not None:
+            planning.matched(found, spent_ms / 1e3)
         column, blocks = self._common(pads, [one.blocks for one in found])
         why = next((one.reason for one in found if one.reason), "") or "miss"
         if not any(blocks):
@@ -199,12 +199,29 @@ class PromptCache:
         left_ms = None if deadline_ms is None else deadline_ms - (time.monotonic() - started) * 1e3
         if left_ms is not None and left_ms < 1:
             return Restored(cache, 0, 0, asked, 0, "late")
+        planned = None
+        if planning is not None:
+            planned = planning.plan(
+                max(blocks),
+                columns,
+                rows=len(prefixes),
+                deadline_ms=left_ms,
+                goal_ms=None if goal_ms is None else goal_ms - spent_ms,
+            )
+            if planned.blocks < max(blocks):
+                why = planned.why
+                column, blocks = self._common(pads, [min(count, planned.blocks) for count in blocks])
+            if not any(blocks):
+                return Restored(cache, 0, 0, asked, 0, why)
+            if planned.deadline_ms is not None:
+                left_ms = planned.deadline_ms
         ends = [pad + count * self.block_tokens for pad, count in zip(pads, blocks, strict=True)]
         tensors = self._empty(len(prefixes), max(ends))
         memories = [
             self.memory(tensors, row, pad, count) if count else None
             for row, (pad, count) in enumerate(zip(pads, blocks, strict=True))
         ]
+        began = time.monotonic()
         try:
             reading = [
                 prefix.begin_get(memory, blocks=count, deadline_ms=left_ms) if memory is not None else None
@@ -215,6 +232,8 @@ class PromptCache:
             for memory in memories:
                 if memory is not None:
                     memory.close()
+        if planning is not None and planned is not None:
+            planning.loaded(planned, [one for one in loaded if one is not None], time.monotonic() - began)
         column, blocks = self._common(pads, [0 if one is None else one.blocks for one in loaded])
         hit = sum(blocks)
         if hit > 0:
@@ -294,8 +313,11 @@ class PromptCache:
                 if attention_mask is None or positions is None
                 else {"attention_mask": attention_mask.reshape(ids.shape)[:, :after], "position_ids": positions[:, first:after]}
             )
+            began_s = time.monotonic()
             with torch.no_grad():
                 self.model(ids[:, first:after], use_cache=True, logits_to_keep=1, **padded, **cache_argument(self.model, cache))
+            rows = ids.shape[0]
+            self.tier.computed(rows * (after - first), time.monotonic() - began_s, rows * first)
             if saver is not None:
                 saver.advance(cache)
 
@@ -307,25 +329,26 @@ class PromptCache:
         *,
         attention_mask: torch.Tensor | None = None,
         deadline_ms: float | None = None,
+        goal_ms: float | None = None,
         **options: Any,
     ) -> Generated:
         """Restore, prefill and `model.generate`; the full blocks of prompt and answer are saved while it runs.
 
         options: of `model.generate`. Refused, here and in its generation_config: a cache of its own, positions, and whatever
         keeps several continuations or guesses ahead (beams, assistants, prompt lookup), since blocks are of what was said.
-        deadline_ms: of the restore, and of each save. Errors: ConfigError.
+        deadline_ms: of the restore, and of each save. goal_ms: as for restore. Errors: ConfigError.
         """
         self._check_options(options)
         ids = ids.reshape(1, -1) if ids.dim() == 1 else ids
         if attention_mask is None:
             # Said, since generate would guess one from ids that look like padding.
             attention_mask = torch.ones_like(ids)
-        restored = self.restore(ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
+        restored = self.restore(ids, attention_mask=attention_mask, deadline_ms=deadline_ms, goal_ms=goal_ms)
         saver = Saver(self, ids, attention_mask=attention_mask, deadline_ms=deadline_ms)
         cache = restored.cache
         try:
             self._prefill(ids, cache, attention_mask, saver)
-            watch = StoppingCriteriaList([_Watch(saver, cache, ids.shape[1]), *(options.pop("stopping_criteria", None) or ())])
+            watch = StoppingCriteriaList([Watch(saver, cache, ids.shape[1]), *(options.pop("stopping_criteria", None) or ())])
             mask = {"attention_mask": attention_mask.reshape(ids.shape)}
             run: Any = self.model.generate  # transformers mixes it in where types do not see it
             with torch.no_grad():
@@ -400,6 +423,9 @@ class PromptCache:
                 "config": config_digest(self.model.config),
                 "attention": str(getattr(self.model.config, "_attn_implementation", "")),
             },
+            codec=self._codec,
+            step=self._step,
+            policy=self._policy,
         )
 
     def _empty(self, batch: int, tokens: int) -> Tensors:
@@ -412,149 +438,3 @@ class PromptCache:
             )
             for s in self._layers
         ]
-
-
-class Saver:
-    """Puts the blocks of prompts as their cache grows. Puts are on their way while the model computes; `finish` collects them.
-
-    Invariant: the cache concatenates, so each `advance` sees new tensors: those of a put stay alive, and unchanged, until it
-    ended and the next `advance` has seen that. Thread: one at a time.
-    """
-
-    def __init__(
-        self,
-        store: PromptCache,
-        ids: torch.Tensor,
-        *,
-        attention_mask: torch.Tensor | None = None,
-        first_block: int = 0,
-        deadline_ms: float | None = None,
-    ) -> None:
-        """first_block: those before it are saved already. deadline_ms: of each put."""
-        self._store = store
-        self.block_tokens = store.block_tokens
-        rows = _rows(ids, attention_mask)
-        self.columns = ids.shape[-1]
-        self._pads = [row.pad for row in rows]
-        self._chains = [store.tier.chain() for _ in rows]
-        for chain, row in zip(self._chains, rows, strict=True):
-            chain.extend(row.tokens)
-        self._next = [first_block for _ in rows]
-        self._deadline_ms = deadline_ms
-        self._flying: list[tuple[Pending[Stored], Memory]] = []
-        self._put: set[bytes] = set()
-        self._saved = Saved()
-
-    def skip(self, columns: int) -> None:
-        """What the first columns hold was restored: it is there."""
-        there = [(columns - pad) // self._store.block_tokens for pad in self._pads]
-        self._next = [max(pair) for pair in zip(self._next, there, strict=True)]
-
-    def extend(self, ids: torch.Tensor) -> None:
-        """Tokens that came after. ids: [batch, tokens]."""
-        if ids.shape[1]:
-            for chain, row in zip(self._chains, ids, strict=True):
-                chain.extend(row.to(device="cpu", dtype=torch.int64).numpy())
-            self.columns += ids.shape[1]
-
-    def advance(self, cache: DynamicCache) -> int:
-        """Submits the full blocks that `cache` holds and were not submitted yet; returns how many."""
-        store, length = self._store, cache.get_seq_length()
-        self._collect()
-        tensors = None
-        count = 0
-        for row, (pad, chain) in enumerate(zip(self._pads, self._chains, strict=True)):
-            held = min((length - pad) // store.block_tokens, chain.token_count // store.block_tokens)
-            first = self._next[row]
-            if held <= first:
-                continue
-            keys = chain.keys
-            self._next[row] = held
-            # What rows share is put once: the second would find the first one still under way.
-            while first < held and keys[first] in self._put:
-                first += 1
-                self._saved.present += 1
-            if first == held:
-                continue
-            self._put.update(keys[first:held])
-            if tensors is None:
-                tensors = [(layer.keys.detach(), layer.values.detach()) for layer in layers_of(cache)]
-            memory = store.memory(tensors, row, pad, held)
-            prefix = store.tier.prefix_of(keys)
-            self._flying.append((prefix.begin_put(memory, first=first, blocks=held, deadline_ms=self._deadline_ms), memory))
-            count += held - first
-        return count
-
-    def finish(self) -> Saved:
-        """Waits for every put (each has its deadline) and adds them up; then it is closed."""
-        for put, _ in self._flying:
-            put.result()
-        self._collect()
-        self.close()
-        return self._saved
-
-    def _collect(self) -> None:
-        """Lets go of what is over: each put keeps the whole cache of its moment."""
-        if not self._flying:
-            return
-        self._store.tier.queue.poll()
-        flying, self._flying = self._flying, []
-        saved = self._saved
-        for put, memory in flying:
-            if not put.done:
-                self._flying.append((put, memory))
-                continue
-            told = put.result()
-            saved.stored += told.stored
-            saved.present += told.present
-            saved.refused += told.refused
-            saved.bytes += told.bytes
-            saved.reason = saved.reason or told.reason
-            memory.close()
-
-    def close(self) -> None:
-        """Calls off what is still under way, and waits for its end. Idempotent."""
-        for _, memory in self._flying:
-            memory.close()
-        self._flying = []
-
-
-class _Watch(StoppingCriteria):
-    """Sees each step of a generation, stops nothing, and saves what has become whole."""
-
-    def __init__(self, saver: Saver, cache: DynamicCache, columns: int) -> None:
-        self._saver = saver
-        self._cache = cache
-        self._block = columns // saver.block_tokens
-
-    def __call__(self, input_ids: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        # One look a block: a step within one has no more than this comparison.
-        block = input_ids.shape[1] // self._saver.block_tokens
-        if block != self._block:
-            self._block = block
-            self._saver.extend(input_ids[:, self._saver.columns :])
-            # The newest token has no K and V yet; anything else is a cache whose columns are not the tokens'.
-            if self._cache.get_seq_length() == input_ids.shape[1] - 1:
-                self._saver.advance(self._cache)
-        return torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
-
-
-def _rows(ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[_Row]:
-    if not isinstance(ids, torch.Tensor) or ids.is_floating_point():
-        raise ConfigError(f"ids ({getattr(ids, 'dtype', type(ids).__name__)}): must be a tensor of whole numbers")
-    if ids.dim() not in (1, 2):
-        raise ConfigError(f"ids has shape {tuple(ids.shape)}: must be [tokens] or [batch, tokens]")
-    flat = ids.reshape(1, -1) if ids.dim() == 1 else ids
-    numbers: npt.NDArray[np.int64] = flat.to(device="cpu", dtype=torch.int64).numpy()
-    if attention_mask is None:
-        return [_Row(row, 0) for row in numbers]
-    if attention_mask.shape not in (ids.shape, flat.shape):
-        raise ConfigError(f"attention_mask has shape {tuple(attention_mask.shape)}: must be that of ids, {tuple(ids.shape)}")
-    masks = attention_mask.reshape(flat.shape).to(device="cpu").numpy() != 0
-    rows = []
-    for number, (row, mask) in enumerate(zip(numbers, masks, strict=True)):
-        pad = len(mask) - int(mask.sum())
-        if mask[:pad].any():
-            raise ConfigError(f"attention_mask[{number}]: has a gap; padding must be on the left, then a 1 for each token")
-        rows.append(_Row(row[pad:], pad))
-    return rows

@@ -29,13 +29,15 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import LookupResult, Medium, RequestOffloadingContext
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
-from halfstep.client import PartDescriptor, Region, connect
-from halfstep.connectors.planning import Counts, Plan, counted, refuse_unknown_methods, warn_of_version
+from halfstep.connectors.jobs import Jobs
 from halfstep.connectors.processor import instruction_set
+from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.shared_memory import Owned, sweep
+from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
+from halfstep.tier import HOLD_MS, Counts, Lookups, Notices, codecs_of, coding_of, connect, counted, values_of
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext, ScheduleEndContext
@@ -48,6 +50,8 @@ INTERFACE = "secondary-tier-1"
 # Whose interface was read. Another one is tried, with a word about it; its blocks are kept apart.
 VERSIONS = ("0.32", "0.33")
 
+SETTINGS = ("url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy")
+
 log = logging.getLogger("halfstep.connectors.vllm")
 
 
@@ -56,8 +60,10 @@ class HalfstepTier(SecondaryTierManager):
 
     url: the daemon's. weights_revision: what tells these weights from others of the same name; by default a digest of a local
     folder's files, and else it has to be said: vLLM tells a tier neither revision nor download folder. ttl_s: of stored
-    blocks; 0 = the namespace's default. deadline_ms: of a load or store; match_deadline_ms: of a lookup. connections: data
-    connections per shard.
+    blocks; 0 = the namespace's default. deadline_ms: of a load or store; match_deadline_ms: of a lookup. hold_ms: for so long
+    the daemon keeps what a lookup found, until its load; 0 = not. connections: data connections per shard. codec: "bfx" =
+    blocks are stored coded, exactly; "" = as they are. policy: instead of a codec, "exact" or "off"; a lossy one is refused,
+    since a tier is not told which values are K and V.
     Errors: ConfigError, which ends vLLM's start: a wrong argument, a vLLM that lacks what this needs. A daemon that is not
     there is none.
     """
@@ -76,55 +82,60 @@ class HalfstepTier(SecondaryTierManager):
         primary_kv_view: memoryview,
         tier_type: str,
         *,
-        url: str,
+        url: str = "",
         weights_revision: str | None = None,
         ttl_s: int = 0,
         deadline_ms: float = 2000,
         match_deadline_ms: float = 50,
+        hold_ms: int = HOLD_MS,
         connections: int = 1,
+        codec: str = "",
+        policy: str = "",
         backpressure_detector: BackpressureDetector | None = None,
+        **unknown: object,
     ) -> None:
+        refuse_unknown({"url", *unknown} if url else unknown, SETTINGS, "its entry in secondary_tiers")
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         row_bytes = self.block_size_bytes
-        self.layout = layout_of(offloading_spec.config, row_bytes, weights_revision)
+        self.layout = layout_of(offloading_spec.config, row_bytes, weights_revision, codec, policy)
         self._view = primary_kv_view.cast("B")
-        self._client = connect(
+        self._connection = connect(
             url,
-            layout=self.layout,
             deadline_ms=deadline_ms,
             match_deadline_ms=match_deadline_ms,
             connections=connections,
+            codecs=codecs_of(codec),
+            policy=policy,
         )
         # vLLM leaves its rows in /dev/shm when it is killed.
         if swept := sweep():
             log.info("halfstep: removed the shared memory of %d engines that died: %s", len(swept), ", ".join(swept))
         self._owned = Owned(f"vllm_offload_{offloading_spec.config.engine_id}.mmap")
-        self._region = Region(self._view)
-        template = self._region.template(
-            [
-                PartDescriptor(offset, row_bytes, 1, min(OPAQUE_PART_BYTES, row_bytes - offset))
-                for offset in range(0, row_bytes, OPAQUE_PART_BYTES)
-            ]
-        )
-        self._plan = Plan(self._client, self.layout, template, ttl_s=ttl_s, name=f"halfstep tier at {url}")
-        log.info("halfstep tier at %s: rows of %d bytes, layout %s", url, row_bytes, self.layout.id.hex())
+        self._name = f"halfstep tier at {url}"
+        values = self._connection.values(self.layout, ttl_s=ttl_s, notices=Notices(self._name))
+        self._rows = values.rows(self._view, row_bytes)
+        self._counts = Counts()
+        self._lookups = Lookups(values, self._counts, hold_ms=hold_ms)
+        self._jobs = Jobs(values, self._rows, self._counts)
+        coded = codec or policy or "none"
+        log.info("%s: rows of %d bytes, layout %s, codec %s", self._name, row_bytes, self.layout.id.hex(), coded)
 
     @property
     def counts(self) -> Counts:
         """What it did, and the CPU time that its hooks took of the scheduler's thread."""
-        return self._plan.counts
+        return self._counts
 
     # ---- Lookups: each step asks for many keys, and for the same ones again until they are known ----
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """HIT, MISS, or RETRY until the daemon has answered: after match_deadline_ms at the latest."""
-        there = self._plan.ask(key, req_context.req_id)
+        there = self._lookups.ask(key, req_context.req_id)
         return LookupResult.RETRY if there is None else LookupResult.HIT if there else LookupResult.MISS
 
     @counted
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Sends the lookups of this step, all in one."""
-        self._plan.flush()
+        self._lookups.flush()
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Chunk by chunk, as vLLM fills them."""
@@ -133,23 +144,28 @@ class HalfstepTier(SecondaryTierManager):
     @counted
     def on_request_finished(self, req_context: ReqContext) -> None:
         """The next request asks anew."""
-        self._plan.forget(req_context.req_id)
+        self._lookups.forget(req_context.req_id)
 
     # ---- Jobs ----
 
     @counted
     def submit_store(self, job_metadata: TransferJob) -> None:
         """Rows to the daemon. What it has already is not sent."""
-        self._plan.store(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
+        self._jobs.store(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
 
     @counted
     def submit_load(self, job_metadata: TransferJob) -> None:
         """Blocks into rows. What does not come is computed by vLLM."""
-        self._plan.load(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
+        self._jobs.load(job_metadata.job_id, job_metadata.keys, job_metadata.chunk_ids)
 
     @counted
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Those that are over. vLLM asks once a step; what has come back is looked at here."""
+        self._lookups.look()
+        finished = self._jobs.finished()
+        for over in finished:
+            if over.load and not over.whole:
+                self._lookups.lost(set(over.keys) - set(over.good))
         return [
             JobResult(
                 over.number,
@@ -158,22 +174,23 @@ class HalfstepTier(SecondaryTierManager):
                 transfer_time=over.seconds,
                 transfer_bytes=over.bytes,
             )
-            for over in self._plan.finished()
+            for over in finished
         ]
 
     def has_pending_work(self) -> bool:
         """While it is true, vLLM goes on to ask for what is over."""
-        return self._plan.busy
+        return self._jobs.busy
 
     def drain_jobs(self) -> None:
         """Waits for all jobs: until their deadline."""
-        self._plan.drain()
+        self._jobs.drain()
 
     def shutdown(self) -> None:
         """Nothing reads or writes vLLM's memory afterwards, and nothing keeps it mapped. Idempotent."""
-        self._plan.close()
-        self._region.close()
-        self._client.close()
+        log.info("%s: %s", self._name, self._counts)
+        self._jobs.close()
+        self._rows.close()
+        self._connection.close()
         self._view.release()
         self._owned.close()
 
@@ -184,8 +201,13 @@ def check_version(version: str) -> None:
     warn_of_version("vLLM", version, VERSIONS)
 
 
-def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | None) -> Layout:
+def layout_of(
+    config: OffloadingConfig, row_bytes: int, weights_revision: str | None, codec: str = "", policy: str = ""
+) -> Layout:
     """The layout of rows of `row_bytes`: all that decides what their bytes mean.
+
+    codec, policy: see HalfstepTier. A codec is told what the values are where all layers have the same; how a layer orders them
+    a tier is not told.
 
     Rows of other ranks, or of as many ranks in another order, are not the same, whatever vLLM's own `is_parallelism_agnostic`
     says: rows written with one worker and read by two gave wrong tokens.
@@ -193,13 +215,15 @@ def layout_of(config: OffloadingConfig, row_bytes: int, weights_revision: str | 
     revision = weights_revision or folder_revision(config.model.name)
     if revision is None:
         raise ConfigError(
-            f"model {config.model.name!r}: is no folder with weights, and vLLM does not say which revision it downloaded; add "
-            '"weights_revision" to the tier: a commit, a date, any text that changes with the weights'
+            f"halfstep: model {config.model.name!r}: is no folder with weights, and vLLM does not say which revision it "
+            'downloaded; add "weights_revision" to the tier: a commit, a date, any text that changes with the weights'
         )
     parallel, cache = config.parallel, config.cache
     groups = [[group.group_id, group.tokens_per_block, list(group.layer_names)] for group in config.groups]
+    values = values_of(config.model.dtype) if len(groups) == 1 else None
     return Layout(
-        {
+        coding_of(codec, [values], policy)
+        | {
             "engine": "vllm",
             "engine_version": ".".join(vllm.__version__.split(".")[:2]),
             "interface": INTERFACE,

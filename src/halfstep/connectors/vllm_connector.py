@@ -38,14 +38,26 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from halfstep.client import connect
 from halfstep.connectors.paged import Done, Mover, Planner, Step
-from halfstep.connectors.planning import Counts, counted, refuse_unknown_methods, warn_of_version
 from halfstep.connectors.processor import instruction_set
+from halfstep.connectors.settings import refuse_unknown
+from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX
-from halfstep.tier import Grid, Kind, KVLayout
+from halfstep.tier import (
+    HOLD_MS,
+    Counts,
+    Grid,
+    Kind,
+    KVLayout,
+    Notices,
+    codecs_of,
+    connect,
+    counted,
+    policy_of,
+    refuse_two_words,
+)
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -95,8 +107,11 @@ class Options:
 
     url: the daemon's. weights_revision: what tells these weights from others of the same name; by default a digest of a local
     folder's files, or the commit of a download from the hub. ttl_s: of stored blocks, 0 = the namespace's default.
-    deadline_ms: of a load or store; match_deadline_ms: of a lookup. connections: data connections per shard. layer_cells: into
-    how many pieces a block is cut along the layers, each stored as soon as it is computed; 0: as its size suggests.
+    deadline_ms: of a store, and at least of a load, which may take as long as computing its tokens would; match_deadline_ms:
+    of a lookup. hold_ms: for so long the daemon keeps what a lookup found, until its load; 0 = not. connections: data
+    connections per shard. layer_cells: into how many pieces a block is cut along the layers, each stored as soon as it is
+    computed; 0: as its size suggests. codec: "bfx" = blocks are stored coded, exactly; "" = as they are. policy:
+    instead of a codec, "exact" or "off"; a lossy one is refused, since K and V of a head are one part here.
     """
 
     url: str
@@ -104,8 +119,11 @@ class Options:
     ttl_s: int = 0
     deadline_ms: float = 2000
     match_deadline_ms: float = 50
+    hold_ms: int = HOLD_MS
     connections: int = 1
     layer_cells: int = 0
+    codec: str = ""
+    policy: str = ""
 
 
 class HalfstepConnector(KVConnectorBase_V1):
@@ -131,18 +149,19 @@ class HalfstepConnector(KVConnectorBase_V1):
         # vLLM's default is to fail the request; what a cache has lost is computed.
         vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         self.layout = layout_of(vllm_config, kv_cache_config, options)
-        self._client = connect(
+        self._connection = connect(
             options.url,
-            layout=self.layout.layout,
             deadline_ms=options.deadline_ms,
             match_deadline_ms=options.match_deadline_ms,
             connections=options.connections,
+            codecs=codecs_of(options.codec),
+            policy=options.policy,
         )
-        roles, on = vllm_config.kv_transfer_config, self._client.mode != "off"
+        roles, on = vllm_config.kv_transfer_config, self._connection.mode != "off"
         self._loading, self._storing = on and roles.is_kv_consumer, on and roles.is_kv_producer
-        tier = self._client.tier(self.layout, ttl_s=options.ttl_s)
-        name = f"halfstep connector at {options.url}"
-        self._tier = tier
+        self._name = f"halfstep connector at {options.url}" + (", worker" if role is KVConnectorRole.WORKER else "")
+        notices = Notices(self._name) if role is KVConnectorRole.SCHEDULER else None
+        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         # With which layer so many cells are complete; whether this step has stores.
@@ -156,15 +175,20 @@ class HalfstepConnector(KVConnectorBase_V1):
                 workers=tp,
                 hashes=block_tokens // (getattr(kv_cache_config, "hash_block_size", None) or block_tokens),
                 reading_max=max(READING_BLOCKS_MIN, kv_cache_config.num_blocks // READING_SHARE),
-                name=name,
+                hold_ms=options.hold_ms if self._loading else 0,
             )
-            log.info("%s: blocks of %d bytes, layout %s", name, self.layout.block_bytes, self.layout.layout.id.hex())
+            log.info(
+                "%s: blocks of %d bytes, layout %s, codec %s",
+                self._name,
+                self.layout.block_bytes,
+                self.layout.layout.id.hex(),
+                options.codec or options.policy or "none",
+            )
         else:
             # Consecutive ranks have the same heads where there are fewer cells than ranks; the first of them writes.
             replicas = tp // self.layout.grid.heads
             self._shard, replica = divmod(_tp_rank(), replicas)
-            background = self._client.tier(self.layout, ttl_s=options.ttl_s, priority=1)
-            self._mover = Mover(tier, background, writes=replica == 0)
+            self._mover = Mover(tier, writes=replica == 0)
 
     @property
     def counts(self) -> Counts:
@@ -241,18 +265,11 @@ class HalfstepConnector(KVConnectorBase_V1):
             places[kind.name].append([_plane(name, kv_caches[name], self._kv_cache_config.num_blocks)])
         split = max(kind.heads for kind in kinds) // self.layout.grid.heads
         heads = range(self._shard * split, (self._shard + 1) * split)
-        memory = self._tier.memory(places, heads=heads)
-        cells = [memory]
         count = self.layout.grid.layers
-        if count > 1:
-            each = len(names) // count
-            (kind,) = kinds
-            cells = [
-                self._tier.memory({kind.name: places[kind.name][at : at + each]}, layers=range(at, at + each), heads=heads)
-                for at in range(0, len(names), each)
-            ]
+        each = len(names) // count
+        cells = [range(at, at + each) for at in range(0, len(names), each)] if count > 1 else [None]
         self._cell_ends = {name: (number + 1) * count // len(names) for number, name in enumerate(names)}
-        self._worker.attach(memory, cells)
+        self._worker.attach(self._tier.memory(places, heads=heads), cells)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """The step begins."""
@@ -274,7 +291,11 @@ class HalfstepConnector(KVConnectorBase_V1):
             self._load()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing: requests run once all of their layers are there."""
+        """Nothing: requests run once all of their layers are there.
+
+        Only when a load is over is it known which blocks are lost. A step that ran before would compute from a lost block, and
+        store what it computed.
+        """
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """Begins the stores of a cell with its last layer."""
@@ -283,6 +304,7 @@ class HalfstepConnector(KVConnectorBase_V1):
 
     def wait_for_save(self) -> None:
         """Begins the stores that no layer has begun, and waits for none."""
+        self._worker.end()
         if self._stores:
             self._store(None)
             self._stores = False
@@ -319,12 +341,11 @@ class HalfstepConnector(KVConnectorBase_V1):
 
     def shutdown(self) -> None:
         """Nothing reads or writes vLLM's memory afterwards. Idempotent."""
-        if self._planner is not None:
-            self._planner.notices.end()
+        log.info("%s: %s", self._name, self.counts)
         if self._mover is not None:
             self._mover.close()
         self._tier.close()
-        self._client.close()
+        self._connection.close()
 
     @property
     def _scheduler(self) -> Planner:
@@ -349,15 +370,14 @@ def check_version(version: str) -> None:
 
 
 def options_of(given: dict[str, Any]) -> Options:
-    """Errors: ConfigError (unknown, or missing)."""
-    known = Options.__dataclass_fields__
-    if unknown := sorted(given.keys() - known.keys()):
-        raise ConfigError(
-            f"halfstep: {', '.join(unknown)}: unknown in kv_connector_extra_config; there are {', '.join(sorted(known))}"
-        )
-    if "url" not in given:
-        raise ConfigError('halfstep: "url" is missing in kv_connector_extra_config; as in halfstep://flash-node')
-    return Options(**given)
+    """Errors: ConfigError (unknown, or missing; no codec, no policy)."""
+    refuse_unknown(given, Options.__dataclass_fields__, "kv_connector_extra_config")
+    options = Options(**given)
+    codecs_of(options.codec)
+    refuse_two_words(options.codec, options.policy)
+    if options.policy != "":
+        policy_of(options.policy)
+    return options
 
 
 def refuse_what_is_not_covered(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
@@ -418,16 +438,22 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
     tp = parallel.tensor_parallel_size
     shards = 1
     found: dict[tuple[str, int, int], list[int]] = {}
+    dtypes: dict[tuple[str, int, int], str] = {}
     for number, (_, spec) in enumerate(layers):
         latent = isinstance(spec, MLAAttentionSpec)
         own = 1 if latent else getattr(spec, "max_tp_shards", None) or min(tp, model.get_total_num_kv_heads())
         shards = max(shards, min(tp, own))
         heads = spec.num_heads * min(tp, own)
-        found.setdefault(("latent" if latent else "full", heads, spec.state_content_size_bytes), []).append(number)
+        shape = ("latent" if latent else "full", heads, spec.state_content_size_bytes)
+        found.setdefault(shape, []).append(number)
+        # torch knows several formats of eight bits as uint8; the cache's own name tells them apart.
+        named = str(spec.dtype).removeprefix("torch.")
+        dtypes.setdefault(shape, str(cache.cache_dtype) if named == "uint8" else named)
     if len({heads for _, heads, _ in found if heads > 1}) > 1:
         raise ConfigError(f"halfstep: layers have different numbers of KV heads: not covered by this connector; {TIER}")
     kinds = tuple(
-        Kind(f"{name}-{content}", tuple(numbers), heads, (content,)) for (name, heads, content), numbers in found.items()
+        Kind(f"{name}-{content}", tuple(numbers), heads, (content,), dtype=dtypes[name, heads, content])
+        for (name, heads, content), numbers in found.items()
     )
     block_tokens = layers[0][1].block_size
     attention = getattr(getattr(vllm_config, "attention_config", None), "backend", None)
@@ -456,6 +482,8 @@ def layout_of(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, options: 
             "pp": parallel.pipeline_parallel_size,
             "dcp": parallel.decode_context_parallel_size,
         },
+        codec=options.codec,
+        policy=options.policy,
     )
 
 

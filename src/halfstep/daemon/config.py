@@ -1,21 +1,32 @@
-"""What `halfstep serve` can be told, with its defaults and its limits.
+"""The settings of a daemon: one frozen struct, each field beside its description (daemon.setting), checked once.
 
-One frozen struct, validated once. Sizes are bytes; texts such as "64GiB" are parsed by `parse_bytes` at the edge.
+Options, refusals and the tables of docs/configure.md follow from the descriptions.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from halfstep.daemon.setting import (
+    SHARDS_MAX,
+    Bytes,
+    Kind,
+    Micros,
+    Number,
+    Numbers,
+    Setting,
+    Switch,
+    Word,
+    setting,
+    settings_of,
+)
+from halfstep.daemon.units import GIB, KIB, MIB, TIB, format_bytes
 from halfstep.errors import ConfigError
-
-KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
 PORT = 7350
 # 64 segments of 2 MiB, and the headers, logs and touch maps around them.
@@ -23,125 +34,9 @@ STORE_BYTES_MIN = 132 * MIB
 # Without --size: a quarter of what is free, so that a trial on a laptop never fills its disk, and never above this.
 DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
-DEFAULT_ARENA_BYTES = 256 * MIB
-ARENA_BYTES_MIN, ARENA_BYTES_MAX = 32 * MIB, 8 * GIB
-SHM_RING_BYTES_MIN, SHM_RING_BYTES_MAX = 64 * KIB, 64 * MIB
-INDEX_BYTES_MIN = 1 << 20  # of a shard; a block takes 29 bytes
-CONNECTIONS_MIN, CONNECTIONS_MAX = 16, 65_536
-SHARDS_MAX = 16
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un has 108, with the NUL at the end
 CORES_MAX = 4096
 NODES_MAX = 1024  # of memory; a kernel can be built for as many
-
-# Slower, a pass over anything takes years; faster, it is no background work any more.
-SCRUB_RATE_MIN = 4 * KIB
-SCRUB_RATE_MAX = 16 * GIB
-
-LATENCY_GOAL_US_MAX = 10_000_000
-_MICROS = {"us": 1.0, "ms": 1e3, "s": 1e6}
-
-# The native core counts bytes in 64 bits; what comes near their end is a slip of the finger.
-BYTES_MAX = 1 << 60
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": KIB, "mi": MIB, "gi": GIB, "ti": TIB}
-
-
-def parse_bytes(text: str, name: str = "size") -> int:
-    """Bytes of "4096", "64k", "64KiB", "1.5GiB"; decimal units without the i, binary ones with it.
-
-    Errors: ConfigError that names `name` and what would do; more than BYTES_MAX is refused, too.
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ConfigError(f"{name}={text!r}: not a size; write for example 512MiB, 64GiB or 1.5TiB")
-    unit = _UNITS[(match[2] or "").lower()]
-    if float(match[1]) * unit > BYTES_MAX:
-        raise ConfigError(f"{name}={text[:40]!r}: must be at most {BYTES_MAX // TIB}TiB; write for example 512MiB or 64GiB")
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
-
-
-def parse_size(text: str, name: str) -> int:
-    """As parse_bytes, of what may be left out: 0 would mean the default, and nobody who writes it means that."""
-    size = parse_bytes(text, name)
-    if size == 0:
-        raise ConfigError(f"{name}={text.strip()[:40]!r}: must be above 0; leave it out for the default")
-    return size
-
-
-def parse_micros(given: object, name: str) -> float:
-    """Microseconds of "500us", "2ms", "0.1s". Errors: ConfigError, which calls the value by `name`."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s)\s*", str(given))
-    if match is None:
-        raise ConfigError(f"{name}={given!r}: not a time; write for example 500us, 2ms or 0.1s")
-    return float(match[1]) * _MICROS[match[2]]
-
-
-def parse_latency_goal(text: str) -> int:
-    """Microseconds, of "2ms"; 0 for "off". Errors: ConfigError."""
-    if text.strip().lower() == "off":
-        return 0
-    goal_us = round(min(parse_micros(text, "latency_goal"), 2.0 * LATENCY_GOAL_US_MAX))
-    if not 1 <= goal_us <= LATENCY_GOAL_US_MAX:
-        raise ConfigError(f"latency_goal={text!r}: must be 1us to {LATENCY_GOAL_US_MAX // 1_000_000}s, or off")
-    return goal_us
-
-
-def parse_scrub(text: str) -> int | None:
-    """Bytes per second of "8MiB/s", "8MiB"; 0 for "off"; None, the store's own choice, for "auto". Errors: ConfigError."""
-    word = text.strip().lower()
-    if word == "auto":
-        return None
-    if word == "off":
-        return 0
-    try:
-        rate = parse_bytes(word.removesuffix("/s"), "scrub")
-    except ConfigError:
-        rate = -1
-    if rate != 0 and not SCRUB_RATE_MIN <= rate <= SCRUB_RATE_MAX:
-        raise ConfigError(
-            f"scrub={text!r}: must be auto, off, or a rate of {format_bytes(SCRUB_RATE_MIN)}/s to "
-            f"{format_bytes(SCRUB_RATE_MAX)}/s, for example 8MiB/s"
-        )
-    return rate
-
-
-def format_bytes(count: float) -> str:
-    """Three digits with a binary unit, such as 1.5 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
-
-
-def parse_cores(text: str) -> tuple[int, ...]:
-    """Core numbers of "0-3,8". Errors: ConfigError."""
-    cores: list[int] = []
-    for item in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", item)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
-        if last < first or last - first >= CORES_MAX:
-            raise ConfigError(f"cores={text!r}: write numbers and ranges of up to {CORES_MAX} cores, for example 0-3,8")
-        cores.extend(range(first, last + 1))
-    return tuple(cores)
-
-
-def parse_numa(text: str) -> tuple[int, ...] | None:
-    """Memory nodes of "0,1" or "0-3"; none for "off"; None, those of the shards' cores, for "auto". Errors: ConfigError."""
-    word = text.strip().lower()
-    if word == "auto":
-        return None
-    if word == "off":
-        return ()
-    try:
-        nodes = parse_cores(word)
-    except ConfigError:
-        nodes = (NODES_MAX,)
-    if max(nodes) >= NODES_MAX:
-        raise ConfigError(
-            f"numa={text!r}: must be auto, off, or memory nodes from 0 to {NODES_MAX - 1}, one for each shard in turn, "
-            "for example 0,1"
-        )
-    return nodes
 
 
 def state_directory() -> Path:
@@ -190,8 +85,8 @@ def runtime_directory() -> Path:
     return temporary_directory()
 
 
-def _default_socket() -> str:
-    """Errors: ConfigError where its path is longer than a socket's may be."""
+def default_socket() -> str:
+    """Where local clients come in without --unix. Errors: ConfigError where its path is longer than a socket's may be."""
     path = str(runtime_directory() / "halfstep.sock")
     if len(os.fsencode(path)) > SOCKET_PATH_BYTES_MAX:
         said_by = next(filter(os.environ.get, ("RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR")), "the temporary directory")
@@ -228,50 +123,233 @@ def store_path(given: str | Path | None) -> Path:
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """Everything `serve` needs. Zero or empty means: choose the default.
+    """Everything `serve` needs. Zero, empty or None means: choose the default, or as the field's description says.
 
-    store: path of the store's file, as of store_path(), or a block device that is blank or a store. size_bytes: of a store that
-    has to be made; an existing one keeps its size, and a device's is its own.
-    shards: into how many a new store is divided, 0 = one; an existing one has what it has. cores: on which the shards run, one
-    after the other and round again; empty = any. numa: the memory nodes of the shards, likewise; empty = none is preferred,
-    None = that of each shard's core, where they are bound and there are several. arena_bytes, index_bytes and the rates are
-    those of all shards together.
-    listen: "host:port" texts. unix: path of the unix socket, "none" for no socket. engine: "auto", "uring" or "pread".
-    connections_max: of one shard; a sixteenth of them is for the unix socket alone, where there is one.
-    shm_ring_bytes: of each of the two rings of every connection through that socket.
-    zero_copy: "auto" sends large payload to other machines without a copy by the kernel where that is to be had, "off" copies.
-    eviction: the name of a reclaim policy. rewrite_share: of what users write, what reclaim may write again, 0 to 1.
-    daily_writes_bytes: what the drives may be written in a day, users' writes included; reclaim may use what they leave of it.
-    discard_rate_bytes: what a block device is told in a second to be empty; 0: it is told nothing.
-    scrub_bytes_per_s: what background verification may read; 0 = none, None = all within two weeks.
+    store: path of the store's file, as of store_path(), or a block device that is blank or a store. cores, numa: shard n has
+    item n of the list, which is gone round; no cores: any, no nodes: none is preferred. unix: "none" for no socket.
+    scrub_bytes_per_s: 0 = none, None = all within two weeks.
     """
 
-    store: Path
-    size_bytes: int = 0
-    segment_bytes: int = 0
-    shards: int = 0
-    cores: tuple[int, ...] = ()
-    numa: tuple[int, ...] | None = None
-    arena_bytes: int = DEFAULT_ARENA_BYTES
-    index_bytes: int = 0
-    listen: tuple[str, ...] = (f"127.0.0.1:{PORT}",)
-    unix: str = ""
-    shm_ring_bytes: int = MIB
-    zero_copy: str = "auto"
-    insecure_listen: bool = False
-    engine: str = "auto"
-    queue_depth: int = 128
-    latency_goal_us: int = 2_000
-    huge_pages: bool = True
-    require_direct: bool = False
-    eviction: str = "seg-adapt10"
-    rewrite_share: float = 0.10
-    daily_writes_bytes: int = 0
-    discard_rate_bytes: int = GIB
-    metrics: str = ""
-    scrub_bytes_per_s: int | None = None
+    store: Path = setting(
+        option="store",
+        section="store",
+        kind=Kind(unit="PATH"),
+        without="`store.hs` in the state directory",
+        bound="a file, a directory, or a block device",
+        help="Where the store lies. A directory that is still to be made ends in a slash.",
+    )
+    size_bytes: int = setting(
+        0,
+        option="size",
+        section="store",
+        kind=Bytes(least=STORE_BYTES_MIN, most=64 * TIB, given=True),
+        without="a quarter of the free space, at most 64 GiB",
+        remedy="a store has at least 64 segments of 2 MiB",
+        help="Bytes of a new file. A block device is taken whole: leave it out there.",
+    )
+    segment_bytes: int = setting(
+        0,
+        option="segment",
+        section="store",
+        kind=Bytes(least=2 * MIB, most=16 * GIB, multiple=MIB, given=True),
+        without="the largest of which 64 fit for each shard, 1 GiB at most",
+        help="The unit of reclaim, of a new store. A quarter of it bounds a block.",
+    )
+    shards: int = setting(
+        0,
+        option="shards",
+        section="store",
+        kind=Number(least=1, most=SHARDS_MAX),
+        without="1",
+        help="Independent slices of a new store, for good. Each has a thread, memory, an index, a record log and a port.",
+    )
+    arena_bytes: int = setting(
+        256 * MIB,
+        option="arena",
+        section="memory",
+        kind=Bytes(least=32 * MIB, most=8 * GIB, for_each_shard=True),
+        help="Blocks in flight and hot blocks, of all shards together. Writes may hold half, prefetched blocks a quarter.",
+    )
+    index_bytes: int = setting(
+        0,
+        option="index",
+        section="memory",
+        kind=Bytes(least=MIB, for_each_shard=True, given=True),
+        without="room for blocks of 256 KiB, or what smaller ones need up to 16 MiB",
+        remedy="1 MiB is for some 36,000 blocks; leave it out for an index that fits the store",
+        help="29 bytes a block, of all shards together. Sized at the start, never grown.",
+    )
+    huge_pages: bool = setting(
+        True,
+        option="huge-pages",
+        section="memory",
+        kind=Switch(off="no-huge-pages"),
+        help="Try 2 MiB pages for arena and index.",
+    )
+    shm_ring_bytes: int = setting(
+        MIB,
+        option="shm-ring",
+        section="memory",
+        kind=Bytes(least=64 * KIB, most=64 * MIB, power_of_two=True),
+        remedy="every connection over shared memory has two",
+        help="Each of the two rings of a connection through the unix socket.",
+    )
+    shm_memory_bytes: int = setting(
+        GIB,
+        option="shm-memory",
+        section="memory",
+        kind=Bytes(),
+        bound="two rings for each shard, or 0 for none",
+        help="Rings of all connections, over all shards. A client for which there is no more is served through the socket.",
+    )
+    cores: tuple[int, ...] = setting(
+        (),
+        option="cores",
+        section="cores",
+        kind=Numbers(below=CORES_MAX),
+        without="any",
+        bound="cores that this process may use, such as `0-3,8`",
+        help="Shard *n* runs on core *n* of the list, which is gone round.",
+    )
+    numa: tuple[int, ...] | None = setting(
+        None,
+        option="numa",
+        section="cores",
+        kind=Numbers(unit="NODES", below=NODES_MAX, words={"auto": None, "off": ()}),
+        bound="nodes with memory, such as `0,1`, or `auto`, or `off`",
+        remedy="one node for each shard in turn",
+        help="The memory node of each shard's arena, index and rings. `auto`: that of its core, where `--cores` binds it.",
+    )
+    listen: tuple[str, ...] = setting(
+        (f"127.0.0.1:{PORT}",),
+        option="listen",
+        section="network",
+        kind=Kind(unit="HOST:PORT"),
+        several=True,
+        bound="may be given again; it replaces the default",
+        help="Where TCP clients come in. Shard *n* listens *n* ports above.",
+    )
+    insecure_listen: bool = setting(
+        False,
+        option="insecure-listen",
+        section="network",
+        kind=Switch(),
+        help="Allow `--listen` and `--metrics` beyond loopback, though nobody who comes in is authenticated.",
+    )
+    unix: str = setting(
+        "",
+        option="unix",
+        section="network",
+        kind=Kind(unit="PATH"),
+        without="`halfstep.sock` in the runtime directory",
+        bound=f"{SOCKET_PATH_BYTES_MAX} bytes; `none` for no socket",
+        help="The socket of local clients, with shared memory. Shard *n* has `.n` behind the path.",
+    )
+    connections_max: int = setting(
+        4096,
+        option="connections",
+        section="network",
+        kind=Number(least=16, most=65_536),
+        remedy="every connection is a descriptor, three over shared memory",
+        help="Connections of one shard. A sixteenth of them is for the unix socket alone. Idle ones give way.",
+    )
+    zero_copy: str = setting(
+        "off",
+        option="zero-copy",
+        section="network",
+        kind=Word(choices=("auto", "off")),
+        help="`auto`: send payload of 64 KiB and more to other machines without a copy by the kernel.",
+    )
+    rdma: str = setting(
+        "off",
+        option="rdma",
+        section="network",
+        kind=Word(choices=("auto", "off")),
+        help="Rings over RDMA for clients that offer them. `auto`: where a RoCE v2 device has the address they come to.",
+    )
+    rdma_memory_bytes: int = setting(
+        256 * MIB,
+        option="rdma-memory",
+        section="network",
+        kind=Bytes(least=4 * MIB, most=64 * GIB),
+        help="Pinned for those rings, of all connections: 2 MiB each. Beyond it a connection stays on TCP.",
+    )
+    engine: str = setting(
+        "auto",
+        option="engine",
+        section="device",
+        kind=Word(choices=("auto", "uring", "pread")),
+        help="io_uring, or a pool of threads. `auto` falls back to the pool and says why.",
+    )
+    queue_depth: int = setting(
+        128,
+        option="queue-depth",
+        section="device",
+        kind=Number(least=1, most=1024),
+        help="Requests at the device at once. Gets may fill all of it. All other classes together may fill half.",
+    )
+    require_direct: bool = setting(
+        False,
+        option="require-direct",
+        section="device",
+        kind=Switch(),
+        help="Refuse to start without O_DIRECT.",
+    )
+    latency_goal_us: int = setting(
+        2_000,
+        option="latency-goal",
+        section="device",
+        kind=Micros(least=1, most=10_000_000, words={"off": 0}),
+        help="How long a get's read may take before other traffic gives way.",
+    )
+    discard_rate_bytes: int = setting(
+        GIB,
+        option="discard-rate",
+        section="device",
+        kind=Bytes(),
+        bound="0 for none",
+        help="Block devices: how much reclaimed flash the drive is told in a second to be empty.",
+    )
+    eviction: str = setting(
+        "seg-adapt10",
+        option="eviction",
+        section="eviction",
+        kind=Word(unit="POLICY", choices=("seg-adapt10", "seg-low", "seg-fifo")),
+        help="What gives way when the store is full. `seg-adapt10` keeps what is used; the others are for comparison.",
+    )
+    rewrite_share: float = setting(
+        0.10,
+        option="rewrite-share",
+        section="eviction",
+        kind=Number(unit="F", least=0.0, most=1.0),
+        help="Of what users write, how much reclaim may write again to keep used blocks.",
+    )
+    daily_writes_bytes: int = setting(
+        0,
+        option="daily-writes",
+        section="eviction",
+        kind=Bytes(),
+        without="none",
+        help="What the drives may be written in a day, users' writes included, such as 1.9TB. Quiet days may then keep more "
+        "than `--rewrite-share` allows.",
+    )
+    scrub_bytes_per_s: int | None = setting(
+        None,
+        option="scrub",
+        section="eviction",
+        # Slower, a pass over anything takes years; faster, it is no background work any more.
+        kind=Bytes(unit="RATE", least=4 * KIB, most=16 * GIB, rate=True, words={"auto": None, "off": 0}),
+        help="Background verification of stored blocks. `auto`: all within two weeks, 256 KiB/s to 64 MiB/s.",
+    )
+    metrics: str = setting(
+        "",
+        option="metrics",
+        section="observation",
+        kind=Kind(unit="HOST:PORT"),
+        without="none",
+        help="Prometheus text over HTTP. Beyond loopback with `--insecure-listen` alone; an empty host is every interface.",
+    )
     stop_grace_ms: int = 5000
-    connections_max: int = 4096
 
     def validated(self) -> ServeConfig:
         """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
@@ -283,50 +361,21 @@ class ServeConfig:
                     f"size: a quarter of the free space of {self.store.parent} is {format_bytes(size)}, the smallest store is "
                     f"{format_bytes(STORE_BYTES_MIN)}; free some space or give --store a path on a larger file system"
                 )
-        if size != 0 and size < STORE_BYTES_MIN:
-            raise ConfigError(
-                f"size={format_bytes(size)}: the smallest store is {format_bytes(STORE_BYTES_MIN)} (64 segments of 2 MiB)"
-            )
-        if not 0 <= self.shards <= SHARDS_MAX:
-            raise ConfigError(f"shards={self.shards}: must be 1 to {SHARDS_MAX}, or left out")
-        # Without a number an existing store may have as many as there can be: then the native core looks again.
-        fewest, most = max(self.shards, 1), self.shards or SHARDS_MAX
-        if not ARENA_BYTES_MIN * fewest <= self.arena_bytes <= ARENA_BYTES_MAX * most:
-            of_them = f" for {self.shards} shards" if self.shards > 1 else "" if self.shards else " for each shard"
-            raise ConfigError(
-                f"arena={format_bytes(self.arena_bytes)}: must be {format_bytes(ARENA_BYTES_MIN * fewest)} to "
-                f"{format_bytes(ARENA_BYTES_MAX * fewest)}{of_them}"
-            )
-        if self.index_bytes != 0 and self.index_bytes < INDEX_BYTES_MIN * fewest:
-            raise ConfigError(
-                f"index={format_bytes(self.index_bytes)}: the smallest index is {format_bytes(INDEX_BYTES_MIN)} a shard, for "
-                f"some 36,000 blocks; leave it out for one that fits the store"
-            )
-        if self.engine not in ("auto", "uring", "pread"):
-            raise ConfigError(f"engine={self.engine!r}: must be auto, uring or pread")
-        ring = self.shm_ring_bytes
-        if not SHM_RING_BYTES_MIN <= ring <= SHM_RING_BYTES_MAX or ring & (ring - 1):
-            raise ConfigError(
-                f"shm_ring={format_bytes(ring)}: must be a power of two from {format_bytes(SHM_RING_BYTES_MIN)} to "
-                f"{format_bytes(SHM_RING_BYTES_MAX)}; every connection over shared memory has two"
-            )
-        if self.zero_copy not in ("auto", "off"):
-            raise ConfigError(f"zero_copy={self.zero_copy!r}: must be auto or off")
-        if not CONNECTIONS_MIN <= self.connections_max <= CONNECTIONS_MAX:
-            raise ConfigError(
-                f"connections={self.connections_max}: must be {CONNECTIONS_MIN} to {CONNECTIONS_MAX}, of each shard; every "
-                f"connection is a descriptor, three over shared memory"
-            )
-        if not 1 <= self.queue_depth <= 1024:
-            raise ConfigError(f"queue_depth={self.queue_depth}: must be 1 to 1024")
-        if not 0 <= self.rewrite_share <= 1:
-            raise ConfigError(
-                f"rewrite_share={self.rewrite_share}: must be 0 (write nothing again) to 1 (as much as users write)"
-            )
-        return replace(self, size_bytes=size, unix=self.unix or _default_socket())
+        for one in SETTINGS:
+            one.check(getattr(self, one.field), self.shards)
+        return replace(self, size_bytes=size, unix=self.unix or default_socket())
 
     @property
     def addresses(self) -> list[str]:
         """What the shard listens on, in its own notation."""
         unix = [] if self.unix in ("", "none") else [f"unix:{self.unix}"]
         return [*self.listen, *unix]
+
+
+SETTINGS: tuple[Setting, ...] = settings_of(ServeConfig)
+DEFAULT_ARENA_BYTES: int = ServeConfig.arena_bytes
+
+
+def setting_named(option: str) -> Setting:
+    """By its option, without the dashes."""
+    return next(one for one in SETTINGS if one.option == option)

@@ -1,4 +1,4 @@
-"""What goes wrong while a daemon serves, said from its own counters: outages, lost blocks, bad segments, and what to do.
+"""Health of a serving daemon, from its own counters: outages, lost blocks, bad segments, each with a remedy.
 
 Invariants: one line a minute at most, whatever happens; none when no counter moved. A counter that does not exist stands still.
 """

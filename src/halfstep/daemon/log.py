@@ -1,4 +1,4 @@
-"""What a daemon says, line by line, on a stream that may go away under it.
+"""The log: lines of a daemon on a stream that may go away under it.
 
 Invariants: nothing here raises, and nothing waits for long. A line that the stream does not take (its reader went away or does
 not read, its disk is full, somebody closed it) is lost, and the daemon goes on. The next line that is taken says how many were

@@ -1,4 +1,4 @@
-"""What each metric means: the help lines of the metrics port. docs/monitor.md says more of some, by question."""
+"""Help lines of the metrics port, one a metric. docs/monitor.md explains some of them further, by question."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ HELP = {
     "halfstep_answers": "Keys and components answered, by command, answer and reason: misses, throttles and rejections apart.",
     "halfstep_request_latency_seconds": "From a request's header to its last byte queued, by command.",
     "halfstep_requests_open": "Requests under way.",
+    "halfstep_requests_waiting": "Requests under way that waited, or wait, for blocks which others store.",
+    "halfstep_blocks_awaited": "Blocks that requests wait for now, once for each request.",
+    "halfstep_waits": "Blocks that were waited for, by outcome: stored, deleted, expired, ended or throttled.",
     "halfstep_request_memory_bytes": "Bodies, plans and unsent answers of requests; 64 MiB a shard at most.",
     "halfstep_payload_bytes": "Block bytes of gets and puts.",
     "halfstep_network_bytes": "All bytes received and sent.",
@@ -18,6 +21,7 @@ HELP = {
     "halfstep_connections": "Connections that came, by outcome: accepted or refused.",
     "halfstep_connections_gave_way": "Idle connections that were ended for a newcomer.",
     "halfstep_connections_relieved": "Connections that were ended because the memory of requests was exceeded.",
+    "halfstep_shm_refused": "Local connections that asked for shared memory and got none, for want of it.",
     "halfstep_connections_paused": "Times that reading paused because a client did not read its answers.",
     "halfstep_connections_stalled": "Connections that were ended because the client read slower than 16 KiB/s.",
     "halfstep_protocol_errors": "Connections that were ended for what they sent, by kind.",
@@ -32,6 +36,12 @@ HELP = {
     "halfstep_zero_copy_held_bytes": "Bytes that the kernel has not given back; their blocks stay in memory.",
     "halfstep_zero_copy_refused": "Sends for which the kernel had no memory; they were copied.",
     "halfstep_zero_copy_given_up": "Connections that ask no more, because the kernel copied all the same.",
+    "halfstep_connections_rdma": "Connections through rings over RDMA, of those now open.",
+    "halfstep_rdma_bytes": "Bytes that left through rings over RDMA: from where they were (sent), or by a copy (copied).",
+    "halfstep_rdma_writes": "RDMA writes that were handed to a device.",
+    "halfstep_rdma_posts": "Calls that handed them over.",
+    "halfstep_rdma_refused": "Offers of rings over RDMA that were refused; those connections stay on TCP.",
+    "halfstep_rdma_pinned_bytes": "Pinned for rings over RDMA, by the whole daemon (worst).",
     # Hits and misses
     "halfstep_store_hits": "Blocks read, from memory or from flash.",
     "halfstep_store_misses": "Blocks not read, by reason.",
@@ -115,4 +125,17 @@ HELP = {
     "halfstep_store_holds": "Holds now: the gauge by kind (lease, pin), the counter by outcome (taken, refused).",
     "halfstep_store_events": "Blocks stored and removed, layouts and namespaces cleared, by reason.",
     "halfstep_store_events_remembered": "Events that `halfstep explain` can still name.",
+    # A mount
+    "halfstep_mount_fetches": "Blocks asked of the upstream: arrived whole, or failed.",
+    "halfstep_mount_fetches_shared": "Reads that joined a fetch that was under way.",
+    "halfstep_mount_fetch_bytes": "Block bytes that came from the upstream.",
+    "halfstep_mount_puts": "Blocks passed on to the upstream; of the failed ones only this memory has the bytes.",
+    "halfstep_mount_put_bytes": "Block bytes that the upstream took.",
+    "halfstep_mount_asked_blocks": "Names that the upstream was asked for; unknown: it did not answer in time.",
+    "halfstep_mount_deletes": "Deletes passed on.",
+    "halfstep_mount_holds": "Leases and pins told to the upstream; failed: it refused them, or the block was gone.",
+    "halfstep_mount_touches": "Uses told to the upstream, many in a request.",
+    "halfstep_mount_names": "Names that the upstream is known to have.",
+    "halfstep_mount_names_forgotten": "Names that gave way to newer ones, and are asked for again.",
+    "halfstep_mount_upstream_connections": "Connections to the upstream: up, and wanted.",
 }

@@ -1,7 +1,8 @@
-"""Prometheus text of a running server, taken at each scrape from the shard's own counters."""
+"""Prometheus text of a running server. Each scrape reads the shards' own counters."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
 from collections import defaultdict
@@ -68,11 +69,21 @@ def address_text(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def check_address(address: str) -> None:
+def _check_reach(address: str, bound: str, *, beyond_loopback: bool) -> None:
+    """bound: the numeric address that `address` came to. Errors: ConfigError."""
+    if not beyond_loopback and not ipaddress.ip_address(bound).is_loopback:
+        raise ConfigError(
+            f"metrics={address}: anybody who reaches it could read all numbers and the names of namespaces, since nobody is "
+            "authenticated; listen on 127.0.0.1, or allow it with --insecure-listen"
+        )
+
+
+def check_address(address: str, *, beyond_loopback: bool = False) -> None:
     """What is quick to find wrong, before a large file is allocated. Errors: ConfigError."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        _check_reach(address, str(where[0]), beyond_loopback=beyond_loopback)
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
@@ -80,16 +91,19 @@ def check_address(address: str) -> None:
         raise ConfigError(f"metrics={address}: {error.strerror}; choose another address with --metrics") from None
 
 
-def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None], str]:
+def serve_metrics(address: str, snapshot: Snapshot, *, beyond_loopback: bool = False) -> tuple[Callable[[], None], str]:
     """Serves /metrics on a thread of its own. Returns a function that ends it, and the address with its real port.
 
-    Errors: ConfigError when the address is taken, no thread is to be had or the `daemon` extra is not installed.
+    Errors: ConfigError when the address is taken, or beyond loopback though that is not allowed; when no thread is to be
+    had, or the `daemon` extra is not installed.
     """
     try:
         from prometheus_client import CollectorRegistry
         from prometheus_client.exposition import choose_encoder
     except ModuleNotFoundError as error:
-        raise ConfigError("metrics: prometheus-client is not installed; pip install 'halfstep[daemon]'") from error
+        raise ConfigError(
+            "metrics: prometheus-client is not installed; in the checkout of Halfstep: pip install '.[cli]'"
+        ) from error
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServerCollector(snapshot))
 
@@ -103,7 +117,12 @@ def serve_metrics(address: str, snapshot: Snapshot) -> tuple[Callable[[], None],
     except OSError as error:
         raise ConfigError(f"metrics={address}: {error.strerror}; choose another address with --metrics") from error
     try:
+        # Again, of what it came to: a name may have led elsewhere since it was checked.
+        _check_reach(address, server.host, beyond_loopback=beyond_loopback)
         server.begin()
+    except ConfigError:
+        server.end()
+        raise
     except RuntimeError as error:
         server.end()
         raise ConfigError(f"metrics={address}: {error}; raise the limit of processes (ulimit -u, TasksMax=)") from error

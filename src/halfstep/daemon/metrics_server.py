@@ -1,4 +1,4 @@
-"""Prometheus text over HTTP, on one thread for all who ask.
+"""A small HTTP server for Prometheus text: one thread, few connections.
 
 Invariants: one thread and at most CONNECTIONS_MAX connections, whoever connects and however slowly; a newcomer takes the place
 of the one that has been there longest. A connection has REQUEST_S from its acceptance to its last byte. When descriptors run
@@ -57,6 +57,11 @@ class MetricsServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._ended, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="halfstep-metrics", daemon=True)
+
+    @property
+    def host(self) -> str:
+        """The numeric address that it is bound to."""
+        return str(self._listener.getsockname()[0])
 
     @property
     def port(self) -> int:

@@ -1,4 +1,4 @@
-"""Telling systemd how we are: READY, STOPPING, STATUS (sd_notify(3)), without a library for one datagram."""
+"""Messages to systemd: READY, STOPPING, STATUS (sd_notify(3)). One datagram each, so no library is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the native core refuses, as the error of whoever can act."""
+"""Refusals of the native core as exceptions, by who can act, with the remedy that the core cannot know."""
 
 from __future__ import annotations
 

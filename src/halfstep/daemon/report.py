@@ -1,11 +1,11 @@
-"""What a started daemon says of itself: only what is really in force, as the native core found it."""
+"""The report of a started daemon: one line a fact, only facts in force, as the native core found them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.units import format_bytes
 
 
 def lines(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Starting, watching and ending a daemon: what `halfstep serve` does once its flags are read.
+"""Start, watch and end a daemon: `halfstep serve` after its options are read.
 
 The main thread only waits for signals; the shard's threads are native and never take the interpreter's lock.
 """
@@ -11,13 +11,13 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
 from halfstep import _shard
-from halfstep.daemon.config import MIB, ServeConfig, format_bytes, temporary_directory
+from halfstep.daemon.config import ServeConfig, temporary_directory
 from halfstep.daemon.log import Log
 from halfstep.daemon.metrics import check_address, serve_metrics
 from halfstep.daemon.notify import notify
@@ -25,6 +25,7 @@ from halfstep.daemon.refusals import error_of
 from halfstep.daemon.report import lines
 from halfstep.daemon.served_file import ServedFile
 from halfstep.daemon.signals import StopSignals
+from halfstep.daemon.units import MIB, format_bytes
 from halfstep.daemon.watch import Watch
 from halfstep.errors import ConfigError, DeviceError
 
@@ -88,7 +89,10 @@ def _native(config: ServeConfig) -> _shard.Config:
     native.listen = [os.fsencode(address) for address in config.addresses]
     native.insecure_listen = config.insecure_listen
     native.shm_ring_bytes = config.shm_ring_bytes
+    native.shm_memory_bytes = config.shm_memory_bytes
     native.zero_copy = config.zero_copy
+    native.rdma = config.rdma
+    native.rdma_memory_bytes = config.rdma_memory_bytes
     native.connections_max = config.connections_max
     native.policy = config.eviction.encode("ascii", "backslashreplace").decode()  # what is no name is refused as it was typed
     native.rewrite_share = config.rewrite_share
@@ -99,8 +103,17 @@ def _native(config: ServeConfig) -> _shard.Config:
 
 
 def _make_directories(config: ServeConfig) -> None:
-    sockets = [Path(address.removeprefix("unix:")) for address in config.addresses if address.startswith("unix:")]
-    for name, path, mode in (("store", config.store, 0o700), *(("unix", path, 0o755) for path in sockets)):
+    make_directories(("store", config.store, 0o700), *sockets_of(config.addresses))
+
+
+def sockets_of(addresses: Sequence[str]) -> list[tuple[str, Path, int]]:
+    """For make_directories(): those of the unix sockets among the addresses."""
+    return [("unix", Path(one.removeprefix("unix:")), 0o755) for one in addresses if one.startswith("unix:")]
+
+
+def make_directories(*places: tuple[str, Path, int]) -> None:
+    """Makes what files are to lie in: of each the setting, the file's path, and a new directory's mode. Errors: ConfigError."""
+    for name, path, mode in places:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=mode)
             owner = path.parent.stat().st_uid
@@ -132,7 +145,7 @@ def run(config: ServeConfig, *, as_json: bool = False, out: TextIO | None = None
         try:
             config = config.validated()
             if config.metrics:
-                check_address(config.metrics)
+                check_address(config.metrics, beyond_loopback=config.insecure_listen)
             server = start(config, _progress(stop, None if as_json else Log(out)))
             return _serve(server, config, stop, as_json=as_json, out=out)
         except KeyboardInterrupt:
@@ -162,7 +175,9 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
         facts = server.facts()
         facts["recovery"]["notes"] = [*_notes(config, facts), *facts["recovery"]["notes"]]
         if config.metrics:
-            end_metrics, facts["metrics"] = serve_metrics(config.metrics, server.metrics)
+            end_metrics, facts["metrics"] = serve_metrics(
+                config.metrics, server.metrics, beyond_loopback=config.insecure_listen
+            )
             ends.callback(end_metrics)
         _say_started(facts, first, as_json=as_json)
         serving, recovering = f"serving {', '.join(facts['listening'])}", facts["recovery"]["segments_left"] > 0

@@ -1,4 +1,4 @@
-"""The signals that a daemon hears: what ends it, as something to wait for, and a hangup, which does not."""
+"""Signals of a daemon: SIGTERM and SIGINT end it and can be waited for; a hangup is only counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a store and its memory have to be: the native store's own numbers, and what a daemon takes beside it."""
+"""Size of a store and of its daemon's memory, from the native store's own numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from halfstep import _shard
-from halfstep.daemon.config import DEFAULT_ARENA_BYTES, MIB
+from halfstep.daemon.config import DEFAULT_ARENA_BYTES
 from halfstep.daemon.refusals import error_of
+from halfstep.daemon.units import MIB
 
 # Of each shard: bodies, plans and unsent answers of requests (request_bytes_max of native/shard/config.h).
 REQUEST_BYTES = 64 * MIB

@@ -1,4 +1,4 @@
-"""Looking at a running server now and then: the end of its recovery, its health, its file.
+"""Periodic checks of a running server: the end of its recovery, its health, its file.
 
 A thread of its own, because a shard whose device is stuck does not answer, and the main thread has to hear signals meanwhile.
 """

@@ -1,24 +1,58 @@
 """The semantic face: prefixes of tokens instead of keys, a model's KV cache instead of buffers."""
 
+from halfstep.client.results import Answer
+from halfstep.compress.policy import Policy, policy_of
 from halfstep.tier.catalogue import kinds_of, layout_of
+from halfstep.tier.channel import BACKGROUND, HOLD_MS, Layered, Pending
+from halfstep.tier.coding import codecs_of, coding_of, element_of, refuse_two_words, values_of
+from halfstep.tier.connection import Connection, connect
+from halfstep.tier.counts import Counts, counted
 from halfstep.tier.face import Tier, TierSession
+from halfstep.tier.lookups import Lookups
 from halfstep.tier.memory import Memory
-from halfstep.tier.prefix import Found, Loaded, Pending, Prefix, Stored
+from halfstep.tier.notices import Notices
+from halfstep.tier.planning import Planning
+from halfstep.tier.prefix import Found, Loaded, Prefix, Stored
 from halfstep.tier.shapes import Cell, Grid, Kind, KVLayout
+from halfstep.tier.values import BATCH_KEYS, Moved, Present, RowMemory, Stride, Values
 
 __all__ = [
+    "BACKGROUND",
+    "BATCH_KEYS",
+    "HOLD_MS",
+    "Answer",
     "Cell",
+    "Connection",
+    "Counts",
     "Found",
     "Grid",
     "KVLayout",
     "Kind",
+    "Layered",
     "Loaded",
+    "Lookups",
     "Memory",
+    "Moved",
+    "Notices",
     "Pending",
+    "Planning",
+    "Policy",
     "Prefix",
+    "Present",
+    "RowMemory",
     "Stored",
+    "Stride",
     "Tier",
     "TierSession",
+    "Values",
+    "codecs_of",
+    "coding_of",
+    "connect",
+    "counted",
+    "element_of",
     "kinds_of",
     "layout_of",
+    "policy_of",
+    "refuse_two_words",
+    "values_of",
 ]

@@ -30,6 +30,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from halfstep.compress.policy import Plane, Policy
 from halfstep.errors import ConfigError
 from halfstep.tier.model_config import (
     DIM_MAX,
@@ -47,6 +48,7 @@ BLOCK_TOKENS = 16
 
 # An indexer's key has one fp32 scale for so many fp8 values.
 _SCALED_VALUES, _SCALE_BYTES = 128, 4
+_INDEXER: tuple[Plane, ...] = ("indexer", "indexer")
 # vLLM's packed latent: 512 fp8 values, 4 fp32 scales, 64 rotated bfloat16 (MLAAttentionSpec, fp8_ds_mla).
 _PACKED_LATENT_SHAPE, _PACKED_LATENT_BYTES = (512, 64), 512 + 4 * 4 + 64 * 2
 # vLLM's DeepSeek V4: 448 fp8 values, 64 rotated bfloat16, 8 bytes of scales.
@@ -157,11 +159,14 @@ def layout_of(
     grid: Grid = Grid(),  # noqa: B008 -- frozen
     dtype: str | None = None,
     more: Mapping[str, str | int] | None = None,
+    codec: str = "",
+    step: float | tuple[float, ...] = 0.0,
+    policy: str | Policy = "",
 ) -> KVLayout:
     """What blocks of the model's KV cache mean.
 
     config, dtype: see `kinds_of`. block_tokens: of a block; None = the smallest multiple of 16 that all kinds allow. model,
-    weights_revision, grid, more: see KVLayout.
+    weights_revision, grid, more, codec, step, policy: see KVLayout.
     Errors: ConfigError.
     """
     read = ModelConfig(config)
@@ -170,7 +175,7 @@ def layout_of(
     kinds = family(read, name)
     if block_tokens is None:
         block_tokens = math.lcm(BLOCK_TOKENS, *(kind.tokens_per_entry for kind in kinds))
-    return KVLayout(model, weights_revision, name, block_tokens, kinds, grid, more or {})
+    return KVLayout(model, weights_revision, name, block_tokens, kinds, grid, more or {}, codec, step, policy)
 
 
 def remarks_of(config: Mapping[str, object]) -> tuple[str, ...]:
@@ -336,7 +341,7 @@ def _latent_kinds(model: ModelConfig, dtype: str) -> tuple[Kind, ...]:
         for layer, name in enumerate(model.words("layer_types", count)):
             if name not in ("indexed_attention", "deepseek_sparse_attention"):
                 raise ConfigError(f"{model.name('layer_types')}[{layer}]={name!r}: not covered; covered is indexed_attention")
-    return latent, Kind("indexer", _indexer_layers(model, count), 1, _indexer_planes(model))
+    return latent, Kind("indexer", _indexer_layers(model, count), 1, _indexer_planes(model), dtype="fp8_e4m3", holds=_INDEXER)
 
 
 def _indexer_planes(model: ModelConfig) -> tuple[int, int]:
@@ -396,7 +401,7 @@ def _v4_kinds(model: ModelConfig, dtype: str) -> tuple[Kind, ...]:
     kinds = [Kind("sliding", tuple(range(count)), 1, (plane,), window=window)]
     if few := tuple(layer for layer, name in enumerate(types) if name == _V4_RATIOS[4]):
         kinds.append(Kind("compressed-4", few, 1, (plane,), 4))
-        kinds.append(Kind("indexer-4", few, 1, _indexer_planes(model), 4))
+        kinds.append(Kind("indexer-4", few, 1, _indexer_planes(model), 4, dtype="fp8_e4m3", holds=_INDEXER))
     if many := tuple(layer for layer, name in enumerate(types) if name == _V4_RATIOS[128]):
         kinds.append(Kind("compressed-128", many, 1, (plane,), 128))
     return tuple(kinds)

@@ -14,6 +14,7 @@ Thread: any may call anything; a Prefix and a session belong to one request.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Self
@@ -22,27 +23,39 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import unsigned
-from halfstep.client.request import choice_of_durability
-from halfstep.client.results import REASON_PRESENT, PutResult
+from halfstep.client.numbers import REASON_PRESENT
+from halfstep.client.results import PutResult
 from halfstep.errors import ConfigError
 from halfstep.keys import Algorithm, PrefixChain, prefix_keys
+from halfstep.tier.channel import Channel
+from halfstep.tier.coding import refuse_unspoken
 from halfstep.tier.memory import Memory, Planes
+from halfstep.tier.notices import Notices
+from halfstep.tier.planning import Planning
 from halfstep.tier.prefix import Prefix, reach
 from halfstep.tier.shapes import Cell, KVLayout
 
 if TYPE_CHECKING:
-    from halfstep.client import Client, Queue
+    from halfstep.client import Client
+    from halfstep.client.options import PlanMode
 
 End = Literal["reusable", "final", "dropped"]
+# A get waits no longer, however slowly the engine computes; the client's own deadline may be longer.
+DEADLINE_MS_MAX = 60_000.0
+# What fewer tokens take is launching and weights more than tokens, and tells nothing of a long prompt.
+MEASURED_TOKENS_MIN = 64
+# Of so many measurements the cheapest counts: whatever shares a step with a prefill only makes it dearer.
+MEASURED_LAST = 8
+_PLANS: tuple[PlanMode, ...] = ("auto", "always")
 _ENDS: tuple[End, ...] = ("reusable", "final", "dropped")
 
 
-class Tier:
+class Tier(Channel):
     """One model's cache in a client's namespace. Made by Client.tier().
 
     salt: what else the keys depend on (a tenant, a LoRA adapter, images); other salts never share a block. algorithm: of the
-    keys, see halfstep.keys. ttl_s: of stored blocks, 0 = the namespace's default. durability: of stored blocks. priority: of
-    gets and puts outside of a session; 0 is the most urgent. Errors: ConfigError.
+    keys, see halfstep.keys. plan: "auto" = a connector asks `planning` how much to load; "always" = all that is there.
+    The other arguments are Channel's. Errors: ConfigError.
     """
 
     def __init__(
@@ -52,19 +65,26 @@ class Tier:
         *,
         salt: bytes = b"",
         algorithm: Algorithm = "sha256",
+        plan: PlanMode = "always",
         ttl_s: int = 0,
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
+        notices: Notices | None = None,
     ) -> None:
         if not isinstance(layout, KVLayout):
             raise ConfigError(f"layout ({type(layout).__name__}): must be a halfstep.tier.KVLayout")
+        refuse_unspoken(layout.layout, client.codecs)
         PrefixChain(layout.block_tokens, algorithm=algorithm, salt=salt)  # refuses what makes no keys
-        self.client, self.layout = client, layout
-        choice_of_durability(durability)
-        self.ttl_s, self.durability = unsigned("ttl_s", ttl_s, 32), durability
-        self.priority = unsigned("priority", priority, 8)
+        if plan not in _PLANS:
+            raise ConfigError(f"plan={plan!r}: must be {' or '.join(map(repr, _PLANS))}")
+        super().__init__(client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices)
+        self.layout = layout
         self._salt, self._algorithm = salt, algorithm
-        self.queue: Queue = client.queue()
+        # Of what this process loads, in its client's tally: 0 where another rank has the same, and counts it.
+        self.counted_share = 1
+        # What a token cost the engine in the last measurements; None: it was not seen to compute. Replaced, never changed.
+        self._rates_s: tuple[float, ...] | None = None
+        self.planning: Planning | None = Planning(self) if plan == "auto" else None
 
     def prefix(self, tokens: npt.ArrayLike) -> Prefix:
         """The full blocks of a sequence. tokens: one-dimensional, 0 to 2**32 - 1. Errors: ConfigError."""
@@ -74,14 +94,15 @@ class Tier:
         """Keys of a sequence that grows, for prefix_of(): what was hashed is not hashed again."""
         return PrefixChain(self.layout.block_tokens, algorithm=self._algorithm, salt=self._salt)
 
-    def prefix_of(self, keys: Sequence[bytes]) -> Prefix:
+    def prefix_of(self, keys: Sequence[bytes], *, first: int = 0) -> Prefix:
         """As prefix(), of an engine's own keys: one a full block, each of which covers all tokens before it.
 
-        They have to cover what `salt` stands for as well: the tier's own goes into the keys that it makes.
+        They have to cover what `salt` stands for as well: the tier's own goes into the keys that it makes. first: how many
+        blocks of the sequence lie before these, which begin in its midst then.
         """
         if not isinstance(keys, (list, tuple)):
             raise ConfigError(f"keys ({type(keys).__name__}): must be a list of bytes, one a block")
-        return Prefix(self, keys)
+        return Prefix(self, keys, unsigned("first", first, 31))
 
     def memory(
         self,
@@ -93,19 +114,32 @@ class Tier:
         """Where this process keeps its layers and heads; see Memory. Errors: ConfigError."""
         return Memory(self.layout, planes, layers=layers, heads=heads)
 
+    def computed(self, tokens: int, seconds: float, position: int = 0) -> None:
+        """The engine has computed so many tokens in so long: of a prefill. Decoding costs far more a token, and tells nothing.
+
+        A get that names no deadline may take as long as computing its tokens would, if that is longer than the client's
+        deadline: 30 GB of a long prompt are worth a wait that a short one is not. What counts is the cheapest of the last
+        MEASURED_LAST. Fewer than MEASURED_TOKENS_MIN tokens are passed over, and so is the first: it compiles, loads and tunes.
+        position: tokens that lay before them, which make each dearer.
+        """
+        if tokens < MEASURED_TOKENS_MIN or not 0 < seconds < math.inf:
+            return
+        if self.planning is not None and self._rates_s is not None:
+            self.planning.planner.computed(tokens, seconds, position)
+        if self._rates_s is not None and self.tally is not None:
+            self.tally.add(prefill_tokens=tokens, prefill_s=seconds)
+        self._rates_s = () if self._rates_s is None else (*self._rates_s, seconds / tokens)[-MEASURED_LAST:]
+
+    def deadline_ms(self, tokens: int, named: float | None) -> float | None:
+        """Of a get of so many tokens. named: by whoever calls; it goes before all. None: the client's."""
+        rates_s = self._rates_s
+        if named is not None or not rates_s:
+            return named
+        return max(self.client.deadline_ms, min(DEADLINE_MS_MAX, tokens * min(rates_s) * 1e3))
+
     def session(self, *, urgency: int = 0, seconds: float = 30) -> TierSession:
         """A request while it generates. urgency: priority of its gets and puts, 0 = at once. seconds: see Client.session."""
         return TierSession(self, unsigned("urgency", urgency, 8), seconds)
-
-    def close(self) -> None:
-        """End what is on its way; nothing is touched afterwards. Idempotent."""
-        self.queue.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class TierSession:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import Any, Self
 
@@ -31,11 +32,15 @@ Planes = Sequence[Any]
 
 @dataclass(frozen=True)
 class Piece:
-    """What a process has of a cell. parts: ranges of its parts, in order; None: all of them, and it may write the cell."""
+    """What a process has of a cell. parts: ranges of its parts, in order; None: all of them, and it may write the cell.
+
+    steps: of each of its layers, by the model's number, how many parts have landed when it is whole, in the order of `parts`.
+    """
 
     cell: Cell
     template: Template
     parts: tuple[range, ...] | None
+    steps: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,8 @@ class Memory:
                         at = cell.part(layer, number, head)
                         descriptors[at] = descriptors[at] or spare[number]
         template = Template([part for part in descriptors if part is not None])
-        return Piece(cell, template, None if whole else _ranges(cell, has_layers, has_heads))
+        parts = None if whole else _ranges(cell, has_layers, has_heads)
+        return Piece(cell, template, parts, _steps(cell, parts))
 
     def _strided(self, kind: Kind, entries: int, array: Any, layer: int, plane: int, heads: int) -> _Strided:
         where = f"kind {kind.name!r}, layer {layer}, plane {plane}"
@@ -239,6 +245,13 @@ def _ranges(cell: Cell, layers: range, heads: range) -> tuple[range, ...]:
             f"layers of a cell are {len(best)} ranges of parts, at most {RANGES_MAX}; choose a Grid of more cells"
         )
     return best
+
+
+def _steps(cell: Cell, parts: tuple[range, ...] | None) -> dict[int, int]:
+    """See Piece.steps."""
+    each = len(cell.heads) * len(cell.kind.planes)
+    selected = range(cell.parts) if parts is None else chain.from_iterable(parts)
+    return {cell.kind.layers[cell.layers[part // each]]: step for step, part in enumerate(selected, 1)}
 
 
 def _ordinals(kind: Kind, layers: range | None) -> range:

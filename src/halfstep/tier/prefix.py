@@ -8,20 +8,21 @@ a block that was lost in between shortens the prefix, and never leaves a hole.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import whole_number
 from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
+from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import Rows
-from halfstep.client.results import REASON_PENDING, Answer, GetResult, MatchResult, PutResult
+from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
 from halfstep.client.sections import SECTIONS_MAX, Section
-from halfstep.client.ticket import Ticket
 from halfstep.errors import ConfigError
+from halfstep.tier.channel import Layered, Pending, submitted
 from halfstep.tier.memory import Memory, Piece
 from halfstep.tier.shapes import Kind, KVLayout
 
@@ -29,29 +30,38 @@ if TYPE_CHECKING:
     from halfstep.tier.face import Tier, TierSession
 
 T = TypeVar("T")
-R = TypeVar("R")
+
+# More steps than a get has.
+UNTIL_DONE = 1 << 62
 
 
 @dataclass(frozen=True)
 class Found:
-    """How far a prefix reaches. tokens: of those blocks. reason: who did not answer, and why; "" = everybody did."""
+    """How far a prefix reaches. tokens: of those blocks. reason: who did not answer, and why; "" = everybody did.
+
+    why: the same for programs; OK = everybody did. held: of those blocks, how many from the first on are kept for as long as
+    the match asked; the others may be evicted before their get, as all may where it asked for none.
+    """
 
     blocks: int
     tokens: int
     reason: str
+    why: Answer = Answer.OK
+    held: int = 0
 
 
 @dataclass(frozen=True)
 class Loaded:
     """What a get brought: the first `blocks` are whole in memory; what lies after them is undefined.
 
-    bytes: landed, verified. reason: why it ended where it did, or "".
+    bytes: landed, verified. reason: why it ended where it did, or "". why: the same for programs, or OK.
     """
 
     blocks: int
     tokens: int
     bytes: int
     reason: str
+    why: Answer = Answer.OK
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Stored:
     Where two ranks have a cell, such as a latent's, the second may find the first one writing: that counts as there, unless it
     asked for persistence.
     unowned: of cells of which this process has a part alone: whoever has them whole writes them. bytes: of those written now.
-    reason: why the first refused one was refused, or "".
+    reason: why the first refused one was refused, or "". why: the same for programs, or OK.
     """
 
     stored: int
@@ -70,45 +80,20 @@ class Stored:
     unowned: int
     bytes: int
     reason: str
-
-
-class Pending(Generic[T]):
-    """A call on its way. What has not ended goes on if it is dropped, and touches its memory until it has.
-
-    tickets: of the tier's queue, whose poll() says when they are over.
-    """
-
-    def __init__(self, tickets: Sequence[Ticket[Any]], finish: Callable[[list[Any]], T]) -> None:
-        self.tickets = tickets
-        self._finish = finish
-
-    @property
-    def done(self) -> bool:
-        """Nothing of it touches memory any more."""
-        return all(ticket.done for ticket in self.tickets)
-
-    def result(self, timeout_s: float | None = None) -> T:
-        """What came of it; waits. Errors: TimeoutError after `timeout_s`; it goes on then."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        return self._finish(
-            [ticket.result(None if until is None else max(0, until - time.monotonic())) for ticket in self.tickets]
-        )
-
-    def cancel(self) -> None:
-        """Ask for its end; it is over when `done`."""
-        for ticket in self.tickets:
-            ticket.cancel()
+    why: Answer = Answer.OK
 
 
 class Prefix:
     """The full blocks of a sequence of tokens; those after the last full block have no key and are never stored.
 
-    keys: one a block, each of which covers all tokens before it. Made by Tier.prefix().
+    keys: one a block, each of which covers all tokens before it. first: blocks of the sequence that lie before them: those that
+    an engine has itself. Blocks are numbered here from the first key on. Made by Tier.prefix() and Tier.prefix_of().
     """
 
-    def __init__(self, tier: Tier, keys: Sequence[bytes]) -> None:
+    def __init__(self, tier: Tier, keys: Sequence[bytes], first: int = 0) -> None:
         self._tier = tier
         self.keys = list(keys)
+        self.first = first
 
     @property
     def blocks(self) -> int:
@@ -122,14 +107,21 @@ class Prefix:
 
     # ---- What is there ----
 
-    def match(self, *, deadline_ms: float | None = None) -> Found:
-        """How far it reaches, with every kind and cell. One request. Deadline: the client's of a match."""
-        return self.begin_match(deadline_ms=deadline_ms).result()
+    def match(self, *, hold_ms: int = 0, deadline_ms: float | None = None) -> Found:
+        """How far it reaches, with every kind and cell. One request. Deadline: the client's of a match.
 
-    def begin_match(self, *, deadline_ms: float | None = None) -> Pending[Found]:
+        hold_ms: for so long what is found is kept from eviction, so that a get which comes later finds it; it takes no further
+        request. 0 = not at all. The daemon cuts it to its longest lease, and holds no more than a share of its store:
+        `Found.held` says how much. Another match of the same tier begins anew to count. Errors: ConfigError.
+        """
+        return self.begin_match(hold_ms=hold_ms, deadline_ms=deadline_ms).result()
+
+    def begin_match(self, *, hold_ms: int = 0, deadline_ms: float | None = None) -> Pending[Found]:
         """As match, without waiting."""
         tier = self._tier
         layout = tier.layout
+        hold = tier.hold_options(hold_ms)
+        began_s = time.monotonic()
         sections = []
         for kind in layout.kinds:
             cells = layout.cells(kind.name)
@@ -146,18 +138,32 @@ class Prefix:
         def finish(results: list[list[MatchResult]]) -> Found:
             answers = [one for some in results for one in some]
             present = {kind.name: found.present for kind, found in zip(layout.kinds, answers, strict=True)}
-            reason = next((found.reason for found in answers if found.reason), "")
-            return self._found(reach(layout, present, self.blocks), reason)
+            there = {kind.name: found.present | found.unheld for kind, found in zip(layout.kinds, answers, strict=True)}
+            why, reason = next(((found.why, found.reason) for found in answers if found.reason), (Answer.OK, ""))
+            tier.note("lookup", why, reason)
+            blocks = reach(layout, there, self.blocks)
+            held = reach(layout, present, blocks) if hold else 0
+            if tier.tally is not None:
+                truths = [one if one.shadow is None else one.shadow for one in answers]
+                found = {kind.name: one.present | one.unheld for kind, one in zip(layout.kinds, truths, strict=True)}
+                tier.tally.looked_up(
+                    began_s,
+                    self.blocks,
+                    reach(layout, found, self.blocks),
+                    answered=all(one.answered for one in truths),
+                    block_tokens=layout.block_tokens,
+                )
+            return Found(blocks, blocks * layout.block_tokens, reason, why, held)
 
         asked = sections if self.keys else []
-        tickets = [tier.queue.match_sections(some, deadline_ms=deadline_ms) for some in _sixteen(asked)]
-        return Pending(tickets, finish if asked else lambda _: self._found(0, ""))
+        tickets = submitted(tier.queue.match_sections(some, deadline_ms=deadline_ms, **hold) for some in _sixteen(asked))
+        return Pending(tickets, finish if asked else lambda _: Found(0, 0, ""))
 
     # ---- Into memory ----
 
     def get(self, into: Memory, **options: Any) -> Loaded:
         """Read the first blocks into memory, verified. The options are those of begin_get, which does not wait."""
-        return self.begin_get(into, **options).result()
+        return self.begin_get(into, **options).whole_result()
 
     def begin_get(
         self,
@@ -167,12 +173,15 @@ class Prefix:
         rows: npt.ArrayLike | None = None,
         order: Literal["key", "layer"] = "layer",
         session: TierSession | None = None,
+        priority: int | None = None,
         deadline_ms: float | None = None,
-    ) -> Pending[Loaded]:
+    ) -> Layered[Loaded]:
         """Read the first `blocks` (all of them) of the layers and heads that `into` has.
 
         rows: for each of these blocks, the block of `into` that takes it; None: the same number. order: "layer" brings the
-        first layers of all blocks first. session: whose urgency it has. Kinds with a window get the blocks that it needs.
+        first layers of all blocks first, and `layers_done` says how many have come; layer cells come side by side, each in that
+        order. session: whose urgency it has. priority: another one, of this call; 0 = the most urgent. deadline_ms: None = see
+        Tier.computed. Kinds with a window get the blocks that it needs.
         Errors: ConfigError. What did not come in time, or did not verify, ends the prefix before it.
         """
         tier, layout = self._tier, self._tier.layout
@@ -195,10 +204,11 @@ class Prefix:
             for piece, first in asked
         ]
 
-        def finish(results: list[list[GetResult]]) -> Loaded:
+        began_s = time.monotonic()
+
+        def read(answers: list[GetResult]) -> Loaded:
             present: dict[str, npt.NDArray[np.bool_]] = {}
-            moved, reason = 0, ""
-            answers = [one for some in results for one in some]
+            moved, reason, why = 0, "", Answer.OK
             for (piece, first), got in zip(asked, answers, strict=True):
                 whole = got.items_ok
                 # What was not read is not there, whatever the tier has.
@@ -207,22 +217,43 @@ class Prefix:
                 present[piece.cell.kind.name] = present.get(piece.cell.kind.name, read) & read
                 moved += int(whole.sum()) * _bytes_of(piece)
                 if not reason and not whole.all():
-                    reason = got.reason(int(np.argmin(whole)))
+                    failed = int(np.argmin(whole))
+                    reason, why = got.reason(failed), got.answer_of(failed)
             reached = reach(layout, present, count)
-            return Loaded(reached, reached * layout.block_tokens, moved, "" if reached == count else reason)
+            if reached == count:
+                reason, why = "", Answer.OK
+            return Loaded(reached, reached * layout.block_tokens, moved, reason, why)
 
-        urgency = tier.priority if session is None else session.urgency
-        tickets = [
+        def finish(results: list[list[GetResult]]) -> Loaded:
+            answers = [one for some in results for one in some]
+            loaded = read(answers)
+            tier.note("load", loaded.why, loaded.reason)
+            if tier.tally is not None:
+                truths = [one if one.shadow is None else one.shadow for one in answers]
+                truth = read(truths) if tier.mode == "shadow" else loaded
+                share = tier.counted_share * sum(map(_bytes_of, into.pieces)) / layout.block_bytes
+                tier.tally.loaded(began_s, count, truth.blocks, truth.bytes, block_tokens=layout.block_tokens, share=share)
+            return loaded
+
+        urgency = _urgency(tier, session, priority)
+        deadline_ms = tier.deadline_ms(count * layout.block_tokens, deadline_ms)
+        tickets = submitted(
             tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms)
             for some in _sixteen(sections if count else [])
+        )
+        layers = sorted({layer for piece in into.pieces for layer in piece.steps})
+        # Key by key a layer is there with the last key.
+        steps = [
+            [max(piece.steps.get(layer, 0) for piece in some) if order == "layer" else UNTIL_DONE for layer in layers]
+            for some in _sixteen(into.pieces if count else [])
         ]
-        return Pending(tickets, finish if count else lambda _: Loaded(0, 0, 0, ""))
+        return Layered(tickets, finish if count else lambda _: Loaded(0, 0, 0, ""), layers, steps)
 
     # ---- From memory ----
 
     def put(self, from_: Memory, **options: Any) -> Stored:
         """Store blocks from memory. The options are those of begin_put, which does not wait."""
-        return self.begin_put(from_, **options).result()
+        return self.begin_put(from_, **options).whole_result()
 
     def begin_put(
         self,
@@ -231,13 +262,17 @@ class Prefix:
         first: int = 0,
         blocks: int | None = None,
         rows: npt.ArrayLike | None = None,
+        layers: range | None = None,
         session: TierSession | None = None,
+        priority: int | None = None,
         deadline_ms: float | None = None,
     ) -> Pending[Stored]:
         """Store the blocks from number `first` to `blocks` (all of them), of the cells that `from_` has whole.
 
-        rows: for each of these blocks, the block of `from_` that holds it; None: the same number. session: whose urgency it
-        has, and which knows of them afterwards. Blocks that are there already are not sent. Errors: ConfigError.
+        rows: for each of these blocks, the block of `from_` that holds it; None: the same number. layers: of the model, those
+        alone: a block that is computed layer by layer is put as its layer cells (Grid.layers) are done; a range may cut no
+        cell. session: whose urgency it has, and which knows of them afterwards. priority: another one, of this call. Blocks
+        that are there already are not sent. Errors: ConfigError.
         """
         tier, layout = self._tier, self._tier.layout
         _check(from_, layout, session)
@@ -246,10 +281,12 @@ class Prefix:
         count = last - begin
         places = _places(rows, begin, count, from_)
         keys = self.keys[begin:last]
-        own = [piece for piece in from_.pieces if piece.parts is None]
+        pieces = from_.pieces if layers is None else [piece for piece in from_.pieces if _lies_in(piece, layers)]
+        own = [piece for piece in pieces if piece.parts is None]
         parents = np.arange(-1, count - 1, dtype=np.int64)
+        depth = self.first + begin
         if count:
-            parents[0] = PARENT_ROOT if begin == 0 else PARENT_UNKNOWN
+            parents[0] = PARENT_ROOT if depth == 0 else PARENT_UNKNOWN
         sections = [
             Section(
                 keys,
@@ -257,17 +294,17 @@ class Prefix:
                 layout=layout.layout,
                 first_component=piece.cell.component,
                 parents=parents,
-                depths=np.minimum(np.arange(begin, last), 0xFFFF),
+                depths=np.minimum(np.arange(depth, depth + count), 0xFFFF),
                 ttl_s=tier.ttl_s,
             )
             for piece in own
         ]
-        unowned = (len(from_.pieces) - len(own)) * count
+        unowned = (len(pieces) - len(own)) * count
 
         def finish(results: list[list[PutResult]]) -> Stored:
             answers = [one for some in results for one in some]
             stored = present = refused = moved = 0
-            reason = ""
+            reason, why = "", Answer.OK
             for piece, put in zip(own, answers, strict=True):
                 pending = put.pending if tier.durability == "cache" else 0
                 stored += put.stored
@@ -276,17 +313,22 @@ class Prefix:
                 moved += put.stored * piece.cell.block_bytes
                 if not reason and put.hits + pending < count:
                     failed = (put.answers != Answer.OK.value) & ((put.reasons != REASON_PENDING) | (pending == 0))
-                    reason = put.reason(int(np.argmax(failed)))
+                    reason, why = put.reason(int(np.argmax(failed))), put.answer_of(int(np.argmax(failed)))
                 if session is not None:
                     session.note(piece.cell, keys, put)
-            return Stored(stored, present, refused, unowned, moved, reason)
+            tier.note("store", why, reason)
+            if tier.tally is not None:
+                shares = [piece.cell.block_bytes / layout.block_bytes for piece in own]
+                written = sum(share * put.stored for share, put in zip(shares, answers, strict=True))
+                tier.tally.stored(sum(shares) * count, written, share=sum(shares))
+            return Stored(stored, present, refused, unowned, moved, reason, why)
 
-        urgency = tier.priority if session is None else session.urgency
-        asked = sections if count else []
-        tickets = [
+        urgency = _urgency(tier, session, priority)
+        asked = sections if count and own else []
+        tickets = submitted(
             tier.queue.put_sections(some, durability=tier.durability, priority=urgency, deadline_ms=deadline_ms)
             for some in _sixteen(asked)
-        ]
+        )
         return Pending(tickets, finish if asked else lambda _: Stored(0, 0, 0, unowned, 0, ""))
 
     # ---- Its life ----
@@ -306,9 +348,6 @@ class Prefix:
                 first_component=cells[0].component,
                 components=len(cells),
             )
-
-    def _found(self, blocks: int, reason: str) -> Found:
-        return Found(blocks, blocks * self._tier.layout.block_tokens, reason)
 
 
 def reach(layout: KVLayout, present: Mapping[str, npt.NDArray[np.bool_]], blocks: int) -> int:
@@ -354,6 +393,25 @@ def _plane(kind: Kind, part: int, heads: int) -> int:
     return part % (planes * heads) // heads if kind.plane_major else part % planes
 
 
+def _lies_in(piece: Piece, layers: range) -> bool:
+    """Whether a cell's layers are among those of the model. Errors: ConfigError (some of them are)."""
+    if not isinstance(layers, range):
+        raise ConfigError(f"layers={layers!r}: must be a range of the model's layers")
+    kind = piece.cell.kind
+    numbers = [kind.layers[at] for at in piece.cell.layers]
+    among = [number in layers for number in numbers]
+    if any(among) and not all(among):
+        raise ConfigError(
+            f"layers={layers}: cuts a cell of kind {kind.name!r}, which has the layers {numbers[0]} to {numbers[-1]}; "
+            "take ranges between cells, or a Grid with more layers"
+        )
+    return all(among)
+
+
+def _urgency(tier: Tier, session: TierSession | None, priority: int | None) -> int:
+    return session.urgency if session is not None and priority is None else tier.urgency(priority)
+
+
 def _check(memory: Memory, layout: KVLayout, session: TierSession | None) -> None:
     """Of another layout's memory every byte would be another model's."""
     if not isinstance(memory, Memory):
@@ -386,5 +444,5 @@ def _places(rows: npt.ArrayLike | None, first: int, count: int, memory: Memory) 
     return places.astype(np.int64, copy=False)
 
 
-def _sixteen(sections: Sequence[Section]) -> list[Sequence[Section]]:
+def _sixteen(sections: Sequence[T]) -> list[Sequence[T]]:
     return [sections[at : at + SECTIONS_MAX] for at in range(0, len(sections), SECTIONS_MAX)]

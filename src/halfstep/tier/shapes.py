@@ -14,12 +14,16 @@ number; a rank that owns a part of a cell reads it and writes nothing. So what t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from halfstep.arguments import whole_number
+from halfstep.compress import CODECS, LOSSY, PartValues, coding_fields
+from halfstep.compress.policy import PLANES, Plane, Policy, policy_of
 from halfstep.errors import ConfigError
 from halfstep.layout import CELLS_MAX, GROUPS_MAX, PART_SIZES_MAX, PARTS_MAX, Group, Layout, component
+from halfstep.tier.coding import refuse_two_words, values_of
+from halfstep.tier.policy import KindParts, policy_fields
 
 # Of the canonical order above; another one has other blocks.
 ORDER = "layer-plane-head-1"
@@ -32,7 +36,10 @@ class Kind:
     name: unique in a layout. layers: the model's numbers of them, ascending. heads: KV heads of all ranks together; 1 for what
     every rank has whole, such as a latent. planes: bytes of one head's entry in each plane (K and V; a latent has one).
     tokens_per_entry: 1, or how many tokens share an entry where the cache is compressed along the sequence. window: 0, or how
-    many of the last tokens are enough to go on from: a sliding window's length, 1 for a recurrent state.
+    many of the last tokens are enough to go on from: a sliding window's length, 1 for a recurrent state. dtype: of its values,
+    where they are not of the layout's or the layout's does not say it (an fp8 cache that torch knows as uint8). Kinds of other
+    dtypes have other blocks. holds: what each plane is, for a policy (halfstep.compress.policy.PLANES); where it is not said
+    two planes are K and V, those of a recurrent state are states, and one plane is mixed, which no policy codes lossily.
     Errors: ConfigError.
     """
 
@@ -42,12 +49,16 @@ class Kind:
     planes: tuple[int, ...]
     tokens_per_entry: int = 1
     window: int = 0
+    dtype: str = ""
+    holds: tuple[Plane, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("layers", "planes"):
             object.__setattr__(self, name, tuple(whole_number(name, one) for one in _each(name, getattr(self, name))))
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f'name={self.name!r}: a kind needs a name, such as "full"')
+        if not isinstance(self.dtype, str):
+            raise ConfigError(f'kind {self.name!r}: dtype={self.dtype!r}; must be text, such as "fp8_e4m3", or ""')
         if not self.layers or list(self.layers) != sorted(set(self.layers)) or self.layers[0] < 0:
             raise ConfigError(f"kind {self.name!r}: layers={self.layers}; must be ascending numbers from 0 on, at least one")
         if whole_number("heads", self.heads) < 1 or whole_number("tokens_per_entry", self.tokens_per_entry) < 1:
@@ -58,6 +69,22 @@ class Kind:
             raise ConfigError(f"kind {self.name!r}: window={self.window}; must be 0 (every token is needed) or more")
         if not 1 <= len(self.planes) <= PART_SIZES_MAX or min(self.planes) < 1:
             raise ConfigError(f"kind {self.name!r}: planes={self.planes}; must be 1 to {PART_SIZES_MAX} sizes in bytes, over 0")
+        object.__setattr__(self, "holds", tuple(_each("holds", self.holds)))
+        if self.holds and (len(self.holds) != len(self.planes) or not set(self.holds) <= set(PLANES)):
+            raise ConfigError(
+                f"kind {self.name!r}: holds={self.holds}; must be one for each of the {len(self.planes)} planes, of "
+                f"{', '.join(PLANES)}"
+            )
+
+    @property
+    def held(self) -> tuple[Plane, ...]:
+        """What each plane is."""
+        if self.holds:
+            return self.holds
+        if len(self.planes) == 2 and self.window != 1:
+            return ("k", "v")
+        alike: Plane = "state" if self.window == 1 else "mixed"
+        return (alike,) * len(self.planes)
 
     @property
     def head_bytes(self) -> int:
@@ -136,6 +163,11 @@ class KVLayout:
     model: its name. weights_revision: what tells its weights from others of that name. dtype: of the cache. block_tokens: of a
     block; a multiple of each kind's tokens_per_entry. kinds: one group of the layout each, in this order. grid: see Grid.
     more: whatever else decides what the bytes are: the engine and its minor version, the interface, the attention's backend.
+    codec: "" for blocks as they are, or "bfx" for exactly coded ones, which are other blocks (docs/compression.md). "ubq" is
+    lossy and needs a step: one for all planes, or one for each, as a share of how far values lie from their channel's mean
+    (docs/quantiser.md). Blocks of other steps are other blocks.
+    policy: instead of both: a built-in one ("exact", "high", "balanced", "compact", "off"), or the path of a file, which says
+    by layer and plane how blocks are coded (docs/compression.md, *Policies*). Blocks of other policies are other blocks.
     Errors: ConfigError.
     """
 
@@ -146,6 +178,9 @@ class KVLayout:
     kinds: tuple[Kind, ...]
     grid: Grid = Grid()
     more: Mapping[str, str | int] = field(default_factory=dict)
+    codec: str = ""
+    step: float | tuple[float, ...] = 0.0
+    policy: str | Policy = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kinds", tuple(_each("kinds", self.kinds)))
@@ -169,6 +204,9 @@ class KVLayout:
                     f"block_tokens={self.block_tokens}: kind {kind.name!r} has an entry for {kind.tokens_per_entry} tokens; "
                     "a block must be a multiple of it"
                 )
+        refuse_two_words(self.codec, self.policy)
+        if self.policy != "":  # a file is read once, whatever becomes of it
+            object.__setattr__(self, "policy", policy_of(self.policy))
         object.__setattr__(self, "_cells", {kind.name: self._cut(number, kind) for number, kind in enumerate(self.kinds)})
         object.__setattr__(self, "_layout", self._make_layout())
 
@@ -259,12 +297,51 @@ class KVLayout:
         for number, kind in enumerate(self.kinds):
             cell = self.cells(kind.name)[0]
             told = f"{kind.name}: {_runs(kind.layers)}, {kind.heads} heads, 1/{kind.tokens_per_entry}"
-            fields[f"kind{number}"] = told + (f", {kind.window} tokens" if kind.window else "")
+            told += f", {kind.window} tokens" if kind.window else ""
+            # Formats of eight bits are alike in size: their blocks must not meet, whether a codec is told of the format or not.
+            told += f", dtype {kind.dtype}" if kind.dtype not in ("", self.dtype) else ""
+            fields[f"kind{number}"] = told
             sizes = tuple(plane * cell.entries for plane in kind.planes)
             groups.append(Group(cell.parts, sizes[:1] if kind.plane_major else sizes))
+        if not isinstance(self.codec, str) or self.codec not in ("", *CODECS) or self.codec == "raw":
+            known = ", ".join(repr(name) for name in CODECS if name != "raw")
+            raise ConfigError(f'codec={self.codec!r}: must be {known}, or "" for blocks as they are')
+        if self.step and self.codec not in LOSSY:
+            raise ConfigError(f'step={self.step}: only a lossy codec has one; say codec="ubq"')
+        if self.codec:
+            fields |= coding_fields(self.codec, [self._part_values(kind) for kind in self.kinds])
+        if isinstance(self.policy, Policy):
+            fields |= policy_fields(self.policy, [self._kind_parts(kind) for kind in self.kinds], self.block_tokens)
         if taken := sorted(fields.keys() & self.more.keys()):
             raise ConfigError(f"more: {', '.join(taken)} of the layout are said already")
         return Layout(fields | dict(self.more), groups)
+
+    def _part_values(self, kind: Kind) -> list[PartValues]:
+        """What the parts of a kind's blocks are, in turn; nothing where the codec has to look for itself."""
+        steps = self._steps(kind)
+        alike = kind.plane_major and len(set(steps)) == 1  # one says it for all
+        told = [values_of(kind.dtype or self.dtype, plane) for plane in kind.planes[: 1 if alike else None]]
+        known = [replace(one, step=step) for one, step in zip(told, steps, strict=False) if one is not None]
+        if len(known) != len(told):
+            return []
+        if alike or not kind.plane_major:
+            return known
+        # All heads of a plane follow each other.
+        heads = len(self.cells(kind.name)[0].heads)
+        return [one for one in known for _ in range(heads)]
+
+    def _kind_parts(self, kind: Kind) -> KindParts:
+        cells = self.cells(kind.name)
+        values = tuple(values_of(kind.dtype or self.dtype, plane) for plane in kind.planes)
+        return KindParts(kind, values, len(cells[0].heads), len(cells) // self.grid.layers, self.grid.layers)
+
+    def _steps(self, kind: Kind) -> Sequence[float]:
+        """Of the kind's planes."""
+        if isinstance(self.step, (int, float)):
+            return [self.step] * len(kind.planes)
+        if not isinstance(self.step, (list, tuple)) or len(self.step) != len(kind.planes):
+            raise ConfigError(f"step={self.step!r}: must be a number, or one for each of the {len(kind.planes)} planes")
+        return self.step
 
 
 def _each(name: str, values: object) -> Iterable[Any]:

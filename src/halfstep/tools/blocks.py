@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 import click
 
 from halfstep.errors import ConfigError, Unavailable
+from halfstep.tools.footprint import Footprint, by_layout, footprints
 from halfstep.tools.options import (
     connected,
     json_option,
@@ -57,7 +58,7 @@ def _last(piece: int) -> int:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("-k", "--key", default=None, help="Its name; the file's name by default. hex:… for bytes.")
+@click.option("-k", "--key", default=None, help="Key of the value; hex:… for bytes.  [default: the file's name]")
 @click.option("--ttl", "ttl_s", type=click.IntRange(min=0), default=0, help="Seconds until it is dropped; 0 = the default.")
 @click.option("--cache", is_flag=True, help="Acknowledge when readable, not when on media.")
 @url_option
@@ -190,7 +191,7 @@ def _remove(client: Client, name: bytes, components: list[int]) -> None:
     "--output",
     type=click.Path(path_type=Path, allow_dash=True),
     default=Path("-"),
-    help='Where to; "-" is standard output.',
+    help='File to write; "-" is standard output.',
 )
 @url_option
 def get(key: str, output: Path, url: str) -> None:
@@ -263,7 +264,7 @@ def rm(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 @url_option
 @json_option
 def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Ask which KEYS stored with `put` are there whole. Exit status 1 unless all are."""
+    """Check that the values of KEYS, stored with `put`, are there and whole. Exit status 1 unless all are."""
     rows = []
     with connected(url, file_layout()) as client:
         for name in map(key_of, keys):
@@ -279,32 +280,65 @@ def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 
 @click.command()
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Blocks to show at most.")
+@click.option("--flash", is_flag=True, help="Ask of each block what it takes on flash, and of each layout its codec.")
 @url_option
 @json_option
-def ls(limit: int, url: str, as_json: bool) -> None:
-    """List a namespace's blocks, of every layout."""
+def ls(limit: int, flash: bool, url: str, as_json: bool) -> None:
+    """List a namespace's blocks, of every layout. Bytes are those that were put, before any codec.
+
+    With --flash also whole pages on flash, with trailer and padding, and sums by layout; a request for each block.
+    """
     with connected(url, file_layout()) as client:
         entries = list(client.admin.list(limit=limit))
+        told = list(footprints(client, entries)) if flash else []
     if as_json:
-        print_json([entry._asdict() for entry in entries])
+        more = [{"codec": one.codec, "flash_bytes": one.flash_bytes} for one in told] if flash else [{} for _ in entries]
+        print_json([entry._asdict() | one for entry, one in zip(entries, more, strict=True)])
         return
+    columns: list[str | tuple[str, str]] = ["layout", "component", ("bytes", "right"), ("parts", "right")]
+    columns += [("on flash", "right")] if flash else []
+    flash_cells = [[_flash_text(one)] for one in told] if flash else [[] for _ in entries]
     print_table(
-        ["layout", "component", ("bytes", "right"), ("parts", "right"), "created", "expires", "key"],
+        [*columns, "created", "expires", "key"],
         [
             (
                 entry.layout_id.hex()[:8],
                 f"{entry.component:#x}",
                 entry.block_bytes,
                 entry.parts,
+                *cells,
                 time_text(entry.created_s),
                 time_text(entry.expiry_s) if entry.expiry_s else "never",
                 key_text(entry.key),
             )
-            for entry in entries
+            for entry, cells in zip(entries, flash_cells, strict=True)
         ],
     )
+    if flash:
+        _print_layouts(told)
     for line in _more(len(entries), limit):
         say(line)
+
+
+def _flash_text(one: Footprint) -> str:
+    return "went" if one.flash_bytes is None else str(one.flash_bytes)
+
+
+def _print_layouts(told: list[Footprint]) -> None:
+    print_table(
+        ["layout", "codec", ("blocks", "right"), ("bytes", "right"), ("on flash", "right"), ("ratio", "right")],
+        [
+            (
+                one.layout_id.hex()[:8],
+                one.codec or "none",
+                f"{one.blocks:,}",
+                f"{one.logical_bytes:,}",
+                f"{one.flash_bytes:,}",
+                f"{one.ratio:.3f}",
+            )
+            for one in by_layout(told)
+        ],
+    )
 
 
 def _more(shown: int, limit: int) -> Iterator[str]:

@@ -41,7 +41,7 @@ class Step:
     type=click.FloatRange(min=0.1, max=3600),
     default=TIMEOUT_S,
     show_default=True,
-    help="Seconds for all of it; what is not done by then has failed.",
+    help="Seconds for all steps. A step that is not done by then has failed.",
 )
 @json_option
 def check(url: str, timeout_s: float, as_json: bool) -> None:

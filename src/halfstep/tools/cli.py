@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 try:
     import click
 except ModuleNotFoundError:  # the client's wheel needs numpy alone
-    sys.stderr.write("halfstep: the command line needs click and rich; pip install 'halfstep[cli]'\n")
+    sys.stderr.write("halfstep: the command line needs click and rich; in the checkout of Halfstep: pip install '.[cli]'\n")
     sys.exit(3)
 
 from halfstep.errors import HalfstepError
@@ -24,7 +24,9 @@ from halfstep.tools.streams import flush_standard, open_standard, say
 # Name -> (module, function). Importing the daemon or rich for `halfstep match` would cost more than the match.
 COMMANDS = {
     "serve": ("halfstep.tools.serve", "serve"),
+    "mount": ("halfstep.tools.mount", "mount"),
     "check": ("halfstep.tools.check", "check"),
+    "doctor": ("halfstep.tools.doctor", "doctor"),
     "fsck": ("halfstep.tools.fsck", "fsck"),
     "stat": ("halfstep.tools.stat", "stat"),
     "ls": ("halfstep.tools.blocks", "ls"),
@@ -35,10 +37,13 @@ COMMANDS = {
     "match": ("halfstep.tools.blocks", "match"),
     "clear": ("halfstep.tools.namespaces", "clear"),
     "namespace": ("halfstep.tools.namespaces", "namespace"),
+    "plan": ("halfstep.tools.plan", "plan_command"),
     "layout": ("halfstep.tools.layouts", "layout"),
     "size": ("halfstep.tools.size", "size"),
+    "compress": ("halfstep.tools.compress", "compress"),
     "bench": ("halfstep.tools.bench", "bench"),
     "replay": ("halfstep.tools.replay", "replay"),
+    "effect": ("halfstep.tools.effect", "effect"),
     "completion": ("halfstep.tools.completion", "completion"),
 }
 
@@ -149,7 +154,7 @@ def _sentence(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory; raise the limit of this process (ulimit -v, MemoryMax=) or ask for less"
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("halfstep"):
-        return f"{error.name} is not installed; pip install 'halfstep[cli]'"
+        return f"{error.name} is not installed; in the checkout of Halfstep: pip install '.[cli]'"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"an error of Halfstep itself{where}: {type(error).__name__}: {' '.join(str(error).split())}; please report it"
@@ -176,14 +181,18 @@ def main() -> None:
 
     \b
     On a flash node:     halfstep serve
+    On a host of it:     halfstep mount
     Is it all right?     halfstep check; of a stopped store: halfstep fsck
+    What is wrong here?  halfstep doctor
     What is in it?       halfstep stat, halfstep ls
     Why is it (not)?     halfstep explain
     Who has how much?    halfstep namespace ls
+    Fetch, or compute?   halfstep plan
     What takes a token?  halfstep layout show
     How large a node?    halfstep size
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay
+    What did it spare?   halfstep effect
 
     A daemon is named by a URL: halfstep://host:7350/namespace, or halfstep+unix:///path/to.sock. Without one, commands take
     $HALFSTEP_URL, then halfstep://127.0.0.1:7350/default.
@@ -191,7 +200,7 @@ def main() -> None:
     \b
     Exit status:
       0    done
-      1    an honest miss or a failed check
+      1    an honest miss, a failed check, or findings
       2    wrong usage
       3    an error, named on one line
       130  interrupted

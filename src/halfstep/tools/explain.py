@@ -1,4 +1,4 @@
-"""`halfstep explain KEY`: is it there, where and since when; or when and why did it go, as far as the daemon remembers."""
+"""`halfstep explain KEY`: where a block is and since when, or when and why it went, as far as the daemon remembers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _WENT = {
 
 @click.command()
 @click.argument("key")
+@click.option("--component", type=click.IntRange(0, (1 << 32) - 1), help="Number of one piece of the key, group included.")
 @click.option(
-    "--component", type=click.IntRange(0, (1 << 32) - 1), help="The number of the piece that is meant, group and all."
+    "--layout", "layout_hex", default="", metavar="HEX", help="Only layouts whose id begins with these digits (`halfstep ls`)."
 )
-@click.option("--layout", "layout_hex", default="", metavar="HEX", help="Only of layouts whose id begins so (`halfstep ls`).")
 @url_option
 @json_option
 def explain(key: str, component: int | None, layout_hex: str, url: str, as_json: bool) -> None:
@@ -54,6 +54,8 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
         told = client.admin.explain(
             name, cells if component is None else [range(component, component + 1)], every_group=component is None
         )
+    if told["lookups"] == 0 and not told["whole"]:  # of a mount: "never seen" would be a guess
+        raise ConfigError(f"explain on {url}: a mount keeps no history; ask the daemon behind it")
     told["blocks"] = [block for block in told["blocks"] if block["layout"].startswith(prefix)]
     verdict = verdict_of(told)
     if as_json:

@@ -1,4 +1,4 @@
-"""`halfstep fsck`: an offline look over a store, with a sentence for everything that it finds."""
+"""`halfstep fsck`: check a store that no daemon serves; one sentence for each finding."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fsck(store: str | None, payloads: bool, show_segments: bool, as_json: bool) 
 
 
 def _print(report: dict[str, Any], *, show_segments: bool) -> None:
-    from halfstep.daemon.config import format_bytes
+    from halfstep.daemon.units import format_bytes
 
     header, blocks = report["header"], report["blocks"]
     states = Counter(segment["state"] for segment in report["segments"])
@@ -97,7 +97,7 @@ def _others(blocks: dict[str, int]) -> str:
 
 
 def _print_segments(segments: list[dict[str, Any]]) -> None:
-    from halfstep.daemon.config import format_bytes
+    from halfstep.daemon.units import format_bytes
 
     divided = any(segment["shard"] for segment in segments)
     columns: list[str | tuple[str, str]] = [

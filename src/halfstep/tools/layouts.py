@@ -1,4 +1,4 @@
-"""`halfstep layout show`: what a model's KV cache holds, from its config.json alone. Asks no daemon and no network."""
+"""`halfstep layout show`: shape and size of a model's KV cache, from its config.json alone. Asks no daemon and no network."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def layout() -> None:
 )
 @click.option("--grid-heads", type=int, default=1, show_default=True, metavar="N", help="Head cells: ranks that write.")
 @click.option("--grid-layers", type=int, default=1, show_default=True, metavar="N", help="Layer cells: pipeline stages.")
-@click.option("--dtype", metavar="D", help="Of the cache, such as fp8.  [default: the model's]")
+@click.option("--dtype", metavar="D", help="Dtype of the cache, such as fp8.  [default: the model's]")
 @click.option("--model", metavar="NAME", help="The model's name in the layout.  [default: the folder's]")
-@click.option("--revision", metavar="R", help="The weights' revision; the layout's id is shown with it.")
+@click.option("--revision", metavar="R", help="Revision of the weights. The layout's id is shown with it.")
 @json_option
 def show(
     config: Path,
@@ -47,7 +47,7 @@ def show(
     revision: str | None,
     as_json: bool,
 ) -> None:
-    """Show kinds, blocks and bytes of the model whose config.json CONFIG is, or has.
+    """Show kinds, blocks and bytes of a model's cache, from its config.json.
 
     CONFIG is a file or a folder, as Hugging Face has them. Capacities are those of the payload alone.
     """

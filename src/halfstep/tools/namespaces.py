@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from halfstep.daemon.config import parse_bytes
+from halfstep.daemon.units import parse_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_option
 from halfstep.tools.streams import say
@@ -27,13 +27,13 @@ def _bytes(_ctx: click.Context, param: click.Parameter, value: str | None) -> in
         raise click.BadParameter(str(error)) from None
 
 
-_quota = click.option(
-    "--quota", metavar="SIZE", callback=_bytes, help="Bytes that its blocks may take; 0 = no limit but the store's."
-)
+_quota = click.option("--quota", metavar="SIZE", callback=_bytes, help="Bytes of all its blocks at most; 0 = the store's size.")
 _pins = click.option(
     "--pin-budget", metavar="SIZE", callback=_bytes, help="Bytes of blocks that may be pinned across restarts; 0 = none."
 )
-_ttl = click.option("--ttl", "ttl_s", type=click.IntRange(min=0), help="Seconds of blocks that name no time; 0 = for ever.")
+_ttl = click.option(
+    "--ttl", "ttl_s", type=click.IntRange(min=0), help="Seconds to live of blocks that are put without a time; 0 = for ever."
+)
 _sliding = click.option(
     "--sliding/--fixed", default=None, help="Whether --ttl counts from a block's last use, or from its put (the default)."
 )
@@ -119,7 +119,7 @@ def limit(
 
 @namespace.command()
 @_name
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @json_option
 def delete(name: str, yes: bool, url: str, as_json: bool) -> None:
@@ -183,7 +183,7 @@ def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("layout_id")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @url_option
 @json_option
 def clear(layout_id: str, yes: bool, url: str, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What several commands share: naming a daemon, naming keys, printing a table or JSON."""
+"""Shared by several commands: options that name a daemon, keys as text, tables and JSON."""
 
 from __future__ import annotations
 
@@ -61,11 +61,13 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(function)
 
 
-def connected(url: str, layout: Layout | None = None, call_ms: float = CALL_MS) -> Client:
+def connected(url: str, layout: Layout | None = None, call_ms: float = CALL_MS, codecs: Sequence[str] = ()) -> Client:
     """A client whose daemon is there. It sees what is there whatever $HALFSTEP_MODE says. Errors: Unavailable, ConfigError."""
     import halfstep
+    from halfstep.client.recording import unrecorded
 
-    client = halfstep.connect(url, layout=layout, deadline_ms=call_ms, match_deadline_ms=call_ms, mode="on")
+    with unrecorded():
+        client = halfstep.connect(url, layout=layout, deadline_ms=call_ms, match_deadline_ms=call_ms, mode="on", codecs=codecs)
     try:
         client.wait_ready(min(CONNECT_MS, call_ms))
     except BaseException:

@@ -21,7 +21,7 @@ def check_picture(path: Path, option: str = "plot") -> None:
     if not path.parent.is_dir():
         raise ConfigError(f"{option}={path}: there is no folder {path.parent}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError(f"{option}={path}: matplotlib is not installed; pip install 'halfstep[plot]'")
+        raise ConfigError(f"{option}={path}: matplotlib is not installed; in the checkout of Halfstep: pip install '.[plot]'")
 
 
 def save_picture(figure: Figure, path: Path, option: str = "plot") -> None:

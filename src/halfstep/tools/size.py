@@ -8,15 +8,18 @@ from pathlib import Path
 
 import click
 
-from halfstep.daemon.config import DEFAULT_ARENA_BYTES, MIB, TIB, format_bytes, parse_size
+from halfstep.daemon.config import DEFAULT_ARENA_BYTES, setting_named
 from halfstep.daemon.sizing import Blocks, Sizing, size_store
+from halfstep.daemon.units import MIB, TIB, format_bytes, parse_size
 from halfstep.errors import ConfigError
 from halfstep.tier.catalogue import layout_of
 from halfstep.tier.shapes import Grid
 from halfstep.tools.layouts import NO_REVISION, name_of, read_config
 from halfstep.tools.options import json_option, print_json, print_table
+from halfstep.tools.settings import fields_of, setting_options
 from halfstep.tools.streams import say
 
+SHARDS, ARENA = setting_named("shards"), setting_named("arena")
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
 
 
@@ -31,22 +34,17 @@ def parse_count(text: str, name: str) -> int:
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path), required=False)
-@click.option("--tokens", metavar="N", help="Tokens to keep of the model whose config.json CONFIG is, such as 50M.")
+@click.option("--tokens", metavar="N", help="Tokens to keep, such as 50M, of the model that CONFIG describes.")
 @click.option("--block-tokens", type=int, metavar="N", help="The engine's block size.  [default: as `layout show`]")
-@click.option("--dtype", metavar="D", help="Of the cache, such as fp8.  [default: the model's]")
+@click.option("--dtype", metavar="D", help="Dtype of the cache, such as fp8.  [default: the model's]")
 @click.option("--grid-heads", type=int, default=1, show_default=True, metavar="N", help="Head cells: ranks that write.")
 @click.option("--grid-layers", type=int, default=1, show_default=True, metavar="N", help="Layer cells: pipeline stages.")
-@click.option("--blocks", metavar="N", help="Instead of a model: so many blocks.")
-@click.option("--block-bytes", metavar="BYTES", help="Of each, such as 256KiB.")
-@click.option("--parts", type=click.IntRange(1, 2560), default=1, show_default=True, help="Of each, of equal length.")
-@click.option("--shards", type=click.IntRange(1, 16), default=1, show_default=True, help="As many as cores for the daemon.")
+@click.option("--blocks", metavar="N", help="Number of blocks to keep, instead of a model and tokens.")
+@click.option("--block-bytes", metavar="BYTES", help="Size of each block, such as 256KiB.")
 @click.option(
-    "--arena",
-    default=format_bytes(DEFAULT_ARENA_BYTES).replace(" ", ""),
-    show_default=True,
-    metavar="BYTES",
-    help="Memory for blocks in flight and hot ones.",
+    "--parts", type=click.IntRange(1, 2560), default=1, show_default=True, help="Parts of each block, of equal length."
 )
+@setting_options([SHARDS, ARENA])
 @json_option
 def size(
     config: Path | None,
@@ -58,17 +56,17 @@ def size(
     blocks: str | None,
     block_bytes: str | None,
     parts: int,
-    shards: int,
-    arena: str,
+    shards: str | None,
+    arena: str | None,
     as_json: bool,
 ) -> None:
-    """Say what flash and memory so much cache takes, and how to serve it.
+    """Compute the flash and memory for a cache, and the command that serves it.
 
     \b
     halfstep size CONFIG --tokens 50M      CONFIG: a config.json, or its folder
     halfstep size --blocks 4M --block-bytes 256KiB
 
-    Every block is counted at its worst, alone in a frame. What is found beyond is room to spare.
+    Every block is counted at its worst, alone in a frame. The rest is room to spare.
     """  # noqa: D301
     if (
         (config is None) == (blocks is None)
@@ -96,7 +94,8 @@ def size(
         wanted = [Blocks(parse_count(blocks, "blocks"), parse_size(block_bytes, "block_bytes"), parts)]
         keys = wanted[0].blocks
         what = f"{wanted[0].blocks:,} blocks of {wanted[0].block_bytes:,} bytes"
-    sizing = size_store(_merged(wanted), keys=keys, shards=shards, arena_bytes=parse_size(arena, "arena"))
+    given = fields_of([SHARDS, ARENA], {"shards": shards, "arena": arena})
+    sizing = size_store(_merged(wanted), keys=keys, **given)
     if as_json:
         print_json({**asdict(sizing), "serve": _serve(sizing)})
         return

@@ -1,4 +1,4 @@
-"""`halfstep stat`: what the daemon counts, grouped for reading."""
+"""`halfstep stat`: the daemon's counters and gauges, grouped for reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halfstep.tools.streams import say
 
 @click.command()
 @url_argument
-@click.option("--all", "show_all", is_flag=True, help="Also what is zero.")
+@click.option("--all", "show_all", is_flag=True, help="Show zeros, too.")
 @json_option
 def stat(url: str, show_all: bool, as_json: bool) -> None:
     """Show a daemon's counters and gauges, of all its shards and of each, and the path this client uses to it."""
@@ -31,6 +31,7 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     say(f"path   {path}")
     say(f"store  {facts.store_uuid.hex()}, blocks up to {facts.block_bytes_max} bytes")
     say(f"load   {facts.queue_depth} requests queued, {facts.queue_us} us wait, {facts.bytes_per_s / 1e9:.2f} GB/s")
+    say(f"flash  {stored(counters)}")
     say(f"scrub  {scrubbed(counters)}")
     say(f"sends  {sent(counters)}")
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
@@ -45,9 +46,25 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     )
 
 
+def stored(counters: Mapping[str, float]) -> str:
+    """What blocks take on flash, and what was written for them, in one line."""
+    from halfstep.daemon.units import format_bytes
+
+    def of(cause: str) -> float:
+        return counters.get(f'halfstep_store_bytes_written_total{{of="{cause}"}}', 0)
+
+    live = f"{format_bytes(int(counters.get('halfstep_store_bytes_live', 0)))} of blocks, trailers and padding included"
+    if not of("user"):
+        return live
+    words = (("user", "of puts as they are stored"), ("padding", "trailers and padding"), ("metadata", "metadata"))
+    parts = [f"{format_bytes(int(of(cause)))} {text}" for cause, text in words]
+    parts += [f"{format_bytes(int(of('rewritten')))} again by reclaim"] if of("rewritten") else []
+    return f"{live}; written {', '.join(parts)}"
+
+
 def scrubbed(counters: Mapping[str, float]) -> str:
     """How far background verification is and what it found, in one line."""
-    from halfstep.daemon.config import format_bytes
+    from halfstep.daemon.units import format_bytes
 
     def of(name: str) -> float:
         return counters.get(f"halfstep_store_scrub_{name}", 0)
@@ -63,7 +80,7 @@ def scrubbed(counters: Mapping[str, float]) -> str:
 
 def sent(counters: Mapping[str, float]) -> str:
     """Whether payload leaves without a copy by the kernel, and how much did, in one line."""
-    from halfstep.daemon.config import format_bytes
+    from halfstep.daemon.units import format_bytes
 
     if not counters.get("halfstep_zero_copy_on", 0):
         return "with copies"

@@ -1,4 +1,4 @@
-"""Processes that end when the one that started them is gone, however it went: killed, too, and before they heard a word."""
+"""Child processes that end with their parent, even when it is killed."""
 
 from __future__ import annotations
 

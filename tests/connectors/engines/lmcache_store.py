@@ -64,7 +64,7 @@ def content(count: int) -> list[torch.Tensor]:
 def present(parameters: dict[str, Any]) -> int:
     """Blocks that the daemon has of these contents."""
     client = ours.HalfstepClient(**parameters)
-    with halfstep.connect(parameters["url"], layout=client._client.layout, required=True, deadline_ms=30_000) as looking:
+    with halfstep.connect(parameters["url"], layout=client.layout, required=True, deadline_ms=30_000) as looking:
         found = sum(entry.layout_id == looking.layout.id for entry in looking.list())
     client.close()
     return found

@@ -1,6 +1,7 @@
-"""SGLang's host pools without an engine: `python sglang_pools.py URL MODEL`. One line of JSON for each pool and layout.
+"""SGLang's host pools without an engine: `python sglang_pools.py URL MODEL [CODEC]`. One line of JSON for each pool and layout.
 
-{"kind", "layout", "pieces": pointers of a page, "set", "get", "equal": pages that came back whole, "exists": the leading run}
+{"kind", "layout", "pieces": pointers of a page, "set", "get", "equal": pages that came back whole, "exists": the leading run,
+ "coding": what the codec is told of the values, "sent": bytes for each byte of the pages}
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMMON = {
 }
 
 
-def backend(url: str, model: str, kind: str, layout: str, pool: Any, *, pointers: bool) -> Any:
+def backend(url: str, model: str, kind: str, layout: str, pool: Any, codec: str, *, pointers: bool) -> Any:
     """As SGLang attaches it."""
     config = HiCacheStorageConfig(
         tp_rank=0,
@@ -54,6 +55,7 @@ def backend(url: str, model: str, kind: str, layout: str, pool: Any, *, pointers
             "url": url,
             "match_deadline_ms": 30_000,
             "deadline_ms": 30_000,
+            "codec": codec,
         },
     )
     made = StorageBackendFactory.create_backend("dynamic", config, pool)
@@ -66,22 +68,28 @@ def page_of(pool: Any, index: Any) -> Any:
     return pool.get_data_page(int(index)).contiguous().view(torch.uint8).reshape(-1)
 
 
-def round_trip(url: str, model: str, kind: str, layout: str, device: Any) -> dict[str, Any]:
+def round_trip(url: str, model: str, kind: str, layout: str, device: Any, codec: str) -> dict[str, Any]:
     """Pages to the daemon and into other places of the pool."""
     pool = _build_mha_mla_host_pool(
         pool=device, host_to_device_ratio=2.0, page_size=PAGE, layout=layout, allocator_type="default", pool_label="kv"
     )
-    one = backend(url, model, kind, layout, pool, pointers=True)
+    one = backend(url, model, kind, layout, pool, codec, pointers=True)
     source, target = pool.alloc(PAGES * PAGE), pool.alloc(PAGES * PAGE)
-    pool.kv_buffer.view(torch.uint8).random_(0, 255)
+    if codec:
+        pool.kv_buffer.normal_()
+    else:
+        pool.kv_buffer.view(torch.uint8).random_(0, 255)
     keys = [f"{number:064x}" for number in range(PAGES)]
     pointers, _ = pool.get_page_buffer_meta(source)
     before = one.batch_exists(keys)
-    stored, loaded = one.batch_set_v1(keys, source), one.batch_get_v1(keys, target)
+    sent = one._connection.facts().bytes_sent
+    stored = one.batch_set_v1(keys, source)
+    sent = one._connection.facts().bytes_sent - sent
+    loaded = one.batch_get_v1(keys, target)
     there = one.batch_exists([*keys[:2], "f" * 64, keys[2]])
     equal = sum(torch.equal(page_of(pool, a), page_of(pool, b)) for a, b in zip(source[::PAGE], target[::PAGE], strict=True))
     absent = one.batch_get_v1([keys[0], "e" * 64], target[: 2 * PAGE])
-    flat = backend(url, model, kind, layout, pool, pointers=False)
+    flat = backend(url, model, kind, layout, pool, codec, pointers=False)
     pages = [page_of(pool, index).clone() for index in source[::PAGE]]
     unknown = flat.batch_exists(keys)
     flat_stored = flat.batch_set(keys, pages)
@@ -104,12 +112,14 @@ def round_trip(url: str, model: str, kind: str, layout: str, device: Any) -> dic
         "absent": absent,
         "flat": [unknown, flat_stored, flat_equal],
         "cleared": cleared,
+        "coding": one._pages.layout.fields.get("codec.0", ""),
+        "sent": sent / (PAGES * one._memory.row_bytes),
     }
 
 
 def main() -> None:
     """Every pool and layout that can be made on a CPU."""
-    url, model = sys.argv[1:]
+    url, model, *codec = sys.argv[1:]
     devices = {
         "mha": MHATokenToKVPool(head_num=2, head_dim=64, **COMMON),
         "mla": MLATokenToKVPool(kv_lora_rank=512, qk_rope_head_dim=64, **COMMON),
@@ -117,7 +127,7 @@ def main() -> None:
     for kind, device in devices.items():
         for layout in ("layer_first", "page_first", "page_first_direct", "page_head"):
             if (kind, layout) != ("mla", "page_head"):
-                print(json.dumps(round_trip(url, model, kind, layout, device)), flush=True)
+                print(json.dumps(round_trip(url, model, kind, layout, device, *(codec or [""]))), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 {"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler": counts,
                                                   "worker": counts, "preemptions": N}
-{"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts
+{"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts; with "watch": true also the "steps" of
+                                                  vllm_watch.py
 {"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
 {"digests": true}                             -> {"digests": {key: digest}} of the full blocks of the request that ended last
@@ -18,6 +19,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -33,10 +35,11 @@ import torch
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+from vllm_watch import Watch
 
 
 class Program:
-    """The one engine of this process."""
+    """The one engine of this process. extra: of our connector, {} = none. more: of vllm.LLM, another connector among it."""
 
     def __init__(self, model: str, extra: dict[str, Any], more: dict[str, Any]) -> None:
         if extra:
@@ -92,9 +95,12 @@ class Program:
             return {"agreement": self._agreement(asked["prompt"], asked["judge"])}
         prompts = asked["prompts"] if "prompts" in asked else [asked["prompt"]]
         parameters = SamplingParams(temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1)
-        outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+        watch = Watch(self.core.scheduler) if asked.get("watch") else None
+        with watch or nullcontext():
+            outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
         answers = [{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in outputs]
-        return {"answers": answers, **self._counts()} if "prompts" in asked else answers[0] | self._counts()
+        told = self._counts() | ({} if watch is None else {"steps": watch.steps})
+        return {"answers": answers, **told} if "prompts" in asked else answers[0] | told
 
     def _agreement(self, prompt: list[int], told: list[int]) -> float:
         parameters = SamplingParams(temperature=0.0, max_tokens=1, detokenize=False, prompt_logprobs=1)
@@ -118,7 +124,7 @@ class Program:
         while self.core is not None and self.core.scheduler.has_requests() and time.monotonic() < end:
             self.core.step_fn()
             time.sleep(0.001)
-        return bool(self.llm.reset_prefix_cache(reset_connector=True))
+        return bool(self.llm.reset_prefix_cache(reset_connector=self.connected))
 
     def _digests(self) -> dict[str, str]:
         caches = self.core.model_executor.driver_worker.worker.model_runner.kv_caches
@@ -131,14 +137,18 @@ class Program:
         return found
 
 
-def main() -> None:
+def serve(program: Program) -> None:
     """Answers until stdin ends."""
-    program = Program(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
     with os.fdopen(int(os.environ["ANSWERS"]), "w", buffering=1) as answers:
         print(json.dumps({"layout": program.fields}), file=answers)
         for line in sys.stdin:
             print(json.dumps(program.answer(json.loads(line))), file=answers)
     program.llm.llm_engine.engine_core.shutdown()
+
+
+def main() -> None:
+    """As the command line says."""
+    serve(Program(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
     python vllm_engine.py MODEL TIERS_JSON [CPU_BYTES] [BLOCKS_PER_CHUNK]
 
-{"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "counts": {...}}
+{"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "counts": {...}}; with "watch": true also the
+                                         "steps" of vllm_watch.py
 {"reset": true}                       -> {}          forgets the engine's own caches, in the GPU's place and on the host
 TIERS_JSON: "secondary_tiers" of its configuration; [] = an engine without offloading.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ sys.path.insert(0, HERE)
 
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
+from vllm_watch import Watch  # noqa: E402
 
 
 def engine(model: str, tiers: list[dict[str, Any]], cpu_bytes: int, blocks_per_chunk: int) -> LLM:
@@ -81,8 +84,11 @@ def main() -> None:
                 parameters = SamplingParams(
                     temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1
                 )
-                output = llm.generate([{"prompt_token_ids": asked["prompt"]}], parameters, use_tqdm=False)[0]
+                watch = Watch(llm.llm_engine.engine_core.engine_core.scheduler) if asked.get("watch") else None
+                with watch or nullcontext():
+                    output = llm.generate([{"prompt_token_ids": asked["prompt"]}], parameters, use_tqdm=False)[0]
                 said = {"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens}
+                said |= {} if watch is None else {"steps": watch.steps}
             said["counts"] = asdict(tier.counts) if tier is not None else {}
             print(json.dumps(said), file=answers)
     llm.llm_engine.engine_core.shutdown()

@@ -1,14 +1,12 @@
 // Put, match, get and cancel between a client and a daemon in one process, over TCP and shared memory, without an interpreter.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "daemon_fixture.h"
 #include "peer/try_client.h"
-#include "shard/server.h"
 
 namespace halfstep {
 namespace {
@@ -21,41 +19,12 @@ using peer::text_of;
 using peer::TryClient;
 using peer::TrySection;
 
-class BothEnds : public ::testing::Test {
- protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "halfstep-both-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    start();
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-  virtual uint32_t shards() const { return 1; }
-  void start() {
-    shard::Config config;
-    config.shards = shards();
-    config.store_path = folder_ + "/store";
-    config.store_bytes = 1ULL << 30;
-    config.arena_bytes = 64ULL << 20;
-    config.huge_pages = false;
-    config.listen = {"127.0.0.1:0", "unix:" + folder_ + "/socket"};
-    const Fault fault = shard::Server::start(config, &server_);
-    ASSERT_TRUE(fault.ok()) << fault.what;
-  }
-  // "127.0.0.1:port" or the unix socket.
-  std::string address(size_t which) const { return server_->facts().listening.at(which); }
-
-  std::string folder_;
-  std::unique_ptr<shard::Server> server_;
-};
+class BothEnds : public DaemonFixture {};
 
 // The same conversations with a store that is divided: a batch goes to all shards, and its answer comes from all of them.
 class BothEndsOfShards : public BothEnds, public ::testing::WithParamInterface<uint32_t> {
  protected:
-  uint32_t shards() const override { return GetParam(); }
+  void configure() override { config_.shards = GetParam(); }
 };
 INSTANTIATE_TEST_SUITE_P(Shards, BothEndsOfShards, ::testing::Values(1U, 2U, 3U));
 

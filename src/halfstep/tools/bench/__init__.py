@@ -1,4 +1,4 @@
-"""`halfstep bench`: how fast, against what limit, and whether the bytes were right.
+"""`halfstep bench`: speed, the machine's limit beside it, and a check of every block.
 
 plan.py says what is measured, measure.py runs it; driver.py (clones.py: in several processes) and workload.py keep batches at a
 client, content.py says what their bytes are; loopback.py and device.py measure what plain sockets and plain reads do beside

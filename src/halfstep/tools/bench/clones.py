@@ -1,4 +1,4 @@
-"""Several clients that do the same at once, a process each (--numjobs). Run as a program this file is one of them.
+"""Several clients with the same workload at once, a process each (--numjobs). Run as a program this file is one of them.
 
 The parent writes (method, arguments) of a Driver to a clone's stdin and reads an answer from its stdout, both pickled; the one
 that ends its stdin ends the clone. Invariants: a clone's failure is the parent's, with its words; whatever happens, Ctrl-C

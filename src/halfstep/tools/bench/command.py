@@ -1,4 +1,4 @@
-"""`halfstep bench`: flags to a Plan, progress, and the table. Its subcommands are in limits_command.py."""
+"""`halfstep bench`: options to a Plan, progress, and the table. Its subcommands are in limits_command.py."""
 
 from __future__ import annotations
 
@@ -38,15 +38,24 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     "--rw",
     default="get,cold",
     show_default=True,
-    help="What to measure, comma between: get, cold, put, mixed, coldmixed, match, layerwise.",
+    help="Scenarios, separated by commas: get, cold, put, mixed, coldmixed, match, layerwise.",
 )
 @click.option(
-    "--bs", default="1MiB", show_default=True, help="Block sizes, comma between, e.g. 4k,64k,1m (k, m, g are binary)."
+    "--bs", default="1MiB", show_default=True, help="Block sizes, separated by commas, such as 4k,64k,1m (k, m, g are binary)."
 )
 @click.option("--batch", type=int, default=16, show_default=True, help="Blocks in one call.")
-@click.option("--iodepth", default="1", show_default=True, help="Batches at the client at once; a sweep: comma between.")
 @click.option(
-    "--connections", type=int, default=1, show_default=True, help="Data connections of the client; also of the raw stream."
+    "--iodepth",
+    default="1",
+    show_default=True,
+    help="Batches at the client at once; several, separated by commas, are a sweep.",
+)
+@click.option(
+    "--connections",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Data connections of the client, and of the raw stream beside it.",
 )
 @click.option(
     "--rate",
@@ -55,48 +64,62 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     help="Calls a second of each client, at random moments.  [default: one after the other]",
 )
 @click.option("--numjobs", type=int, default=1, show_default=True, help="Clients that do the same at once, a process each.")
-@click.option("--parts", type=int, default=32, show_default=True, help="Of a block of `layerwise`: one a layer.")
+@click.option("--parts", type=int, default=32, show_default=True, help="Parts of a block of `layerwise`, one a layer.")
 @click.option(
     "--rwmixread",
     type=int,
     default=70,
     show_default=True,
-    help="Of the calls of `mixed` and `coldmixed`, how many % are gets.",
+    help="Percentage of gets among the calls of `mixed` and `coldmixed`.",
 )
-@click.option("--durability", type=click.Choice(DURABILITIES), default="cache", show_default=True, help="Of puts.")
+@click.option(
+    "--durability",
+    type=click.Choice(DURABILITIES),
+    default="cache",
+    show_default=True,
+    help="Acknowledge puts when they are readable (cache) or on media (persist).",
+)
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
-@click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of work before the first timed run.")
-@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the one with the median ratio is shown.")
-@click.option("--size", default="64MiB", show_default=True, help="What get, layerwise, mixed and match ask for.")
+@click.option("--ramp", type=float, default=0.0, show_default=True, help="Seconds of untimed work before the first timed run.")
+@click.option(
+    "--repeat", type=int, default=3, show_default=True, help="Runs of each scenario. The one with the median ratio is shown."
+)
+@click.option(
+    "--size", default="64MiB", show_default=True, help="Bytes of the set that get, layerwise, mixed and match ask for."
+)
 @click.option(
     "--cold-size",
     default="",
-    help="What cold and coldmixed walk through.  [default: 12 times the daemon's memory; six times --rwmixread of it]",
+    help="Bytes of the set that cold and coldmixed walk through.  "
+    "[default: 12 times the daemon's memory; six times --rwmixread of it]",
 )
 @click.option(
-    "--latency-goal", default="", metavar="TIME", help="Say at which depth it is fastest with p99 within, e.g. 500us or 2ms."
+    "--latency-goal",
+    default="",
+    metavar="TIME",
+    help="Name the fastest depth whose p99 is within this time, such as 500us or 2ms.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the blocks' bytes and of the order.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the blocks' bytes and of their order.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where its own daemon's store goes: the drive to be measured.  [default: the temporary directory]",
+    help="Directory of its own daemon's store, on the drive to be measured.  [default: the temporary directory]",
 )
-@click.option("--arena", default="256MiB", show_default=True, help="Its own daemon's memory for blocks.")
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Its own daemon's.")
+@click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks of its own daemon.")
+@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Engine of its own daemon.")
 @click.option(
     "--transport",
     type=click.Choice(TRANSPORTS),
     default=TRANSPORTS[0],
     show_default=True,
-    help="How its own daemon is reached: over loopback or shared memory.",
+    help="Path to its own daemon: loopback or shared memory.",
 )
-@click.option("--pin/--no-pin", default=True, show_default=True, help="Daemon and client on a core each.")
+@click.option("--pin/--no-pin", default=True, show_default=True, help="Bind daemon and client to a core each.")
 @click.option(
     "--job",
     "job_file",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Measure the jobs of a TOML file; what stands on the command line holds for all of them.",
+    help="Measure the jobs of a TOML file. Options of the command line hold for all of them.",
 )
 @click.option(
     "--plot",

@@ -1,4 +1,4 @@
-"""What the bytes of block number n are: a wrong block, a wrong page or a shifted one is seen without keeping copies.
+"""Bytes of block number n: a wrong block, a wrong page or a shifted one is seen without keeping copies.
 
 A block is 64-bit words. Word w is pool[w] + (n mod BODIES) * ODD, where the pool is random from the seed; the first word of
 each page is a hash of seed, n and the page instead. So two blocks differ in every page, two pages of a block differ, and a

@@ -1,4 +1,4 @@
-"""The device below a store: what it has moved by the kernel's own count, and how fast plain reads of the same bytes are."""
+"""The device below a store: bytes moved by the kernel's count, and the speed of plain reads of the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`halfstep bench device`: what a drive does for code that is not ours: fio, or plain preadv where there is none.
+"""`halfstep bench device`: the speed of a drive by fio, or by plain preadv where there is none.
 
 Invariants: a path that was given is opened for reading alone; what is written is a file that this made, and removes.
 """
@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import default_rng
 
-from halfstep.daemon.config import GIB, KIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError, DeviceError
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice, Transfer, plain_io
 from halfstep.tools.bench.fio import Side, fio_version, run_fio
-from halfstep.tools.bench.machine import device_name, machine_facts
+from halfstep.tools.bench.machine import device_name, machine_facts, machine_text
 from halfstep.tools.bench.plan import SEED_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
-from halfstep.tools.bench.workload import percentile_us
+from halfstep.tools.bench.workload import median_run, percentiles_us
 
 MODES = ("read", "randread", "write", "mixed")
 _READS = ("read", "randread")
@@ -175,7 +175,7 @@ def measure_device(plan: DevicePlan, tell: Tell, command: str) -> tuple[dict[str
 
 def remarks(header: dict[str, Any], results: list[DeviceResult]) -> Iterator[str]:
     """What a reader has to know to read the table rightly."""
-    yield f"kernel {header['kernel']}, {header['cpu']}, {header['cores']} cores, load {header['load_average']:.1f} at the start"
+    yield machine_text(header)
     yield f"{header['path']}, {format_bytes(header['file_bytes'])}, on {header['device']}; O_DIRECT; writes are not flushed"
     yield f"a latency is one transfer, depth: how many are at the device at once; the median run of {header['repeat']} is shown"
     if any(result.by.startswith("pread") for result in results):
@@ -215,7 +215,7 @@ class _Point:
             moved = None if before is None else self.device.read_bytes() - before
             read_bytes = sum(side.transfers * self.block_bytes for side in sides if side.name == "read")
             runs.append((sum(side.bytes_per_s for side in sides), by, tuple(sides), moved, read_bytes))
-        _, by, sides_shown, moved, read_bytes = sorted(runs, key=lambda run: run[0])[(len(runs) - 1) // 2]
+        _, by, sides_shown, moved, read_bytes = median_run(runs, lambda run: run[0])
         speeds = tuple(run[0] for run in runs)
         return DeviceResult(self.mode, self.block_bytes, self.depth, by, sides_shown, moved, read_bytes, speeds)
 
@@ -262,9 +262,8 @@ class _Point:
 
 
 def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_bytes: int) -> Side:
-    p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
     count = len(times_us)
-    return Side(name, count * block_bytes / seconds, count / seconds, p50, p99, p999, count)
+    return Side(name, count * block_bytes / seconds, count / seconds, *percentiles_us(times_us), count)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.random import default_rng
 
 import halfstep
+from halfstep.client.recording import unrecorded
 from halfstep.errors import InternalError
 from halfstep.tools.bench.arrivals import Rate, drive_arrivals, due_ns
 from halfstep.tools.bench.content import BODIES, Content, Numbers
@@ -102,15 +103,17 @@ class Drives(Protocol):
 @contextmanager
 def bench_client(plan: Plan, url: str) -> Iterator[halfstep.Client]:
     """As all clients of a benchmark are."""
-    with halfstep.connect(
-        url,
-        layout=plan.layout_of("get", 0),
-        required=True,
-        deadline_ms=DEADLINE_MS,
-        match_deadline_ms=DEADLINE_MS,
-        connections=plan.connections,
-        mode="on",
-    ) as client:
+    with unrecorded():
+        client = halfstep.connect(
+            url,
+            layout=plan.layout_of("get", 0),
+            required=True,
+            deadline_ms=DEADLINE_MS,
+            match_deadline_ms=DEADLINE_MS,
+            connections=plan.connections,
+            mode="on",
+        )
+    with client:
         yield client
 
 

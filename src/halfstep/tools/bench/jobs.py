@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from halfstep.daemon.config import parse_bytes, parse_micros
+from halfstep.daemon.units import parse_bytes, parse_micros
 from halfstep.errors import ConfigError
 from halfstep.tools.bench.plan import Plan
 

@@ -14,18 +14,25 @@ from halfstep.tools.options import json_option, print_json, print_table
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False, exists=True), required=False)
-@click.option("--rw", default="randread", show_default=True, help="Comma between: read, randread, write, mixed (at random).")
-@click.option("--bs", default="1MiB", show_default=True, help="Sizes of a transfer, comma between.")
-@click.option("--iodepth", default="16", show_default=True, help="Transfers at the device at once, comma between.")
-@click.option("--rwmixread", default="70", show_default=True, help="Of the transfers of `mixed`, how many % are reads.")
-@click.option("--size", default="1GiB", show_default=True, help="Of its own file; of PATH, how much from its start is read.")
+@click.option(
+    "--rw",
+    default="randread",
+    show_default=True,
+    help="Patterns, separated by commas: read, randread, write, mixed (at random).",
+)
+@click.option("--bs", default="1MiB", show_default=True, help="Sizes of a transfer, separated by commas.")
+@click.option("--iodepth", default="16", show_default=True, help="Transfers at the device at once, separated by commas.")
+@click.option("--rwmixread", default="70", show_default=True, help="Percentage of reads among the transfers of `mixed`.")
+@click.option(
+    "--size", default="1GiB", show_default=True, help="Bytes of its own file, or bytes to read from the start of PATH."
+)
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
-@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the median is shown.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the order.")
+@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each case. The median is shown.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the order.")
 @click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Where its own file goes: the drive to be measured.  [default: the temporary directory]",
+    help="Directory of its own file, on the drive to be measured.  [default: the temporary directory]",
 )
 @click.option(
     "--tool", type=click.Choice(["auto", "fio", "preadv"]), default="auto", show_default=True, help="auto: fio if there is one."
@@ -45,7 +52,7 @@ def device(
     tool: str,
     as_json: bool,
 ) -> None:
-    """Measure what a drive can do: fio with io_uring and O_DIRECT, or plain preadv where there is no fio.
+    """Measure a drive by fio with io_uring and O_DIRECT, or by plain preadv without fio.
 
     Without PATH it writes a file of its own, measures that and removes it. PATH, a file or a block device, is read and never
     written to. What the kernel says the device read is set beside what came, so that no cache passes for a drive.
@@ -85,16 +92,18 @@ def device(
 
 
 @click.command()
-@click.option("--over", default="tcp,unix", show_default=True, help="Kinds of sockets, comma between.")
-@click.option("--bs", default="256KiB", show_default=True, help="What the sender gives to one call, comma between.")
-@click.option("--batch", type=int, default=16, show_default=True, help="The receiver has memory for so many of them.")
-@click.option("--connections", default="1", show_default=True, help="At once, comma between.")
-@click.option("--ping", default="64", show_default=True, help="Bytes of a message there and back, comma between.")
-@click.option("--size", default="64MiB", show_default=True, help="What the sender sends from, over and over.")
+@click.option("--over", default="tcp,unix", show_default=True, help="Kinds of sockets, separated by commas.")
+@click.option("--bs", default="256KiB", show_default=True, help="Bytes of one send, separated by commas.")
+@click.option("--batch", type=int, default=16, show_default=True, help="Sends that the receiver has memory for.")
+@click.option("--connections", default="1", show_default=True, help="Connections at once, separated by commas.")
+@click.option("--ping", default="64", show_default=True, help="Bytes of a message there and back, separated by commas.")
+@click.option(
+    "--size", default="64MiB", show_default=True, help="Bytes of the buffer that the sender sends from, over and over."
+)
 @click.option("--congestion", default="", help="Congestion control of tcp.  [default: the system's]")
 @click.option("--runtime", type=float, default=3.0, show_default=True, help="Seconds of one timed run.")
-@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each; the median is shown.")
-@click.option("--pin/--no-pin", default=True, show_default=True, help="Sender and receiver on a core each.")
+@click.option("--repeat", type=int, default=3, show_default=True, help="Runs of each case. The median is shown.")
+@click.option("--pin/--no-pin", default=True, show_default=True, help="Bind sender and receiver to a core each.")
 @json_option
 def wire(
     over: str,
@@ -109,7 +118,7 @@ def wire(
     pin: bool,
     as_json: bool,
 ) -> None:
-    """Measure what plain sockets between two processes on this machine do: a stream, and small messages there and back.
+    """Measure plain sockets between two processes of this machine: a stream, and small messages there and back.
 
     \b
     What can a hot get reach?

@@ -1,10 +1,11 @@
-"""What a figure depends on, for the record beside it."""
+"""Facts of machine and build that a figure depends on, for the record beside it."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 import platform
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,13 @@ def machine_facts(command: str) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load_average": os.getloadavg()[0],
     }
+
+
+def machine_text(header: Mapping[str, Any]) -> str:
+    """Of machine_facts() what people are told."""
+    return (
+        f"kernel {header['kernel']}, {header['cpu']}, {header['cores']} cores, load {header['load_average']:.1f} at the start"
+    )
 
 
 def _pinned(place: Place) -> str:

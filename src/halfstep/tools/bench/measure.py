@@ -16,7 +16,7 @@ from numpy.random import default_rng
 
 import halfstep
 from halfstep.client.url import Endpoint
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.units import format_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.bench import loopback
 from halfstep.tools.bench.clones import Clones

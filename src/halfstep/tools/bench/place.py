@@ -1,4 +1,4 @@
-"""Where a benchmark runs: a daemon of its own or somebody's, a namespace of its own, a core for each side.
+"""The place of a benchmark: its own daemon or another one, its own namespace, a core for each side.
 
 Invariants: whatever happens, Ctrl-C included, the namespace is deleted, a daemon of our own has ended and its store is gone.
 """
@@ -20,7 +20,7 @@ import click
 
 import halfstep
 from halfstep.client.url import Endpoint
-from halfstep.daemon.config import GIB, KIB, MIB
+from halfstep.daemon.units import GIB, KIB, MIB
 from halfstep.errors import ConfigError, HalfstepError, Unavailable
 from halfstep.tools.bench.plan import COLD_MEMORIES, Plan
 from halfstep.tools.daemon_process import DaemonProcess

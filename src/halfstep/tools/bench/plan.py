@@ -1,4 +1,4 @@
-"""What is to be measured: one frozen struct, validated once."""
+"""The plan of a benchmark: one frozen struct, validated once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from halfstep.daemon.config import ARENA_BYTES_MIN, GIB, KIB, MIB, format_bytes
+from halfstep.daemon.config import setting_named
+from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX, Group, Layout
 
@@ -124,7 +125,7 @@ class Plan:
             )
         within("repeat", self.repeat, 1, 99)
         within("size", self.hot_bytes, MIB, 64 * GIB)
-        within("arena", self.arena_bytes, ARENA_BYTES_MIN, 8 * GIB)
+        setting_named("arena").check(self.arena_bytes, 1)
         return self
 
     def _check_rate(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.units import format_bytes
 from halfstep.tools.bench.report import Report, Result
 from halfstep.tools.picture import save_picture
 

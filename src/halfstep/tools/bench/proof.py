@@ -1,4 +1,4 @@
-"""Whether a run was one of reads from flash, and of reclaim, by others' count: the daemon's, its engine's, the kernel's."""
+"""Proof that a run read from flash and reclaimed segments, by the counts of daemon, engine and kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out: results as JSON and as a table, with everything that qualifies them."""
+"""Results of a benchmark as JSON and as a table, with their reservations."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.units import format_bytes
 from halfstep.tools.bench.arrivals import Rate
-from halfstep.tools.bench.workload import Outcome, Timing, percentile_us
+from halfstep.tools.bench.workload import Outcome, Timing, median_run, percentile_us, percentiles_us
 
 # With fewer calls than this the 99.9th percentile is the slowest call.
 _CALLS_FOR_P999 = 1000
@@ -78,7 +78,7 @@ class CpuWait:
 
 def latency(times_us: npt.NDArray[np.float64]) -> dict[str, float]:
     """Percentiles that were measured, by name."""
-    return {name: percentile_us(times_us, share) for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))}
+    return dict(zip(("p50", "p99", "p999"), percentiles_us(times_us), strict=True))
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,6 @@ class Result:
     @classmethod
     def of(cls, name: str, block_bytes: int, batch: int, iodepth: int, runs: Sequence[Run], whole: Outcome) -> Result:
         """`whole`: what comparing whole blocks afterwards came to, and what was answered in runs that were set aside."""
-        ordered = sorted(runs, key=lambda run: run.timing.blocks_per_s if run.ratio is None else run.ratio)
         within = Outcome()
         for run in runs:
             within.add(run.timing.outcome)
@@ -187,7 +186,7 @@ class Result:
             block_bytes=block_bytes,
             batch=batch,
             iodepth=iodepth,
-            run=ordered[(len(ordered) - 1) // 2],
+            run=median_run(runs, lambda run: run.timing.blocks_per_s if run.ratio is None else run.ratio),
             runs=tuple(runs),
             looked=within.looked,
             compared=whole.looked,

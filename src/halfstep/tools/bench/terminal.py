@@ -1,4 +1,4 @@
-"""What a benchmark shares with its terminal: how it was asked, what it is doing, and how it is ended."""
+"""A benchmark's terminal: the command line, progress, and its end by a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one client has put, in order, and an endless walk through the part of it that is on flash alone (`coldmixed`).
+"""Puts of one client, in order, and an endless walk through the part of them that is on flash alone (`coldmixed`).
 
 Nothing is held: a held set would be written again whenever reclaim comes round to it, all of it at once if it was put at once,
 and that is not what reclaim does for anybody. Instead the set moves along with the puts: what was put last may still be in

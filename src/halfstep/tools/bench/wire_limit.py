@@ -1,4 +1,4 @@
-"""`halfstep bench wire`: what plain sockets between two processes do here: a stream, and small messages there and back."""
+"""`halfstep bench wire`: the speed of plain sockets between two processes: a stream, and small messages there and back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from halfstep.daemon.config import GIB, MIB, format_bytes
+from halfstep.daemon.units import GIB, MIB, format_bytes
 from halfstep.errors import ConfigError, Unavailable
 from halfstep.tools.bench import loopback
-from halfstep.tools.bench.machine import machine_facts
+from halfstep.tools.bench.machine import machine_facts, machine_text
 from halfstep.tools.bench.place import cores, own_directory, pinned
 from halfstep.tools.bench.plan import CONNECTIONS_MAX, chosen_from, within
 from halfstep.tools.bench.terminal import Tell
-from halfstep.tools.bench.workload import percentile_us
+from halfstep.tools.bench.workload import median_run, percentiles_us
 
 OVER = ("tcp", "unix")
 _AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
@@ -163,7 +163,7 @@ def ping_row(one: PingResult) -> list[str]:
 
 def remarks(header: dict[str, Any]) -> Iterator[str]:
     """What a reader has to know to read the tables rightly."""
-    yield f"kernel {header['kernel']}, {header['cpu']}, {header['cores']} cores, load {header['load_average']:.1f} at the start"
+    yield machine_text(header)
     yield f"pinned: {header['pinned']}; congestion control: {header['congestion_control']}; over loopback"
     yield (
         f"two processes: one sends from {format_bytes(header['set_bytes'])}, one receives into memory for {header['batch']} "
@@ -191,7 +191,7 @@ def _stream(
             )
         )
         _remove(unix)
-    return StreamResult(over, block_bytes, connections, sorted(speeds)[(len(speeds) - 1) // 2], tuple(speeds))
+    return StreamResult(over, block_bytes, connections, median_run(speeds, float), tuple(speeds))
 
 
 def _ping(plan: WirePlan, over: str, unix: str, message_bytes: int, other_core: int | None, tell: Tell) -> PingResult:
@@ -202,10 +202,9 @@ def _ping(plan: WirePlan, over: str, unix: str, message_bytes: int, other_core: 
             message_bytes=message_bytes, congestion=plan.congestion, seconds=plan.seconds, other_core=other_core, unix=unix
         )
         times_us = np.array(took, np.float64) / 1e3
-        p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
-        runs.append(PingResult(over, message_bytes, p50, p99, p999, len(took), len(took) / (sum(took) / 1e9)))
+        runs.append(PingResult(over, message_bytes, *percentiles_us(times_us), len(took), len(took) / (sum(took) / 1e9)))
         _remove(unix)
-    return sorted(runs, key=lambda run: run.p50_us)[(len(runs) - 1) // 2]
+    return median_run(runs, lambda run: run.p50_us)
 
 
 def _remove(unix: str) -> None:

@@ -1,4 +1,4 @@
-"""Batches kept at a client until the time is over, and a look at every block that comes back.
+"""The workload driver: batches kept at a client until the time is over, and a check of every block that comes back.
 
 A latency is that of one batch call: from handing the batch to the client until its terminal event is seen; with --rate from
 when it was due (arrivals.py). The clock of the throughput also runs over what happens between calls: keys are made, page heads
@@ -9,9 +9,9 @@ of it, by verify().
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from halfstep.tools.bench.trail import Trail
 from halfstep.tools.options import refusal
 
 DEADLINE_MS = 30_000.0
+
+T = TypeVar("T")
+
 # What is put or compared at once outside of timed runs.
 _BULK_BYTES = 16 << 20
 _BULK_BLOCKS_MAX = 1024
@@ -93,6 +96,17 @@ class Timing:
 def percentile_us(times_us: npt.NDArray[np.float64], share: float) -> float:
     """The time that `share` of them do not exceed: one that was measured, never a mean of two."""
     return float(np.quantile(times_us, share, method="inverted_cdf"))
+
+
+def percentiles_us(times_us: npt.NDArray[np.float64]) -> tuple[float, float, float]:
+    """p50, p99 and p99.9."""
+    p50, p99, p999 = (percentile_us(times_us, share) for share in (0.5, 0.99, 0.999))
+    return p50, p99, p999
+
+
+def median_run(runs: Sequence[T], key: Callable[[T], float]) -> T:
+    """The run with the median of `key`: one that was made, of an even number the lower of the two in the middle."""
+    return sorted(runs, key=key)[(len(runs) - 1) // 2]
 
 
 class Lane(Protocol):
@@ -397,20 +411,24 @@ def populate(client: Client, content: Content, count: int, layout: Layout | None
         numbers = content.numbers(first + at, min(bulk, count - at))
         rows = source[: len(numbers)]
         content.fill(numbers, rows)
-        _put_all(client, content, numbers, rows, layout)
+        put_whole(client, content.keys(numbers), rows, layout)
 
 
-def _put_all(client: Client, content: Content, numbers: Numbers, rows: Words, layout: Layout | None) -> None:
+def put_whole(client: Client, keys: npt.NDArray[np.uint8], rows: npt.NDArray[Any], layout: Layout | None = None) -> None:
+    """Puts a block a row until all of them are on media, however often the daemon throttles some.
+
+    layout: theirs; None = the client's. Errors: Unavailable where it will not take them, or not within DEADLINE_MS.
+    """
     until = time.monotonic() + DEADLINE_MS / 1e3
     while True:
-        result = client.put(content.keys(numbers), rows, durability="persist", deadline_ms=DEADLINE_MS, layout=layout)
+        result = client.put(keys, rows, durability="persist", deadline_ms=DEADLINE_MS, layout=layout)
         ok = result.ok
         if ok.all():
             return
         if not result.throttled or time.monotonic() > until:
             raise Unavailable(
                 f"{client.url}: took {int(ok.sum())} of {len(ok)} blocks: "
-                f"{refusal(client, result.reason(int(np.argmin(ok))), content.block_bytes)}"
+                f"{refusal(client, result.reason(int(np.argmin(ok))), rows[0].nbytes)}"
             )
         # Full for the moment: what it took meanwhile is answered as present.
         time.sleep(0.01)

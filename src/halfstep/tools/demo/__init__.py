@@ -1,1 +1,1 @@
-"""The main job, shown: a prompt's KV cache leaves a process, outlives a killed daemon on flash, and another goes on with it."""
+"""The demo: a prompt's KV cache leaves a process and outlives a killed daemon on flash; another process continues with it."""

@@ -1,8 +1,8 @@
-"""One client process of the demo: `python -m halfstep.tools.demo.worker ROLE KIND URL TOKENS NEW`, one JSON object on stdout.
+"""One client process of the demo, one JSON object on stdout: `… worker ROLE KIND URL TOKENS NEW [CODEC]`, CODEC such as bfx.
 
 Roles: `save` prefills and saves, then generates; `restore` restores and generates; `swap` restores with two blocks in each
 other's place, which must give other tokens. All three compute what the tier does not give in the same pieces, so that equal
-caches give equal bits.
+caches give equal bits. `fill` saves the prompt's blocks under one salt after another until the store gives blocks up.
 
 What is swapped are the two blocks' K, as if each had come under the other's name. Whole blocks in each other's place would
 prove nothing: their positions are rotated into K, and attention over a set of (K, V) pairs does not depend on the set's order.
@@ -26,15 +26,20 @@ from halfstep.tools.demo.models import build, prompt
 BLOCK_TOKENS = 16
 # Far above what a loaded machine needs: the demo judges tokens, not time.
 DEADLINE_MS = 20_000
+# Of raw blocks: fills the demo's smallest store several times.
+FILL_BYTES_MAX = 1 << 30
 
 
-def main(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[str, Any]:
+def main(role: str, kind: str, url: str, tokens: int, new_tokens: int, codec: str = "") -> dict[str, Any]:
     """What this process did, for the table."""
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # leave a core to the daemon, which shares the machine here
     model, ids = build(kind), prompt(kind, tokens)
-    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS) as client:
-        store = PromptCache(client, model, block_tokens=BLOCK_TOKENS, durability="persist")
+    codecs = (codec,) if codec else ()
+    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS, codecs=codecs) as client:
+        store = PromptCache(client, model, block_tokens=BLOCK_TOKENS, durability="persist", codec=codec)
         told: dict[str, Any] = {"role": role, "kind": kind, "prompt_tokens": tokens, "block_bytes": store.block_bytes}
+        if role == "fill":
+            return told | _fill(store, ids)
         told |= _save(store, ids) if role == "save" else _restore(store, ids, swap=role == "swap")
         cache = told.pop("cache")
         with torch.no_grad():
@@ -42,6 +47,7 @@ def main(role: str, kind: str, url: str, tokens: int, new_tokens: int) -> dict[s
             output = generate(ids, max_new_tokens=new_tokens, do_sample=False, **cache_argument(model, cache))
         told["tokens"] = output[0, tokens:].tolist()
         told["path"] = client.path
+        told["bytes_sent"], told["decode_failures"] = client.facts().bytes_sent, client.facts().decode_failures
         return told
 
 
@@ -58,7 +64,8 @@ def _save(store: PromptCache, ids: torch.Tensor) -> dict[str, Any]:
     saved = store.prefill(ids, cache, deadline_ms=DEADLINE_MS)
     with_save_s = time.perf_counter() - started
     # The same bytes again, under a salt of their own: how fast saving is when no model runs beside it.
-    other = PromptCache(store.client, store.model, block_tokens=BLOCK_TOKENS, salt=b"speed", durability="persist")
+    codec = store.tier.layout.codec
+    other = PromptCache(store.client, store.model, block_tokens=BLOCK_TOKENS, salt=b"speed", durability="persist", codec=codec)
     started = time.perf_counter()
     again = other.save(ids, cache, deadline_ms=DEADLINE_MS)
     save_s = time.perf_counter() - started
@@ -72,6 +79,30 @@ def _save(store: PromptCache, ids: torch.Tensor) -> dict[str, Any]:
         "bytes": (saved.stored + saved.present) * store.block_bytes,
         "save_bytes_per_s": again.bytes / save_s,
     }
+
+
+def _fill(store: PromptCache, ids: torch.Tensor) -> dict[str, Any]:
+    """Blocks that a store holds which has given blocks up twice as often as the prompt has them."""
+    cache = DynamicCache(config=store.config)
+    store.prefill(ids, cache, save=False)
+    codec = store.tier.layout.codec
+    prompt_blocks = len(store.keys(ids))
+    for number in range(FILL_BYTES_MAX // (prompt_blocks * store.block_bytes) + 1):
+        saved = PromptCache(
+            store.client,
+            store.model,
+            block_tokens=BLOCK_TOKENS,
+            weights_revision="fill",  # not taken from the weights each time
+            salt=b"fill %d" % number,
+            durability="persist",
+            codec=codec,
+        )
+        saved.save(ids, cache, deadline_ms=DEADLINE_MS)
+        counters = store.tier.client.stat()
+        gone = sum(value for name, value in counters.items() if name.startswith("halfstep_store_blocks_evicted"))
+        if gone > 2 * prompt_blocks:
+            return {"held_blocks": int(counters["halfstep_store_blocks"]), "fills": number + 1}
+    raise SystemExit(f"the store gave no block up for {FILL_BYTES_MAX} bytes; is it larger than the demo's?")
 
 
 def _swap_key_planes(store: PromptCache, cache: DynamicCache, one: int, other: int) -> None:
@@ -104,4 +135,4 @@ def _restore(store: PromptCache, ids: torch.Tensor, *, swap: bool) -> dict[str, 
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))))
+    print(json.dumps(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]), *sys.argv[6:])))

@@ -1,4 +1,4 @@
-"""What is replayed against: a cache that is asked for one request after the other, and what it came to."""
+"""The cache under replay: one request after the other, and the sums of their results."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 class Tally:
     """What a cache did, in blocks and in bytes that reached its device.
 
-    batches: requests that wrote anything. side_bytes: of the record log and the touch maps, which go by segments and by blocks,
-    not by their size. sizing and device_bytes are empty for what has no device. blocks_hit_dram: of the hits, those that came
-    from the memory before the device, where there was one.
+    blocks_missed: could not be read. blocks_overtaken: were evicted between their request's match and their read, which is an
+    honest miss: a match holds nothing. batches: requests that wrote anything. side_bytes: of the record log and the touch maps,
+    which go by segments and by blocks, not by their size. sizing and device_bytes are empty for what has no device.
+    blocks_hit_dram: of the hits, those that came from the memory before the device, where there was one.
     """
 
     blocks_written: int = 0
     blocks_rewritten: int = 0
     blocks_refused: int = 0
     blocks_missed: int = 0
+    blocks_overtaken: int = 0
     blocks_hit_dram: int = 0
     blocks_wrong: int = 0
     blocks_peak: int = 0

@@ -1,4 +1,4 @@
-"""`halfstep replay`: flags to a Plan, progress, tables."""
+"""`halfstep replay`: options to a Plan, progress, tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,33 @@ EXIT_INTERRUPTED = 130
 
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--policy", default="seg-adapt10,leaf-lru", show_default=True, help="Policies, comma between; see below.")
 @click.option(
-    "--capacity", default="5%,10%,25%,50%", show_default=True, help="Of the trace's unique blocks; or 2000blocks, or 64GiB."
+    "--policy", default="seg-adapt10,leaf-lru", show_default=True, help="Policies of the list above, separated by commas."
+)
+@click.option(
+    "--capacity",
+    default="5%,10%,25%,50%",
+    show_default=True,
+    help="Shares of the trace's unique blocks, or 2000blocks, or 64GiB.",
 )
 @click.option("--block-bytes", default="64MiB", show_default=True, help="True size of the trace's blocks.")
-@click.option("--dram", default="0", show_default=True, help="Bytes of memory before each store's flash.")
-@click.option("--segments", default=128, show_default=True, help="Of each store, at least.")
 @click.option(
-    "--rewrite-share", default=0.1, show_default=True, help="Of what requests write, what seg-adapt10 may write again."
+    "--codec",
+    "codec_ratio",
+    default=1.0,
+    metavar="RATIO",
+    help="Replay also with blocks so many times smaller.  [default: no codec]",
+)
+@click.option("--dram", default="0", show_default=True, help="Bytes of memory before each store's flash.")
+@click.option("--segments", default=128, show_default=True, help="Segments of each store, at least.")
+@click.option(
+    "--rewrite-share", default=0.1, show_default=True, help="Share of the requests' writes that seg-adapt10 may write again."
 )
 @click.option(
-    "--store", default="memory", show_default=True, help="memory, or the path of a file that the replay makes and removes."
+    "--store",
+    default="memory",
+    show_default=True,
+    help="Place of the store: memory, or the path of a file that the replay makes and removes.",
 )
 @click.option(
     "--clock",
@@ -49,14 +64,17 @@ EXIT_INTERRUPTED = 130
     help="Whether the store is told which block each one follows.",
 )
 @click.option("--limit", default=0, help="Replay only so many requests.  [default: all]")
-@click.option("--seed", default=1, show_default=True, help="Of the blocks' bytes.")
-@click.option("--plot", "picture", type=click.Path(path_type=Path), help="Draw hit ratio over capacity: a .png or .svg file.")
+@click.option("--seed", default=1, show_default=True, help="Seed of the blocks' bytes.")
+@click.option(
+    "--plot", "picture", type=click.Path(path_type=Path), help="Draw hit ratio over capacity into a .png or .svg file."
+)
 @json_option
 def replay(
     trace: Path,
     policy: str,
     capacity: str,
     block_bytes: str,
+    codec_ratio: float,
     dram: str,
     segments: int,
     rewrite_share: float,
@@ -69,7 +87,7 @@ def replay(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    """Replay a trace of requests against the real store, without a daemon, and say what it would have hit.
+    """Replay a trace of requests against the real store, without a daemon, and report its hits.
 
     TRACE is a Mooncake trace or one in Halfstep's own format, JSON Lines, .zst too (docs/replay.md). Each policy starts with an
     empty store at each capacity. Blocks are stored small, but as many as the true ones would be; what is read is verified.
@@ -97,12 +115,14 @@ def replay(
       halfstep replay trace.jsonl --dram 512GiB
     Against the bound
       halfstep replay trace.jsonl --policy seg-adapt10,min --capacity 1%,5%
+    What compression adds (the ratio: halfstep compress analyse)
+      halfstep replay trace.jsonl --codec 1.48
     For a program
       halfstep replay trace.jsonl --json | jq '.results[] | {policy, hit_ratio}'
 
     Ctrl-C prints what is complete. Exit status 1 when a block came back wrong.
     """  # noqa: D301
-    from halfstep.daemon.config import parse_bytes
+    from halfstep.daemon.units import parse_bytes
     from halfstep.tools.picture import check_picture
     from halfstep.tools.replay.plan import Capacity, Plan
     from halfstep.tools.replay.plot import plot
@@ -118,6 +138,7 @@ def replay(
         dram_bytes=parse_bytes(dram, "dram"),
         segments=segments,
         rewrite_share=rewrite_share,
+        codec_ratio=codec_ratio,
         store=None if store == "memory" else Path(store),
         real_clock=clock == "real",
         speed=speed,
@@ -128,7 +149,7 @@ def replay(
     if picture is not None:
         check_picture(picture)
     report = Report(plan, load(trace, limit))
-    total = len(plan.policies) * len(plan.capacities) * report.trace.requests
+    total = plan.results * report.trace.requests
     try:
         with _progress(total) as tell:
             for result in run(plan, report.trace, tell):

@@ -1,4 +1,4 @@
-"""The policy of the store's memory alone, as a cache: what it would keep if no flash were behind it."""
+"""The policy of the store's memory as a cache of its own, without flash behind it."""
 
 from __future__ import annotations
 

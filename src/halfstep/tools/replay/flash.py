@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from halfstep import _store
 from halfstep.daemon.refusals import error_of
-from halfstep.tools.replay.account import PAGE_BYTES
 from halfstep.tools.replay.cache import Tally
+from halfstep.tools.replay.stored import PAGE_BYTES
 from halfstep.tools.replay.trace import Trace
 
 STORE_POLICIES = _store.policies()
@@ -87,11 +87,13 @@ class FlashCache:
         """The store's own counters."""
         counters = self._store.counters()
         sizing = self._store.sizing()
+        unreadable = counters["misses_corrupt"] + counters["misses_io"]
         return Tally(
             blocks_written=counters["writes_committed"],
             blocks_rewritten=counters["blocks_rewritten"],
             blocks_refused=self._refused,
-            blocks_missed=self._missed,
+            blocks_missed=unreadable,
+            blocks_overtaken=self._missed - unreadable,
             # Memory for what is under way is no tier.
             blocks_hit_dram=counters["hits_memory"] if sizing["dram_blocks"] else 0,
             blocks_wrong=self._wrong,

@@ -1,4 +1,4 @@
-"""What is to be replayed: one frozen struct, validated once."""
+"""The plan of a replay: one frozen struct, validated once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from halfstep.daemon.config import format_bytes, parse_bytes
+from halfstep.daemon.units import format_bytes, parse_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.replay.dram import DRAM_POLICY
 from halfstep.tools.replay.flash import STORE_POLICIES
 from halfstep.tools.replay.reference import REFERENCES
+from halfstep.tools.replay.stored import StoredBlock
 
 SEGMENTS_MIN, SEGMENTS_MAX = 8, 1 << 20
 BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 512, 256 << 20
 # More than any trace has, and as much as the native core counts.
 BLOCKS_MAX = (1 << 31) - 1
+# Beyond this a block is hardly one any more.
+CODEC_RATIO_MAX = 64.0
 SEED_MAX = (1 << 63) - 1
 CAPACITY_FORMS = "5%, 2000blocks or 64GiB"
 
@@ -62,7 +65,8 @@ class Plan:
 
     block_bytes: true size of every block of the trace. dram_bytes: of true blocks, before each store's flash. segments: at
     least so many in each store. store: path of the stores' file, one after the other; None for memory. rewrite_share: of what
-    requests write, what the store may write again. speed: how many times faster than the trace `real_clock` goes.
+    requests write, what the store may write again. speed: how many times faster than the trace `real_clock` goes. codec_ratio:
+    raw to stored bytes of a block, for a second result beside each one; 1: none.
     """
 
     trace: Path
@@ -78,6 +82,18 @@ class Plan:
     limit: int = 0
     seed: int = 1
     rewrite_share: float = 0.1
+    codec_ratio: float = 1.0
+
+    @property
+    def stored(self) -> tuple[StoredBlock, ...]:
+        """What blocks take on flash: plain, and coded where a ratio was given."""
+        plain = StoredBlock(self.block_bytes)
+        return (plain,) if self.codec_ratio == 1 else (plain, StoredBlock(self.block_bytes, self.codec_ratio))
+
+    @property
+    def results(self) -> int:
+        """How many there will be."""
+        return len(self.policies) * len(self.capacities) * len(self.stored)
 
     def validated(self) -> Plan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
@@ -107,6 +123,13 @@ class Plan:
             raise ConfigError(f"segments={self.segments}: must be {SEGMENTS_MIN} to {SEGMENTS_MAX}")
         if not 0 <= self.rewrite_share <= 1:
             raise ConfigError(f"rewrite_share={self.rewrite_share}: must be 0 to 1")
+        if not 1 <= self.codec_ratio <= CODEC_RATIO_MAX:
+            raise ConfigError(f"codec={self.codec_ratio}: must be 1, for none, to {CODEC_RATIO_MAX:g}")
+        if any(block.coded and block.flash_ratio <= 1 for block in self.stored):
+            raise ConfigError(
+                f"codec={self.codec_ratio}: a block of {format_bytes(self.block_bytes)} takes as many pages coded as plain, "
+                "so it would be stored plain; give a higher ratio, or larger blocks"
+            )
         if self.limit < 0:
             raise ConfigError(f"limit={self.limit}: must be 0, for all requests, or more")
         if not 0 < self.speed <= 1e9:

@@ -1,4 +1,4 @@
-"""What came out: results as JSON and as tables, with what qualifies them."""
+"""Results of a replay as JSON and as tables, with their reservations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from halfstep import build_info
-from halfstep.daemon.config import format_bytes
+from halfstep.daemon.units import format_bytes
 from halfstep.tools.replay.account import CAUSES, amplification, true_bytes
 from halfstep.tools.replay.plan import Plan
 from halfstep.tools.replay.run import Result
@@ -36,7 +36,16 @@ class Report:
     def to_yardstick(self, result: Result) -> float | None:
         """Its hit ratio against leaf-LRU's at the same capacity, where that was asked for."""
         for other in self.results:
-            if other.policy == YARDSTICK and other.capacity == result.capacity and other.blocks_hit:
+            same = other.capacity == result.capacity and other.block == result.block
+            if other.policy == YARDSTICK and same and other.blocks_hit:
+                return result.hit_ratio / other.hit_ratio
+        return None
+
+    def to_plain(self, result: Result) -> float | None:
+        """A coded result's hit ratio against that of plain blocks in the same bytes."""
+        for other in self.results:
+            same = other.policy == result.policy and other.capacity == result.capacity
+            if same and result.block.coded and not other.block.coded and other.blocks_hit:
                 return result.hit_ratio / other.hit_ratio
         return None
 
@@ -56,6 +65,8 @@ class Report:
                 "clock": "real" if plan.real_clock else "simulated",
                 "parents": "given" if plan.tell_parents else "withheld",
                 "store": str(plan.store) if plan.store else "memory",
+                "codec_ratio": plan.codec_ratio,
+                "flash_ratio": plan.stored[-1].flash_ratio,
                 "dram_bytes": plan.dram_bytes,
                 "rewrite_share": plan.rewrite_share,
                 "seed": plan.seed,
@@ -70,6 +81,9 @@ class Report:
         return {
             "policy": result.policy,
             "real_store": result.is_store,
+            "codec_ratio": result.block.ratio,
+            "stored_bytes": result.block.stored_bytes,
+            "extent_bytes": result.block.extent_bytes,
             "capacity": result.capacity_blocks_asked / self.trace.unique_blocks,
             "capacity_asked": result.capacity.text,
             "capacity_blocks_asked": result.capacity_blocks_asked,
@@ -78,6 +92,7 @@ class Report:
             "hit_ratio_dram": result.hit_ratio_dram,
             "hit_ratio_flash": result.hit_ratio_flash if result.is_store else None,
             "hit_ratio_to_leaf_lru": self.to_yardstick(result),
+            "hit_ratio_to_plain": self.to_plain(result),
             "orphan_share": result.orphan_share,
             "write_amplification": amplification(by_cause),
             "rewrite_amplification": amplification(by_cause, ("user", "rewrite")),
@@ -91,6 +106,7 @@ class Report:
             "blocks_rewritten": tally.blocks_rewritten,
             "blocks_refused": tally.blocks_refused,
             "blocks_missed": tally.blocks_missed,
+            "blocks_overtaken": tally.blocks_overtaken,
             "blocks_wrong": tally.blocks_wrong,
             "blocks_peak": tally.blocks_peak if result.is_store else None,
             "scaled_device": tally.sizing,
@@ -99,14 +115,39 @@ class Report:
 
     def _by_cause(self, result: Result) -> dict[str, int]:
         if result.is_store:
-            return true_bytes(result.tally, self.plan.block_bytes)
-        return {**dict.fromkeys(CAUSES, 0), "user": result.tally.blocks_written * self.plan.block_bytes}
+            return true_bytes(result.tally, result.block)
+        return {**dict.fromkeys(CAUSES, 0), "user": result.tally.blocks_written * result.block.stored_bytes}
 
     def columns(self) -> Columns:
         """Of the table of hits."""
         tiers = ("from dram", "from flash") if self.plan.dram_bytes else ()
-        numbers = ("blocks", "hit ratio", *tiers, f"to {YARDSTICK}", "orphans", "(user+rewrite)/user", "evicted", "seconds")
-        return ["policy", ("capacity", "right"), *((title, "right") for title in numbers)]
+        coded = ("to plain",) if self._has_codec else ()
+        numbers = (
+            "blocks",
+            "hit ratio",
+            *coded,
+            *tiers,
+            f"to {YARDSTICK}",
+            "orphans",
+            "(user+rewrite)/user",
+            "evicted",
+            "seconds",
+        )
+        return [*self._named_columns(), *((title, "right") for title in numbers)]
+
+    @property
+    def _has_codec(self) -> bool:
+        return len(self.plan.stored) > 1
+
+    def _named_columns(self) -> Columns:
+        """Which result a row tells of."""
+        named: Columns = ["policy", ("capacity", "right")]
+        return [*named, ("codec", "right")] if self._has_codec else named
+
+    def _name(self, result: Result) -> list[str]:
+        """The cells of those."""
+        codec = [f"{result.block.ratio:g}" if result.block.coded else "none"] if self._has_codec else []
+        return [result.policy, result.capacity.text, *codec]
 
     def rows(self) -> Iterator[list[str]]:
         """One per result."""
@@ -115,11 +156,12 @@ class Report:
             rewrite = amplification(self._by_cause(result), ("user", "rewrite"))
             tiers = [f"{result.hit_ratio_dram:.4f}", f"{result.hit_ratio_flash:.4f}"] if result.is_store else ["-", "-"]
             evicted = ", ".join(f"{count:,} {reason}" for reason, count in result.tally.evicted.items() if count)
+            to_plain = self.to_plain(result)
             yield [
-                result.policy,
-                result.capacity.text,
+                *self._name(result),
                 f"{result.capacity_blocks:,}",
                 f"{result.hit_ratio:.4f}",
+                *(["-" if to_plain is None else f"{to_plain:.3f}"] if self._has_codec else ()),
                 *(tiers if self.plan.dram_bytes else ()),
                 "-" if ratio is None else f"{ratio:.3f}",
                 f"{result.orphan_share:.3f}",
@@ -131,7 +173,7 @@ class Report:
     def write_columns(self) -> Columns:
         """Of the table of what was written."""
         numbers = (*CAUSES, "all/user", "of it metadata, padding", "on the scaled device")
-        return ["policy", ("capacity", "right"), *((title, "right") for title in numbers)]
+        return [*self._named_columns(), *((title, "right") for title in numbers)]
 
     def write_rows(self) -> Iterator[list[str]]:
         """One per result of the real store."""
@@ -140,8 +182,7 @@ class Report:
             total = sum(by_cause.values()) or 1
             beside = (by_cause["metadata"] + by_cause["padding"]) / total
             yield [
-                result.policy,
-                result.capacity.text,
+                *self._name(result),
                 *(format_bytes(by_cause[cause]) for cause in CAUSES),
                 f"{amplification(by_cause):.3f}",
                 f"{beside:.4%}",
@@ -155,11 +196,18 @@ class Report:
             f"{trace.name}: {trace.requests:,} requests for {len(trace.blocks):,} blocks, {trace.unique_blocks:,} of them "
             f"different, in {int(trace.times_us[-1]) / 1e6:,.0f} s; without eviction the hit ratio is {trace.hit_ratio_max:.4f}"
         )
+        if self._has_codec:
+            coded = plan.stored[-1]
+            yield (
+                f"codec {plan.codec_ratio:g}: a block of {format_bytes(plan.block_bytes)} takes "
+                f"{format_bytes(coded.extent_bytes)} on flash, trailer and padding included; where a plain one stands, "
+                f"{coded.flash_ratio:.3f} of them do"
+            )
         for result in self.results:
             if result.is_store:
                 sizing = result.tally.sizing
                 yield (
-                    f"{result.policy} {result.capacity.text}: {sizing['segments']} segments of {sizing['blocks_per_segment']} "
+                    f"{' '.join(self._name(result))}: {sizing['segments']} segments of {sizing['blocks_per_segment']} "
                     f"blocks; a block of {format_bytes(plan.block_bytes)} stands as {format_bytes(sizing['block_bytes'])}; at "
                     f"most {result.tally.blocks_peak:,} blocks at once"
                     + (f"; {sizing['dram_blocks']:,} blocks in memory" if sizing["dram_blocks"] else "")
@@ -168,11 +216,12 @@ class Report:
             yield "bytes are those of the true blocks; the scaled device's are in --json, and weigh metadata too much"
         for result in self.results:
             tally = result.tally
-            where = f"{result.policy} {result.capacity.text}"
+            where = " ".join(self._name(result))
             if tally.blocks_wrong:
                 yield f"{where}: {tally.blocks_wrong} WRONG blocks"
             if tally.blocks_missed or tally.blocks_refused:
                 yield f"{where}: {tally.blocks_missed} blocks could not be read, {tally.blocks_refused} found no room"
+            if tally.blocks_overtaken:
+                yield f"{where}: {tally.blocks_overtaken} blocks were evicted between match and read of their request: misses"
         if self.interrupted:
-            wanted = len(plan.policies) * len(plan.capacities)
-            yield f"interrupted: {len(self.results)} of {wanted} results"
+            yield f"interrupted: {len(self.results)} of {plan.results} results"

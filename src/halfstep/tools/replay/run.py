@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from halfstep.tools.replay.dram import DRAM_POLICY, DramCache
 from halfstep.tools.replay.flash import DEVICE_BYTES, STORE_POLICIES, FlashCache
 from halfstep.tools.replay.plan import Capacity, Plan
 from halfstep.tools.replay.reference import REFERENCES
+from halfstep.tools.replay.stored import StoredBlock
 from halfstep.tools.replay.trace import Trace
 
 # How often orphans are counted during a run. The first quarter, when the cache fills, does not count.
@@ -27,14 +29,16 @@ _TELL_EVERY_REQUESTS = 64
 
 @dataclass(frozen=True)
 class Result:
-    """One policy at one capacity.
+    """One policy at one capacity, with plain or with coded blocks.
 
-    capacity_blocks: what it had room for; a store's segments do not hold exactly what was asked, and never more. orphan_share:
+    capacity_blocks_asked: plain ones. capacity_blocks: what it had room for, of `block`; a store's segments do not hold exactly
+    what was asked, and never more. orphan_share:
     of the present blocks, those that no request can use because an ancestor is missing.
     """
 
     policy: str
     capacity: Capacity
+    block: StoredBlock
     capacity_blocks_asked: int
     capacity_blocks: int
     requests: int
@@ -70,19 +74,18 @@ def run(plan: Plan, trace: Trace, tell: Callable[[int], None] = lambda _requests
 
     Errors: ConfigError (a capacity that a store cannot have), DeviceError (the file's disk).
     """
-    for capacity in plan.capacities:
-        _check_capacity(plan, trace, capacity)
-    for policy in plan.policies:
-        for capacity in plan.capacities:
-            asked = capacity.blocks(trace.unique_blocks, plan.block_bytes)
-            cache = _cache(plan, trace, policy, asked)
-            try:
-                yield _replayed(trace, policy, capacity, asked, cache, tell)
-            finally:
-                cache.close()
+    for capacity, block in product(plan.capacities, plan.stored):
+        _check_capacity(plan, trace, capacity, block)
+    for policy, capacity, block in product(plan.policies, plan.capacities, plan.stored):
+        asked = capacity.blocks(trace.unique_blocks, plan.block_bytes)
+        cache = _cache(plan, trace, policy, block.room(asked), block)
+        try:
+            yield _replayed(trace, policy, capacity, block, asked, cache, tell)
+        finally:
+            cache.close()
 
 
-def _check_capacity(plan: Plan, trace: Trace, capacity: Capacity) -> None:
+def _check_capacity(plan: Plan, trace: Trace, capacity: Capacity, block: StoredBlock) -> None:
     """Before anything is replayed: an hour later it would be a pity."""
     asked = capacity.blocks(trace.unique_blocks, plan.block_bytes)
     stores = [policy for policy in plan.policies if policy in STORE_POLICIES]
@@ -94,16 +97,16 @@ def _check_capacity(plan: Plan, trace: Trace, capacity: Capacity) -> None:
     if stores:
         try:
             _store.size(
-                capacity_blocks=asked,
+                capacity_blocks=block.room(asked),
                 segments=plan.segments,
                 device_bytes=DEVICE_BYTES,
-                dram_blocks=plan.dram_bytes // plan.block_bytes,
+                dram_blocks=block.room(plan.dram_bytes // plan.block_bytes),
             )
         except _store.StoreError as error:
             raise error_of(error) from None
 
 
-def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache:
+def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int, block: StoredBlock) -> Cache:
     if policy == DRAM_POLICY:
         return DramCache(trace, capacity_blocks)
     if policy not in STORE_POLICIES:
@@ -116,7 +119,7 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache
         policy=policy,
         rewrite_share=plan.rewrite_share,
         segments=plan.segments,
-        dram_blocks=plan.dram_bytes // plan.block_bytes,
+        dram_blocks=block.room(plan.dram_bytes // plan.block_bytes),
         path=str(plan.store) if plan.store else "",
         tell_parents=plan.tell_parents,
         speed=plan.speed if plan.real_clock else 0.0,
@@ -124,7 +127,15 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int) -> Cache
     )
 
 
-def _replayed(trace: Trace, policy: str, capacity: Capacity, asked: int, cache: Cache, tell: Callable[[int], None]) -> Result:
+def _replayed(
+    trace: Trace,
+    policy: str,
+    capacity: Capacity,
+    block: StoredBlock,
+    asked: int,
+    cache: Cache,
+    tell: Callable[[int], None],
+) -> Result:
     started_s = time.monotonic()
     count_every = max(1, trace.requests // _ORPHAN_COUNTS)
     shares = []
@@ -140,8 +151,9 @@ def _replayed(trace: Trace, policy: str, capacity: Capacity, asked: int, cache: 
     return Result(
         policy=policy,
         capacity=capacity,
+        block=block,
         capacity_blocks_asked=asked,
-        capacity_blocks=tally.sizing.get("capacity_blocks", asked),
+        capacity_blocks=tally.sizing.get("capacity_blocks", block.room(asked)),
         requests=trace.requests,
         blocks_requested=len(trace.blocks),
         blocks_hit=hits,

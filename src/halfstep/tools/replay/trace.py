@@ -1,4 +1,4 @@
-"""Traces of requests: which blocks were asked for, in which order, and when. docs/replay.md has the formats.
+"""Traces of requests: blocks, their order and their times. docs/replay.md has the formats.
 
 Blocks are numbered in the order of their first appearance, so that a block's parent has a lower number than the block.
 """
@@ -101,7 +101,8 @@ def _decompressed(file: IO[bytes], path: Path) -> IO[bytes]:
         import zstandard
     except ModuleNotFoundError:
         raise ConfigError(
-            f"{path}: the package zstandard is not installed; pip install 'halfstep[traces]', or decompress it: zstd -d {path}"
+            f"{path}: the package zstandard is not installed; in the checkout of Halfstep: pip install '.[traces]', "
+            f"or decompress it: zstd -d {path}"
         ) from None
     # What `zstd --long=27` makes.
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)

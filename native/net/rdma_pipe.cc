@@ -1,0 +1,343 @@
+#include "net/rdma_pipe.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace halfstep::net {
+namespace {
+
+using rdma::abi::Completion;
+using rdma::abi::Piece;
+using rdma::abi::SendRequest;
+
+// A call to post receives for so many that were used.
+constexpr uint32_t kReceivesTogether = 32;
+
+// The bytes that vectors name, from one write to the next.
+class Source {
+ public:
+  Source(const iovec* vectors, size_t count) noexcept : vectors_(vectors), count_(count) { skip_empty(); }
+  bool empty() const noexcept { return at_ == count_; }
+  // Of what lies together, at most so many bytes.
+  ConstBytes next(size_t bytes_max) const noexcept {
+    const iovec& vector = vectors_[at_];
+    return {static_cast<const std::byte*>(vector.iov_base) + offset_, std::min(vector.iov_len - offset_, bytes_max)};
+  }
+  void take(size_t bytes) noexcept {
+    offset_ += bytes;
+    if (offset_ != vectors_[at_].iov_len) return;
+    offset_ = 0;
+    ++at_;
+    skip_empty();
+  }
+
+ private:
+  void skip_empty() noexcept {
+    while (at_ != count_ && vectors_[at_].iov_len == 0) ++at_;
+  }
+
+  const iovec* vectors_;
+  const size_t count_;
+  size_t at_ = 0;
+  size_t offset_ = 0;
+};
+
+}  // namespace
+
+// Writes that are handed to the device in one call.
+struct RdmaPipe::Chain {
+  std::array<SendRequest, kChain> requests{};
+  std::array<std::array<Piece, RdmaEnd::kPieces>, kChain> pieces{};
+  uint32_t count = 0;
+};
+
+RdmaPipe::RdmaPipe(std::unique_ptr<RdmaEnd> end, RegisteredMemory& registered, RdmaCounts& counts, bool speaks_first)
+    : end_(std::move(end)),
+      registered_(registered),
+      counts_(counts),
+      ring_bytes_(end_->ring().size()),
+      far_bytes_(end_->other().ring_bytes),
+      outbox_bytes_(std::min<uint64_t>(end_->outbox().size(), far_bytes_)),
+      spoken_to_(speaks_first) {
+  HALFSTEP_CHECK(std::has_single_bit(ring_bytes_) && std::has_single_bit(far_bytes_));
+  if (speaks_first) tell_room();  // "I am here": nothing was taken out yet
+}
+
+void RdmaPipe::heard() noexcept {
+  while (end_->queue_pair().take_event()) armed_ = false;
+  poll();
+  // Whether or not anybody reads: what is held must come back.
+  (void)arm();
+}
+
+// False: it was armed already, and nothing has to be looked at again.
+bool RdmaPipe::arm() noexcept {
+  if (armed_ || error_ != 0) return false;
+  if (const int error = end_->queue_pair().arm(); error != 0) {
+    fail(error);
+    return false;
+  }
+  armed_ = true;
+  poll();
+  return true;
+}
+
+// ---- Completions ---------------------------------------------------------------------------------------------------------
+
+void RdmaPipe::poll() noexcept {
+  std::array<Completion, 32> some;
+  while (error_ == 0) {
+    const int count = end_->queue_pair().poll(some);
+    if (count < 0) return fail(-count);
+    for (int i = 0; i < count; ++i) take(some[static_cast<size_t>(i)]);
+    if (count < static_cast<int>(some.size())) break;
+  }
+  if (error_ != 0) return;
+  if (receives_used_ >= kReceivesTogether) {
+    if (const int error = end_->queue_pair().post_receives(receives_used_); error != 0) return fail(error);
+    receives_used_ = 0;
+  }
+  if (head_ - told_head_ >= ring_bytes_ / 4) tell_room();  // there was no place for it
+}
+
+void RdmaPipe::take(const Completion& completion) noexcept {
+  if (error_ != 0) return;
+  if (completion.status != rdma::abi::kStatusSuccess) return fail(rdma::completion_errno(completion.status));
+  if ((completion.opcode & rdma::abi::kReceived) != 0) {
+    ++receives_used_;
+    if (completion.opcode != rdma::abi::kReceivedWithImmediate) return fail(EPROTO);
+    return take_position(ntohl(completion.imm_data));
+  }
+  ++counts_.completions;
+  if (first_signal_ == next_signal_) return fail(EPROTO);
+  const Signal& signal = signals_[first_signal_++ % signals_.size()];
+  completed_ = signal.posted;
+  done_tail_ = signal.tail;
+  held_done_ = signal.held;
+}
+
+void RdmaPipe::take_position(uint32_t immediate) noexcept {
+  spoken_to_ = true;
+  if ((immediate & kRdmaImmediateRoom) != 0) {
+    // out_head_ <= its head <= out_tail_
+    const uint64_t more = (immediate - out_head_) & kRdmaPositionMask;
+    if (more > out_tail_ - out_head_) return fail(EPROTO);
+    out_head_ += more;
+    return;
+  }
+  // tail_ <= its tail <= head_ + size
+  const uint64_t more = (immediate - tail_) & kRdmaPositionMask;
+  if (more > ring_bytes_ - (tail_ - head_)) return fail(EPROTO);
+  tail_ += more;
+}
+
+// ---- In ------------------------------------------------------------------------------------------------------------------
+
+ssize_t RdmaPipe::read(const iovec* vectors, size_t count) noexcept {
+  if (tail_ == head_) {
+    poll();
+    if (tail_ == head_) (void)arm();
+    // What had come before it broke is still taken.
+    if (tail_ == head_) return error_ != 0 ? -error_ : -EAGAIN;
+  }
+  const Bytes ring = end_->ring();
+  const size_t most = std::min<uint64_t>(tail_ - head_, kReadBytesMax);
+  size_t total = 0;
+  for (size_t i = 0; i < count && total < most; ++i) {
+    auto* to = static_cast<std::byte*>(vectors[i].iov_base);
+    for (size_t bytes = std::min(vectors[i].iov_len, most - total); bytes != 0;) {
+      const size_t at = head_ & (ring_bytes_ - 1);
+      const size_t step = std::min(bytes, ring.size() - at);
+      std::memcpy(to, ring.data() + at, step);
+      to += step;
+      bytes -= step;
+      head_ += step;
+      total += step;
+    }
+  }
+  if (head_ - told_head_ >= ring_bytes_ / 4) tell_room();
+  return static_cast<ssize_t>(total);
+}
+
+// Also the client's first word. Without a free place it is told later, by poll().
+void RdmaPipe::tell_room() noexcept {
+  if (error_ != 0 || !spoken_to_ || posted_ - completed_ >= RdmaEnd::kSends) return;
+  Chain chain;
+  SendRequest& request = chain.requests[chain.count++];
+  request.opcode = rdma::abi::kWriteImmediate;
+  request.imm_data = htonl(kRdmaImmediateRoom | static_cast<uint32_t>(head_ & kRdmaPositionMask));
+  request.remote_addr = end_->other().ring_address;
+  request.rkey = end_->other().ring_key;
+  told_head_ = head_;
+  (void)post(chain);
+}
+
+// ---- Out -----------------------------------------------------------------------------------------------------------------
+
+uint64_t RdmaPipe::room() const noexcept {
+  return std::min(far_bytes_ - (out_tail_ - out_head_), outbox_bytes_ - (out_tail_ - done_tail_));
+}
+
+uint32_t RdmaPipe::free_sends() const noexcept {
+  const uint64_t under_way = posted_ - completed_;
+  return under_way + kSparedSends >= RdmaEnd::kSends ? 0 : static_cast<uint32_t>(RdmaEnd::kSends - kSparedSends - under_way);
+}
+
+// Room that there is, or 0 when there is none and the descriptor will tell.
+uint64_t RdmaPipe::wait_for_room() noexcept {
+  const auto now = [this] { return spoken_to_ && free_sends() != 0 ? room() : 0; };
+  if (now() == 0) poll();
+  if (now() == 0) (void)arm();
+  return error_ != 0 ? 0 : now();
+}
+
+// Completes the last write of a chain: `bytes` at the next position, of which so many are held.
+void RdmaPipe::add(Chain& chain, uint32_t bytes, uint32_t held) noexcept {
+  SendRequest& request = chain.requests[chain.count];
+  request.sg_list = chain.pieces[chain.count].data();
+  request.opcode = rdma::abi::kWriteImmediate;
+  request.remote_addr = end_->other().ring_address + (out_tail_ & (far_bytes_ - 1));
+  request.rkey = end_->other().ring_key;
+  out_tail_ += bytes;
+  held_sent_ += held;
+  request.imm_data = htonl(static_cast<uint32_t>(out_tail_ & kRdmaPositionMask));
+  ++chain.count;
+  const bool many = posted_ + chain.count - signaled_ >= kRdmaSignalWrites;
+  if (many || out_tail_ - signaled_tail_ >= outbox_bytes_ / 4) ask_for_completion(chain);
+}
+
+// Of the last write in the chain.
+void RdmaPipe::ask_for_completion(Chain& chain) noexcept {
+  SendRequest& request = chain.requests[chain.count - 1];
+  if ((request.send_flags & rdma::abi::kSignaled) != 0) return;
+  request.send_flags = rdma::abi::kSignaled;
+  signaled_ = posted_ + chain.count;
+  signaled_tail_ = out_tail_;
+  signaled_held_ = held_sent_;
+  signals_[next_signal_++ % signals_.size()] = {.posted = signaled_, .tail = out_tail_, .held = held_sent_};
+}
+
+bool RdmaPipe::post(Chain& chain) noexcept {
+  if (chain.count == 0) return true;
+  for (uint32_t i = 0; i + 1 < chain.count; ++i) chain.requests[i].next = &chain.requests[i + 1];
+  chain.requests[chain.count - 1].next = nullptr;
+  // A lone message about room did not pass by add().
+  if (posted_ + chain.count - signaled_ >= kRdmaSignalWrites) ask_for_completion(chain);
+  ++counts_.posts;
+  counts_.writes += chain.count;
+  const int error = end_->queue_pair().post_sends(chain.requests.data());
+  posted_ += chain.count;
+  chain.count = 0;
+  if (error == 0) return true;
+  fail(error);
+  return false;
+}
+
+// fill(chain, source, bytes_max) describes the next write's bytes in the chain and says how many, and how many of them are
+// held.
+template <typename Fill>
+ssize_t RdmaPipe::write_chains(const iovec* vectors, size_t count, bool more, Fill&& fill) noexcept {
+  if (error_ != 0) return -error_;
+  Source source(vectors, count);
+  size_t total = 0;
+  while (!source.empty()) {
+    uint64_t left = wait_for_room();
+    if (error_ != 0) return -error_;
+    if (left == 0) return total != 0 ? static_cast<ssize_t>(total) : -EAGAIN;
+    Chain chain;
+    const uint32_t writes_max = std::min(kChain, free_sends());
+    while (!source.empty() && left != 0 && chain.count < writes_max) {
+      // Neither the ring nor the outbox is crossed: the outbox is as large, or a part of it.
+      const uint64_t to_end = outbox_bytes_ - (out_tail_ & (outbox_bytes_ - 1));
+      const std::pair<uint32_t, uint32_t> filled = fill(chain, source, std::min({left, to_end, uint64_t{kRdmaWriteBytesMax}}));
+      add(chain, filled.first, filled.second);
+      left -= filled.first;
+      total += filled.first;
+    }
+    if (source.empty() && !more && signaled_held_ != held_sent_) ask_for_completion(chain);
+    if (!post(chain)) return -error_;
+  }
+  return static_cast<ssize_t>(total);
+}
+
+ssize_t RdmaPipe::write(const iovec* vectors, size_t count, bool more) noexcept {
+  const Bytes outbox = end_->outbox();
+  return write_chains(vectors, count, more, [&](Chain& chain, Source& source, uint64_t bytes_max) {
+    std::byte* const to = outbox.data() + (out_tail_ & (outbox_bytes_ - 1));
+    uint32_t bytes = 0;
+    while (!source.empty() && bytes < bytes_max) {
+      const ConstBytes from = source.next(bytes_max - bytes);
+      std::memcpy(to + bytes, from.data(), from.size());
+      bytes += static_cast<uint32_t>(from.size());
+      source.take(from.size());
+    }
+    chain.pieces[chain.count][0] = {.addr = reinterpret_cast<uint64_t>(to), .length = bytes, .lkey = end_->outbox_key()};
+    chain.requests[chain.count].num_sge = 1;
+    counts_.copied_bytes += bytes;
+    return std::pair(bytes, 0U);
+  });
+}
+
+ssize_t RdmaPipe::write_held(const iovec* vectors, size_t count, bool more) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t key = 0;
+    const ConstBytes bytes(static_cast<const std::byte*>(vectors[i].iov_base), vectors[i].iov_len);
+    if (!bytes.empty() && !registered_.local_key(*device(), bytes, &key)) return write(vectors, count, more);
+  }
+  return write_chains(vectors, count, more, [&](Chain& chain, Source& source, uint64_t bytes_max) {
+    auto& pieces = chain.pieces[chain.count];
+    uint32_t bytes = 0;
+    int used = 0;
+    while (!source.empty() && bytes < bytes_max && used < static_cast<int>(pieces.size())) {
+      const ConstBytes from = source.next(bytes_max - bytes);
+      uint32_t key = 0;
+      (void)registered_.local_key(*device(), from, &key);
+      pieces[static_cast<size_t>(used++)] = {
+          .addr = reinterpret_cast<uint64_t>(from.data()), .length = static_cast<uint32_t>(from.size()), .lkey = key};
+      bytes += static_cast<uint32_t>(from.size());
+      source.take(from.size());
+    }
+    chain.requests[chain.count].num_sge = used;
+    counts_.held_bytes += bytes;
+    return std::pair(bytes, bytes);
+  });
+}
+
+// ---- Payload that is not copied ------------------------------------------------------------------------------------------
+
+bool RdmaPipe::hold(const Release& release) {
+  if (held_done_ == held_sent_) return false;
+  held_.push_back({release, held_sent_});
+  return true;
+}
+
+bool RdmaPipe::take_free(Release* out) noexcept {
+  if (first_held_ == held_.size() || held_[first_held_].held_before > held_done_) return false;
+  return take_any(out);
+}
+
+bool RdmaPipe::take_any(Release* out) noexcept {
+  if (first_held_ == held_.size()) return false;
+  *out = held_[first_held_++].release;
+  if (first_held_ == held_.size()) {
+    held_.clear();
+    first_held_ = 0;
+  }
+  return true;
+}
+
+// A write without bytes and with a completion stands behind all the others.
+void RdmaPipe::flush() noexcept {
+  if (error_ != 0 || posted_ == completed_ || signaled_ == posted_) return;
+  signaled_ = posted_ - kRdmaSignalWrites;  // the next one is asked for
+  tell_room();
+}
+
+}  // namespace halfstep::net

@@ -1,0 +1,158 @@
+// rdma_pipe.h — both directions of a connection through two rings that RDMA WRITE fills: positions, posting and completions.
+//
+//   a write      RDMA WRITE WITH IMMEDIATE of at most kRdmaWriteBytesMax, at its place in the other end's ring: byte n of the
+//                stream is at n % size. Immediate: bit 31 clear, and the low 31 bits of the position behind it
+//   room         RDMA WRITE WITH IMMEDIATE without bytes. Immediate: bit 31 set, and the low 31 bits of how much was taken
+//                out; whenever a quarter of the ring was
+//
+// Both positions travel in completions and lie in no memory that the other end could write again. A reader tells of each
+// quarter that it took, asked or not: a writer that finds no room has three quarters that the reader has yet to take, and hears
+// of them. Invariants: the other end is not trusted. Each side goes by its own position alone; what the other tells must lie
+// within one ring of it and never go back, else the pipe is broken (-EPROTO) from then on. Bytes are copied out of the ring
+// once, and looked at in the copy. Memory that a device may still read (the outbox, payload that was held) is used again only
+// when a later write has completed. A server writes nothing before the client has: until then nobody hears it. Completions are
+// asked for sparsely: of one write in kRdmaSignalWrites, of a quarter of the outbox, and of the last write that follows held
+// payload, which would else never be given back. Thread: the loop's. In the steady state nothing is allocated.
+#pragma once
+
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "net/rdma_end.h"
+#include "net/send_queue.h"
+
+namespace halfstep::net {
+
+inline constexpr uint32_t kRdmaWriteBytesMax = 64 * KiB;
+inline constexpr uint32_t kRdmaSignalWrites = 8;
+inline constexpr uint32_t kRdmaImmediateRoom = 1U << 31;
+inline constexpr uint32_t kRdmaPositionMask = kRdmaImmediateRoom - 1;
+
+// What pipes of one loop count. Only their thread writes it.
+struct RdmaCounts {
+  uint64_t copied_bytes = 0;  // sent through the outbox
+  uint64_t held_bytes = 0;    // sent from where they were
+  uint64_t writes = 0;
+  uint64_t posts = 0;        // calls that handed writes to the device
+  uint64_t completions = 0;  // of writes, that were asked for
+};
+
+// Where payload may lie that is sent without a copy.
+class RegisteredMemory {
+ public:
+  virtual ~RegisteredMemory() = default;
+  // The key by which the device reads all of these bytes. False: they are not registered.
+  virtual bool local_key(const rdma::Device& device, ConstBytes bytes, uint32_t* key) noexcept = 0;
+};
+
+class RdmaPipe {
+ public:
+  // A connected end. speaks_first: the client's, which tells the server that it is there.
+  RdmaPipe(std::unique_ptr<RdmaEnd> end, RegisteredMemory& registered, RdmaCounts& counts, bool speaks_first);
+
+  int descriptor() const noexcept { return end_->queue_pair().descriptor(); }
+  const std::shared_ptr<rdma::Device>& device() const noexcept { return end_->device(); }
+  // From here on descriptor() tells.
+  void begin() noexcept { (void)arm(); }
+  // descriptor() became readable, or may have.
+  void heard() noexcept;
+
+  // Bytes copied out, or -EAGAIN: there are none, and descriptor() tells when there may be. Any other: it is over.
+  ssize_t read(const iovec* vectors, size_t count) noexcept;
+  static constexpr size_t kReadBytesMax = 64 * KiB;
+  // Bytes taken, or -EAGAIN: there is no room, and descriptor() tells when there may be. Any other: it is over.
+  // more: further bytes follow at once, so that nobody need be told of the end of these.
+  ssize_t write(const iovec* vectors, size_t count, bool more) noexcept;
+  // The same without a copy where the memory is registered: to be held until take_free().
+  ssize_t write_held(const iovec* vectors, size_t count, bool more) noexcept;
+
+  bool hold(const Release& release);
+  bool take_free(Release* out) noexcept;
+  // Whether or not a device still reads it: after the end has been dropped.
+  bool take_any(Release* out) noexcept;
+  uint64_t held_bytes() const noexcept { return held_sent_ - held_done_; }
+
+  // Asks for the completion of all that was written; after a few polls settled() says that it has arrived.
+  void flush() noexcept;
+  void poll() noexcept;
+  bool settled() const noexcept { return completed_ == posted_ || error_ != 0; }
+  // Why it is over, 0 while it is not.
+  int error() const noexcept { return error_; }
+  // Of which a test may say what no end of ours would.
+  rdma::QueuePair& queue_pair_for_tests() noexcept { return end_->queue_pair(); }
+  // Drops queue pair and memory: no device reads or writes anything of it afterwards.
+  void drop_end() noexcept { end_ = nullptr; }
+
+ private:
+  // Of the queue for writes, what is kept for telling of room.
+  static constexpr uint32_t kSparedSends = 8;
+  static constexpr uint32_t kChain = 8;
+
+  struct Signal {  // a write whose completion was asked for
+    uint64_t posted = 0;
+    uint64_t tail = 0;
+    uint64_t held = 0;
+  };
+  struct Held {
+    Release release;
+    uint64_t held_before = 0;  // free when so many bytes of held writes, all those before its end, have completed
+  };
+  struct Chain;
+
+  void fail(int error) noexcept {
+    if (error_ == 0) error_ = error;
+  }
+  bool arm() noexcept;
+  void take(const rdma::abi::Completion& completion) noexcept;
+  void take_position(uint32_t immediate) noexcept;
+  uint64_t room() const noexcept;
+  uint64_t wait_for_room() noexcept;
+  uint32_t free_sends() const noexcept;
+  template <typename Fill>
+  ssize_t write_chains(const iovec* vectors, size_t count, bool more, Fill&& fill) noexcept;
+  void add(Chain& chain, uint32_t bytes, uint32_t held) noexcept;
+  void ask_for_completion(Chain& chain) noexcept;
+  bool post(Chain& chain) noexcept;
+  void tell_room() noexcept;
+
+  std::unique_ptr<RdmaEnd> end_;
+  RegisteredMemory& registered_;
+  RdmaCounts& counts_;
+  const uint64_t ring_bytes_;
+  const uint64_t far_bytes_;     // of the other end's ring
+  const uint64_t outbox_bytes_;  // the smaller of that and ours: what is used of it
+
+  // In.
+  uint64_t head_ = 0;  // taken out
+  uint64_t told_head_ = 0;
+  uint64_t tail_ = 0;           // as the other end told
+  uint32_t receives_used_ = 0;  // and not posted again
+  bool spoken_to_ = false;
+  bool armed_ = false;
+
+  // Out.
+  uint64_t out_tail_ = 0;  // posted
+  uint64_t out_head_ = 0;  // as the other end told
+  uint64_t done_tail_ = 0;
+  uint64_t posted_ = 0;  // writes, of room as well
+  uint64_t completed_ = 0;
+  uint64_t signaled_ = 0;       // posted_ when a completion was last asked for
+  uint64_t signaled_tail_ = 0;  // out_tail_ then, and held_sent_
+  uint64_t signaled_held_ = 0;
+  std::array<Signal, RdmaEnd::kSends> signals_{};
+  uint64_t first_signal_ = 0;
+  uint64_t next_signal_ = 0;
+  uint64_t held_sent_ = 0;
+  uint64_t held_done_ = 0;
+  std::vector<Held> held_;  // from first_held_ on
+  size_t first_held_ = 0;
+
+  int error_ = 0;
+};
+
+}  // namespace halfstep::net

@@ -1,0 +1,60 @@
+#include "peer/coding_choice.h"
+
+#include <algorithm>
+
+namespace halfstep::peer {
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+constexpr uint64_t kTrailerTailBytes = 32;
+constexpr uint64_t kTrailerPartBytes = 24;
+
+uint64_t pages(uint64_t bytes) noexcept { return (bytes + kPageBytes - 1) / kPageBytes; }
+
+// 0 is not known.
+uint64_t slower_of(uint64_t one, uint64_t other) noexcept {
+  if (one == 0 || other == 0) return std::max(one, other);
+  return std::min(one, other);
+}
+
+}  // namespace
+
+std::string_view coding_reason_name(CodingReason reason) noexcept {
+  switch (reason) {
+    case CodingReason::Always: return "always";
+    case CodingReason::Unmeasured: return "unmeasured";
+    case CodingReason::Faster: return "faster";
+    case CodingReason::Probe: return "probe";
+    case CodingReason::Never: return "never";
+    case CodingReason::Pages: return "pages";
+    case CodingReason::SlowEncode: return "slow_encode";
+    case CodingReason::SlowDecode: return "slow_decode";
+    case CodingReason::NoGain: return "no_gain";
+    case CodingReason::NoMemory: return "no_memory";
+  }
+  return "";
+}
+
+bool saves_pages(uint64_t block_bytes, uint64_t stored_bytes, uint64_t parts) noexcept {
+  return pages(stored_bytes + kTrailerTailBytes + kTrailerPartBytes * parts) < pages(block_bytes);
+}
+
+CodingReason choose_coding(CodingMode mode, const CodingInputs& inputs) noexcept {
+  if (mode == CodingMode::Always) return CodingReason::Always;
+  if (mode == CodingMode::Never) return CodingReason::Never;
+  const uint64_t path = slower_of(inputs.link_bytes_per_s, inputs.service_bytes_per_s);
+  if (path == 0 || inputs.encode_bytes_per_s == 0 || inputs.decode_bytes_per_s == 0 || inputs.ratio_milli == 0) {
+    return CodingReason::Unmeasured;
+  }
+  const auto bytes = static_cast<double>(inputs.block_bytes);
+  const double stored = bytes * 1000 / inputs.ratio_milli;
+  if (!saves_pages(inputs.block_bytes, static_cast<uint64_t>(stored), inputs.parts)) return CodingReason::Pages;
+  const double travel = stored / static_cast<double>(path);
+  const double encode = bytes / static_cast<double>(inputs.encode_bytes_per_s);
+  const double decode = bytes / static_cast<double>(inputs.decode_bytes_per_s);
+  const double raw = 2 * bytes / static_cast<double>(path);
+  if (std::max(travel, encode) + std::max(travel, decode) <= raw) return CodingReason::Faster;
+  return encode >= decode ? CodingReason::SlowEncode : CodingReason::SlowDecode;
+}
+
+}  // namespace halfstep::peer

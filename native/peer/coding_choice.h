@@ -1,0 +1,47 @@
+// coding_choice.h — whether a put codes a block or leaves it as it is: whoever reads it later meets what is stored.
+// The choice is a pure function of what was measured. A block is written once and, at the least, read once; it travels while
+// it is coded and decoded, so of each way the slower of the two counts. What was not measured stands in nobody's way.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace halfstep::peer {
+
+enum class CodingMode : uint8_t { Always, Auto, Never };
+
+struct CodingInputs {
+  // Of raw bytes, by all threads that code; by the one that decodes at a reader, which is thought to be as fast as this client.
+  uint64_t encode_bytes_per_s = 0;
+  uint64_t decode_bytes_per_s = 0;
+  // Of stored bytes: what the link has carried at its fastest, and what the daemon has served of late.
+  uint64_t link_bytes_per_s = 0;
+  uint64_t service_bytes_per_s = 0;
+  uint32_t block_bytes = 0;
+  uint32_t parts = 0;
+  uint32_t ratio_milli = 0;  // raw to stored bytes of blocks of late, times 1,000
+};
+
+enum class CodingReason : uint8_t {
+  Always,      // coded: it was asked for
+  Unmeasured,  // coded: a speed or the ratio is not known yet
+  Faster,      // coded: a put and a get of it take less time, or the same
+  Probe,       // coded: one in so many that would be raw, so that the speeds stay those of today
+  Never,       // raw: it was asked for
+  Pages,       // raw: at this ratio it needs as many pages on flash
+  SlowEncode,  // raw: coded it takes more time, and most of it to encode
+  SlowDecode,  // raw: … to decode
+  NoGain,      // raw: it was coded, and needs as many pages
+  NoMemory,    // raw: there was none to code it, or its put was given up
+};
+inline constexpr uint32_t kCodingReasons = 10;
+
+constexpr bool codes(CodingReason reason) noexcept { return reason < CodingReason::Never; }
+std::string_view coding_reason_name(CodingReason reason) noexcept;
+
+// What a block takes on flash: whole pages, and a trailer where it is coded (docs/on-flash-format.md, *Extent*).
+bool saves_pages(uint64_t block_bytes, uint64_t stored_bytes, uint64_t parts) noexcept;
+
+CodingReason choose_coding(CodingMode mode, const CodingInputs& inputs) noexcept;
+
+}  // namespace halfstep::peer

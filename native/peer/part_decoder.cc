@@ -1,0 +1,45 @@
+#include "peer/part_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/crc.h"
+#include "compress/codec.h"
+
+namespace halfstep::peer {
+
+Status PartDecoder::decode(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item,
+                           uint32_t part, uint64_t part_at) {
+  try {
+    return decode_into(record, stored, section, item, part, part_at);
+  } catch (const std::bad_alloc&) {
+    return Code::NoSpace;
+  }
+}
+
+Status PartDecoder::decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item,
+                                uint32_t part, uint64_t part_at) {
+  const compress::Codec* codec = compress::find_codec(uint32_t{record.codec});
+  if (codec == nullptr) return Code::Corrupt;
+  Bytes whole;
+  section.target.for_range(item, part, part_at, 0, record.raw_bytes, [&](Bytes piece) {
+    if (piece.size() == record.raw_bytes) whole = piece;
+  });
+  const bool scattered = whole.empty();
+  if (scattered) {
+    raw_.resize(std::max<size_t>(raw_.size(), record.raw_bytes));
+    whole = Bytes(raw_).first(record.raw_bytes);
+  }
+  if (Status s = codec->decode(stored, scratch_, whole); !s.ok()) return s;
+  if (crc32c(whole) != record.raw_crc) return Code::Corrupt;
+  if (!scattered) return {};
+  size_t at = 0;
+  section.target.for_range(item, part, part_at, 0, record.raw_bytes, [&](Bytes piece) {
+    std::memcpy(piece.data(), whole.data() + at, piece.size());
+    at += piece.size();
+  });
+  return {};
+}
+
+}  // namespace halfstep::peer

@@ -1,0 +1,46 @@
+// memory_region.h — memory that a device may read or write: pinned from registering to deregistering.
+// Invariants: the memory outlives the region, and the region the queue pairs that use it: whoever holds both drops the queue
+// pair first. Thread: one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/bytes.h"
+#include "base/status.h"
+#include "rdma/device.h"
+
+namespace halfstep::rdma {
+
+class MemoryRegion {
+ public:
+  enum class Access : uint8_t {
+    Local,        // read by the device, for what is sent
+    RemoteWrite,  // written by whoever has the key
+  };
+
+  MemoryRegion() = default;
+  ~MemoryRegion() { reset(); }
+  MemoryRegion(MemoryRegion&& other) noexcept { *this = std::move(other); }
+  MemoryRegion& operator=(MemoryRegion&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(region_, other.region_);
+    return *this;
+  }
+
+  static Fault make(std::shared_ptr<Device> device, Bytes memory, Access access, MemoryRegion* out);
+  void reset() noexcept;
+
+  uint32_t local_key() const noexcept { return region_->lkey; }
+  uint32_t remote_key() const noexcept { return region_->rkey; }
+  uint64_t address() const noexcept { return reinterpret_cast<uint64_t>(region_->addr); }
+  bool made() const noexcept { return region_ != nullptr; }
+
+ private:
+  std::shared_ptr<Device> device_;
+  abi::MemoryRegion* region_ = nullptr;
+};
+
+}  // namespace halfstep::rdma

@@ -1,0 +1,75 @@
+"""What a connector did, and the CPU time that its hooks took of an engine's thread."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a connector did, for whoever asks it.
+
+    call_ns: CPU time of the engine's thread in hooks; call_ns_max: in one. held_s_max: the longest that the engine waited for
+    an answer or a transfer, until it asked again.
+    """
+
+    matches: int = 0
+    keys_asked: int = 0
+    keys_hit: int = 0
+    loads: int = 0
+    loads_failed: int = 0
+    stores: int = 0
+    stores_failed: int = 0
+    calls: int = 0
+    call_ns: int = 0
+    call_ns_max: int = 0
+    held_s_max: float = 0.0
+
+    def __str__(self) -> str:
+        """One line, for a log."""
+        return (
+            f"{self.calls} hooks took {self.call_ns / 1e6:.1f} ms of the engine's thread, the longest one "
+            f"{self.call_ns_max / 1e6:.2f} ms; {self.matches} matches of {self.keys_asked} keys, {self.keys_hit} there; "
+            f"{self.loads} blocks loaded, {self.loads_failed} not; {self.stores} stored, {self.stores_failed} not; the longest "
+            f"wait {self.held_s_max:.3f} s"
+        )
+
+    def held(self, began_s: float) -> None:
+        """The engine has waited since then, of the monotonic clock."""
+        self.held_s_max = max(self.held_s_max, time.monotonic() - began_s)
+
+
+class Counting(Protocol):
+    """What has hooks that are counted."""
+
+    @property
+    def counts(self) -> Counts:
+        """Where they go."""
+        ...
+
+
+S = TypeVar("S", bound=Counting)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def counted(hook: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """A hook on an engine's thread: its CPU time goes to the `counts` of what it belongs to."""
+
+    def call(self: S, /, *arguments: P.args, **named: P.kwargs) -> R:
+        began = time.thread_time_ns()
+        try:
+            return hook(self, *arguments, **named)
+        finally:
+            spent = time.thread_time_ns() - began
+            counts = self.counts
+            counts.calls += 1
+            counts.call_ns += spent
+            counts.call_ns_max = max(counts.call_ns_max, spent)
+
+    functools.update_wrapper(call, hook)
+    return call

@@ -1,0 +1,190 @@
+"""Matches and gets that wait for blocks which another process is still storing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from tests.wire import gets, puts
+from tests.wire.layouts import Layout
+from tests.wire.requests import LAYER_MAJOR, WAIT, Batch, Section
+from tests.wire.session import FEATURE_WAIT, Session
+
+import halfstep
+
+pytestmark = pytest.mark.integration
+
+Blocks = Callable[..., npt.NDArray[np.uint8]]
+BLOCK_BYTES = 64 << 10
+# Bounds a hang: what is waited for comes, or the test fails.
+PATIENCE_MS = 120_000
+DEFAULT = Layout({"name": "default"})
+
+# Stores blocks one by one, each when a line comes; every byte of block i is i + 1.
+PREFILL = """
+import sys
+import numpy as np
+import halfstep
+
+url, block_bytes = sys.argv[1], int(sys.argv[2])
+with halfstep.connect(url, required=True, deadline_ms=60_000) as client:
+    for number, line in enumerate(sys.stdin):
+        # A connection that died in the middle of this block may not be gone yet: throttled (pending) until then.
+        while not client.put([line.strip().encode()], np.full(block_bytes, number + 1, np.uint8)).ok.all():
+            pass
+        print("stored", flush=True)
+"""
+
+
+class Prefill:
+    """A process of its own that stores blocks."""
+
+    def __init__(self, url: str) -> None:
+        command = [sys.executable, "-c", PREFILL, url, str(BLOCK_BYTES)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def store(self, key: bytes) -> None:
+        """Returns when it is stored."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(key.decode() + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "stored\n"
+
+    def kill(self) -> None:
+        """As the out-of-memory killer does."""
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def prefill(daemon: Any) -> Any:
+    process = Prefill(daemon.url)
+    yield process
+    process.kill()
+
+
+def names(request: pytest.FixtureRequest, count: int) -> list[bytes]:
+    return [f"{request.node.name} {number}".encode() for number in range(count)]
+
+
+def counter(client: halfstep.Client, name: str) -> int:
+    return int(client.stat()[name])
+
+
+def wait_until_awaited(client: halfstep.Client, count: int) -> None:
+    """Until so many blocks are waited for."""
+    end = time.monotonic() + PATIENCE_MS / 1000
+    while counter(client, "halfstep_blocks_awaited") < count:
+        assert time.monotonic() < end, "nobody waits"
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=["tcp", "shm"])
+def decode(request: pytest.FixtureRequest, daemon: Any) -> Any:
+    url = daemon.url if request.param == "tcp" else daemon.unix_url
+    with halfstep.connect(url, required=True, deadline_ms=PATIENCE_MS, match_deadline_ms=PATIENCE_MS) as client:
+        yield client
+
+
+def test_a_get_that_asks_first_gets_every_block_with_one_request(
+    request: pytest.FixtureRequest, decode: halfstep.Client, prefill: Prefill
+) -> None:
+    keys = names(request, 8)
+    asked = counter(decode, 'halfstep_requests_total{command="get"}')
+    target = np.zeros((len(keys), BLOCK_BYTES), np.uint8)
+    with decode.queue() as queue:
+        ticket = queue.get(keys, target, wait=True, progress=True)
+        wait_until_awaited(decode, len(keys))
+        for number, key in enumerate(keys):
+            prefill.store(key)
+            # What is stored comes now, and not when all is there.
+            end = time.monotonic() + PATIENCE_MS / 1000
+            while not (target[number] == number + 1).all():
+                assert time.monotonic() < end, "stored, and not delivered"
+                time.sleep(0.005)
+        result = ticket.result()
+    assert result.ok.all()
+    assert (target == np.arange(1, len(keys) + 1, dtype=np.uint8)[:, None]).all()
+    assert counter(decode, 'halfstep_requests_total{command="get"}') - asked == 1
+    assert counter(decode, "halfstep_blocks_awaited") == 0
+    assert decode.facts().not_waited == 0
+
+
+def test_a_match_waits_for_the_whole_prefix(request: pytest.FixtureRequest, decode: halfstep.Client, prefill: Prefill) -> None:
+    keys = names(request, 4)
+    asked = counter(decode, 'halfstep_requests_total{command="match"}')
+    with decode.queue() as queue:
+        ticket = queue.match(keys, wait=True, lengths=True)
+        for key in keys:
+            wait_until_awaited(decode, 1)
+            assert not ticket.done
+            prefill.store(key)
+        result = ticket.result()
+    assert result.present.all()
+    assert result.lengths is not None
+    assert result.lengths.tolist() == [BLOCK_BYTES] * len(keys)
+    assert counter(decode, 'halfstep_requests_total{command="match"}') - asked == 1
+
+
+def test_blocks_of_a_prefill_that_was_killed_are_misses_at_the_deadline(
+    request: pytest.FixtureRequest, decode: halfstep.Client, prefill: Prefill
+) -> None:
+    first, *keys = names(request, 5)
+    prefill.store(first)  # it runs: the deadline is for what comes now
+    target = np.zeros((len(keys), BLOCK_BYTES), np.uint8)
+    with decode.queue() as queue:
+        got = queue.get(keys, target, wait=True, deadline_ms=10_000)
+        matched = queue.match(keys, wait=True, deadline_ms=10_000)
+        prefill.store(keys[0])
+        prefill.store(keys[1])
+        prefill.kill()
+        result = got.result()
+        assert result.ok.tolist() == [True, True, False, False], result.answers
+        assert (target[:2] == np.array([[2], [3]], np.uint8)).all()
+        assert not matched.result().present[2:].any()
+
+
+def test_a_put_that_dies_halfway_ends_no_wait(request: pytest.FixtureRequest, daemon: Any, prefill: Prefill) -> None:
+    """Another one may store the block."""
+    key = names(request, 1)[0]
+    target = np.zeros(BLOCK_BYTES, np.uint8)
+    section = Section(DEFAULT, [key])
+    with halfstep.connect(daemon.url, deadline_ms=PATIENCE_MS) as client, client.queue() as queue:
+        ticket = queue.get([key], target, wait=True)
+        wait_until_awaited(client, 1)
+        half = Session(daemon.stream("tcp"))
+        put = puts.begin(half, [section], [[puts.plain(section, bytes(BLOCK_BYTES))]])
+        assert put.take(half.frame_of(put.request_id)) == [(0, 0)], "its memory is granted"
+        half.close()
+        assert not ticket.done
+        prefill.store(key)
+        assert ticket.result().ok.all()
+    assert (target == 1).all()
+
+
+def test_a_client_written_from_the_page_waits(
+    request: pytest.FixtureRequest, daemon: Any, wire: Callable[..., Session], prefill: Prefill
+) -> None:
+    keys = names(request, 3)
+    session = wire()
+    assert session.server.features & FEATURE_WAIT
+    section = Section(DEFAULT, keys)
+    get = gets.begin(session, [section], Batch(order=LAYER_MAJOR, flags=WAIT))
+    with halfstep.connect(daemon.url, required=True, deadline_ms=PATIENCE_MS) as client:
+        wait_until_awaited(client, len(keys))
+    for key in keys:
+        prefill.store(key)
+    assert get.finish().blocks() == [bytes([number + 1]) * BLOCK_BYTES for number in range(len(keys))]
+    assert gets.match(session, [section], Batch(flags=WAIT)).present == [[True] * len(keys)]
+    more = Section(DEFAULT, [*keys, b"nobody stores this"])
+    soon = Batch(deadline_us=50_000, flags=WAIT)
+    assert gets.match(session, [more], soon).present == [[True] * len(keys) + [False]]
+    # On a machine that stands still the bytes may be late; what is not there is absent all the same.
+    assert str(gets.get(session, [more], soon).statuses[0][-1]) == "miss(absent)"

@@ -1,0 +1,162 @@
+"""make lab: scenarios that need more than this machine has, in a guest that has it. docs/lab-machine.md.
+
+    python -m tests.lab [--set host|guest] [--scenario NAME]... [--results DIR] [--shell COMMAND]
+
+host: what needs no guest, in seconds. guest: a boot each with an RDMA device, some minutes. A scenario that cannot run here
+is a skip, which says why; the exit status is 0 when nothing failed, and 77 when everything was skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.guest import CannotRun, Guest, check
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "release"
+ADDRESS = "10.9.0.1"
+SKIPPED = 77
+# Native tests of a server, whose client talks over the device. What counts time or places of unix sockets is not among them.
+CARRIER_TESTS = (
+    *("request_get_test", "request_get_layers_test", "request_put_test", "request_keys_test"),
+    *("request_life_test", "request_prefetch_test", "malformed_test", "hello_test"),
+)
+# Four times and more of what the job takes on an idle machine.
+LIMIT_S = 900.0
+
+# Soft-RoCE over a device of no network: MTU 9000 gives RDMA one of 4096.
+_DEVICE = f"""
+set -e
+modprobe -a rdma_rxe ib_uverbs dummy
+ip link add lab0 type dummy
+ip link set lab0 mtu 9000 up
+ip addr add {ADDRESS}/24 dev lab0
+rdma link add rxe0 type rxe netdev lab0
+rdma link
+"""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """name: for --scenario. kind: the set it is in. job: the shell text that runs it, there. needs: files of the build."""
+
+    name: str
+    kind: str
+    what: str
+    job: Callable[[], str]
+    needs: Callable[[], Sequence[Path]] = lambda: ()
+
+
+def _carrier_programs() -> list[Path]:
+    return [BUILD / "native" / "shard" / f"shard_{name}" for name in CARRIER_TESTS]
+
+
+def _carriers() -> str:
+    lines = [
+        f"echo '=== {program.name}'; HALFSTEP_TEST_RDMA={ADDRESS} {program} --gtest_brief=1 --gtest_color=no || failed=1"
+        for program in _carrier_programs()
+    ]
+    return "failed=0\n" + "\n".join(lines) + "\nexit $failed"
+
+
+def _blocks() -> str:
+    return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.blocks {ADDRESS}"
+
+
+def _fake() -> str:
+    wanted = r"^rdma/|^net/(Rings|Border|Pipes|Liar)\.|Rdma|over_rdma"
+    return f"exec ctest --test-dir {BUILD} --output-on-failure --no-tests=error -R '{wanted}'"
+
+
+def _refusal() -> str:
+    return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.no_device"
+
+
+SCENARIOS = (
+    Scenario(
+        "fake-device", "host", "native tests over a table of verbs that moves bytes within a process", _fake, _carrier_programs
+    ),
+    Scenario("no-device", "host", "a client of a machine without a device stays on TCP and says why, or is refused", _refusal),
+    Scenario("carriers", "guest", "the server's tests of carriers over Soft-RoCE", _carriers, _carrier_programs),
+    Scenario("blocks", "guest", "daemon and client over Soft-RoCE: 100 blocks compared, either end killed", _blocks),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what was asked for, prints a line for each scenario. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description="Scenarios that need more than this machine has.")
+    parser.add_argument("--set", choices=("host", "guest"), default="guest", dest="kind")
+    parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS], default=None)
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "lab" / "results", help="where logs of guests go")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a guest may take")
+    parser.add_argument("--shell", help="run this instead of scenarios, in a guest with the device")
+    options = parser.parse_args(arguments)
+    if options.shell is not None:
+        return _shell(options.shell, options.results, options.limit)
+    wanted = [s for s in SCENARIOS if (s.name in options.scenario if options.scenario else s.kind == options.kind)]
+    outcomes = [_run(scenario, options.results, options.limit) for scenario in wanted]
+    if "failed" in outcomes:
+        return 1
+    return SKIPPED if set(outcomes) == {"skipped"} else 0
+
+
+def _run(scenario: Scenario, results: Path, limit_s: float) -> str:
+    if missing := [str(path) for path in scenario.needs() if not path.exists()]:
+        return _said(scenario, "skipped", f"{missing[0]} is not built; `make native` builds it")
+    started = time.monotonic()
+    if scenario.kind == "host":
+        status = subprocess.run(["bash", "-c", scenario.job()], env=_environment(), check=False).returncode
+        log, ended = "", f"{time.monotonic() - started:.0f} s"
+    else:
+        try:
+            guest = Guest(ROOT / "build" / "lab")
+        except CannotRun as error:
+            return _said(scenario, "skipped", str(error))
+        outcome = guest.run(
+            _DEVICE + scenario.job(), results / scenario.name, limit_s=limit_s, environment=_guest_environment()
+        )
+        status = outcome.status if outcome.status is not None else -1
+        log = str(results / scenario.name / "console.log")
+        ended = f"{outcome.seconds:.0f} s" + (f", killed at its limit of {limit_s:.0f} s" if outcome.timed_out else "")
+        print(outcome.console, end="", flush=True)
+    if status == SKIPPED:
+        return _said(scenario, "skipped", "what it printed says why")
+    return _said(scenario, "ok" if status == 0 else "failed", f"status {status}, {ended}" + (f", {log}" if log else ""))
+
+
+def _said(scenario: Scenario, outcome: str, why: str) -> str:
+    print(f"lab: {outcome}: {scenario.name} ({scenario.what}): {why}", flush=True)
+    return outcome
+
+
+def _shell(command: str, results: Path, limit_s: float) -> int:
+    try:
+        check()
+        outcome = Guest(ROOT / "build" / "lab").run(
+            f"{_DEVICE}set +e\n{command}", results / "shell", limit_s=limit_s, environment=_guest_environment()
+        )
+    except CannotRun as error:
+        print(f"lab: skipped: {error}")
+        return SKIPPED
+    print(outcome.console, end="")
+    return 1 if outcome.status is None else outcome.status
+
+
+def _environment() -> dict[str, str]:
+    path = filter(None, (os.environ.get("PYTHONPATH"), str(ROOT / "src"), str(ROOT)))
+    return dict(os.environ) | {"PYTHONPATH": ":".join(path), "PYTHONUNBUFFERED": "1"}
+
+
+def _guest_environment() -> dict[str, str]:
+    return {name: _environment()[name] for name in ("PYTHONPATH", "PYTHONUNBUFFERED")} | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
