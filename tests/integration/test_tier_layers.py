@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -259,3 +260,17 @@ def test_a_get_of_nothing_and_one_without_a_daemon_are_over(stored: Stored, nobo
                 getting = alone.prefix_of(KEYS).begin_get(memory)
                 assert getting.wait_layers(LAYERS, 60), "it ends by its deadline"
                 assert getting.result().blocks == 0
+
+
+def test_who_waits_for_layers_alone_learns_that_the_get_is_over(stored: Stored) -> None:
+    """The end is told after the last layer's bytes: a wait for layers that have landed has to hear of it, too."""
+    tier, logical = stored()
+    into = cache_of(None)
+    with tier.memory([list(layer) for layer in into]) as memory:
+        for _ in range(200):
+            getting = tier.prefix_of(KEYS).begin_get(memory)
+            until = time.monotonic() + PATIENT["deadline_ms"] / 1000
+            while not getting.done:
+                getting.wait_layers(0)
+                assert time.monotonic() < until
+    np.testing.assert_array_equal(into, logical)

@@ -135,19 +135,27 @@ class Layered(Pending[T]):
         return count
 
     def wait_layers(self, count: int, timeout_s: float | None = None) -> bool:
-        """Wait until so many of `layers` have landed; False after `timeout_s`. Errors: ConfigError (there are not so many)."""
+        """Wait until so many of `layers` have landed; False after `timeout_s`. Errors: ConfigError (there are not so many).
+
+        Learns what has ended even where it need not wait, as poll does: who calls nothing else sees `done` in the end.
+        """
         if not 0 <= whole_number("count", count) <= len(self.layers):
             raise ConfigError(f"count={count}: must be 0 to {len(self.layers)}, which are the layers of this get")
         until = None if timeout_s is None else time.monotonic() + timeout_s
+        # The last layer's bytes may come before the word that the get is over, and no later call would learn of that.
+        self._wait_for_flying(0)
         while self.layers_done < count:
             left_s = LOOK_S if until is None else until - time.monotonic()
             if left_s <= 0:
                 return False
-            # Not for any event: one of another call is its owner's to see, and would end the wait again and again.
-            flying = next((ticket for ticket in self._tickets if not ticket.done), None)
-            if flying is not None:  # else another thread has seen the last one's end meanwhile
-                flying.wait(min(LOOK_S, left_s))
+            self._wait_for_flying(min(LOOK_S, left_s))
         return True
+
+    def _wait_for_flying(self, timeout_s: float) -> None:
+        # Not for any event: one of another call is its owner's to see, and would end the wait again and again.
+        flying = next((ticket for ticket in self._tickets if not ticket.done), None)
+        if flying is not None:  # else another thread has seen the last one's end meanwhile
+            flying.wait(timeout_s)
 
 
 class Channel:
