@@ -85,8 +85,8 @@ hostile: MINUTES = 5
 hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones beside them
 	$(PYTHON) -m tests.torture.hostile --minutes $(MINUTES) --seed $(SEED)
 
-torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and a stopped daemon enter
-	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED)
+torture-client: build ## MINUTES (10) of client processes that close, cancel, fork, signals, exit and stops enter; MOUNT=1: through a mount
+	$(PYTHON) -m tests.torture.client --minutes $(MINUTES) --seed $(SEED) $(if $(MOUNT),--mount)
 
 .PHONY: lab
 lab: SET = guest

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from tests.integration.commands import PATIENCE_S
-from tests.integration.serving import sample
+from tests.integration.mounting import Mount
 
 import halfstep
 from halfstep.errors import ConfigError
@@ -30,37 +29,6 @@ BLOCK_BYTES = 50_000
 # Of calls: what bounds a hang, not a speed.
 PATIENT: dict[str, Any] = {"required": True, "deadline_ms": 30_000, "match_deadline_ms": 30_000}
 Blocks = Callable[..., npt.NDArray[np.uint8]]
-
-
-class Mount:
-    """`halfstep mount` as a process, on a socket that stays the same over restarts."""
-
-    def __init__(self, directory: Path, upstream: str, *arguments: str) -> None:
-        self.socket = directory / "m.sock"
-        self.url = f"halfstep+unix://{self.socket}"
-        self._command = [sys.executable, "-m", "halfstep.tools.cli", "mount", upstream, "--json", "--unix", str(self.socket)]
-        self._command += ["--memory", "64MiB", "--metrics", "127.0.0.1:0", *arguments]
-        self.process: subprocess.Popen[str]
-        self.facts: dict[str, Any] = {}
-
-    def start(self) -> None:
-        """Until it serves."""
-        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.communicate(timeout=PATIENCE_S)
-        self.facts = json.loads(line)
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit status."""
-        self.process.send_signal(number)
-        self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode
-
-    def metric(self, name: str) -> float:
-        """One sample, named with its labels."""
-        with urllib.request.urlopen(f"http://{self.facts['metrics']}/metrics", timeout=PATIENCE_S) as answer:
-            return sample(answer.read().decode(), name)
 
 
 def until(true: Callable[[], bool], what: str) -> None:

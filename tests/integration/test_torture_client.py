@@ -28,6 +28,14 @@ def test_every_process_ends_as_it_should_and_memory_stays_its_owners(tmp_path: P
     assert tally.checked > 0, "no memory was lent twice: late bytes would not have been seen"
 
 
+@pytest.mark.timeout(1200)
+def test_through_a_mount_it_is_the_same(tmp_path: Path) -> None:
+    tally = run(tmp_path, seed=SEED, rounds=8, patience=PATIENCE, mount=True)
+    assert not tally.broken, "\n".join(tally.broken)
+    assert tally.rounds == 8
+    assert tally.answers["ok"] > 0
+
+
 def test_a_process_that_does_not_end_is_seen(tmp_path: Path) -> None:
     tally = run(tmp_path, seed=SEED, rounds=1, patience=0.1, end="hang")
     assert len(tally.broken) == 1

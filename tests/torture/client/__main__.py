@@ -8,6 +8,7 @@ follow from the seed, moments are the machine's: a seed that failed is worth run
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from tests.integration.mounting import Mount
 from tests.torture.client.sides import STATUS
 from tests.torture.client.workers import BLOCK_BYTES, KEYS
 from tests.torture.content import noise_of
@@ -46,7 +49,7 @@ class Tally:
 
 
 def life(url: str, seed: int, daemon_pid: int, tally: Tally, *arguments: str, patience: float = 1.0) -> None:
-    """One process from its start to its end."""
+    """One process from its start to its end. daemon_pid: of the process that it may stop."""
     command = [sys.executable, "-m", "tests.torture.client.victim", url, str(seed), str(daemon_pid)]
     command += ["--patience", str(patience), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -98,13 +101,20 @@ def run(
     jobs: int = 2,
     patience: float = 1.0,
     end: str | None = None,
+    mount: bool = False,
     verbose: bool = False,
 ) -> Tally:
-    """So many lives, or for so long; every other one over shared memory."""
+    """So many lives, or for so long; every other one over shared memory.
+
+    mount: they come in through a mount of the daemon, and stop one or the other.
+    """
     tally = Tally()
     until = None if minutes is None else time.monotonic() + minutes * 60
     socket = str(directory / "s")
-    with DaemonProcess(directory, "--size", "256MiB", "--arena", "64MiB", unix=socket) as daemon:
+    with (
+        DaemonProcess(directory, "--size", "256MiB", "--arena", "64MiB", unix=socket) as daemon,
+        _mount_of(daemon, directory) if mount else contextlib.nullcontext() as between,
+    ):
         with halfstep.connect(daemon.url, required=True, deadline_ms=60_000) as client:
             stored = client.put(KEYS, np.stack([noise_of(key, BLOCK_BYTES) for key in KEYS]), durability="persist")
             assert stored.ok.all(), stored
@@ -113,7 +123,11 @@ def run(
         def one(number: int) -> None:
             drawn = seed if same else seed + number
             url = daemon.shared_url if number % 2 else daemon.url
-            life(url, drawn, daemon.pid, tally, *arguments, patience=patience)
+            stopped = daemon.pid
+            if between is not None:
+                url = between.url if number % 2 else between.tcp_url
+                stopped = between.pid if number % 4 < 2 else daemon.pid
+            life(url, drawn, stopped, tally, *arguments, patience=patience)
 
         with ThreadPoolExecutor(jobs) as pool:
             number = 0
@@ -125,7 +139,20 @@ def run(
                 if verbose:
                     print(f"{tally.rounds} rounds, {len(tally.broken)} broken", *tally.broken[before:], sep="\n", flush=True)
         assert daemon.running, "the daemon ended"
+        assert between is None or between.running, "the mount ended"
     return tally
+
+
+@contextlib.contextmanager
+def _mount_of(daemon: DaemonProcess, directory: Path) -> Iterator[Mount]:
+    # Every block is asked for anew after a moment, so that the daemon behind is met as often as the mount.
+    mount = Mount(directory, daemon.url, "--listen", "127.0.0.1:0", "--max-age", "100ms")
+    mount.start()
+    try:
+        yield mount
+    finally:
+        if mount.running:
+            mount.end()
 
 
 def _end_of(err: str) -> str:
@@ -141,6 +168,7 @@ def main() -> int:
     parser.add_argument("--same", action="store_true", help="the same seed in every round")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--end", help="this end in every round")
+    parser.add_argument("--mount", action="store_true", help="through a mount; it or the daemon behind it is stopped")
     parser.add_argument("--patience", type=float, default=1.0, help="times the time limits; a sanitizer needs some 5")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -157,6 +185,7 @@ def main() -> int:
             jobs=options.jobs,
             patience=options.patience,
             end=options.end,
+            mount=options.mount,
             verbose=not options.json,
         )
     said = {**tally.__dict__, "ends": dict(tally.ends), "passing": dict(tally.passing)}
