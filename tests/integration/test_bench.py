@@ -69,6 +69,22 @@ def test_a_daemon_of_its_own_is_reached_over_shared_memory(tmp_path: Path) -> No
     assert (one["name"], one["verified"]) == ("get", True)
 
 
+def test_a_namespace_of_its_own_is_reached_by_the_urls_transport() -> None:
+    assert placing.with_namespace("halfstep://h:1/x?transport=rdma", "y") == "halfstep://h:1/y?transport=rdma"
+    assert placing.Place("halfstep://127.0.0.1:1/x?transport=rdma", {}).loopback is None, "no stream limit is that of RDMA"
+
+
+def test_rdma_takes_the_address_of_a_device_or_says_that_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"no RDMA device with an IPv4 address; measure a daemon elsewhere"):
+        placing.device_address(tmp_path)
+    gids = tmp_path / "rxe0" / "ports" / "1" / "gids"
+    gids.mkdir(parents=True)
+    (gids / "0").write_text("fe80:0000:0000:0000:5054:00ff:fe12:3456\n")
+    (gids / "1").write_text("0000:0000:0000:0000:0000:ffff:0a09:0001\n")
+    (gids / "2").write_text("")
+    assert placing.device_address(tmp_path) == "10.9.0.1"
+
+
 @measures
 @pytest.mark.integration
 def test_a_sweep_has_a_result_for_every_size_and_depth_and_a_picture(tmp_path: Path) -> None:
@@ -234,7 +250,7 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\npin = 'no'\n", "job one: pin='no': must be true or false"),
         ("[one]\ndurability = 'disk'\n", "job one: durability='disk': unknown; choose from cache, persist"),
         ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread"),
-        ("[one]\ntransport = 'rdma'\n", "job one: transport='rdma': unknown; choose from tcp, shm"),
+        ("[one]\ntransport = 'ib'\n", "job one: transport='ib': unknown; choose from tcp, shm, rdma"),
         ("[one]\nurl = 'halfstep://h:1'\ntransport = 'shm'\n", "job one: transport=shm: the URL halfstep://h:1 says how"),
         ("[one]\ndirectory = '/not/here'\n", "job one: directory=/not/here: is none"),
         ("[one]\nrate = 'fast'\n", "job one: rate='fast': must be a number"),

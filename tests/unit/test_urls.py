@@ -96,6 +96,19 @@ def test_a_namespace_may_hold_what_stands_before_a_host(namespace: str) -> None:
     assert Endpoint.parse(f"halfstep+unix:///h.sock?namespace={namespace}") == Endpoint("unix:/h.sock", namespace)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "halfstep://flash-1:7350/default",
+        "halfstep://[::1]:8000/team%40home?transport=rdma",
+        "halfstep://flash-1:7350/a%3Fb%23c?transport=tcp",
+        "halfstep+unix:///run/half%20step/h.sock?namespace=a%26b",
+    ],
+)
+def test_an_endpoint_writes_the_url_that_names_it(url: str) -> None:
+    assert Endpoint.parse(url).url == url
+
+
 @pytest.mark.parametrize("path", ["/run/%ff.sock", "/run/\udcff.sock"])
 def test_a_socket_whose_path_is_no_text_is_refused_by_name(path: str) -> None:
     with pytest.raises(ConfigError, match="the socket's path is not UTF-8"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, unquote, urlsplit
 
 from halfstep.errors import ConfigError
 
@@ -51,6 +51,15 @@ class Endpoint:
         if parts.scheme == "halfstep+unix":
             return cls._unix(url, parts)
         raise ConfigError(f"url {url!r}: scheme {parts.scheme!r} is unknown; {_FORMS}")
+
+    @property
+    def url(self) -> str:
+        """As people write it; parse() gives the same again."""
+        namespace = quote(self.namespace, safe="")
+        if self.address.startswith("unix:"):
+            return f"halfstep+unix://{quote(self.address.removeprefix('unix:'))}?namespace={namespace}"
+        query = "" if self.transport == TRANSPORTS[0] else f"?transport={self.transport}"
+        return f"halfstep://{self.address}/{namespace}{query}"
 
     @classmethod
     def _tcp(cls, url: str, parts: SplitResult, port: int | None) -> Endpoint:

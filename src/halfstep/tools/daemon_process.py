@@ -16,24 +16,28 @@ from halfstep.tools.together import ending_with_us
 # Starting may allocate a large file or recover a full store; stopping seals and flushes.
 PROCESS_S = 60.0
 LOG_CHARACTERS = 2000
+LOOPBACK = "127.0.0.1:0"
 
 
 class DaemonProcess:
     """`halfstep serve --json` on a free port, which stays the same over restarts, so that clients find it again.
 
     directory: where store and log lie; not removed. arguments: further flags of `serve`. unix: path of its socket, or "none".
+    listen: another address than loopback's, which arguments have to allow.
     own_session: Ctrl-C at a terminal is not for it; whoever made it ends it, and when that one was killed it ends by itself.
     facts: what it said at its last start.
     """
 
-    def __init__(self, directory: Path, *arguments: str, unix: str = "none", own_session: bool = False) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, unix: str = "none", listen: str = LOOPBACK, own_session: bool = False
+    ) -> None:
         self.store = directory / "store.hs"
         self.facts: dict[str, Any] = {}
         self._arguments = arguments
         self._unix = unix
         self._own_session = own_session
         self._log = directory / "daemon.log"
-        self._listen = "127.0.0.1:0"
+        self._listen = listen
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:

@@ -112,7 +112,8 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     type=click.Choice(TRANSPORTS),
     default=TRANSPORTS[0],
     show_default=True,
-    help="Path to its own daemon: loopback or shared memory.",
+    help="Path to its own daemon: loopback, shared memory, or RDMA. With rdma the daemon listens on the address of this "
+    "machine's device, where others could reach it while it runs.",
 )
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Bind daemon and client to a core each.")
 @click.option(

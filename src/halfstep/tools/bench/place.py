@@ -11,10 +11,9 @@ import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import click
 
@@ -23,7 +22,7 @@ from halfstep.client.url import Endpoint
 from halfstep.daemon.units import GIB, KIB, MIB
 from halfstep.errors import ConfigError, HalfstepError, Unavailable
 from halfstep.tools.bench.plan import COLD_MEMORIES, Plan
-from halfstep.tools.daemon_process import DaemonProcess
+from halfstep.tools.daemon_process import LOOPBACK, DaemonProcess
 from halfstep.tools.options import connected
 
 
@@ -48,9 +47,12 @@ class Place:
     @property
     def loopback(self) -> str | None:
         """Either "tcp" or "shm", with both ends on this machine; None where a stream limit cannot be measured from here."""
-        address = Endpoint.parse(self.url).address
+        endpoint = Endpoint.parse(self.url)
+        address = endpoint.address
         if address.startswith("unix:"):
             return "shm"
+        if endpoint.transport == "rdma":
+            return None
         host = address.rsplit(":", 1)[0].strip("[]")
         try:
             return "tcp" if ipaddress.ip_address(host).is_loopback else None
@@ -67,23 +69,28 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        arguments = ("--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine)
-        shared = plan.transport == "shm"
-        with own_daemon(*arguments, directory=plan.directory, core=daemon_core, unix=shared) as process:
-            url = process.shared_url if shared else process.url
+        arguments = ["--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
+        shared, listen, query = plan.transport == "shm", LOOPBACK, ""
+        if plan.transport == "rdma":
+            # Over loopback there is no device: only who comes to a device's own address can have rings on it.
+            listen, query = f"{device_address()}:0", "?transport=rdma"
+            arguments += ["--rdma", "auto", "--insecure-listen"]
+        with own_daemon(*arguments, directory=plan.directory, core=daemon_core, unix=shared, listen=listen) as process:
+            url = process.shared_url if shared else process.url + query
             yield Place(url, process.facts, client_cores, daemon_core, process.pid)
 
 
 @contextmanager
 def own_daemon(
-    *arguments: str, directory: Path | None = None, core: int | None = None, unix: bool = False
+    *arguments: str, directory: Path | None = None, core: int | None = None, unix: bool = False, listen: str = LOOPBACK
 ) -> Iterator[DaemonProcess]:
     """`halfstep serve` with these flags as a process of its own, on a core. directory: where it has a directory of its own.
 
-    unix: with a socket there. Errors: ConfigError (the directory), Unavailable, also where it ended by itself.
+    unix: with a socket there. listen: where else it is reached.
+    Errors: ConfigError (the directory), Unavailable, also where it ended by itself.
     """
     with own_directory(directory) as own:
-        process = DaemonProcess(own, *arguments, unix=str(own / "h.sock") if unix else "none", own_session=True)
+        process = DaemonProcess(own, *arguments, unix=str(own / "h.sock") if unix else "none", listen=listen, own_session=True)
         try:
             with pinned(*(() if core is None else (core,))):
                 process.start()
@@ -99,6 +106,21 @@ def own_daemon(
                 )
         finally:
             process.close()
+
+
+def device_address(sysfs: Path = Path("/sys/class/infiniband")) -> str:
+    """The IPv4 address of the first RDMA device that has one. Errors: Unavailable."""
+    for gid in sorted(sysfs.glob("*/ports/*/gids/*")):
+        try:
+            mapped = ipaddress.IPv6Address(gid.read_text().strip()).ipv4_mapped
+        except (OSError, ValueError):  # what has no GID cannot be read
+            continue
+        if mapped is not None:
+            return str(mapped)
+    raise Unavailable(
+        "transport=rdma: this machine has no RDMA device with an IPv4 address; measure a daemon elsewhere by its URL "
+        "with ?transport=rdma (`halfstep doctor` looks at devices)"
+    )
 
 
 @contextmanager
@@ -144,11 +166,8 @@ def _left_behind(operator: halfstep.Client, name: str) -> str:
 
 
 def with_namespace(url: str, name: str) -> str:
-    """The same daemon, another namespace."""
-    address = Endpoint.parse(url).address
-    if address.startswith("unix:"):
-        return f"halfstep+unix://{quote(address.removeprefix('unix:'))}?namespace={quote(name)}"
-    return f"halfstep://{address}/{quote(name)}"
+    """The same daemon by the same transport, another namespace."""
+    return replace(Endpoint.parse(url), namespace=name).url
 
 
 def cores(*, pin: bool) -> tuple[tuple[int, ...], int | None]:

@@ -16,7 +16,7 @@ SCENARIOS = ("get", "cold", "put", "mixed", "coldmixed", "match", "layerwise")
 OPEN_LOOP = ("get", "cold", "put", "mixed", "coldmixed")
 DURABILITIES = ("cache", "persist")
 ENGINES = ("auto", "uring", "pread")
-TRANSPORTS = ("tcp", "shm")
+TRANSPORTS = ("tcp", "shm", "rdma")
 
 BLOCK_BYTES_MIN = 512
 BLOCK_BYTES_MAX = 64 * MIB
@@ -49,7 +49,8 @@ class Plan:
     what `get`, `layerwise`, `mixed` and `match` ask for. cold_bytes: what `cold` walks through, and `coldmixed` in one turn;
     0 = twice the daemon's memory for blocks, six times its reads' share. rate: calls a second of each client, due however long
     those before take; 0 = each when the one before has ended. goal_us: what 99 of 100 calls shall not exceed. directory: where
-    a daemon of our own keeps its store; arena_bytes: its memory for blocks; transport: how it is reached, "tcp" or "shm".
+    a daemon of our own keeps its store; arena_bytes: its memory for blocks; transport: how it is reached, "tcp", "shm" or
+    "rdma", for which this machine needs a device.
     """
 
     url: str = ""
