@@ -441,8 +441,8 @@ def test_explain_says_when_and_why_a_block_went(run: Run, key: str) -> None:
 
 def test_explain_says_that_a_layout_was_cleared(run: Run, key: str, daemon: Any) -> None:
     layout = halfstep.Layout.opaque("explain", process=os.getpid())
-    with halfstep.connect(daemon.url, layout=layout, required=True) as client:
-        client.put([key.encode()], [content(100)])
+    with halfstep.connect(daemon.url, layout=layout, required=True, deadline_ms=60_000) as client:
+        assert client.put([key.encode()], [content(100)]).ok.all()
         client.clear()
     told = explain(run, key)
     (block,) = told["blocks"]
