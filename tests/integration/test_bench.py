@@ -191,6 +191,7 @@ def test_gets_from_flash_while_puts_go_round_the_store(tmp_path: Path, more: lis
 
 @measures
 @pytest.mark.integration
+@pytest.mark.timeout(1200)  # it fills stores, which a busy machine does slowly
 def test_coldmixed_without_reclaim_is_refused_by_name(tmp_path: Path) -> None:
     result = bench("--rw", "coldmixed", "--arena", "32MiB", "--rwmixread", "100", "--batch", "1", "--directory", str(tmp_path))
     assert result.exit_code == 1, result.output
