@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/mapping.h"
+#include "base/shared_mapping.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -31,25 +32,31 @@ class Arena {
     uint32_t regions = 0;
     Status node_asked;        // what preferring the node came to
     std::string why_smaller;  // not empty where the pool of reserved pages promised them and did not give them
+    bool shared = false;      // a memfd, for a vhost-user target to map
   };
 
   // `bytes` is rounded up to 2 MiB. Huge pages are tried unless `huge_pages` is false; falling back is not an error.
   // node: a memory node to prefer, -1 for none; a kernel that refuses that refuses nothing else.
   static Fault create(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node = -1,
                       MemorySource* source = nullptr);
+  // A memfd, which a vhost-user target maps (docs/adr/0022); for nobody else.
+  static Fault create_shared(uint64_t bytes, bool huge_pages, std::unique_ptr<Arena>* out, int node = -1);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  Bytes bytes() const noexcept { return mapping_.bytes(); }
+  Bytes bytes() const noexcept { return facts_.shared ? shared_.bytes() : mapping_.bytes(); }
   Bytes region(uint32_t index) const noexcept;
   uint32_t region_of(const std::byte* address) const noexcept {
     return static_cast<uint32_t>(static_cast<uint64_t>(address - bytes().data()) / kArenaRegionBytesMax);
   }
   const Facts& facts() const noexcept { return facts_; }
+  // Null unless it is shared. For the engine that gives it to a target, and takes it back.
+  SharedMapping* shared() noexcept { return facts_.shared ? &shared_ : nullptr; }
 
  private:
   Arena() = default;
-  Mapping mapping_;
+  Mapping mapping_;  // one of the two
+  SharedMapping shared_;
   Facts facts_;
 };
 
