@@ -482,6 +482,7 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
 
 Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
+  if (!vhost_socket_of(path).empty()) return open_session(options, out);
   std::unique_ptr<Backing> backing(new Backing);
   backing->facts_.path = path;
   const auto no_store = [&] {
@@ -589,11 +590,6 @@ Fault Backing::open_patiently(const Options& options, std::unique_ptr<Backing>* 
     if (std::chrono::steady_clock::now() >= began + lingers) return fault;
     std::this_thread::sleep_for(kLockRetryEvery);
   }
-}
-
-Backing::~Backing() {
-  // Closing the last descriptor of the open file description gives the lock back.
-  if (descriptor_ >= 0) close(descriptor_);
 }
 
 }  // namespace halfstep::io

@@ -1,4 +1,5 @@
-// backing.h — where a store's bytes live: a preallocated file or a block device, opened for O_DIRECT and locked.
+// backing.h — where a store's bytes live: a preallocated file or a block device, opened for O_DIRECT and locked; or the device
+// of a vhost-user target, which is reached through a socket and has no lock (the store header's start number says whose it is).
 // Invariants: the size never changes after create(); a file is allocated whole and never punched; the lock (OFD on a file,
 // O_EXCL on a device, which also keeps mounts away) is held from open() to destruction, so that two daemons never write one
 // store.
@@ -7,12 +8,21 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "io/discard.h"
 
 namespace halfstep::io {
+
+class VhostSession;
+
+// "vhost-user:PATH" names the socket of a target. Empty: it is a path like any other.
+inline constexpr std::string_view kVhostUserPrefix = "vhost-user:";
+inline std::string_view vhost_socket_of(std::string_view path) noexcept {
+  return path.starts_with(kVhostUserPrefix) ? path.substr(kVhostUserPrefix.size()) : std::string_view();
+}
 
 struct BackingFacts {
   std::string path;
@@ -22,6 +32,7 @@ struct BackingFacts {
   uint32_t direct_align_bytes = 0;  // offset alignment that the file system asks for
   bool nocow = false;               // copy-on-write was switched off (btrfs)
   bool block_device = false;
+  bool vhost_user = false;
   // Not empty where handing a request to the kernel may wait for the file system: whose it is (FUSE, NFS …).
   std::string submission_waits_for;
   DiscardLimits discard;  // what the block device takes; a file takes none
@@ -54,13 +65,16 @@ class Backing {
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;
 
-  int descriptor() const noexcept { return descriptor_; }
+  int descriptor() const noexcept { return descriptor_; }            // -1: a vhost-user target
+  VhostSession* session() const noexcept { return session_.get(); }  // null: no vhost-user target
   const BackingFacts& facts() const noexcept { return facts_; }
 
  private:
-  Backing() = default;
+  Backing();
   Fault examine(const Options& options, bool device);
+  static Fault open_session(const Options& options, std::unique_ptr<Backing>* out);
   int descriptor_ = -1;
+  std::unique_ptr<VhostSession> session_;
   BackingFacts facts_;
 };
 

@@ -73,6 +73,15 @@ std::vector<BlankRange> blank_ranges(uint64_t device_bytes) {
 
 Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& path,
                     const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at) {
+  const BlankReader read = [descriptor](uint64_t offset, Bytes into) -> int64_t {
+    const ssize_t got = ::pread(descriptor, into.data(), into.size(), static_cast<off_t>(offset));
+    return got < 0 ? -errno : got;
+  };
+  return look_for_data(read, device_bytes, path, go_on, data_at);
+}
+
+Fault look_for_data(const BlankReader& read, uint64_t device_bytes, const std::string& path,
+                    const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at) {
   data_at->reset();
   const std::unique_ptr<std::byte, Free> memory(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kReadBytes)));
   if (memory == nullptr) return {{Code::IoError, -ENOMEM}, "memory to look through " + path + ": " + errno_name(ENOMEM)};
@@ -84,11 +93,11 @@ Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& pa
     for (uint64_t at = 0; at < range.bytes;) {
       const uint64_t place = range.offset + at;
       const size_t wanted = std::min(range.bytes - at, kReadBytes);
-      const ssize_t got = ::pread(descriptor, memory.get(), wanted, static_cast<off_t>(place));
-      if (got < 0 && errno == EINTR) continue;
+      const int64_t got = read(place, {memory.get(), wanted});
+      if (got == -EINTR) continue;
       // What does not read is no proof of nothing.
       if (got <= 0) {
-        const int error = got < 0 ? errno : EIO;
+        const int error = got < 0 ? static_cast<int>(-got) : EIO;
         return {{Code::IoError, -error},
                 "reading " + path + " at " + std::to_string(place) + ": " + errno_name(error) +
                     "; look at the device (dmesg, smartctl)"};

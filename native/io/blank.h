@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "base/units.h"
 
@@ -28,6 +29,10 @@ std::vector<BlankRange> blank_ranges(uint64_t device_bytes);
 
 // `data_at`: where the first byte is that is not zero; nullopt: the device is blank.
 // go_on: bytes looked at of all, at each mebibyte or more; false stops it (Cancelled).
+// `read`: bytes read at an offset, or a negative errno.
+using BlankReader = std::function<int64_t(uint64_t offset, Bytes into)>;
+Fault look_for_data(const BlankReader& read, uint64_t device_bytes, const std::string& path,
+                    const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at);
 Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& path,
                     const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at);
 

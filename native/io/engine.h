@@ -1,6 +1,6 @@
 // engine.h — how bytes move between an arena and a device. Where they live is the Backing's affair (backing.h).
 // One interface, several engines: `uring` (io_uring, the default), `pread` (a small thread pool, where io_uring is refused),
-// `memory` (RAM with a fault model: simulator and software-cost benchmarks).
+// `memory` (RAM with a fault model: simulator and software-cost benchmarks), `vhost_user` (another process that has the drive).
 // Invariants: a Request belongs to the engine from submit() to its complete(), which comes exactly once, from poll(), on the
 // shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
 // a completed request moved all of its bytes or failed. An address outside the device, or off the page, comes back as
@@ -70,7 +70,7 @@ struct Request {
 
 // What is really in force, for the first lines of `serve` and for `stat`.
 struct EngineFacts {
-  std::string name;          // "uring", "pread", "memory"
+  std::string name;          // "uring", "pread", "memory", "vhost_user"
   std::string why_fallback;  // not empty when this engine stands in for another: cause and remedy
   bool registered_buffers = false;
   bool registered_files = false;
@@ -88,6 +88,8 @@ struct EngineCounters {
   uint64_t reads_gathered = 0, writes_gathered = 0;  // of them: went to the kernel together with a neighbour's
   uint64_t gathers_refused = 0;                      // by the device or its file system; gathering is tried again later
   uint64_t submissions = 0;  // calls of an io_uring engine by which the kernel took requests, but for those that also waited
+  // Of a vhost_user engine: how often it told the target of requests; and its target went, and what was in flight failed.
+  uint64_t kicks = 0, losses = 0;
 };
 
 struct SchedulerCounters;
@@ -130,6 +132,7 @@ struct EngineConfig {
   EngineChoice choice = EngineChoice::Auto;  // Auto: uring, or pread with the reason in facts()
   uint32_t queue_depth = 128;
   uint32_t pread_threads = 4;
+  uint32_t engines = 1;  // that share the backings: a vhost-user target has a queue for each, and serves when all are there
 };
 
 // `backings` outlive the engine; the arena does too.

@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "io/backing.h"
+#include "io/fake_vhost_target.h"
 #include "io/memory_engine.h"
 #include "io/test_fixtures.h"
 #include "io/uring_engine.h"
@@ -21,10 +22,11 @@ inline constexpr uint64_t kDeviceBytes = 8 * MiB;
 inline constexpr uint64_t kArenaBytes = 8 * MiB;
 inline constexpr uint32_t kQueueDepth = 8;
 
-enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory };
+enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory, VhostUser };
 
 inline std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-  constexpr const char* kNames[] = {"Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515", "Pread", "Memory"};
+  constexpr const char* kNames[] = {"Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515",
+                                    "Pread", "Memory",         "VhostUser"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
@@ -60,8 +62,13 @@ static_assert(std::is_standard_layout_v<Tracked>, "a request is found again in w
 class EngineContract : public testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
-    ASSERT_TRUE(Arena::create(kArenaBytes, false, &arena_).ok());
-    if (GetParam() != Kind::Memory) {
+    const bool shared = GetParam() == Kind::VhostUser;
+    ASSERT_TRUE((shared ? Arena::create_shared(kArenaBytes, false, &arena_) : Arena::create(kArenaBytes, false, &arena_)).ok());
+    if (shared) {
+      target_.start();
+      const Fault fault = Backing::open({.path = std::string(kVhostUserPrefix) + socket_path()}, &backing_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+    } else if (GetParam() != Kind::Memory) {
       const Backing::Options options{directory_.path() + "/device", kDeviceBytes, true};
       Fault fault = Backing::create(options, nullptr, nullptr);
       ASSERT_TRUE(fault.ok()) << fault.what;
@@ -82,7 +89,7 @@ class EngineContract : public testing::TestWithParam<Kind> {
     EngineConfig config;
     config.queue_depth = kQueueDepth;
     config.choice = EngineChoice::Pread;
-    if (GetParam() == Kind::Pread) {
+    if (GetParam() == Kind::Pread || GetParam() == Kind::VhostUser) {
       const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
       ASSERT_TRUE(fault.ok()) << fault.what;
       return;
@@ -101,7 +108,8 @@ class EngineContract : public testing::TestWithParam<Kind> {
     }
   }
 
-  static bool is_uring() { return GetParam() != Kind::Pread && GetParam() != Kind::Memory; }
+  static bool is_uring() { return GetParam() < Kind::Pread; }
+  std::string socket_path() const { return directory_.path() + "/socket"; }
 
   std::byte* at(uint64_t offset) { return arena_->bytes().data() + offset; }
 
@@ -119,13 +127,14 @@ class EngineContract : public testing::TestWithParam<Kind> {
   }
 
   TemporaryDirectory directory_;
+  FakeVhostTarget target_{socket_path()};
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Backing> backing_;
   MemoryDevice memory_{kDeviceBytes};
   std::unique_ptr<Engine> engine_;
 };
 
-inline const auto kEveryEngine =
-    testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519, Kind::UringOfLinux515, Kind::Pread, Kind::Memory);
+inline const auto kEveryEngine = testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519,
+                                                 Kind::UringOfLinux515, Kind::Pread, Kind::Memory, Kind::VhostUser);
 
 }  // namespace halfstep::io

@@ -167,6 +167,7 @@ TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
 // One that goes together with neighbours and fails takes none of them with it, but for what is lost with it.
 TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
+  if (GetParam() == Kind::VhostUser) GTEST_SKIP() << "its errors are vhost_user_engine_test's";
   void* const forbidden = ::mmap(nullptr, kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(forbidden, MAP_FAILED);
   for (const size_t bad : {size_t{0}, size_t{7}, size_t{15}}) {
@@ -196,6 +197,7 @@ TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
 // Of a frame: whatever of it was written, its owner hears that it failed.
 TEST_P(EngineContract, AWholeWithABadPieceFails) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
+  if (GetParam() == Kind::VhostUser) GTEST_SKIP() << "its errors are vhost_user_engine_test's";
   void* const forbidden = ::mmap(nullptr, 64 * KiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(forbidden, MAP_FAILED);
   std::vector<Tracked> writes(16);
@@ -249,7 +251,7 @@ TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
 }
 
 TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
-  if (GetParam() == Kind::Memory) GTEST_SKIP() << "memory has no file to cut";
+  if (GetParam() == Kind::Memory || GetParam() == Kind::VhostUser) GTEST_SKIP() << "there is no file to cut";
   ASSERT_EQ(ftruncate(backing_->descriptor(), MiB + 9 * kPageBytes), 0);
   std::vector<Tracked> reads(8);
   for (size_t i = 0; i < reads.size(); ++i) {

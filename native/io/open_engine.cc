@@ -1,4 +1,4 @@
-// open_engine.cc — chooses the engine: io_uring, or the thread pool with the reason.
+// open_engine.cc — chooses the engine: what the backing needs; else io_uring, or the thread pool with the reason.
 #include <limits>
 #include <string>
 
@@ -7,6 +7,7 @@
 #include "io/pread_engine.h"
 #include "io/request.h"
 #include "io/uring_engine.h"
+#include "io/vhost_user_engine.h"
 
 namespace halfstep::io {
 namespace {
@@ -34,6 +35,8 @@ Fault check(const EngineConfig& config, size_t devices) {
 Fault open_engine(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
                   std::unique_ptr<Engine>* out) {
   if (Fault fault = check(config, backings.size()); !fault.ok()) return fault;
+  // What a process serves is reached in one way, whatever is chosen for what the kernel serves.
+  if (backings[0]->session() != nullptr) return VhostUserEngine::open(config, arena, backings, out);
   if (config.choice == EngineChoice::Pread) return PreadEngine::open(config, backings, out);
   Fault refused = UringEngine::open(config, arena, backings, out);
   if (refused.ok() || config.choice == EngineChoice::Uring) return refused;
