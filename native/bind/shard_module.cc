@@ -186,6 +186,7 @@ nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
   dict["direct_align_bytes"] = facts.direct_align_bytes;
   dict["nocow"] = facts.nocow;
   dict["block_device"] = facts.block_device;
+  dict["vhost_user"] = facts.vhost_user;
   dict["discard_granularity_bytes"] = facts.discard.granularity_bytes;
   return dict;
 }

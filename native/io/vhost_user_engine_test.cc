@@ -104,6 +104,16 @@ TEST_F(VhostUserEngineTest, WithoutIndirectDescriptorsAndWithSmallPiecesItIsTheS
   EXPECT_EQ(run(tracked), 0) << "a device without a cache has nothing to flush";
 }
 
+// QEMU's does.
+TEST_F(VhostUserEngineTest, ADeviceThatBoundsItsPiecesByNothingIsTaken) {
+  target_.manner.features |= kFeatureSizeMax;
+  target_.manner.size_max = 0;
+  open();
+  Tracked tracked;
+  tracked.set(Op::Write, 0, at(0), 2 * MiB);
+  EXPECT_EQ(run(tracked), 0);
+}
+
 TEST_F(VhostUserEngineTest, ATurnKicksOnceAtMost) {
   open(64);
   std::vector<Tracked> reads(64);

@@ -158,7 +158,8 @@ std::string parse_block_config(ConstBytes config, uint64_t features, BlockDevice
            " to " + std::to_string(kSectorsMax);
   }
   uint64_t piece = kPieceBytesMax;
-  if ((features & kFeatureSizeMax) != 0) {
+  // QEMU offers it and says 0, which bounds nothing.
+  if ((features & kFeatureSizeMax) != 0 && size_max != 0) {
     if (size_max < kPageBytes) {
       return "pieces of at most " + std::to_string(size_max) + " bytes (size_max): must be at least " +
              std::to_string(kPageBytes);

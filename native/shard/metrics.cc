@@ -172,6 +172,8 @@ void collect_engine(const io::EngineCounters& c, Metrics* out) {
   add(counters, "halfstep_device_writes_gathered_total", c.writes_gathered);
   add(counters, "halfstep_device_gathers_refused_total", c.gathers_refused);
   add(counters, "halfstep_device_submissions_total", c.submissions);
+  add(counters, "halfstep_device_kicks_total", c.kicks);
+  add(counters, "halfstep_device_losses_total", c.losses);
 }
 
 constexpr std::array<const char*, io::kIoClasses> kIoClassNames = {"demand", "prefetch", "write", "reclaim", "scrub"};

@@ -143,7 +143,7 @@ class RunningServer final : public Server {
     // What is quick to find wrong comes before a large file is allocated.
     if (Fault fault = listening_.open(config_.listen, config_.insecure_listen); !fault.ok()) return fault;
     std::error_code ignored;
-    const bool there = std::filesystem::exists(config_.store_path, ignored);
+    const bool there = shares_arenas() || std::filesystem::exists(config_.store_path, ignored);
     if (config_.shards != 0 || !there) {
       if (Fault fault = make_shards(std::max(config_.shards, 1U)); !fault.ok()) return fault;
     }
@@ -235,6 +235,9 @@ class RunningServer final : public Server {
     bool ended = false;
   };
 
+  // A vhost-user target maps them.
+  bool shares_arenas() const noexcept { return !io::vhost_socket_of(config_.store_path).empty(); }
+
   Fault make_shards(uint32_t shards) {
     if (Fault fault = check_memory(config_, shards); !fault.ok()) return fault;
     if (Fault fault = listening_.open_others(shards); !fault.ok()) return fault;
@@ -244,7 +247,9 @@ class RunningServer final : public Server {
       own->facts.listening = listening_.addresses(number);
       if (!config_.cores.empty()) own->facts.core = static_cast<int>(config_.cores[number % config_.cores.size()]);
       own->place = places_.of(number, own->facts.core);
-      Fault fault = Arena::create(config_.arena_bytes / shards, config_.huge_pages, &own->arena, own->place.node);
+      const uint64_t bytes = config_.arena_bytes / shards;
+      Fault fault = shares_arenas() ? Arena::create_shared(bytes, config_.huge_pages, &own->arena, own->place.node)
+                                    : Arena::create(bytes, config_.huge_pages, &own->arena, own->place.node);
       if (!fault.ok()) return fault;
       shards_.push_back(std::move(own));
     }
@@ -374,7 +379,9 @@ class RunningServer final : public Server {
     setup.boot_id = facts_.boot_id;
     setup.open_engine = [this, &own](std::unique_ptr<io::Engine>* out) {
       std::unique_ptr<io::Engine> engine;
-      if (Fault fault = io::open_engine(config_.engine, *own.arena, {&file_.backing()}, &engine); !fault.ok()) return fault;
+      io::EngineConfig config = config_.engine;
+      config.engines = static_cast<uint32_t>(shards_.size());
+      if (Fault fault = io::open_engine(config, *own.arena, {&file_.backing()}, &engine); !fault.ok()) return fault;
       *out = std::make_unique<io::Scheduler>(std::move(engine), config_.latency_goal_us, config_.engine.queue_depth, pressure_,
                                              clock_);
       return Fault();

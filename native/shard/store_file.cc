@@ -15,6 +15,7 @@
 #include "io/blank.h"
 #include "io/engine.h"
 #include "io/place.h"
+#include "store/durable/blocking_io.h"
 #include "store/format/format.h"
 #include "store/recover/fsck.h"
 
@@ -93,6 +94,11 @@ void StoreFile::close() noexcept {
 Fault StoreFile::open(const Config& config) {
   path_ = config.store_path;
   if (path_.empty()) return {Code::Invalid, "store_path: must name the store's file"};
+  if (!io::vhost_socket_of(path_).empty()) {
+    const io::Backing::Options options{.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered};
+    if (Fault fault = io::Backing::open(options, &backing_); !fault.ok()) return fault;
+    return look_at_device(config);
+  }
   for (uint32_t tries = 1;; ++tries) {
     bool there = false;
     if (Fault fault = io::look_at_place(path_, &there); !fault.ok()) return fault;
@@ -119,6 +125,22 @@ Fault StoreFile::plan(const Config& config, uint64_t bytes) {
   return store::plan_geometry(bytes, config.segment_bytes, write_buffer, &geometry_, shards);
 }
 
+// Through an engine, where there is no descriptor to read from.
+Fault StoreFile::look_for_data(const std::function<bool(uint64_t done, uint64_t total)>& look) {
+  const uint64_t bytes = backing_->facts().bytes;
+  if (!backing_->facts().vhost_user) return io::look_for_data(backing_->descriptor(), bytes, path_, look, &data_at_);
+  std::unique_ptr<Arena> arena;
+  if (Fault fault = Arena::create(2 * MiB, false, &arena); !fault.ok()) return fault;
+  std::unique_ptr<io::Engine> engine;
+  if (Fault fault = io::open_plain_engine(*arena, *backing_, &engine); !fault.ok()) return fault;
+  store::BlockingIo blocking(*engine);
+  const io::BlankReader read = [&](uint64_t offset, Bytes into) -> int64_t {
+    const Status status = blocking.read(offset, into);
+    return status.ok() ? static_cast<int64_t>(into.size()) : int64_t{status.detail()};
+  };
+  return io::look_for_data(read, bytes, path_, look, &data_at_);
+}
+
 // What holds something else than a store, opening it refuses.
 Fault StoreFile::look_at_device(const Config& config) {
   const uint64_t bytes = backing_->facts().bytes;
@@ -126,14 +148,15 @@ Fault StoreFile::look_at_device(const Config& config) {
   const auto look = [&](uint64_t done, uint64_t total) {
     return !config.progress || config.progress("looking whether the device is blank", done, total);
   };
-  if (Fault fault = io::look_for_data(backing_->descriptor(), bytes, path_, look, &data_at_); !fault.ok()) {
+  if (Fault fault = look_for_data(look); !fault.ok()) {
     // What does not read is not blank, and whether it is a store its headers say.
     return fault.status == Code::IoError ? Fault() : fault;
   }
   if (data_at_) return {};
   if (config.store_bytes != 0 && config.store_bytes != bytes) {
-    return {Code::Invalid, "size=" + std::to_string(config.store_bytes) + ": " + path_ + " is a block device of " +
-                               std::to_string(bytes) + " bytes, and a store takes all of it; leave the size out"};
+    const char* kind = backing_->facts().vhost_user ? " has a device of " : " is a block device of ";
+    return {Code::Invalid, "size=" + std::to_string(config.store_bytes) + ": " + path_ + kind + std::to_string(bytes) +
+                               " bytes, and a store takes all of it; leave the size out"};
   }
   blank_ = true;
   return plan(config, bytes);
@@ -143,9 +166,8 @@ Fault StoreFile::explain(Fault no_header) const {
   if (no_header.status != Code::NotFound || !data_at_) return no_header;
   return {no_header.status,
           path_ + ": holds something, at byte " + std::to_string(*data_at_) +
-              " first, and this is not a store: name another device, or, if nothing on it is wanted any more, "
-              "blank it (`blkdiscard -z " +
-              path_ + "`)"};
+              " first, and this is not a store: name another device, or, if nothing on it is wanted any more, " +
+              (backing_->facts().vhost_user ? "blank it on the target's side" : "blank it (`blkdiscard -z " + path_ + "`)")};
 }
 
 Fault StoreFile::look_at_left(const io::Backing::Options& options, Left* left, std::string* what) {

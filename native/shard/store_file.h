@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,6 +49,7 @@ class StoreFile {
   Fault make(const Config& config);
   Fault plan(const Config& config, uint64_t bytes);
   Fault look_at_device(const Config& config);
+  Fault look_for_data(const std::function<bool(uint64_t done, uint64_t total)>& look);
 
   std::string path_;
   std::string unpublished_;

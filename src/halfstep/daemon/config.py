@@ -34,6 +34,7 @@ STORE_BYTES_MIN = 132 * MIB
 # Without --size: a quarter of what is free, so that a trial on a laptop never fills its disk, and never above this.
 DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
+VHOST_USER = "vhost-user:"  # before the socket of a target that has the store
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un has 108, with the NUL at the end
 CORES_MAX = 4096
 NODES_MAX = 1024  # of memory; a kernel can be built for as many
@@ -106,14 +107,21 @@ def default_store_bytes(directory: Path) -> int:
     return min(share, DEFAULT_STORE_BYTES_MAX) // MIB * MIB
 
 
+def is_vhost_user(store: str | Path | None) -> bool:
+    """Whether a store is the device of a vhost-user target: `vhost-user:` and the path of its socket."""
+    return str(store).startswith(VHOST_USER)
+
+
 def store_path(given: str | Path | None) -> Path:
     """The store's file: that of the state directory where none is given, the one within for a directory.
 
-    A path that ends in a slash is a directory, also one that has to be made. Errors: ConfigError when nobody may look there, or
-    when it is empty.
+    A path that ends in a slash is a directory, also one that has to be made. `vhost-user:SOCKET` stays as it is.
+    Errors: ConfigError when nobody may look there, or when it is empty.
     """
     if given == "":
         raise ConfigError("store='': is empty; name a path, or leave it out for the default")
+    if is_vhost_user(given):
+        return Path(str(given))
     store = state_directory() / "store.hs" if given is None else Path(given)
     try:
         return store / "store.hs" if str(given).endswith("/") or store.is_dir() else store
@@ -125,8 +133,9 @@ def store_path(given: str | Path | None) -> Path:
 class ServeConfig:
     """Everything `serve` needs. Zero, empty or None means: choose the default, or as the field's description says.
 
-    store: path of the store's file, as of store_path(), or a block device that is blank or a store. cores, numa: shard n has
-    item n of the list, which is gone round; no cores: any, no nodes: none is preferred. unix: "none" for no socket.
+    store: path of the store's file, as of store_path(), or a block device or vhost-user target that is blank or a store.
+    cores, numa: shard n has item n of the list, which is gone round; no cores: any, no nodes: none is preferred.
+    unix: "none" for no socket.
     scrub_bytes_per_s: 0 = none, None = all within two weeks.
     """
 
@@ -135,7 +144,7 @@ class ServeConfig:
         section="store",
         kind=Kind(unit="PATH"),
         without="`store.hs` in the state directory",
-        bound="a file, a directory, or a block device",
+        bound="a file, a directory, a block device, or `vhost-user:SOCKET`",
         help="Where the store lies. A directory that is still to be made ends in a slash.",
     )
     size_bytes: int = setting(
@@ -354,7 +363,7 @@ class ServeConfig:
     def validated(self) -> ServeConfig:
         """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
         size = self.size_bytes
-        if size == 0 and not self.store.exists():
+        if size == 0 and not is_vhost_user(self.store) and not self.store.exists():
             size = default_store_bytes(self.store.parent)
             if size < STORE_BYTES_MIN:
                 raise ConfigError(

@@ -92,6 +92,8 @@ HELP = {
     "halfstep_device_reads_gathered": "Reads that went to the kernel together with a neighbour.",
     "halfstep_device_writes_gathered": "Writes that went to the kernel together with a neighbour.",
     "halfstep_device_gathers_refused": "Gathered requests that were refused; single ones are sent for a while.",
+    "halfstep_device_kicks": "Times a vhost-user target was told of requests; 0 with another engine.",
+    "halfstep_device_losses": "Times the vhost-user target went, and what was in flight failed; 0 with another engine.",
     "halfstep_device_submissions": "Calls by which io_uring took requests; 0 with another engine.",
     # Scrub
     "halfstep_store_scrub_bytes_per_second": "The rate of background verification; 0: off.",

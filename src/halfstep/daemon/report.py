@@ -14,7 +14,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     geometry, recovery = facts["geometry"], facts["recovery"]
     yield _engine(engine)
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
-    kind = ", block device" if backing["block_device"] else ""
+    kind = ", block device" if backing["block_device"] else ", vhost-user target" if backing["vhost_user"] else ""
+    direct = "its cache is its own" if backing["vhost_user"] else direct
     yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
     yield f"memory     arena {format_bytes(arena['bytes'])} {pages_of(arena)}; index {format_bytes(facts['index_bytes'])}"
     shards = facts["shards"]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from halfstep import _shard
-from halfstep.daemon.config import ServeConfig, temporary_directory
+from halfstep.daemon.config import ServeConfig, is_vhost_user, temporary_directory
 from halfstep.daemon.log import Log
 from halfstep.daemon.metrics import check_address, serve_metrics
 from halfstep.daemon.notify import notify
@@ -46,7 +46,8 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
     _check_room(config)
     try:
         # Before its directories are made: below a link to a drive that is away, or below /dev, there are to be none.
-        _shard.look_at_place(os.fsencode(config.store))
+        if not is_vhost_user(config.store):
+            _shard.look_at_place(os.fsencode(config.store))
         _make_directories(config)
         return _shard.Server(_native(config), progress)
     except _shard.StartError as error:
@@ -103,7 +104,8 @@ def _native(config: ServeConfig) -> _shard.Config:
 
 
 def _make_directories(config: ServeConfig) -> None:
-    make_directories(("store", config.store, 0o700), *sockets_of(config.addresses))
+    store = [] if is_vhost_user(config.store) else [("store", config.store, 0o700)]
+    make_directories(*store, *sockets_of(config.addresses))
 
 
 def sockets_of(addresses: Sequence[str]) -> list[tuple[str, Path, int]]:

@@ -1,0 +1,188 @@
+"""`halfstep serve` on a vhost-user-blk target: qemu-storage-daemon, in another process, has the drive."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import halfstep
+from halfstep.errors import HalfstepError
+from halfstep.tools.daemon_process import DaemonProcess
+
+pytestmark = pytest.mark.integration
+
+PATIENCE_S = 60
+IMAGE_BYTES = 160 << 20
+ARGUMENTS = ("--arena", "32MiB", "--scrub", "off")
+BLOCK_BYTES = 50_000
+
+
+class Target:
+    """A qemu-storage-daemon that exports an image at a socket; killed and started again."""
+
+    def __init__(self, directory: Path, program: str) -> None:
+        self.image, self.socket = directory / "image", directory / "target.sock"
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+        with self.image.open("wb") as file:
+            file.truncate(IMAGE_BYTES)
+        self.start()
+
+    @property
+    def store(self) -> str:
+        """As `--store` takes it."""
+        return f"vhost-user:{self.socket}"
+
+    def start(self) -> None:
+        """Until it listens: its predecessor's socket is gone before."""
+        self.socket.unlink(missing_ok=True)
+        self._process = subprocess.Popen(
+            [
+                self._program,
+                *("--blockdev", f"driver=file,node-name=f0,filename={self.image}"),
+                *("--blockdev", "driver=raw,node-name=d0,file=f0"),
+                "--export",
+                f"type=vhost-user-blk,id=e0,node-name=d0,addr.type=unix,addr.path={self.socket},writable=on,num-queues=2",
+            ]
+        )
+        until = time.monotonic() + PATIENCE_S
+        while not self.socket.exists():
+            assert self._process.poll() is None, "qemu-storage-daemon ended"
+            assert time.monotonic() < until, "qemu-storage-daemon does not listen"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """With whatever it has in hand."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    """A target with a blank image of 160 MiB."""
+    program = shutil.which("qemu-storage-daemon")
+    if program is None:
+        pytest.skip("no vhost-user-blk target: there is no qemu-storage-daemon here")
+    one = Target(tmp_path, program)
+    yield one
+    one.kill()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, target: Target) -> Iterator[DaemonProcess]:
+    """A daemon whose store is on the target; not started."""
+    one = DaemonProcess(tmp_path, *ARGUMENTS)
+    one.store = Path(target.store)
+    yield one
+    if one.running:
+        one.end(signal.SIGKILL)
+
+
+def block_of(number: int) -> np.ndarray:
+    """The content of block `number`: nobody else's."""
+    return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
+
+
+def test_a_blank_target_becomes_a_store_that_is_there_after_a_restart(target: Target, daemon: DaemonProcess) -> None:
+    daemon.start()
+    assert daemon.facts["engine"]["name"] == "vhost_user"
+    assert daemon.facts["engine"]["registered_buffers"], daemon.facts["engine"]
+    assert daemon.facts["backing"]["vhost_user"]
+    assert daemon.facts["backing"]["bytes"] == IMAGE_BYTES
+    keys, back = [b"key-%d" % number for number in range(200)], np.zeros(BLOCK_BYTES, np.uint8)
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        for number, key in enumerate(keys):
+            assert client.put([key], block_of(number), durability="persist").ok.all()
+    assert daemon.end(signal.SIGTERM) == 0
+    daemon.start()
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        for number, key in enumerate(keys):
+            assert client.get([key], back).ok.all()
+            assert np.array_equal(back, block_of(number))
+        counted = client.stat()
+    assert counted["halfstep_device_kicks_total"] > 0
+    assert counted["halfstep_device_losses_total"] == 0
+
+
+def test_a_target_that_is_not_there_or_holds_something_else_is_refused(target: Target, daemon: DaemonProcess) -> None:
+    target.kill()
+    with pytest.raises(HalfstepError, match="start the target, or name the socket that it listens on"):
+        daemon.start()
+    with target.image.open("r+b") as image:
+        image.seek(1080)
+        image.write(b"\x53\xef")
+    target.start()
+    with pytest.raises(HalfstepError, match="blank it on the target's side"):
+        daemon.start()
+
+
+def kill_under_load(target: Target, daemon: DaemonProcess, times: int) -> None:
+    """Kills and restarts the target while blocks are put and read: no wrong byte, no lost block that is on media."""
+    daemon.start()
+    stop, wrong, persisted, failed = threading.Event(), [], [], []
+
+    def load(worker: int) -> None:
+        back = np.zeros(BLOCK_BYTES, np.uint8)
+        rng = np.random.default_rng(worker)
+        try:
+            with halfstep.connect(daemon.url, required=True, deadline_ms=PATIENCE_S * 1000) as client:
+                for round_number in range(1_000_000):
+                    if stop.is_set():
+                        return
+                    number = worker * 1_000_000 + round_number % 400
+                    key = b"load-%d" % number
+                    durability = "persist" if round_number % 4 == 0 else "cache"
+                    if client.put([key], block_of(number), durability=durability).ok.all() and durability == "persist":
+                        persisted.append(number)
+                    asked = worker * 1_000_000 + int(rng.integers(0, round_number % 400 + 1))
+                    if client.get([b"load-%d" % asked], back).ok.all() and not np.array_equal(back, block_of(asked)):
+                        wrong.append(asked)
+        except HalfstepError as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=load, args=(worker,)) for worker in range(2)]
+    for one in workers:
+        one.start()
+    for _ in range(times):
+        before = len(persisted)
+        target.kill()
+        target.start()
+        until = time.monotonic() + PATIENCE_S
+        while len(persisted) < before + 4 and time.monotonic() < until and not failed:
+            time.sleep(0.02)
+        assert not failed, failed
+        assert len(persisted) >= before + 4, "puts do not reach the target that came back"
+    stop.set()
+    for one in workers:
+        one.join(PATIENCE_S)
+        assert not one.is_alive()
+    assert not failed, failed
+    assert not wrong
+    back = np.zeros(BLOCK_BYTES, np.uint8)
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        assert client.stat()["halfstep_device_losses_total"] == times
+    # From media, by another process: what was said to be there is.
+    assert daemon.end(signal.SIGKILL) != 0
+    daemon.start()
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        for number in set(persisted):
+            assert client.get([b"load-%d" % number], back).ok.all(), number
+            assert np.array_equal(back, block_of(number)), number
+
+
+def test_a_target_killed_under_load_costs_misses_alone(target: Target, daemon: DaemonProcess) -> None:
+    kill_under_load(target, daemon, 2)
+
+
+@pytest.mark.slow
+def test_a_target_killed_twenty_times_under_load_costs_misses_alone(target: Target, daemon: DaemonProcess) -> None:
+    kill_under_load(target, daemon, 20)
