@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import halfstep
@@ -87,7 +88,7 @@ def daemon(tmp_path: Path, target: Target) -> Iterator[DaemonProcess]:
         one.end(signal.SIGKILL)
 
 
-def block_of(number: int) -> np.ndarray:
+def block_of(number: int) -> npt.NDArray[np.uint8]:
     """The content of block `number`: nobody else's."""
     return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
 
@@ -128,7 +129,10 @@ def test_a_target_that_is_not_there_or_holds_something_else_is_refused(target: T
 def kill_under_load(target: Target, daemon: DaemonProcess, times: int) -> None:
     """Kills and restarts the target while blocks are put and read: no wrong byte, no lost block that is on media."""
     daemon.start()
-    stop, wrong, persisted, failed = threading.Event(), [], [], []
+    stop = threading.Event()
+    wrong: list[int] = []
+    persisted: list[int] = []
+    failed: list[HalfstepError] = []
 
     def load(worker: int) -> None:
         back = np.zeros(BLOCK_BYTES, np.uint8)
@@ -140,8 +144,9 @@ def kill_under_load(target: Target, daemon: DaemonProcess, times: int) -> None:
                         return
                     number = worker * 1_000_000 + round_number % 400
                     key = b"load-%d" % number
-                    durability = "persist" if round_number % 4 == 0 else "cache"
-                    if client.put([key], block_of(number), durability=durability).ok.all() and durability == "persist":
+                    if round_number % 4:
+                        client.put([key], block_of(number))
+                    elif client.put([key], block_of(number), durability="persist").ok.all():
                         persisted.append(number)
                     asked = worker * 1_000_000 + int(rng.integers(0, round_number % 400 + 1))
                     if client.get([b"load-%d" % asked], back).ok.all() and not np.array_equal(back, block_of(asked)):
