@@ -127,6 +127,13 @@ void Batch::set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_b
   batch_.sliding_ttl = sliding_ttl ? 1 : 0;
 }
 
+void Batch::set_coding(uint16_t policy, uint16_t step_limit) {
+  const Setting setting(*this);
+  batch_.sets_coding = 1;
+  batch_.policy = policy;
+  batch_.step_limit = step_limit;
+}
+
 void Batch::set_life(uint64_t value, bool persistent) {
   const Setting setting(*this);
   batch_.value = value;

@@ -60,6 +60,7 @@ class Batch {
   void set_list(uint64_t cursor, uint32_t limit);
   void set_namespace(std::string name, uint64_t quota_bytes, uint64_t pin_budget_bytes, uint32_t default_ttl_s,
                      bool sliding_ttl);
+  void set_coding(uint16_t policy, uint16_t step_limit);
   // hold, renew: ms (0 = without end); expire: seconds (0 = never).
   void set_life(uint64_t value, bool persistent);
   void set_prefetch(uint64_t keep_ms, bool follow);

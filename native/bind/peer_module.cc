@@ -72,6 +72,8 @@ nb::dict facts_of(const Core& core) {
   coding["blocks"] = blocks;
   dict["coding"] = coding;
   dict["not_waited"] = facts.not_waited;
+  dict["namespace_policy"] = facts.namespace_policy;
+  dict["namespace_step_limit"] = facts.namespace_step_limit;
   return dict;
 }
 
@@ -140,6 +142,7 @@ void bind_batch(nb::module_& m) {
       .def("set_question", &Batch::set_question, "question"_a)
       .def("set_namespace", &Batch::set_namespace, "name"_a, "quota_bytes"_a, "pin_budget_bytes"_a, "default_ttl_s"_a,
            "sliding_ttl"_a)
+      .def("set_coding", &Batch::set_coding, "policy"_a, "step_limit"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
       .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
       .def("set_wait", &Batch::set_wait, "What is not there is waited for.")

@@ -16,6 +16,9 @@ inline constexpr uint8_t kUbq = 2;
 inline constexpr uint64_t kCodecs = uint64_t{1} << kRaw | uint64_t{1} << kBfx | uint64_t{1} << kUbq;
 // Of these decoding does not give what was encoded: parts of a layout have one only where it names it.
 inline constexpr uint64_t kLossyCodecs = uint64_t{1} << kUbq;
+// Of what was coded by these, or by codecs that this build does not know, nobody says that decoding gives it back. Numbers 3
+// and 4 are kept free for exact codecs.
+constexpr bool may_be_lossy(uint32_t codec) noexcept { return codec == kUbq || codec > 4; }
 // The length of a row is 16 bits of a header, and nobody has such rows: a longer one is as one that is not known.
 inline constexpr uint32_t kRowValuesMax = 16384;
 

@@ -135,6 +135,7 @@ Status take_notes(ConstBytes body, FinalNotes* out) {
       case Tlv::HelloServer: out->hello = tlv.value; return {};
       case Tlv::ShardMap: out->shard_map = tlv.value; return {};
       case Tlv::ShardHosts: out->shard_hosts = tlv.value; return {};
+      case Tlv::NamespaceCoding: return wire::parse_coding(tlv.value, &out->coding);
       case Tlv::RdmaAnswer: out->rdma = tlv.value; return {};
       default: return {};
     }

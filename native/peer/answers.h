@@ -24,7 +24,8 @@ struct FinalNotes {
   ConstBytes hello;  // HelloServer, ShardMap and ShardHosts, not parsed
   ConstBytes shard_map;
   ConstBytes shard_hosts;
-  ConstBytes rdma;  // RdmaAnswer, not parsed
+  wire::CodingRecord coding;  // NamespaceCoding; zeros where there is none
+  ConstBytes rdma;            // RdmaAnswer, not parsed
 };
 
 // Of any Final. Views point into `body`.

@@ -85,6 +85,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost {
   void on_layout_refused(const std::string& what) override;
   std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
                          const wire::ShardHostsView& hosts) override;
+  void on_coding(const wire::CodingRecord& coding) override;
   void on_connection_up(Connection& connection, bool newly) override;
   void on_connection_lost(Connection& connection, const std::string& what) override;
   void on_silence(const std::string& what) override;

@@ -297,6 +297,7 @@ Status Connection::on_hello(ConstBytes body) {
     what_ = why;
     return Code::Closed;
   }
+  client_.on_coding(notes.coding);
   if (Status status = take_rdma_answer(notes.rdma); !status.ok()) return status;
   state_ = State::Registering;
   register_layouts();

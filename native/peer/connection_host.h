@@ -51,6 +51,8 @@ class ConnectionHost {
   // Why the daemon is not to be had, or "". Where the map is not what the other connections know, all of them begin again.
   virtual std::string on_greeted(Connection& connection, const wire::PackedArray<wire::ShardAddress>& map,
                                  const wire::ShardHostsView& hosts) = 0;
+  // How blocks of the namespace are to be coded, as its greeting says; it may say it anew.
+  virtual void on_coding(const wire::CodingRecord& coding) = 0;
   // Its handshake is done (`newly`), or the layouts that came since then are registered.
   virtual void on_connection_up(Connection& connection, bool newly) = 0;
   // Its socket reads no ticket's memory any more.

@@ -101,6 +101,10 @@ typedef struct hs_client_facts {
   uint32_t coding_ratio_milli;
   uint64_t coding_blocks[10]; /* blocks of puts by why they were coded, or not: hs_coding_reason_name() of each */
   uint64_t not_waited;        /* requests that should have waited, to daemons that do not know how: answered at once */
+  /* What the namespace says, as of the last greeting: the policy of clients without one of their own (0 none, 1 exact, 2 high,
+   * 3 balanced, 4 compact, 5 off; others: none that this build knows), and the coarsest step of a lossy block, in 1/10,000:
+   * 0 any, 1 none (docs/compression.md, *A namespace's default and floor*). */
+  uint32_t namespace_policy, namespace_step_limit;
 } hs_client_facts;
 /* "" from the number on where there is no further one. The first four are coded. */
 const char* hs_coding_reason_name(uint32_t reason);
@@ -278,10 +282,13 @@ typedef struct hs_batch {
   uint64_t pin_budget_bytes;
   uint32_t default_ttl_s; /* 0 = none */
   uint32_t sliding_ttl;   /* 1 = default_ttl_s counts from a block's last use */
-  uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
-  uint32_t wait;          /* match, get: 1 = what is not there is waited for, until the deadline; a daemon that does not know
-                           * how answers at once (not_waited) */
-  uint32_t follow;        /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
+  uint32_t sets_coding;   /* namespace: 1 = the two below are meant; 0: create none and any, limit as it was */
+  uint16_t policy;        /* as hs_client_facts has them */
+  uint16_t step_limit;
+  uint32_t persistent; /* hold: 1 = survives a restart, in the namespace's pin budget */
+  uint32_t wait;       /* match, get: 1 = what is not there is waited for, until the deadline; a daemon that does not know
+                        * how answers at once (not_waited) */
+  uint32_t follow;     /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
   const uint8_t* layout_id;
   const uint8_t* question;
   uint64_t question_bytes;

@@ -118,6 +118,12 @@ std::string Client::on_greeted(Connection& connection, const wire::PackedArray<w
   return "";
 }
 
+void Client::on_coding(const wire::CodingRecord& coding) {
+  const std::lock_guard lock(state_mutex_);
+  facts_.namespace_policy = coding.policy;
+  facts_.namespace_step_limit = coding.step_limit;
+}
+
 // Another daemon stands where the old one did. What is under way there ends with its connections.
 void Client::forget_map() {
   for (Link& link : links_) {

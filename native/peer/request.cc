@@ -104,6 +104,7 @@ void Request::encode_namespace(wire::FrameWriter& frame) const {
   frame.tlv_bytes(wire::Tlv::NamespaceName, as_bytes(ticket->text));
   if (action.verb == wire::NamespaceVerb::Delete) return;
   frame.tlv(wire::Tlv::PinBudget, wire::PinBudgetRecord{.bytes = ticket->pin_budget_bytes});
+  if (ticket->sets_coding) frame.tlv(wire::Tlv::SetCoding, ticket->coding);
 }
 
 // Who holds, until when, and for how long what is fetched ahead is kept.

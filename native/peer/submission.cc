@@ -285,6 +285,8 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
   ticket.pin_budget_bytes = batch.pin_budget_bytes;
   ticket.default_ttl_s = batch.default_ttl_s;
   ticket.sliding_ttl = batch.sliding_ttl != 0;
+  ticket.sets_coding = batch.sets_coding != 0;
+  ticket.coding = {.policy = batch.policy, .step_limit = batch.step_limit};
   ticket.persistent = batch.persistent != 0;
   if (batch.layout_id != nullptr) std::memcpy(ticket.layout_id.data(), batch.layout_id, ticket.layout_id.size());
   if (batch.operation == HS_OP_EXPLAIN) {

@@ -35,7 +35,7 @@ void Ticket::reset() {
   units.clear();
   owner = cursor = value = pin_budget_bytes = 0;
   default_ttl_s = 0;
-  sliding_ttl = persistent = false;
+  sliding_ttl = persistent = sets_coding = false;
   layout_id = {};
   cursor_out = nullptr;
   limit = 0;

@@ -135,6 +135,8 @@ class Ticket {
   uint64_t pin_budget_bytes = 0;
   uint32_t default_ttl_s = 0;
   bool sliding_ttl = false;
+  bool sets_coding = false;
+  wire::CodingRecord coding;
   bool persistent = false;
   wire::LayoutId layout_id{};       // clear
   std::vector<std::byte> question;  // explain

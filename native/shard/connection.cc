@@ -437,6 +437,10 @@ Status Connection::on_hello(const wire::Header& header, ConstBytes body) {
   reply.whole({Answer::Ok, Reason::None});
   reply.frame().tlv(Tlv::HelloServer, shard_.hello());
   write_shard_map(reply.frame());
+  for (const store::NamespaceInfo& info : shard_.store().namespaces()) {
+    if (info.name != namespace_ || (info.coding.policy == 0 && info.coding.step_limit == 0)) continue;
+    reply.frame().tlv(Tlv::NamespaceCoding, info.coding);
+  }
   // Whoever says who they are is told that nobody looked.
   if (greeting.authenticates) reply.frame().tlv(Tlv::Authentication, wire::AuthenticationHead{});
   const bool changed = greeting.offers_rdma && answer_rdma(greeting.rdma, reply.frame());

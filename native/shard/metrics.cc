@@ -304,6 +304,11 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     out->gauges.push_back(
         {"halfstep_namespace_default_ttl_seconds", {{"namespace", n.name}}, static_cast<double>(n.default_ttl_s)});
     out->gauges.push_back({"halfstep_namespace_ttl_slides", {{"namespace", n.name}}, n.sliding_ttl ? 1.0 : 0.0});
+    const auto add_coding = [&](const char* of, uint16_t value) {
+      out->gauges.push_back({"halfstep_namespace_coding", {{"namespace", n.name}, {"of", of}}, static_cast<double>(value)});
+    };
+    add_coding("policy", n.coding.policy);
+    add_coding("step_limit", n.coding.step_limit);
   }
 }
 

@@ -271,7 +271,7 @@ void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, Const
   if (!client.admin())
     return refuse(Reason::Forbidden,
                   "namespace: this connection has no admin right; use the loopback address or the unix socket");
-  TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}, {Tlv::PinBudget}};
+  TlvSlot slots[] = {{Tlv::NamespaceName}, {Tlv::NamespaceAction}, {Tlv::PinBudget}, {Tlv::SetCoding}};
   if (!take_tlvs(client, Opcode::Namespace, id, body, slots)) return;
   std::string_view name;
   if (!wire::parse_namespace_name(slots[0].value, &name).ok()) {
@@ -285,6 +285,10 @@ void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, Const
   if (slots[2].there && !wire::parse_pin_budget(slots[2].value, &pins).ok()) {
     return refuse(Reason::Malformed, "namespace: PinBudget is malformed");
   }
+  wire::CodingRecord coding;
+  if (slots[3].there && (!wire::parse_coding(slots[3].value, &coding).ok() || coding.policy > wire::kPolicyOff)) {
+    return refuse(Reason::Malformed, "namespace: SetCoding is malformed, or of a policy that this server does not know");
+  }
   if (record.verb == wire::NamespaceVerb::Delete && name == kNamespaceDefault) {
     return refuse(Reason::Policy, "namespace: \"default\" cannot be deleted: clients that name no namespace use it");
   }
@@ -294,11 +298,17 @@ void change_namespace(Client& client, Pool<StoreCall>& calls, uint64_t id, Const
   call->start(client, Opcode::Namespace, id);
   const auto done = [call](Status status) { call->done(status); };
   if (record.verb == wire::NamespaceVerb::Delete) return store.delete_namespace(name, done);
-  store::NamespaceInfo info{std::string(name), record.quota_bytes, record.default_ttl_s, pins.bytes,
-                            (record.flags & wire::kNamespaceSlidingTtl) != 0};
+  store::NamespaceInfo info{std::string(name),
+                            record.quota_bytes,
+                            record.default_ttl_s,
+                            pins.bytes,
+                            (record.flags & wire::kNamespaceSlidingTtl) != 0,
+                            coding};
   if (record.verb == wire::NamespaceVerb::Create) return store.create_namespace(info, done);
   for (const store::NamespaceInfo& known : store.namespaces()) {
-    if (known.name == name && !slots[2].there) info.pin_budget_bytes = known.pin_budget_bytes;
+    if (known.name != name) continue;
+    if (!slots[2].there) info.pin_budget_bytes = known.pin_budget_bytes;
+    if (!slots[3].there) info.coding = known.coding;
   }
   store.limit_namespace(info, done);
 }

@@ -40,7 +40,8 @@ AnswerReason answer_of_write(Status status) noexcept {
     case Code::Throttled: return answer_of_throttle(status.detail());
     case Code::TooLarge: return {Answer::Rejected, Reason::TooLarge};
     case Code::Invalid: return {Answer::Rejected, Reason::Malformed};
-    case Code::Unsupported: return {Answer::Rejected, Reason::Unsupported};
+    case Code::Unsupported:
+      return {Answer::Rejected, status.detail() == store::kBelowFloor ? Reason::Policy : Reason::Unsupported};
     case Code::NotFound: return {Answer::Rejected, Reason::UnknownLayout};
     case Code::Corrupt: return {Answer::Rejected, Reason::Checksum};
     case Code::Closed: return {Answer::Unavailable, Reason::Stopping};

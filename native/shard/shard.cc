@@ -305,6 +305,7 @@ std::vector<store::NamespaceInfo> Shard::namespaces() const {
     if (setup_.number == 0) continue;
     info.quota_bytes = info.pin_budget_bytes = info.default_ttl_s = 0;
     info.sliding_ttl = false;
+    info.coding = {};
   }
   return out;
 }

@@ -91,5 +91,74 @@ TEST_F(Codecs, APutReplacesWhatItsWriterCannotDecodeOnceItsBytesAreThere) {
   EXPECT_TRUE(there(bed_, "block", kRawAlone));
 }
 
+// In a layout of its own: one group as the plain one, coded by ubq with this step.
+Status put_lossy(StoreBed& bed, const char* step, uint8_t codec = 2) {
+  wire::Layout layout;
+  EXPECT_TRUE(wire::Layout::make({{"codec", "ubq"}, {"codec.0", std::string("bf16/64/") + step}},
+                                 {wire::GroupShape{4, 1, {4096}}}, &layout)
+                  .ok());
+  uint32_t scope = 0;
+  bool done = false;
+  bed.store->register_layout("default", layout, [&](Status, uint32_t registered) {
+    scope = registered;
+    done = true;
+  });
+  while (!done) bed.pump();
+  Write write;
+  std::vector<PartInfo> parts(4);
+  for (PartInfo& part : parts) part = {0, 3000, 4096, 0, 77, 1};
+  parts[2].codec = codec;
+  const std::string name = "a block";
+  write.name = {scope, wire::Component::of(0, 0, 0), as_bytes(name)};
+  write.key = bed.store->key_of(write.name);
+  write.block_bytes = 16384;
+  write.coded_parts = parts;
+  const Status status = bed.store->begin_write(write);
+  if (status.ok()) bed.store->abort_write(write);
+  return status;
+}
+
+TEST_F(Codecs, NoBlockIsLossierThanItsNamespaceAllows) {
+  const Status refused(Code::Unsupported, kBelowFloor);
+  EXPECT_EQ(put_lossy(bed_, "0.5"), Code::Ok) << "no floor";
+  NamespaceInfo info{.name = "default", .coding = {.policy = wire::kPolicyHigh, .step_limit = 800}};
+  for (const bool reopened : {false, true}) {
+    if (reopened) {
+      bed_.reopen();
+      ASSERT_EQ(bed_.account().coding.policy, wire::kPolicyHigh);
+    } else {
+      ASSERT_EQ(bed_.limit(info), Code::Ok);
+    }
+    EXPECT_EQ(put_lossy(bed_, "0.08"), Code::Ok);
+    EXPECT_EQ(put_lossy(bed_, "0.0801"), refused);
+    EXPECT_EQ(put_lossy(bed_, "0.5"), refused);
+    EXPECT_EQ(put_lossy(bed_, "x"), refused);
+    EXPECT_EQ(put_lossy(bed_, "0.5", 1), Code::Ok) << "its parts are exact";
+    EXPECT_EQ(put_lossy(bed_, "0.5", 3), Code::Ok) << "a number that is kept free for an exact codec";
+    EXPECT_EQ(put_lossy(bed_, "0.5", 63), refused) << "nobody says that it is exact";
+  }
+  info.coding.step_limit = 1;
+  ASSERT_EQ(bed_.limit(info), Code::Ok);
+  EXPECT_EQ(put_lossy(bed_, "0.001"), refused) << "exact alone";
+  info.coding.step_limit = 0;
+  ASSERT_EQ(bed_.limit(info), Code::Ok);
+  EXPECT_EQ(put_lossy(bed_, "4"), Code::Ok);
+}
+
+TEST_F(Codecs, ALossyPartInALayoutWithoutStepsIsBelowEveryFloor) {
+  NamespaceInfo info{.name = "default", .coding = {.step_limit = 40000}};
+  const auto put_of = [&](uint8_t codec) {
+    std::vector<PartInfo> parts(4);
+    for (PartInfo& part : parts) part = {0, 3000, 4096, 0, 77, codec};
+    StoreBed::Put put;
+    const Status status = bed_.begin_put(put, "in the bed's layout", kGroupPlain, 16384, false, parts);
+    while (status.ok() && !put.done) bed_.pump();
+    return status;
+  };
+  ASSERT_EQ(bed_.limit(info), Code::Ok);
+  EXPECT_EQ(put_of(2), Status(Code::Unsupported, kBelowFloor));
+  EXPECT_EQ(put_of(1), Code::Ok);
+}
+
 }  // namespace
 }  // namespace halfstep::store

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "compress/unit.h"
 #include "store/store_impl.h"
 
 namespace halfstep::store {
@@ -115,6 +116,11 @@ Status StoreImpl::cut(Write& write, std::vector<PartInfo>* parts) const {
   return {};
 }
 
+bool StoreImpl::below_floor(const Write& write) const noexcept {
+  const auto lossy = [](const PartInfo& part) { return compress::may_be_lossy(part.codec); };
+  return std::any_of(write.coded_parts.begin(), write.coded_parts.end(), lossy) && !names_.lossy_fits(write.name.scope);
+}
+
 Status StoreImpl::begin_write(Write& write) {
   write.status = {};
   write.store_own = nullptr;
@@ -122,6 +128,7 @@ Status StoreImpl::begin_write(Write& write) {
   const size_t key_bytes = write.name.engine_key.size();
   if (key_bytes == 0 || key_bytes > format::kEngineKeyBytesMax) return Code::Invalid;
   if (const Status status = cut(write, &cut_); !status.ok()) return status;
+  if (below_floor(write)) return {Code::Unsupported, kBelowFloor};
   uses_.note_moment();
 
   const Block stored = catalog_.find(write.key);

@@ -131,6 +131,8 @@ class StoreImpl final : public Store {
  private:
   static bool born_before(void* store, const IndexKey& key, uint64_t sequence);
   Status cut(Write& write, std::vector<PartInfo>* parts) const;
+  // Some part of it may be lossier than its namespace allows.
+  bool below_floor(const Write& write) const noexcept;
   bool present(const IndexKey& key) noexcept;
   bool present(const Block& block) noexcept;
   bool present(const Extent& extent) noexcept;

@@ -42,6 +42,11 @@ bool give_place_up(HeaderState& state, uint32_t namespace_number, ScopeUse& use,
   return true;
 }
 
+wire::CodingRecord coding_of(const format::NamespaceRecord& record) noexcept {
+  return {.policy = static_cast<uint16_t>(record.flags >> format::kNamespacePolicyShift & format::kNamespacePolicyMax),
+          .step_limit = static_cast<uint16_t>(record.flags >> format::kNamespaceStepLimitShift)};
+}
+
 // A block's names as its index key is made of them.
 using NameBytes = std::array<std::byte, 9 + format::kEngineKeyBytesMax>;
 ConstBytes bytes_of(const BlockName& name, NameBytes& bytes) noexcept {
@@ -57,7 +62,10 @@ void set_limits(format::NamespaceRecord& record, const NamespaceInfo& info) noex
   record.quota_bytes = info.quota_bytes;
   record.default_ttl_s = info.default_ttl_s;
   record.pin_budget_bytes = info.pin_budget_bytes;
-  record.flags = info.sliding_ttl ? format::kNamespaceSliding : 0;
+  HALFSTEP_CHECK(info.coding.policy <= format::kNamespacePolicyMax, info.coding.policy);
+  record.flags = (info.sliding_ttl ? format::kNamespaceSliding : 0) |
+                 uint32_t{info.coding.policy} << format::kNamespacePolicyShift |
+                 uint32_t{info.coding.step_limit} << format::kNamespaceStepLimitShift;
 }
 
 }  // namespace
@@ -69,8 +77,8 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
   for (const StoredNamespace& n : header_.namespaces) {
     const uint32_t number = n.record.number;
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
-                   (n.record.flags & format::kNamespaceSliding) != 0, names_.used_bytes(number), names_.pinned_bytes(number),
-                   names_.leased_bytes(number), holds_.of_namespace(number), number});
+                   (n.record.flags & format::kNamespaceSliding) != 0, coding_of(n.record), names_.used_bytes(number),
+                   names_.pinned_bytes(number), names_.leased_bytes(number), holds_.of_namespace(number), number});
   }
   return out;
 }

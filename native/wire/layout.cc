@@ -1,7 +1,10 @@
 #include "wire/layout.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
+#include <string_view>
 
 #include "base/check.h"
 #include "wire/message.h"
@@ -45,6 +48,27 @@ Status take_shape(Reader& reader, GroupShape* out) noexcept {
   if (reader.failed() || shape.offset_of(shape.part_count) > kBlockBytesMax) return Code::Invalid;
   *out = shape;
   return {};
+}
+
+// Of a list of parts, "2*(bf16/128/0.03,raw)": the largest number behind a second slash.
+uint32_t coarsest_step_of(std::string_view list) noexcept {
+  constexpr double kUnits = 10000;
+  constexpr double kRounding = 1e-6;  // 0.07 times 10,000 is a little more than 700
+  uint32_t coarsest = 0;
+  while (!list.empty()) {
+    const size_t end = std::min(list.find_first_of(",()*"), list.size());
+    const std::string_view word = list.substr(0, end);
+    list.remove_prefix(std::min(end + 1, list.size()));
+    const size_t first = word.find('/');
+    const size_t second = first == std::string_view::npos ? first : word.find('/', first + 1);
+    if (second == std::string_view::npos) continue;
+    double step = 0;
+    const char* const word_end = word.data() + word.size();
+    const auto [stopped, error] = std::from_chars(word.data() + second + 1, word_end, step);
+    const bool sane = error == std::errc() && stopped == word_end && step >= 0 && step * kUnits < UINT32_MAX;
+    coarsest = std::max(coarsest, sane ? static_cast<uint32_t>(std::ceil(step * kUnits - kRounding)) : UINT32_MAX);
+  }
+  return coarsest;
 }
 
 }  // namespace
@@ -92,6 +116,10 @@ Status Layout::parse(ConstBytes canonical, Layout* out) {
     if (Status s = take_text(reader, 0, &field.second); !s.ok()) return s;
     // std::string orders by unsigned bytes, which is the canonical order.
     if (i > 0 && layout.fields_.back().first >= field.first) return Code::Invalid;
+    constexpr std::string_view kCodingOfGroup = "codec.";
+    if (field.first.starts_with(kCodingOfGroup)) {
+      layout.coarsest_step_ = std::max(layout.coarsest_step_, coarsest_step_of(field.second));
+    }
     layout.fields_.push_back(std::move(field));
   }
 

@@ -58,12 +58,16 @@ class Layout {
   const LayoutId& id() const noexcept { return id_; }
   const std::vector<std::pair<std::string, std::string>>& fields() const noexcept { return fields_; }
   const std::vector<GroupShape>& groups() const noexcept { return groups_; }
+  // Of the steps that its fields name (docs/compression.md, *In a layout*), the largest, in 1/10,000 and rounded up; what is no
+  // number is the largest there is. 0: it names none, and its blocks are exact.
+  uint32_t coarsest_step() const noexcept { return coarsest_step_; }
 
  private:
   std::vector<std::byte> canonical_;
   LayoutId id_{};
   std::vector<std::pair<std::string, std::string>> fields_;
   std::vector<GroupShape> groups_;
+  uint32_t coarsest_step_ = 0;
 };
 
 // A component of a key (docs/wire-protocol.md, *Names*): group 8 bits, variant 4, cell 20, from the high bits down.

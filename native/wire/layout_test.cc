@@ -212,6 +212,27 @@ TEST(Layout, KeepsItsOldValueWhenItRefuses) {
 
 // ---- names ----
 
+TEST(Layout, KnowsTheCoarsestStepThatItsFieldsName) {
+  const auto coarsest = [](std::string_view list) {
+    Layout layout;
+    EXPECT_TRUE(Layout::make({{"codec", "ubq"}, {"codec.0", std::string(list)}, {"codec.1", "bf16/64/0.02"}},
+                             {GroupShape{0, 1, {64}}}, &layout)
+                    .ok());
+    return layout.coarsest_step();
+  };
+  EXPECT_EQ(coarsest(""), 200U);
+  EXPECT_EQ(coarsest("2*(8*bf16/128/0.03,8*bf16/128/0.25),raw,any,bf16/128"), 2500U);
+  EXPECT_EQ(coarsest("bf16/128/0.07"), 700U) << "not a unit more, whatever 0.07 is in binary";
+  EXPECT_EQ(coarsest("bf16/128/0.07001"), 701U) << "rounded up";
+  for (const char* none : {"bf16/1/nan", "bf16/1/inf", "bf16/1/-1", "bf16/1/1e30", "bf16/1/x", "bf16/1/", "bf16/1/0.1/2"}) {
+    EXPECT_EQ(coarsest(none), UINT32_MAX) << none;
+  }
+  Layout exact;
+  ASSERT_TRUE(
+      Layout::make({{"codec", "bfx"}, {"codec.0", "bf16/128"}, {"other", "bf16/1/3"}}, {GroupShape{0, 1, {64}}}, &exact).ok());
+  EXPECT_EQ(exact.coarsest_step(), 0U);
+}
+
 TEST(Component, HoldsGroupVariantAndCell) {
   const Component component = Component::of(200, 9, 0xABCDE);
   EXPECT_EQ(component.value, 0xC89ABCDEU);

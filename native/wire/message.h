@@ -123,16 +123,19 @@ enum class Tlv : uint16_t {
   PinBudget = 28,
   Explanation = 30,
   ShardHosts = 31,
+  NamespaceCoding = 32,
   RdmaOffer = 64,  // to 79: memory over RDMA
   RdmaAnswer = 65,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
+  SetCoding = 32801,    // 33, likewise: a server that cannot keep it says so
 };
 inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
          kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
-         kind == static_cast<uint16_t>(Tlv::RdmaOffer) || kind == static_cast<uint16_t>(Tlv::RdmaAnswer) ||
-         kind == static_cast<uint16_t>(Tlv::KeyQuestion);
+         kind == static_cast<uint16_t>(Tlv::NamespaceCoding) || kind == static_cast<uint16_t>(Tlv::RdmaOffer) ||
+         kind == static_cast<uint16_t>(Tlv::RdmaAnswer) || kind == static_cast<uint16_t>(Tlv::KeyQuestion) ||
+         kind == static_cast<uint16_t>(Tlv::SetCoding);
 }
 
 struct TlvView {

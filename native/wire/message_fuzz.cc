@@ -109,6 +109,8 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::Expiry: return record<ExpiryRecord>(tlv.value, parse_expiry);
     case Tlv::NamedLayout: return record<LayoutId>(tlv.value, parse_layout_id);
     case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);
+    case Tlv::NamespaceCoding:
+    case Tlv::SetCoding: return record<CodingRecord>(tlv.value, parse_coding);
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
     case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);
     case Tlv::LayoutHandle: return record<LayoutHandleRecord>(tlv.value, parse_layout_handle);

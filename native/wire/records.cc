@@ -92,6 +92,10 @@ Status parse_pin_budget(ConstBytes value, PinBudgetRecord* out) noexcept {
   return load_exact(value, out) ? Status() : Status(Code::Invalid);
 }
 
+Status parse_coding(ConstBytes value, CodingRecord* out) noexcept {
+  return load_exact(value, out) && out->reserved == 0 ? Status() : Status(Code::Invalid);
+}
+
 Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept {
   return load_exact(value, out) ? Status() : Status(Code::Invalid);
 }

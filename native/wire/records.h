@@ -254,6 +254,16 @@ struct PinBudgetRecord {  // with an action; where it is absent: create 0, limit
 };
 static_assert(sizeof(PinBudgetRecord) == 8);
 
+// NamespaceCoding in a Hello's Final, where either is not 0; SetCoding with an action. Where that is absent: create 0 and 0,
+// limit as it was.
+struct CodingRecord {
+  uint16_t policy = 0;      // of clients that have none of their own: 0 none, else one of kPolicy…
+  uint16_t step_limit = 0;  // the coarsest step of a lossy block, in 1/10,000; 0: any. No step is below 10: 1 is exact alone
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(CodingRecord) == 8);
+inline constexpr uint16_t kPolicyExact = 1, kPolicyHigh = 2, kPolicyBalanced = 3, kPolicyCompact = 4, kPolicyOff = 5;
+
 // KeyQuestion = KeyQuestionHead, ComponentRange[range_count], engine key: what does the server know of it?
 struct KeyQuestionHead {
   uint32_t flags = 0;  // kQuestionEveryGroup
@@ -367,6 +377,8 @@ Status parse_until(ConstBytes value, UntilRecord* out) noexcept;
 Status parse_expiry(ConstBytes value, ExpiryRecord* out) noexcept;
 Status parse_layout_id(ConstBytes value, LayoutId* out) noexcept;
 Status parse_pin_budget(ConstBytes value, PinBudgetRecord* out) noexcept;
+// Policies that this build does not know are let through: they are none.
+Status parse_coding(ConstBytes value, CodingRecord* out) noexcept;
 Status parse_cancel(ConstBytes value, CancelRecord* out) noexcept;
 Status parse_namespace_action(ConstBytes value, NamespaceRecord* out) noexcept;
 Status parse_layout_handle(ConstBytes value, LayoutHandleRecord* out) noexcept;

@@ -79,7 +79,9 @@ class Kind(IntEnum):
     PIN_BUDGET = 28
     EXPLANATION = 30
     SHARD_HOSTS = 31
+    NAMESPACE_CODING = 32
     KEY_QUESTION = 32797
+    SET_CODING = 32801
 
 
 # A kind with this bit must be understood, whoever receives it.

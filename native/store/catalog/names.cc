@@ -34,6 +34,7 @@ void Names::refresh(const HeaderState& header) {
     space.quota_bytes = share_of(n.record.quota_bytes, header.fixed.shards);
     space.pin_budget_bytes = n.record.pin_budget_bytes / std::max(header.fixed.shards, 1U);
     space.default_ttl_s = n.record.default_ttl_s;
+    space.step_limit = n.record.flags >> format::kNamespaceStepLimitShift;
     space.sliding = (n.record.flags & format::kNamespaceSliding) != 0;
     // A quota that was lowered, or that a restart finds broken, is swept for; one under way goes on.
     if (space.quota_bytes != 0) space.sweep_to_bytes = space.quota_bytes;
@@ -66,6 +67,13 @@ uint32_t Names::default_ttl_s(uint32_t scope) const noexcept {
 uint32_t Names::sliding_ttl_s(uint32_t scope) const noexcept {
   const Space* space = space_of(scope);
   return space != nullptr && space->sliding ? space->default_ttl_s : 0;
+}
+
+bool Names::lossy_fits(uint32_t scope) const noexcept {
+  const Space* space = space_of(scope);
+  if (space == nullptr || space->step_limit == 0) return true;
+  const uint32_t step = at(scope)->layout->coarsest_step();
+  return step != 0 && step <= space->step_limit;
 }
 
 uint64_t Names::quota_bytes(uint32_t scope) const noexcept {

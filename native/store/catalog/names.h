@@ -44,6 +44,9 @@ class Names {
   // The default TTL counts from the last use. 0: it does not, or there is none.
   uint32_t sliding_ttl_s(uint32_t scope) const noexcept;
 
+  // Whether a block with a lossy part may be written: as coarse a step as its layout's is allowed by the namespace.
+  bool lossy_fits(uint32_t scope) const noexcept;
+
   // A scope that has nothing here may be about to be retired.
   bool used_now(uint32_t scope) const noexcept { return at(scope) != nullptr && at(scope)->account.used() != 0; }
 
@@ -111,6 +114,7 @@ class Names {
     uint64_t quota_bytes = 0;
     uint64_t pin_budget_bytes = 0;
     uint32_t default_ttl_s = 0;
+    uint32_t step_limit = 0;  // in 1/10,000; 0: any
     bool sliding = false;
     uint64_t sweep_to_bytes = UINT64_MAX;
     bool sweeping = false;

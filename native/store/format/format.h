@@ -319,7 +319,10 @@ inline constexpr uint32_t kNamespaceLayoutBytesMax = 256 * KiB;
 static_assert(kNamespaceLayoutBytesMax + kNamespaceLayoutsMax * 64 < kHeaderReserveBytes / 2);
 inline constexpr uint32_t kNamespaceNameBytesMax = 255;  // as on the wire
 inline constexpr uint32_t kNamespaceSliding = 1;         // the default TTL counts from a block's last use
-struct NamespaceRecord {                                 // then the name
+// Of flags: the default policy and the coarsest step that is allowed, both as wire::CodingRecord has them.
+inline constexpr uint32_t kNamespacePolicyShift = 8, kNamespacePolicyMax = 255;
+inline constexpr uint32_t kNamespaceStepLimitShift = 16;
+struct NamespaceRecord {  // then the name
   uint64_t quota_bytes = 0;
   uint64_t pin_budget_bytes = 0;
   uint32_t default_ttl_s = 0;

@@ -52,5 +52,7 @@ inline constexpr int32_t kThrottledLog = 6;       // the record log has no room 
 inline constexpr int32_t kThrottledRecovery = 7;  // until all that is on flash is known
 inline constexpr int32_t kThrottledLeases = 8;    // the namespace leases as many bytes as it may
 inline constexpr int32_t kThrottledHolds = 9;     // it has as many holds as it may
+// Of Unsupported.
+inline constexpr int32_t kBelowFloor = 1;  // lossier than the namespace allows
 
 }  // namespace halfstep::store

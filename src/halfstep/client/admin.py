@@ -10,6 +10,7 @@ from typing import Any
 
 from halfstep import _peer
 from halfstep.arguments import unsigned
+from halfstep.client.coding import NONE, floor_units, policy_number, refuse_below
 from halfstep.client.entries import Entry, Namespace, counters_by_shard, entry_of, namespaces_of, totals_of
 from halfstep.client.explain import explanation_of, question_of
 from halfstep.client.numbers import (
@@ -104,13 +105,17 @@ class Admin:
         pin_budget_bytes: int = 0,
         default_ttl_s: int = 0,
         sliding_ttl: bool = False,
+        policy: str | None = None,
+        floor: str | None = None,
     ) -> None:
         """Make a namespace. quota_bytes 0: no limit but the store's. pin_budget_bytes 0: no persistent holds.
 
         default_ttl_s: of puts that name none, 0 = never; with sliding_ttl it counts from a block's last use (get, touch, or a
-        put that finds it there). Errors: Unavailable, ConfigError (refused, is there already).
+        put that finds it there). policy: of clients that have none of their own, a built-in one. floor: the lossiest that may
+        be put, a built-in policy or a step (docs/compression.md). Errors: Unavailable, ConfigError (refused, is there already).
         """
-        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes, pin_budget_bytes, default_ttl_s, sliding_ttl)
+        coding = None if policy is None and floor is None else (policy or NONE, floor or NONE)
+        self._namespace(OP_NAMESPACE_CREATE, name, quota_bytes, pin_budget_bytes, default_ttl_s, sliding_ttl, coding)
 
     def limit_namespace(
         self,
@@ -120,6 +125,8 @@ class Admin:
         pin_budget_bytes: int | None = None,
         default_ttl_s: int | None = None,
         sliding_ttl: bool | None = None,
+        policy: str | None = None,
+        floor: str | None = None,
     ) -> None:
         """Change a namespace's limits; None = as it is. Over a new quota it loses its oldest blocks, soon.
 
@@ -137,6 +144,10 @@ class Admin:
             known[0].pin_budget_bytes if pin_budget_bytes is None else pin_budget_bytes,
             known[0].default_ttl_s if default_ttl_s is None else default_ttl_s,
             known[0].sliding_ttl if sliding_ttl is None else sliding_ttl,
+            # Else it is not said, and an older daemon, which has neither, goes on.
+            None
+            if policy is None and floor is None
+            else (known[0].policy if policy is None else policy, known[0].floor if floor is None else floor),
         )
 
     def delete_namespace(self, name: str) -> None:
@@ -148,7 +159,14 @@ class Admin:
         self._namespace(OP_NAMESPACE_DELETE, name, 0, 0, 0, sliding_ttl=False)
 
     def _namespace(
-        self, operation: int, name: str, quota_bytes: int, pin_budget_bytes: int, default_ttl_s: int, sliding_ttl: bool
+        self,
+        operation: int,
+        name: str,
+        quota_bytes: int,
+        pin_budget_bytes: int,
+        default_ttl_s: int,
+        sliding_ttl: bool,
+        coding: tuple[str, str] | None = None,
     ) -> None:
         if problem := namespace_fault(name):
             raise ConfigError(f"namespace {name!r} {problem}")
@@ -160,5 +178,9 @@ class Admin:
             unsigned("default_ttl_s", default_ttl_s, 32),
             sliding_ttl,
         )
+        if coding is not None:
+            policy, floor = policy_number(coding[0]), floor_units(coding[1])
+            refuse_below(coding[0], floor)
+            batch.set_coding(policy, floor)
         verb = {OP_NAMESPACE_CREATE: "create", OP_NAMESPACE_LIMIT: "limit", OP_NAMESPACE_DELETE: "delete"}[operation]
         self._operate(f"{verb} namespace {name!r}", batch)

@@ -8,6 +8,8 @@ Thread: any thread may call anything.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from halfstep import _peer
 from halfstep.arguments import real_number
 from halfstep.client.admin import Admin
+from halfstep.client.coding import NONE, policy_text
 from halfstep.client.entries import Entry, Namespace
 from halfstep.client.facts import ClientFacts, CodingFacts, ShardLoad
 from halfstep.client.link import Links
@@ -223,7 +226,23 @@ class Client:
         # Here: who moves plain blocks does not need it.
         from halfstep.tier.face import Tier
 
-        return Tier(self, layout, **options)
+        return Tier(self, self._by_default(layout), **options)
+
+    def _by_default(self, layout: KVLayout) -> KVLayout:
+        """As the namespace says, where the layout says nothing of codecs; as it is where the daemon is not there to say it."""
+        from halfstep.compress.policy import policy_of
+        from halfstep.tier.shapes import KVLayout
+
+        if self.mode == "off" or not isinstance(layout, KVLayout) or layout.codec or layout.policy != "":
+            return layout
+        with contextlib.suppress(Unavailable, ConfigError):  # the calls of the tier will say so
+            self.wait_ready(self.deadline_ms)
+        name = policy_text(self.facts().namespace_policy)
+        if name == NONE:
+            return layout
+        policy = policy_of(name)
+        self._links.speak(policy.codecs)
+        return dataclasses.replace(layout, policy=policy)
 
     def values(self, layout: Layout, **options: Unpack[ValuesOptions]) -> Values:
         """As tier(), for blocks whose inside nobody here needs to know. See halfstep.tier.Values."""
@@ -359,8 +378,8 @@ class Client:
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """Spoken besides raw, as given to connect()."""
-        return self._options.codecs
+        """Spoken besides raw, as given to connect(), and those of the namespace's default policy since a tier follows it."""
+        return self._links.codec_names
 
     @property
     def namespace(self) -> str:

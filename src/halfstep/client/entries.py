@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from halfstep.client.coding import NONE, floor_text, policy_text
 from halfstep.errors import ProtocolError
 
 # EntryRecord of docs/wire-protocol.md: layout id, component, block bytes, parts, created, expiry, key bytes, flags, reserved.
@@ -30,6 +31,7 @@ class Namespace(NamedTuple):
     """A tenant's limits, and what it uses. quota_bytes 0: no limit but the store's; default_ttl_s 0: none.
 
     sliding_ttl: the default TTL counts from a block's last use, else from its put.
+    policy: of clients that have none of their own; floor: the lossiest that may be put (docs/compression.md); "none" = none.
     used_bytes: what the quota counts, blocks that are being written too. pinned_bytes: of blocks with persistent holds.
     """
 
@@ -40,6 +42,8 @@ class Namespace(NamedTuple):
     pinned_bytes: int
     default_ttl_s: int
     sliding_ttl: bool
+    policy: str = NONE
+    floor: str = NONE
 
 
 def entry_of(record: bytes, key: bytes) -> Entry:
@@ -116,6 +120,9 @@ def namespaces_of(counters: dict[str, float]) -> list[Namespace]:
                 account["pinned"],
                 int(counters[f'halfstep_namespace_default_ttl_seconds{{namespace="{name}"}}']),
                 bool(counters[f'halfstep_namespace_ttl_slides{{namespace="{name}"}}']),
+                # A daemon of before has neither.
+                policy_text(int(counters.get(f'halfstep_namespace_coding{{namespace="{name}",of="policy"}}', 0))),
+                floor_text(int(counters.get(f'halfstep_namespace_coding{{namespace="{name}",of="step_limit"}}', 0))),
             )
             for name, account in sorted(accounts.items())
         ]

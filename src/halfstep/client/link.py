@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 from halfstep import _peer
@@ -37,7 +38,9 @@ class Links:
         self.mode = mode
         self.connections = connections
         self.coding = coding
-        self.codecs = sum(1 << CODECS[name] for name in codecs)
+        self.codec_names = codecs
+        # Cores of fewer codecs, which end what was under way.
+        self._former: list[_peer.Core] = []
         # A signal's handler may close the client in the thread that holds it.
         self._lock = threading.RLock()
         self._core: _peer.Core | None = None
@@ -67,14 +70,31 @@ class Links:
                 core = self._core
                 if core is None:
                     place = self.endpoint
-                    core = _peer.Core(
-                        place.address, place.namespace, self.connections, 0, self.codecs, place.transport, self.coding
-                    )
+                    codecs = sum(1 << CODECS[name] for name in self.codec_names)
+                    core = _peer.Core(place.address, place.namespace, self.connections, 0, codecs, place.transport, self.coding)
                     if self.closed:  # by a handler, meanwhile
                         core.close()
                         raise ConfigError("client is closed; connect again")
                     self._core = core
         return core
+
+    def speak(self, codecs: Iterable[str]) -> None:
+        """Speak these too, from now on: by another core, since a greeting says which. The former one ends what it began."""
+        with self._lock:
+            names = tuple(sorted({*self.codec_names, *codecs}))
+            if names == self.codec_names or self._closed:
+                return
+            self.codec_names = names
+            former, self._core = self._core, None
+            self._newest = None, None, 0
+            if former is None:
+                return
+            self._former.append(former)
+            layouts, self._handles = self._handles, {}
+            core = self.core()
+            # In their order, so that each has its number of before: a request may be made already.
+            for layout in layouts:
+                self._handles[layout] = core.register_layout(layout.canonical)
 
     def existing_core(self) -> _peer.Core | None:
         """The core, if one was made."""
@@ -97,11 +117,13 @@ class Links:
             return -1
         handle = self._handles.get(layout)
         if handle is None:
-            try:
-                handle = core.register_layout(layout.canonical)
-            except ConfigError as error:
-                raise ConfigError(f"{layout!r}: {error}") from None
-            self._handles[layout] = handle
+            with self._lock:
+                core = self.core()
+                try:
+                    handle = core.register_layout(layout.canonical)
+                except ConfigError as error:
+                    raise ConfigError(f"{layout!r}: {error}") from None
+                self._handles[layout] = handle
         self._newest = layout, core, handle
         return handle
 
@@ -113,21 +135,25 @@ class Links:
         """In a child: leak the parent's core, end its tickets."""
         self._lock = threading.RLock()
         core, self._core = self._core, None
+        former, self._former = self._former, []
         self._handles = {}
         self._newest = None, None, 0
         for dependent in self._dependents:
             dependent.forked()
-        if core is not None:
-            core.abandon()
+        for one in (core, *former):
+            if one is not None:
+                one.abandon()
 
     def close(self) -> None:
         """Close the core. Queues were closed before."""
         with self._lock:
             self._closed = True
             core, self._core = self._core, None
+            former, self._former = self._former, []
             self._newest = None, None, 0
-        if core is not None:
-            core.close()
+        for one in (core, *former):
+            if one is not None:
+                one.close()
 
     @property
     def closed(self) -> bool:

@@ -136,6 +136,8 @@ class NamespaceLimits(TypedDict, total=False):
     pin_budget_bytes: int
     default_ttl_s: int
     sliding_ttl: bool
+    policy: str | None
+    floor: str | None
 
 
 class NamespaceChanges(TypedDict, total=False):
@@ -144,3 +146,5 @@ class NamespaceChanges(TypedDict, total=False):
     pin_budget_bytes: int | None
     default_ttl_s: int | None
     sliding_ttl: bool | None
+    policy: str | None
+    floor: str | None

@@ -123,6 +123,7 @@ HELP = {
     "halfstep_namespace_bytes": "Quota, use, pin budget, pinned and leased bytes of a namespace.",
     "halfstep_namespace_holds": "Leases and pins of a namespace.",
     "halfstep_namespace_default_ttl_seconds": "The default TTL of a namespace.",
+    "halfstep_namespace_coding": "Default policy of a namespace by number, and the coarsest step that it allows in 1/10,000.",
     "halfstep_namespace_ttl_slides": "1: the default TTL of a namespace counts from a block's last use.",
     "halfstep_store_holds": "Holds now: the gauge by kind (lease, pin), the counter by outcome (taken, refused).",
     "halfstep_store_events": "Blocks stored and removed, layouts and namespaces cleared, by reason.",

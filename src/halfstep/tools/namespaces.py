@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfstep.client.coding import NONE, floor_text, floor_units
 from halfstep.daemon.units import parse_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_option
@@ -37,6 +38,14 @@ _ttl = click.option(
 _sliding = click.option(
     "--sliding/--fixed", default=None, help="Whether --ttl counts from a block's last use, or from its put (the default)."
 )
+_policy = click.option(
+    "--policy",
+    metavar="NAME",
+    help="Coding of clients that name none: exact, high, balanced, compact, off; none = as they are.",
+)
+_floor = click.option(
+    "--floor", metavar="NAME|STEP", help="The lossiest that may be put: a policy, or a step; none = anything."
+)
 _name = click.argument("name")
 
 
@@ -56,7 +65,16 @@ def list_namespaces(url: str, as_json: bool) -> None:
         print_json([space._asdict() for space in spaces])
         return
     print_table(
-        ["namespace", ("used", "right"), ("quota", "right"), ("pinned", "right"), ("pin budget", "right"), ("ttl", "right")],
+        [
+            "namespace",
+            ("used", "right"),
+            ("quota", "right"),
+            ("pinned", "right"),
+            ("pin budget", "right"),
+            ("ttl", "right"),
+            "policy",
+            "floor",
+        ],
         [
             (
                 space.name,
@@ -65,6 +83,8 @@ def list_namespaces(url: str, as_json: bool) -> None:
                 f"{space.pinned_bytes:,}",
                 f"{space.pin_budget_bytes:,}",
                 _ttl_text(space),
+                space.policy,
+                space.floor,
             )
             for space in spaces
         ],
@@ -77,19 +97,35 @@ def list_namespaces(url: str, as_json: bool) -> None:
 @_pins
 @_ttl
 @_sliding
+@_policy
+@_floor
 @url_option
 @json_option
 def create(
-    name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, sliding: bool | None, url: str, as_json: bool
+    name: str,
+    quota: int | None,
+    pin_budget: int | None,
+    ttl_s: int | None,
+    sliding: bool | None,
+    policy: str | None,
+    floor: str | None,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Make the namespace NAME. One that is there stays as it is: to ask for other limits is an error."""
     if sliding and not ttl_s:
         raise click.UsageError("--sliding: nothing ends without a TTL; give --ttl SECONDS, at least 1, with it")
     with connected(url) as client:
         client.admin.create_namespace(
-            name, quota or 0, pin_budget_bytes=pin_budget or 0, default_ttl_s=ttl_s or 0, sliding_ttl=bool(sliding)
+            name,
+            quota or 0,
+            pin_budget_bytes=pin_budget or 0,
+            default_ttl_s=ttl_s or 0,
+            sliding_ttl=bool(sliding),
+            policy=policy,
+            floor=floor,
         )
-        _refuse_other_limits(client.admin.namespaces(), name, quota, pin_budget, ttl_s, sliding)
+        _refuse_other_limits(client.admin.namespaces(), name, quota, pin_budget, ttl_s, sliding, policy, floor)
         _tell(client.admin.namespaces(), name, as_json=as_json)
 
 
@@ -99,20 +135,36 @@ def create(
 @_pins
 @_ttl
 @_sliding
+@_policy
+@_floor
 @url_option
 @json_option
 def limit(
-    name: str, quota: int | None, pin_budget: int | None, ttl_s: int | None, sliding: bool | None, url: str, as_json: bool
+    name: str,
+    quota: int | None,
+    pin_budget: int | None,
+    ttl_s: int | None,
+    sliding: bool | None,
+    policy: str | None,
+    floor: str | None,
+    url: str,
+    as_json: bool,
 ) -> None:
     """Change the limits of the namespace NAME; those that are not named stay.
 
     Over its new quota it loses its oldest blocks, soon. Over its new pin budget it keeps its pins and takes no more.
     """
-    if (quota, pin_budget, ttl_s, sliding) == (None, None, None, None):
-        raise click.UsageError("nothing to change: give --quota, --pin-budget, --ttl, --sliding or --fixed")
+    if all(one is None for one in (quota, pin_budget, ttl_s, sliding, policy, floor)):
+        raise click.UsageError("nothing to change: give --quota, --pin-budget, --ttl, --sliding, --fixed, --policy or --floor")
     with connected(url) as client:
         client.admin.limit_namespace(
-            name, quota_bytes=quota, pin_budget_bytes=pin_budget, default_ttl_s=ttl_s, sliding_ttl=sliding
+            name,
+            quota_bytes=quota,
+            pin_budget_bytes=pin_budget,
+            default_ttl_s=ttl_s,
+            sliding_ttl=sliding,
+            policy=policy,
+            floor=floor,
         )
         _tell(client.admin.namespaces(), name, as_json=as_json)
 
@@ -141,6 +193,8 @@ def _refuse_other_limits(
     pin_budget: int | None,
     ttl_s: int | None,
     sliding: bool | None,
+    policy: str | None,
+    floor: str | None,
 ) -> None:
     for space in spaces:
         if space.name != name:
@@ -149,6 +203,8 @@ def _refuse_other_limits(
             ("quota", quota, space.quota_bytes),
             ("pin-budget", pin_budget, space.pin_budget_bytes),
             ("ttl", ttl_s, space.default_ttl_s),
+            ("policy", policy, space.policy),
+            ("floor", None if floor is None else floor_text(floor_units(floor)), space.floor),
         )
         for option, asked, there in limits:
             if asked is not None and asked != there:
@@ -179,6 +235,8 @@ def _tell(spaces: Iterable[Namespace], name: str, *, as_json: bool) -> None:
         else:
             quota = f"{space.quota_bytes:,} bytes" if space.quota_bytes else "none"
             say(f"{name}: quota {quota}, pin budget {space.pin_budget_bytes:,} bytes, default ttl {_ttl_text(space)}")
+            if space.policy != NONE or space.floor != NONE:
+                say(f"{name}: policy {space.policy}, floor {space.floor}")
 
 
 @click.command()
