@@ -258,6 +258,13 @@ const char* hs_answer_name(uint8_t answer) { return halfstep::wire::answer_name(
 
 const char* hs_reason_name(uint16_t reason) { return halfstep::wire::reason_name(static_cast<halfstep::wire::Reason>(reason)); }
 
+int hs_gpu_reachable(char* why, size_t why_bytes) {
+  std::string text;
+  const bool there = halfstep::gpu::system_cuda(&text) != nullptr;
+  tell(why, why_bytes, text);
+  return there ? 1 : 0;
+}
+
 const char* hs_version(void) {
   // Never destroyed: it may be asked for while the process exits.
   static const std::string* const text = new std::string(

@@ -33,6 +33,7 @@ constexpr uint64_t kCallerWaitsUs = 5000;
 
 Client::Client(Options options)
     : ConnectionHost(std::move(options)),
+      devices_(loop_, *this, options_.cuda, options_.staging),
       encoder_(
           [this](Ticket& ticket) {
             post([](Inbox& inbox, void* what) { inbox.encoded.push_back(static_cast<Ticket*>(what)); }, &ticket);
@@ -390,10 +391,24 @@ void Client::begin(Ticket& ticket) {
   ticket.state = Ticket::State::Waiting;
   loop_.arm(ticket.timer, ticket.deadline_us);
   if (refused_) return end(ticket, {Answer::Rejected, refusal_});
+  if (ticket.gates.empty()) return go_on(ticket);
+  ticket.state = Ticket::State::Gated;
+  devices_.wait_for_gates(ticket);
+}
+
+void Client::on_gates(Ticket& ticket, bool open) {
+  ticket.state = Ticket::State::Waiting;
+  if (!open) return end(ticket, {Answer::Unavailable, Reason::Copy});
+  if (refused_) return end(ticket, {Answer::Rejected, refusal_});
   go_on(ticket);
 }
 
 void Client::go_on(Ticket& ticket) {
+  // As below: not for a put that nobody takes.
+  if (ticket.is_put() && ticket.device >= 0 && !ticket.staging.over && connected()) {
+    ticket.state = Ticket::State::Staging;
+    return devices_.stage(ticket);
+  }
   // Not before somebody is there to take it: else blocks would be coded for an answer that needs none of it.
   if (ticket.codes() && !ticket.encoding.over && connected()) {
     ticket.state = Ticket::State::Encoding;
@@ -401,6 +416,21 @@ void Client::go_on(Ticket& ticket) {
     return encoder_.encode(ticket);
   }
   if (reached()) dispatch(ticket);
+}
+
+void Client::on_staged(Ticket& ticket, bool ok) {
+  HALFSTEP_CHECK(ticket.state == Ticket::State::Staging);
+  ticket.state = Ticket::State::Waiting;
+  if (!ok) return end(ticket, {Answer::Unavailable, Reason::Copy});
+  ticket.staging.over = true;
+  if (refused_) return end(ticket, {Answer::Rejected, refusal_});
+  go_on(ticket);
+}
+
+void Client::on_copied(Ticket& ticket) {
+  const bool waits = ticket.state == Ticket::State::Copying || ticket.state == Ticket::State::Fencing;
+  if (waits && ticket.copies == 0 && ticket.payload_references == 0) return finish(ticket);
+  tell_progress(ticket);
 }
 
 void Client::on_encoded(Ticket& ticket) {
@@ -457,6 +487,9 @@ void Client::on_deadline(void* of) {
   auto& self = static_cast<Client&>(ticket.host);
   switch (ticket.state) {
     case Ticket::State::Waiting: return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
+    case Ticket::State::Gated:
+    case Ticket::State::Copying: return self.end(ticket, {Answer::Late, Reason::Deadline});
+    case Ticket::State::Staging:
     case Ticket::State::Encoding:
       if (!self.connected()) return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
       return self.end(ticket, {Answer::Late, Reason::Deadline});
@@ -478,6 +511,7 @@ void Client::end(Ticket& ticket, AnswerReason why) {
   ticket.end = why;
   ticket.say_whole(why);
   if (ticket.state == Ticket::State::Encoding) encoder_.abandon(ticket);
+  if (ticket.state == Ticket::State::Gated || ticket.state == Ticket::State::Staging) devices_.forget(ticket);
   while (!ticket.requests.empty()) {
     Request* request = ticket.requests.back();
     ticket.requests.pop_back();
@@ -489,14 +523,19 @@ void Client::end(Ticket& ticket, AnswerReason why) {
 }
 
 void Client::conclude(Ticket& ticket) {
-  if (ticket.payload_references == 0) return finish(ticket);
+  if (ticket.payload_references == 0 && ticket.copies == 0) return finish(ticket);
+  if (ticket.end.answer == Answer::Pending && ticket.payload_references == 0) {
+    ticket.state = Ticket::State::Copying;  // until its deadline
+    return tell_progress(ticket);
+  }
   ticket.state = Ticket::State::Fencing;
   loop_.arm(ticket.timer, ticket.deadline_us + kFenceUs);
 }
 
 void Client::on_payload_released(Ticket& ticket) {
   HALFSTEP_CHECK(ticket.payload_references > 0, ticket.payload_references);
-  if (--ticket.payload_references == 0 && ticket.state == Ticket::State::Fencing) finish(ticket);
+  const bool last = --ticket.payload_references == 0 && ticket.copies == 0;
+  if (last && ticket.state == Ticket::State::Fencing) finish(ticket);
 }
 
 void Client::finish(Ticket& ticket) {
@@ -505,6 +544,7 @@ void Client::finish(Ticket& ticket) {
   (ticket.previous != nullptr ? ticket.previous->next : running_) = ticket.next;
   (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
   encoder_.take_back(ticket);
+  devices_.take_back(ticket);
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   ticket.queue->post_done(ticket);

@@ -26,6 +26,7 @@
 #include "net/socket.h"
 #include "peer/connection.h"
 #include "peer/connection_host.h"
+#include "peer/device_work.h"
 #include "peer/encoder.h"
 #include "peer/fork.h"
 #include "peer/halfstep.h"
@@ -37,7 +38,7 @@
 
 namespace halfstep::peer {
 
-class Client final : public Exiting, public ConnectionHost, public TicketHost {
+class Client final : public Exiting, public ConnectionHost, public TicketHost, public DeviceHost {
  public:
   // ---- Any thread
   static Fault open(Options options, std::shared_ptr<Client>* out);
@@ -96,6 +97,10 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost {
   void on_request_over(Request& request) override;
   void recycle(Request& request) override;
   void on_payload_released(Ticket& ticket) override;
+  void on_gates(Ticket& ticket, bool open) override;
+  void on_staged(Ticket& ticket, bool ok) override;
+  void on_copied(Ticket& ticket) override;
+  DeviceWork& devices() noexcept override { return devices_; }  // any thread
 
  private:
   struct ShardPort {
@@ -188,6 +193,8 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost {
 
   std::mutex baton_;                       // whoever turns the loop
   std::atomic<bool> caller_waits_{false};  // who has it is a caller who stays for a while
+
+  DeviceWork devices_;
 
   // Of whoever turns the loop.
   net::BusyPoll callers_looks_;    // what our own thread learns is the loop's: to it a caller on its core is a crowd

@@ -240,6 +240,7 @@ void Connection::on_closed(Status why) {
   note_rdma_end(why);
   rdma_end_ = nullptr;
   lander_.drop();
+  if (std::exchange(slot_awaited_, false)) client_.devices().forget(static_cast<SlotWaiter&>(*this));
   stream_.reset();
   state_ = State::Waiting;
   client_.on_connection_lost(*this, address_.text() + ": " + what_);  // whoever hears of a lost request finds the reason there
@@ -292,7 +293,7 @@ Status Connection::on_hello(ConstBytes body) {
   const uint32_t slots = most > 2 * kSparedSlots ? most - kSparedSlots : std::max(most / 2, 1U);
   for (uint32_t i = slots; i > 0; --i) free_slots_.push_back(static_cast<uint8_t>(i - 1));
   sender_.open(hello_.early_credit_bytes, hello_.chunk_bytes_max);
-  lander_.open(client_.options().codecs);
+  lander_.open(client_.options().codecs, &client_.devices());
   if (const std::string why = client_.on_greeted(*this, map, hosts); !why.empty()) {
     what_ = why;
     return Code::Closed;
@@ -377,6 +378,7 @@ void Connection::abandon(Request& request) {
   if (lander_.request() == &request) {
     lander_.drop();
     stream_->divert_landing();
+    stop_waiting_for_slot();
   }
   if (!request.sent) {
     std::erase(pending_, &request);
@@ -531,10 +533,28 @@ void Connection::on_abort(ConstBytes body) {
 }
 
 Status Connection::on_chunk_end() {
+  finish_chunk();
+  return {};
+}
+
+void Connection::finish_chunk() {
   Request* request = lander_.request();
+  if (!lander_.finish()) {
+    if (!slot_awaited_) stream_->pause_reading();
+    slot_awaited_ = true;
+    return client_.devices().wait_for_slot(*this);
+  }
   lander_.drop();
   if (request != nullptr) client_.tell_progress(*request->ticket);
-  return {};
+  if (std::exchange(slot_awaited_, false)) stream_->resume_reading();
+}
+
+void Connection::on_slot() { finish_chunk(); }
+
+void Connection::stop_waiting_for_slot() {
+  if (!std::exchange(slot_awaited_, false)) return;
+  client_.devices().forget(static_cast<SlotWaiter&>(*this));
+  stream_->resume_reading();
 }
 
 void Connection::on_sendable() { sender_.send(*stream_, &Connection::on_released); }

@@ -22,6 +22,7 @@
 #include "net/socket.h"
 #include "net/stream.h"
 #include "peer/answers.h"
+#include "peer/device_work.h"
 #include "peer/get.h"
 #include "peer/put.h"
 #include "peer/request.h"
@@ -31,7 +32,7 @@ namespace halfstep::peer {
 
 class ConnectionHost;
 
-class Connection final : public net::FrameSink, public net::Watch {
+class Connection final : public net::FrameSink, public net::Watch, private SlotWaiter {
  public:
   // `shard` is kAnyShard until the shard map is known.
   static constexpr uint32_t kAnyShard = UINT32_MAX;
@@ -118,6 +119,11 @@ class Connection final : public net::FrameSink, public net::Watch {
   static void on_timer(void* self);
   static void on_released(void* ticket, uint64_t tag);
 
+  // A Chunk of a get to a device has landed: until there is staging memory for all of it, nothing more is read.
+  void finish_chunk();
+  void on_slot() override;
+  void stop_waiting_for_slot();
+
   // connection_rdma.cc
   bool offer_rdma(int socket, wire::FrameWriter& frame);
   Status take_rdma_answer(ConstBytes value);
@@ -192,6 +198,7 @@ class Connection final : public net::FrameSink, public net::Watch {
   std::deque<Request*> pending_;
   uint64_t load_bytes_ = 0;
   Lander lander_;
+  bool slot_awaited_ = false;
   Sender sender_;
   std::vector<std::byte> frame_;
   uint64_t counted_received_ = 0;

@@ -21,6 +21,7 @@
 namespace halfstep::peer {
 
 class Connection;
+class DeviceWork;
 class Request;
 class Ticket;
 
@@ -37,6 +38,7 @@ class ConnectionHost {
   const std::vector<std::shared_ptr<const wire::Layout>>& layouts() const noexcept { return layouts_; }
   net::RdmaRings& rdma_rings() noexcept { return rdma_rings_; }
   RdmaChoice& rdma_choice() noexcept { return rdma_choice_; }
+  virtual DeviceWork& devices() noexcept = 0;
   // A daemon has greeted it.
   bool met() const noexcept { return store_known_; }
 

@@ -16,6 +16,7 @@ constexpr uint64_t kProbes = 4;
 }  // namespace
 
 void Connection::on_overdue(const Request& request) {
+  if (slot_awaited_) return;                                                                      // it is us who do not listen
   if (!request.sent || !stream_ || stream_->received_bytes() != request.received_before) return;  // slow, and not silent
   if (silence_.overdue == 0 || silence_.received_bytes != request.received_before) {
     silence_.overdue = 0;

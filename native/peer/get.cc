@@ -12,6 +12,7 @@ namespace halfstep::peer {
 
 void Lander::drop() noexcept {
   request_ = nullptr;
+  device_.drop();
   steps_.clear();
   for (StagedBytes& ended : ended_) {
     if (ended.bytes > spare_.bytes && ended.bytes <= kSpareBytesMax) std::swap(spare_, ended);
@@ -180,16 +181,40 @@ void Lander::place(uint32_t offset) {
   if (!step.lands) return skip(step.left);
   Section& section = *step.section;
   Item& item = request_->ticket->item(section, step.item);
-  if (section.coded(step.item) == nullptr || section.blocks[step.item].parts[step.part].codec == compress::kRaw) {
+  const bool plain = section.coded(step.item) == nullptr || section.blocks[step.item].parts[step.part].codec == compress::kRaw;
+  if (plain && section.device >= 0) {
+    if (item.units_left > 0 && stage_for_device(step, offset)) return;
+  } else if (plain) {
     const uint64_t at = section.selection.offset_of(step.part, item.block_bytes, section.shape);
     section.target.for_range(step.item, step.part, at, offset, step.left, [this](Bytes memory) { name(memory); });
     return;
   }
   // It may have failed by an earlier part of its run, for which there was no memory.
-  if (item.units_left > 0 && stage(step, section.blocks[step.item], offset)) return;
+  if (!plain && item.units_left > 0 && stage(step, section.blocks[step.item], offset)) return;
   step.lands = false;
   skip(step.left);
   request_->ticket->fail_item(section, step.item, {wire::Answer::Miss, wire::Reason::Corrupt});
+}
+
+bool Lander::stage_for_device(Step& step, uint32_t offset) {
+  step.offset = offset;
+  step.bytes = step.left;
+  step.landed = device_.room(*request_->ticket, step.left);
+  try {
+    if (step.landed == nullptr) step.landed = staging(step.left);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  name(Bytes(step.landed, step.left));
+  return true;
+}
+
+// Of this Chunk's own: at most the payload, which is at most kChunkBytesMax.
+std::byte* Lander::staging(uint32_t bytes) {
+  if (staged_.empty()) staged_.resize(wire::kChunkBytesMax);
+  std::byte* const at = staged_.data() + staged_used_;
+  staged_used_ += bytes;
+  return at;
 }
 
 // A part that comes whole lies with others of its Chunk; one that comes in pieces, longer than a Chunk, in memory of its own.
@@ -197,9 +222,7 @@ bool Lander::stage(Step& step, CodedBlock& block, uint32_t offset) {
   const uint32_t whole = block.parts[step.part].stored_bytes;
   try {
     if (step.left == whole) {
-      if (staged_.empty()) staged_.resize(wire::kChunkBytesMax);
-      step.staged = staged_.data() + staged_used_;  // at most the payload, which is at most kChunkBytesMax
-      staged_used_ += whole;
+      step.staged = staging(whole);
     } else {
       if (offset == 0) {
         HALFSTEP_CHECK(block.staged.bytes == 0, block.staged.bytes);
@@ -261,7 +284,11 @@ void Lander::landed(ConstBytes piece, size_t skipped) {
 void Lander::end_steps() {
   for (; step_ < steps_.size() && steps_[step_].left == 0; ++step_) {
     const Step& step = steps_[step_];
-    if (step.end == End::Piece) continue;  // its sum goes on in a later Chunk
+    if (step.end == End::Piece) {  // its sum goes on in a later Chunk
+      if (step.landed != nullptr)
+        device_.add({step.section, step.item, step.part, step.offset, step.bytes, false, step.landed});
+      continue;
+    }
     Ticket& ticket = *request_->ticket;
     Item& item = ticket.item(*step.section, step.item);
     const uint32_t crc = std::exchange(item.open_crc, 0U);
@@ -275,9 +302,17 @@ void Lander::end_part(const Step& step, uint32_t crc) {
   const Item& item = ticket.item(*step.section, step.item);
   bool good = !step.lands || wire::wire_check(crc, item.name_number, step.part) == step.check;
   if (!good) ++checksum_failures_;
+  if (good && step.lands && step.landed != nullptr && item.units_left > 0) {
+    ticket.part_landed(*step.section, step.item, step.part);
+    return device_.add({step.section, step.item, step.part, step.offset, step.bytes, true, step.landed});
+  }
   // Of an item that failed meanwhile, by another of its parts, nothing is wanted any more.
   if (good && step.lands && step.staged != nullptr && item.units_left > 0) {
     const wire::PartRecord& record = step.section->blocks[step.item].parts[step.part];
+    if (step.section->device >= 0) {
+      ticket.part_landed(*step.section, step.item, step.part);
+      return device_.add({step.section, step.item, step.part, 0, record.raw_bytes, true, step.staged, &record});
+    }
     const uint64_t at = step.section->selection.offset_of(step.part, item.block_bytes, step.section->shape);
     const ConstBytes stored(step.staged, record.stored_bytes);
     const Status decoded = decoder_.decode(record, stored, *step.section, step.item, step.part, at);

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "net/stream.h"
 #include "peer/coded_block.h"
+#include "peer/device_lander.h"
 #include "peer/part_decoder.h"
 #include "peer/request.h"
 #include "wire/records.h"
@@ -23,16 +24,22 @@ namespace halfstep::peer {
 class Lander {
  public:
   // A connection that is up: bit c of `codecs` is set where codec c was offered to the daemon.
-  void open(uint64_t codecs) noexcept { codecs_ = codecs; }
+  void open(uint64_t codecs, DeviceWork* devices = nullptr) noexcept {
+    codecs_ = codecs;
+    device_.open(devices);
+  }
   // The Chunk that begins to arrive. `block_bytes_max` is what the daemon announced.
   Status begin(Request& request, ConstBytes body, uint32_t payload_bytes, uint32_t block_bytes_max, net::Landing* landing);
   void landed(ConstBytes piece, size_t skipped);
+  // All of it has landed. False: it goes on, by another finish(), when there is staging memory for what goes to a device.
+  bool finish() { return request_ == nullptr || device_.finish(*request_->ticket); }
+  bool unfinished() const noexcept { return device_.unfinished(); }
   // The chunk is over.
   void drop() noexcept;
   // Whose payload lands now.
   Request* request() const noexcept { return request_; }
   uint64_t checksum_failures() const noexcept { return checksum_failures_; }
-  uint64_t decode_failures() const noexcept { return decode_failures_; }
+  uint64_t decode_failures() const noexcept { return decode_failures_ + device_.decode_failures(); }
 
  private:
   enum class End : uint8_t { Piece, Part, Aborted };
@@ -46,6 +53,9 @@ class Lander {
     End end;
     bool lands;                   // in the target or staged, and is summed; else in scratch
     std::byte* staged = nullptr;  // a coded part's stored bytes, from its first one on
+    uint32_t offset = 0;          // to a device: of these bytes in the part, how many, and where they land
+    uint32_t bytes = 0;
+    std::byte* landed = nullptr;
   };
   // Between Chunks at most this is kept for the next part that comes in pieces.
   static constexpr size_t kSpareBytesMax = size_t{4} << 20;
@@ -60,6 +70,8 @@ class Lander {
   // Of the step just made: names where its bytes go, if they are wanted.
   void place(uint32_t offset);
   // False: there is no memory for it.
+  bool stage_for_device(Step& step, uint32_t offset);
+  std::byte* staging(uint32_t bytes);
   bool stage(Step& step, CodedBlock& block, uint32_t offset);
   // A part that comes in pieces is over, or is wanted no more.
   void set_aside(Section& section, uint32_t item);
@@ -78,6 +90,7 @@ class Lander {
   size_t step_ = 0;
   uint64_t codecs_ = 1;
   PartDecoder decoder_;
+  DeviceLander device_;
   std::vector<std::byte> staged_;  // coded parts that come whole in this Chunk
   uint32_t staged_used_ = 0;
   std::vector<StagedBytes> ended_;  // of parts in pieces that this Chunk ends

@@ -100,6 +100,11 @@ typedef struct hs_client_facts {
   uint64_t encode_bytes_per_s, unit_decode_bytes_per_s, link_bytes_per_s, service_bytes_per_s;
   uint32_t coding_ratio_milli;
   uint64_t coding_blocks[10]; /* blocks of puts by why they were coded, or not: hs_coding_reason_name() of each */
+  char gpu[256];              /* CUDA devices in use: "cuda:0 (NVIDIA H100 80GB HBM3, driver 12.4)"; "" while there is none */
+  char gpu_error[256];        /* the newest failure of a copy, in the driver's words */
+  uint32_t gpu_slots, gpu_slots_used; /* of 256 KiB pinned memory each, that there are, and that are in use */
+  uint64_t gpu_slot_waits;            /* times that bytes, or a put, had to wait for one */
+  uint64_t gpu_copies, gpu_bytes_to_device, gpu_bytes_to_host, gpu_failures;
   uint64_t not_waited;        /* requests that should have waited, to daemons that do not know how: answered at once */
   /* What the namespace says, as of the last greeting: the policy of clients without one of their own (0 none, 1 exact, 2 high,
    * 3 balanced, 4 compact, 5 off; others: none that this build knows), and the coarsest step of a lossy block, in 1/10,000:
@@ -229,6 +234,10 @@ typedef struct hs_section {
   uint32_t part_descriptor_count;
   const int64_t* rows; /* rows: one per item; copied */
 
+  /* get, put: 0 = host memory; n + 1 = the addresses above are of the memory of CUDA device n, of one for all such sections of
+   * a batch. Bytes go through pinned memory of the library's own and are copied by a stream of its own. */
+  uint32_t cuda_device;
+
   /* put */
   const uint32_t* block_bytes; /* per item */
   const uint64_t* parents;     /* per item or null = unknown; the ordinal of a key of this section, or HS_PARENT_... */
@@ -292,6 +301,11 @@ typedef struct hs_batch {
   const uint8_t* layout_id;
   const uint8_t* question;
   uint64_t question_bytes;
+  /* With sections on a CUDA device: what these CUstreams have under way by hs_submit comes before the batch touches that
+   * memory, and before a daemon is asked; 0 and 1 are the legacy default stream, 2 the thread's own. None: the memory is ready.
+   */
+  const uint64_t* streams;
+  uint32_t stream_count;
   hs_text_sink sink;
   void* sink_context;
   hs_answer*
@@ -311,6 +325,8 @@ void hs_cancel(hs_queue* queue, hs_ticket ticket);
 uint32_t hs_component(uint32_t group, uint32_t variant, uint32_t cell);
 const char* hs_answer_name(uint8_t answer);
 const char* hs_reason_name(uint16_t reason);
+/* 1: the driver of CUDA is there and knows a device's memory; 0: it is not, and why. */
+int hs_gpu_reachable(char* why, size_t why_bytes);
 /* "0.1.0 (asan)" */
 const char* hs_version(void);
 

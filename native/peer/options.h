@@ -5,6 +5,8 @@
 #include <functional>
 #include <string>
 
+#include "gpu/cuda.h"
+#include "gpu/staging.h"
 #include "net/socket.h"
 #include "peer/coding_choice.h"
 #include "rdma/verbs.h"
@@ -29,6 +31,8 @@ struct Options {
   uint64_t codecs = 1;  // bit c: codec c is spoken; blocks of layouts that name another one are raw
   CodingMode coding = CodingMode::Always;
   Carrier carrier = Carrier::Auto;
+  std::function<gpu::Cuda*(std::string*)> cuda = &gpu::system_cuda;  // likewise
+  gpu::StagingLimits staging;
   std::function<rdma::Verbs*(std::string*)> verbs = &rdma::system_verbs;  // for tests: another table
 };
 

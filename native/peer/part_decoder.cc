@@ -18,10 +18,15 @@ Status PartDecoder::decode(const wire::PartRecord& record, ConstBytes stored, co
   }
 }
 
-Status PartDecoder::decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item,
-                                uint32_t part, uint64_t part_at) {
+Status PartDecoder::decode(const wire::PartRecord& record, ConstBytes stored, Bytes out) {
   const compress::Codec* codec = compress::find_codec(uint32_t{record.codec});
   if (codec == nullptr) return Code::Corrupt;
+  if (Status s = codec->decode(stored, scratch_, out); !s.ok()) return s;
+  return crc32c(out) == record.raw_crc ? Status() : Status(Code::Corrupt);
+}
+
+Status PartDecoder::decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item,
+                                uint32_t part, uint64_t part_at) {
   Bytes whole;
   section.target.for_range(item, part, part_at, 0, record.raw_bytes, [&](Bytes piece) {
     if (piece.size() == record.raw_bytes) whole = piece;
@@ -31,8 +36,7 @@ Status PartDecoder::decode_into(const wire::PartRecord& record, ConstBytes store
     raw_.resize(std::max<size_t>(raw_.size(), record.raw_bytes));
     whole = Bytes(raw_).first(record.raw_bytes);
   }
-  if (Status s = codec->decode(stored, scratch_, whole); !s.ok()) return s;
-  if (crc32c(whole) != record.raw_crc) return Code::Corrupt;
+  if (Status s = decode(record, stored, whole); !s.ok()) return s;
   if (!scattered) return {};
   size_t at = 0;
   section.target.for_range(item, part, part_at, 0, record.raw_bytes, [&](Bytes piece) {

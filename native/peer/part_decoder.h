@@ -17,9 +17,13 @@ namespace halfstep::peer {
 
 class PartDecoder {
  public:
-  // Corrupt: no unit of its codec, or its raw bytes have another checksum than the record says. NoSpace: no memory to work in.
+  // To the host's memory. Corrupt: no unit of its codec, or its raw bytes have another checksum than the record says. NoSpace:
+  // no memory to work in.
   Status decode(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item, uint32_t part,
                 uint64_t part_at);
+
+  // The same, to memory in one piece.
+  Status decode(const wire::PartRecord& record, ConstBytes stored, Bytes out);
 
  private:
   Status decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item, uint32_t part,

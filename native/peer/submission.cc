@@ -9,6 +9,7 @@ namespace {
 // What a whole batch may ask at once, over all the requests it is cut into: the caller's own arrays are of this order.
 constexpr uint64_t kBatchItemsMax = uint64_t{1} << 24;
 
+constexpr uint32_t kStreamsMax = 64;
 constexpr uint64_t kKeyUnitsMax = uint64_t{1} << 20;
 
 std::string number(uint64_t value) { return std::to_string(value); }
@@ -37,6 +38,7 @@ class SectionFiller {
     to_.offers.clear();
     to_.blocks.clear();
     to_.order.clear();
+    to_.device = -1;
     if (from_.range_count > 0) {
       if (batch_.operation != HS_OP_GET) return invalid("range_count=" + number(from_.range_count) + ": only a get has ranges");
       if (from_.range_count > wire::kRangesMax) {
@@ -51,6 +53,7 @@ class SectionFiller {
     if (batch_.operation == HS_OP_PUT || batch_.operation == HS_OP_GET) {
       hs_section section = from_;
       if (batch_.operation == HS_OP_GET) section.block_bytes = nullptr;
+      to_.device = static_cast<int>(from_.cuda_device) - 1;
       if (Fault fault = to_.target.set(section, to_.item_count, to_.shape, to_.selection); !fault.ok()) return fault;
     }
     return {};
@@ -190,6 +193,48 @@ Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
   return {};
 }
 
+// Where sections are on a device: that is there, and what its caller's streams have under way is known.
+Fault prepare_device(Client& client, const hs_batch& batch, Ticket& ticket) {
+  for (uint32_t s = 0; s < ticket.section_count; ++s) {
+    const Section& section = ticket.sections[s];
+    if (section.device < 0) continue;
+    if (ticket.device >= 0 && ticket.device != section.device) {
+      return invalid("section " + number(s) + ": memory of cuda:" + number(section.device) +
+                     " in a batch with memory of cuda:" + number(ticket.device) + "; make a batch for each device");
+    }
+    ticket.device = section.device;
+    for (const wire::Offer& offer : section.offers) ticket.staging.bytes_all += offer.block_bytes;
+  }
+  if (ticket.device < 0) return {};
+  const uint64_t bytes_max = client.devices().put_bytes_max();
+  if (ticket.staging.bytes_all > bytes_max) {
+    return {Code::TooLarge, "a put of " + number(ticket.staging.bytes_all) + " bytes of GPU memory: at most " +
+                                number(bytes_max) + ", the pinned memory for it; split the batch"};
+  }
+  std::shared_ptr<gpu::Device> device;
+  if (Fault fault = client.devices().open(ticket.device, ticket.staging.bytes_all, &device); !fault.ok()) return fault;
+  for (uint32_t s = 0; s < ticket.section_count; ++s) {
+    const Section& section = ticket.sections[s];
+    const void* first = section.device < 0 ? nullptr : section.target.first_address();
+    if (first == nullptr) continue;
+    if (Fault fault = device->check(reinterpret_cast<gpu::DevicePointer>(first)); !fault.ok()) {
+      return {fault.status, "section " + number(s) + ": " + fault.what};
+    }
+  }
+  if (batch.stream_count > kStreamsMax || (batch.stream_count > 0 && batch.streams == nullptr)) {
+    return invalid("stream_count=" + number(batch.stream_count) + ": at most " + number(kStreamsMax) + ", with streams");
+  }
+  for (uint32_t i = 0; i < batch.stream_count; ++i) {
+    std::unique_ptr<gpu::Gate> gate;
+    if (Fault fault = gpu::Gate::make(device, batch.streams[i], &gate); !fault.ok()) {
+      ticket.gates.clear();
+      return fault;
+    }
+    ticket.gates.push_back(std::move(gate));
+  }
+  return {};
+}
+
 // The number in every check of an item's parts.
 void name_items(Ticket& ticket) {
   for (uint32_t s = 0; s < ticket.section_count; ++s) {
@@ -300,7 +345,10 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
     if (Fault fault = fill_sections(client, batch, ticket); !fault.ok()) return fault;
   }
   ticket.prepare();
-  if (ticket.is_get() || ticket.is_put()) name_items(ticket);
+  // Last: events of streams are not made in vain.
+  if (!ticket.is_get() && !ticket.is_put()) return {};
+  name_items(ticket);
+  if (Fault fault = prepare_device(client, batch, ticket); !fault.ok()) return fault;
   return {};
 }
 

@@ -130,6 +130,23 @@ Fault Target::set_rows(const hs_section& section, uint32_t item_count, const wir
   return {};
 }
 
+void Target::set_staged(std::span<const wire::Offer> offers, std::span<std::byte* const> slots, size_t slot_bytes,
+                        uint64_t at) {
+  clear();
+  kind_ = HS_TARGET_IOVEC;
+  first_piece_.push_back(0);
+  for (const wire::Offer& offer : offers) {
+    for (uint64_t from = 0; from < offer.block_bytes;) {
+      const size_t within = at % slot_bytes;
+      const auto step = std::min<uint64_t>(offer.block_bytes - from, slot_bytes - within);
+      pieces_.push_back({slots[at / slot_bytes] + within, step, from});
+      from += step;
+      at += step;
+    }
+    first_piece_.push_back(static_cast<uint32_t>(pieces_.size()));
+  }
+}
+
 bool Target::fits(uint32_t item, uint32_t block_bytes, const wire::GroupShape& shape,
                   const Selection& selection) const noexcept {
   if (kind_ == HS_TARGET_IOVEC) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bytes.h"
@@ -12,6 +13,7 @@
 #include "peer/halfstep.h"
 #include "peer/selection.h"
 #include "wire/layout.h"
+#include "wire/records.h"
 
 namespace halfstep::peer {
 
@@ -23,6 +25,13 @@ class Target {
 
   // Whether the selected parts of a block of `block_bytes`, a length that the shape allows, have a place each.
   bool fits(uint32_t item, uint32_t block_bytes, const wire::GroupShape& shape, const Selection& selection) const noexcept;
+  // Of some of it; null where there is none.
+  const void* first_address() const noexcept {
+    if (kind_ == HS_TARGET_ROWS) return parts_.empty() ? nullptr : parts_[0].base;
+    return pieces_.empty() ? nullptr : pieces_[0].base;
+  }
+  // put: its bytes were copied, back to back from `at` on, into slots of `slot_bytes`.
+  void set_staged(std::span<const wire::Offer> offers, std::span<std::byte* const> slots, size_t slot_bytes, uint64_t at);
   // A guess at an item's bytes, for spreading a batch over connections.
   uint64_t room_bytes(uint32_t item) const noexcept;
 

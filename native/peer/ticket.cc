@@ -48,6 +48,10 @@ void Ticket::reset() {
   HALFSTEP_CHECK(requests.empty() && payload_references == 0 && !timer.armed(), payload_references);
   previous = next = nullptr;
   dispatching = asked = false;
+  HALFSTEP_CHECK(copies == 0 && staging.slots.empty(), copies);
+  device = -1;
+  gates.clear();
+  staging = {};
   encoding.over = false;
   fence.clear();
   end = whole = {};
@@ -171,6 +175,29 @@ void Ticket::part_arrived(Section& section, uint32_t number, uint32_t part, bool
   }
 }
 
+void Ticket::part_landed(Section& section, uint32_t number, uint32_t part) {
+  Item& of = item(section, number);
+  ++of.parts_copying;
+  HALFSTEP_CHECK(of.parts_copying <= of.parts_left, of.parts_copying, of.parts_left);
+  if (section.selection.all()) {
+    unit(section, number, 0).landed = of.parts_copying == of.parts_left;
+  } else {
+    unit(section, number, section.selection.ordinal(part)).landed = true;
+  }
+}
+
+void Ticket::part_copied(Section& section, uint32_t number, uint32_t part) {
+  Item& of = item(section, number);
+  HALFSTEP_CHECK(of.parts_copying > 0, of.parts_copying);
+  --of.parts_copying;
+  part_arrived(section, number, part, true);
+}
+
+void Ticket::fail_part(Section& section, uint32_t number, uint32_t part, wire::AnswerReason answer) {
+  const uint32_t at = section.selection.all() ? 0 : section.selection.ordinal(part);
+  if (!unit(section, number, at).settled) settle(section, number, at, answer);
+}
+
 bool Ticket::untouched(const Section& section, uint32_t number) const noexcept {
   if (is_get() && items[section.first_item + number].block_bytes != 0) return false;
   for (uint32_t o = 0; o < section.units_per_item; ++o) {
@@ -183,7 +210,7 @@ bool Ticket::untouched(const Section& section, uint32_t number) const noexcept {
 bool Ticket::item_open(const Section& section, uint32_t number) const noexcept {
   for (uint32_t o = 0; o < section.units_per_item; ++o) {
     const Unit& of = units[section.first_unit + number * section.units_per_item + o];
-    if (of.said == wire::Answer::Pending || !of.settled) return true;
+    if (of.said == wire::Answer::Pending || !(of.settled || of.landed)) return true;
   }
   return false;
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "gpu/copier.h"
 #include "net/loop.h"
 #include "peer/coded_block.h"
 #include "peer/coding.h"
@@ -41,6 +42,7 @@ struct Item {
   uint32_t name_number = 0;
   uint32_t block_bytes = 0;         // get: 0 until the first run names it
   uint32_t parts_left = 0;          // selected parts that have not arrived; counts once block_bytes is known
+  uint32_t parts_copying = 0;       // of those: verified, and on their way to a device
   uint32_t units_left = 0;          // not settled
   uint32_t seen_at = 0;             // its bitmaps of announced and of arrived parts: first word in Ticket::seen
   uint32_t open_part = UINT32_MAX;  // get: the part that comes in pieces now, put: the next one to go; how far, its sum so far
@@ -52,6 +54,7 @@ struct Item {
 
 struct Unit {
   wire::Answer said = wire::Answer::Pending;
+  bool landed = false;  // get to a device: all its bytes have come, and are being copied
   bool arrived = false;
   bool settled = false;
   wire::Reason reason = wire::Reason::None;
@@ -74,6 +77,7 @@ struct Section {
   wire::GroupShape shape;
   Selection selection;
   Target target;
+  int device = -1;                             // whose memory the target is; -1: the host's
   std::shared_ptr<const LayoutCoding> coding;  // put: null where blocks stay plain
   std::shared_ptr<const LayoutCoding> lossy;   // get: null where no part may be lossy
   std::vector<CodedBlock> blocks;              // by item; empty: all are plain
@@ -145,7 +149,7 @@ class Ticket {
   hs_answer* outcome = nullptr;
 
   // ---- The client thread's
-  enum class State : uint8_t { Submitted, Encoding, Waiting, Running, Fencing, Finished };
+  enum class State : uint8_t { Submitted, Gated, Staging, Encoding, Waiting, Running, Copying, Fencing, Finished };
   State state = State::Submitted;
   Ticket* previous = nullptr;  // all that the client's thread has and that are not finished
   Ticket* next = nullptr;
@@ -154,6 +158,7 @@ class Ticket {
   bool dispatching = false;         // its requests are being given out: it is not over yet
   bool asked = false;               // a daemon may know of it
   uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory, and the encoder
+  uint32_t copies = 0;              // to or from a device, under way
   std::vector<Connection*> fence;   // those of its connections that may have such
   wire::AnswerReason end;           // what unsettled units get
   wire::AnswerReason whole;         // outcome of a batch without items
@@ -163,6 +168,22 @@ class Ticket {
   uint32_t steps_told = 0;
   uint32_t items_settled = 0;
   uint32_t items_ok = 0;
+
+  // ---- Of GPUs (device_work.h)
+  int device = -1;                                // of those of its sections that have one
+  std::vector<std::unique_ptr<gpu::Gate>> gates;  // of the caller's streams; empty: open
+  struct Staging {
+    std::vector<std::byte*> slots;
+    uint64_t bytes_all = 0;   // of sections on a device
+    uint64_t bytes = 0;       // whose copies were submitted
+    uint64_t section_at = 0;  // where those of the section begin
+    uint32_t section = 0;
+    uint32_t item = 0;
+    bool waited = false;
+    bool failed = false;
+    bool over = false;  // the bytes are in the slots, and the targets there
+  };
+  Staging staging;
 
   // ---- The encoder's, of a put
   struct Encoding {
@@ -211,6 +232,11 @@ class Ticket {
   bool mark_seen(Section& section, uint32_t item, uint32_t part);
   // get: all bytes of a part are there.
   void part_arrived(Section& section, uint32_t item, uint32_t part, bool verified);
+  // get to a device: they are verified, and their copy is to come. Then part_copied() for each, be it good or not.
+  void part_landed(Section& section, uint32_t item, uint32_t part);
+  void part_copied(Section& section, uint32_t item, uint32_t part);
+  // The unit of a part is not ok.
+  void fail_part(Section& section, uint32_t item, uint32_t part, wire::AnswerReason answer);
   // No unit of it has an answer, and no byte of it has come.
   bool untouched(const Section& section, uint32_t item) const noexcept;
   // put: as if nothing of it had been queued yet.

@@ -82,7 +82,7 @@ class Counts {
   // Every reason belongs to one answer; an answer without a reason gets a place behind them.
   static constexpr size_t kReasons = 96;
   static constexpr size_t kOutcomes = kReasons + static_cast<size_t>(wire::Answer::Unavailable) + 1;
-  static_assert(static_cast<size_t>(wire::Reason::NoDescriptors) < kReasons);
+  static_assert(static_cast<size_t>(wire::Reason::Copy) < kReasons);
 
   static size_t command(wire::Opcode opcode) noexcept {
     const auto at = static_cast<size_t>(opcode);

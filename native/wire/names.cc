@@ -54,6 +54,7 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::ProtocolError: return "protocol_error";
     case Reason::Unresponsive: return "unresponsive";
     case Reason::NoDescriptors: return "emfile";
+    case Reason::Copy: return "copy";
   }
   return "unknown";
 }

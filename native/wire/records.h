@@ -72,6 +72,7 @@ enum class Reason : uint16_t {
   ProtocolError = 86,
   Unresponsive = 87,
   NoDescriptors = 88,  // the process, or the system, is out of file descriptors (EMFILE, ENFILE) or threads
+  Copy = 89,           // bytes could not be copied to or from the memory of a GPU
 };
 
 struct AnswerReason {

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-SIBLINGS = frozenset({"io", "index", "compress", "rdma", "wire", "net"})
+SIBLINGS = frozenset({"io", "index", "compress", "rdma", "gpu", "wire", "net"})
 
 NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
     "base": frozenset(),
@@ -21,7 +21,7 @@ NATIVE_MAY_INCLUDE: Mapping[str, frozenset[str]] = {
     "net": frozenset({"wire", "rdma", "base"}),  # docs/adr/0001, 0020
     "store": SIBLINGS | {"base"},
     "shard": SIBLINGS | {"store", "base"},
-    "peer": frozenset({"wire", "net", "rdma", "compress", "base"}),
+    "peer": frozenset({"wire", "net", "rdma", "gpu", "compress", "base"}),
     # A daemon whose store is another daemon: both ends in one process (docs/adr/0021).
     "mount": SIBLINGS | {"store", "shard", "peer", "base"},
     "bind": SIBLINGS | {"mount", "shard", "peer", "store", "base"},

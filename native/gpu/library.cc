@@ -1,0 +1,163 @@
+#include <dlfcn.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "gpu/cuda.h"
+
+namespace halfstep::gpu {
+namespace {
+
+constexpr const char* kLibrary = "libcuda.so.1";
+
+class Symbols {
+ public:
+  explicit Symbols(void* library) : library_(library) {}
+  template <typename Function>
+  void take(Function** out, const char* name) {
+    *out = reinterpret_cast<Function*>(::dlsym(library_, name));
+    if (*out == nullptr && missing_.empty()) missing_ = name;
+  }
+  const std::string& missing() const noexcept { return missing_; }
+
+ private:
+  void* library_;
+  std::string missing_;
+};
+
+// The names are those that cuda.h maps to: a bare one that has a _v2 is the interface of CUDA 3, with 32-bit pointers.
+class Library final : public Cuda {
+ public:
+  explicit Library(Symbols& symbols) {
+    symbols.take(&init_, "cuInit");
+    symbols.take(&driver_get_version_, "cuDriverGetVersion");
+    symbols.take(&get_error_name_, "cuGetErrorName");
+    symbols.take(&device_get_count_, "cuDeviceGetCount");
+    symbols.take(&device_get_, "cuDeviceGet");
+    symbols.take(&device_get_name_, "cuDeviceGetName");
+    symbols.take(&primary_ctx_retain_, "cuDevicePrimaryCtxRetain");
+    symbols.take(&primary_ctx_release_, "cuDevicePrimaryCtxRelease_v2");
+    symbols.take(&ctx_push_current_, "cuCtxPushCurrent_v2");
+    symbols.take(&ctx_pop_current_, "cuCtxPopCurrent_v2");
+    symbols.take(&thread_exchange_capture_mode_, "cuThreadExchangeStreamCaptureMode");
+    symbols.take(&pointer_get_attribute_, "cuPointerGetAttribute");
+    symbols.take(&mem_host_alloc_, "cuMemHostAlloc");
+    symbols.take(&mem_free_host_, "cuMemFreeHost");
+    symbols.take(&stream_create_, "cuStreamCreate");
+    symbols.take(&stream_destroy_, "cuStreamDestroy_v2");
+    symbols.take(&stream_synchronize_, "cuStreamSynchronize");
+    symbols.take(&stream_is_capturing_, "cuStreamIsCapturing");
+    symbols.take(&event_create_, "cuEventCreate");
+    symbols.take(&event_destroy_, "cuEventDestroy_v2");
+    symbols.take(&event_record_, "cuEventRecord");
+    symbols.take(&event_query_, "cuEventQuery");
+    symbols.take(&memcpy_to_device_, "cuMemcpyHtoDAsync_v2");
+    symbols.take(&memcpy_to_host_, "cuMemcpyDtoHAsync_v2");
+    symbols.take(&memcpy_2d_, "cuMemcpy2DAsync_v2");
+  }
+
+  int init() { return init_(0); }
+
+  int driver_get_version(int* version) override { return driver_get_version_(version); }
+  int device_get_count(int* count) override { return device_get_count_(count); }
+  int device_get(int* device, int ordinal) override { return device_get_(device, ordinal); }
+  int device_get_name(char* name, int bytes, int device) override { return device_get_name_(name, bytes, device); }
+  int primary_ctx_retain(Context* context, int device) override { return primary_ctx_retain_(context, device); }
+  int primary_ctx_release(int device) override { return primary_ctx_release_(device); }
+  int ctx_push_current(Context context) override { return ctx_push_current_(context); }
+  int ctx_pop_current(Context* context) override { return ctx_pop_current_(context); }
+  int thread_exchange_capture_mode(int* mode) override { return thread_exchange_capture_mode_(mode); }
+  int pointer_get_attribute(void* out, int attribute, DevicePointer at) override {
+    return pointer_get_attribute_(out, attribute, at);
+  }
+  int mem_host_alloc(void** memory, size_t bytes, unsigned flags) override { return mem_host_alloc_(memory, bytes, flags); }
+  int mem_free_host(void* memory) override { return mem_free_host_(memory); }
+  int stream_create(Stream* stream, unsigned flags) override { return stream_create_(stream, flags); }
+  int stream_destroy(Stream stream) override { return stream_destroy_(stream); }
+  int stream_synchronize(Stream stream) override { return stream_synchronize_(stream); }
+  int stream_is_capturing(Stream stream, int* status) override { return stream_is_capturing_(stream, status); }
+  int event_create(Event* event, unsigned flags) override { return event_create_(event, flags); }
+  int event_destroy(Event event) override { return event_destroy_(event); }
+  int event_record(Event event, Stream stream) override { return event_record_(event, stream); }
+  int event_query(Event event) override { return event_query_(event); }
+  int memcpy_to_device(DevicePointer to, const void* from, size_t bytes, Stream stream) override {
+    return memcpy_to_device_(to, from, bytes, stream);
+  }
+  int memcpy_to_host(void* to, DevicePointer from, size_t bytes, Stream stream) override {
+    return memcpy_to_host_(to, from, bytes, stream);
+  }
+  int memcpy_2d(const Copy2D& copy, Stream stream) override { return memcpy_2d_(&copy, stream); }
+  std::string error_name(int error) override {
+    const char* name = nullptr;
+    if (get_error_name_(error, &name) == kSuccess && name != nullptr) return name;
+    return "CUDA error " + std::to_string(error);
+  }
+
+ private:
+  int (*init_)(unsigned) = nullptr;
+  int (*driver_get_version_)(int*) = nullptr;
+  int (*get_error_name_)(int, const char**) = nullptr;
+  int (*device_get_count_)(int*) = nullptr;
+  int (*device_get_)(int*, int) = nullptr;
+  int (*device_get_name_)(char*, int, int) = nullptr;
+  int (*primary_ctx_retain_)(Context*, int) = nullptr;
+  int (*primary_ctx_release_)(int) = nullptr;
+  int (*ctx_push_current_)(Context) = nullptr;
+  int (*ctx_pop_current_)(Context*) = nullptr;
+  int (*thread_exchange_capture_mode_)(int*) = nullptr;
+  int (*pointer_get_attribute_)(void*, int, DevicePointer) = nullptr;
+  int (*mem_host_alloc_)(void**, size_t, unsigned) = nullptr;
+  int (*mem_free_host_)(void*) = nullptr;
+  int (*stream_create_)(Stream*, unsigned) = nullptr;
+  int (*stream_destroy_)(Stream) = nullptr;
+  int (*stream_synchronize_)(Stream) = nullptr;
+  int (*stream_is_capturing_)(Stream, int*) = nullptr;
+  int (*event_create_)(Event*, unsigned) = nullptr;
+  int (*event_destroy_)(Event) = nullptr;
+  int (*event_record_)(Event, Stream) = nullptr;
+  int (*event_query_)(Event) = nullptr;
+  int (*memcpy_to_device_)(DevicePointer, const void*, size_t, Stream) = nullptr;
+  int (*memcpy_to_host_)(void*, DevicePointer, size_t, Stream) = nullptr;
+  int (*memcpy_2d_)(const Copy2D*, Stream) = nullptr;
+};
+
+std::atomic<Cuda*> replacement{nullptr};
+
+}  // namespace
+
+void replace_system_cuda(Cuda* table) noexcept { replacement = table; }
+
+Fault load_cuda(const char* library, Cuda** out) {
+  *out = nullptr;
+  void* handle = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* why = ::dlerror();
+    return {Code::Unsupported, std::string(why != nullptr ? why : library) + "; the NVIDIA driver has it"};
+  }
+  Symbols symbols(handle);
+  auto loaded = std::make_unique<Library>(symbols);
+  if (!symbols.missing().empty()) {
+    ::dlclose(handle);
+    return {Code::Unsupported,
+            std::string(library) + " has no " + symbols.missing() + "; a driver for CUDA 11 or newer has it"};
+  }
+  // Never unloaded from here on: the driver has threads.
+  if (const int error = loaded->init(); error != kSuccess) {
+    return {Code::Unsupported, std::string(library) + ": cuInit: " + loaded->error_name(error)};
+  }
+  *out = loaded.release();
+  return {};
+}
+
+Cuda* system_cuda(std::string* why_not) {
+  if (Cuda* table = replacement; table != nullptr) return table;
+  static std::once_flag once;
+  static Cuda* cuda = nullptr;
+  static std::string reason;
+  std::call_once(once, [] { reason = load_cuda(kLibrary, &cuda).what; });
+  if (why_not != nullptr) *why_not = reason;
+  return cuda;
+}
+
+}  // namespace halfstep::gpu
