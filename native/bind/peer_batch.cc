@@ -151,6 +151,11 @@ void Batch::set_wait() {
   batch_.wait = 1;
 }
 
+void Batch::set_streams(std::vector<uint64_t> streams) {
+  const Setting setting(*this);
+  streams_ = std::move(streams);
+}
+
 void Batch::set_layout_id(nb::bytes id) {
   const Setting setting(*this);
   if (id.size() != layout_id_.size()) {
@@ -209,6 +214,10 @@ hs_batch Batch::prepared(uint64_t user_data) {
     for (const auto& section : more_) headers_.push_back(prepared(*section));
     batch_.sections = headers_.data();
   }
+  bool on_device = first_.on_device();
+  for (const auto& section : more_) on_device = on_device || section->on_device();
+  batch_.streams = on_device ? streams_.data() : nullptr;
+  batch_.stream_count = on_device ? static_cast<uint32_t>(streams_.size()) : 0;
   batch_.user_data = user_data;
   batch_.cursor_out = &cursor_;
   batch_.outcome = &outcome_;

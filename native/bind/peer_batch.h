@@ -65,6 +65,8 @@ class Batch {
   void set_life(uint64_t value, bool persistent);
   void set_prefetch(uint64_t keep_ms, bool follow);
   void set_wait();
+  // With memory of a CUDA device: what these have under way comes first. Without this call the legacy default stream.
+  void set_streams(std::vector<uint64_t> streams);
   void set_question(nb::bytes question);
   void set_layout_id(nb::bytes id);
 
@@ -142,6 +144,7 @@ class Batch {
   Section* now_ = &first_;
   std::vector<hs_section> headers_;
   std::string text_;
+  std::vector<uint64_t> streams_ = {0};
   std::array<uint8_t, 16> layout_id_{};
   std::vector<hs_answer> answers_;
   std::vector<uint32_t> lengths_;

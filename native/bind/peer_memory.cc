@@ -1,8 +1,10 @@
 #include "bind/peer_memory.h"
 
 #include <algorithm>
+#include <array>
 
 #include "bind/interpreter.h"
+#include "peer/halfstep.h"
 
 namespace halfstep::bind {
 namespace {
@@ -110,11 +112,14 @@ nb::object call_method(nb::handle object, const char* name, nb::handle keywords)
 
 // Of memory that is only read the old capsule without a version is the cheaper one; whether memory may be written, only one
 // with a version says. Exporters may have one of the two alone.
-nb::object capsule_of(nb::handle object, bool writable) {
-  nb::dict versioned;
+nb::object capsule_of(nb::handle object, bool writable, bool on_device) {
+  nb::dict versioned, plain;
   versioned["max_version"] = nb::make_tuple(1, 0);
-  const nb::handle first = writable ? nb::handle(versioned) : nb::handle();
-  const nb::handle second = writable ? nb::handle() : nb::handle(versioned);
+  // Of a device: the exporter is to order nothing, because the batch says which streams come before it.
+  if (on_device) versioned["stream"] = plain["stream"] = -1;
+  const nb::handle old = on_device ? nb::handle(plain) : nb::handle();
+  const nb::handle first = writable ? nb::handle(versioned) : old;
+  const nb::handle second = writable ? old : nb::handle(versioned);
   nb::object capsule = call_method(object, "__dlpack__", first);
   if (capsule.is_valid()) return capsule;
   if (PyErr_ExceptionMatches(PyExc_BufferError) == 0 && PyErr_ExceptionMatches(PyExc_TypeError) == 0) return capsule;
@@ -122,17 +127,24 @@ nb::object capsule_of(nb::handle object, bool writable) {
   return call_method(object, "__dlpack__", second);
 }
 
-void check_device(nb::handle object, const char* role) {
+// Of a CUDA device, where `any` memory will do; -1: the host's.
+int device_of(nb::handle object, const char* role, bool any) {
   const nb::object device = call_method(object, "__dlpack_device__", nb::handle());
   if (!device.is_valid()) {
     throw Refused(subject(object, role) + ": " + taken_error() + "; only memory of the CPU can be reached");
   }
   const int type = nb::cast<int>(nb::int_(device[0]));
-  if (type == kDeviceCpu || type == kDeviceCudaHost) return;
+  if (type == kDeviceCpu || type == kDeviceCudaHost) return -1;
   if (type == kDeviceCuda || type == kDeviceCudaManaged) {
+    const int ordinal = nb::cast<int>(nb::int_(device[1]));
+    std::array<char, 256> why{};
+    if (any && hs_gpu_reachable(why.data(), why.size()) == 1) return ordinal;
+    if (any) {
+      throw Refused(subject(object, role) + ": CUDA memory (device " + std::to_string(ordinal) +
+                    ") cannot be reached: " + why.data());
+    }
     throw Refused(subject(object, role) + ": CUDA memory (device " + std::to_string(nb::cast<int>(nb::int_(device[1]))) +
-                  ") cannot be reached yet; pass a tensor of the CPU, pinned if the copy is to be asynchronous, and copy to or "
-                  "from the device");
+                  ") cannot be read here; pass a tensor of the CPU");
   }
   throw Refused(subject(object, role) + ": the memory is on DLPack device type " + std::to_string(type) +
                 "; only memory of the CPU (1) can be reached");
@@ -168,8 +180,8 @@ Memory::View Memory::view_of(nb::handle object, bool writable, const char* role)
   return view;
 }
 
-Memory Memory::of(nb::handle object, bool writable, const char* role) {
-  if (!PyObject_CheckBuffer(object.ptr())) return of_dlpack(object, writable, role);
+Memory Memory::of(nb::handle object, bool writable, const char* role, bool any) {
+  if (!PyObject_CheckBuffer(object.ptr())) return of_dlpack(object, writable, role, any);
   Memory memory;
   memory.view_ = view_of(object, writable, role);
   if (holds_objects(object, *memory.view_)) {
@@ -189,16 +201,16 @@ Memory Memory::of_bytes(nb::handle object, const char* role) {
   return of(object, false, role);
 }
 
-Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role) {
+Memory Memory::of_dlpack(nb::handle object, bool writable, const char* role, bool any) {
   if (!nb::hasattr(object, "__dlpack__") || !nb::hasattr(object, "__dlpack_device__")) {
     throw Refused(
         subject(object, role) +
         ": has neither the buffer protocol nor DLPack; pass a numpy array, a CPU tensor, a bytearray or a memoryview");
   }
-  check_device(object, role);
-  check_resolved(object, role);
   Memory memory;
-  const nb::object capsule = capsule_of(object, writable);
+  memory.device_ = device_of(object, role, any);
+  check_resolved(object, role);
+  const nb::object capsule = capsule_of(object, writable, memory.device_ >= 0);
   if (!capsule.is_valid()) throw Refused(subject(object, role) + ": " + taken_error());
   bool imported = false;
   if (writable) {

@@ -74,6 +74,17 @@ nb::dict facts_of(const Core& core) {
   dict["not_waited"] = facts.not_waited;
   dict["namespace_policy"] = facts.namespace_policy;
   dict["namespace_step_limit"] = facts.namespace_step_limit;
+  nb::dict gpu;
+  gpu["devices"] = text_of(facts.gpu);
+  gpu["error"] = text_of(facts.gpu_error);
+  gpu["slots"] = facts.gpu_slots;
+  gpu["slots_used"] = facts.gpu_slots_used;
+  gpu["slot_waits"] = facts.gpu_slot_waits;
+  gpu["copies"] = facts.gpu_copies;
+  gpu["bytes_to_device"] = facts.gpu_bytes_to_device;
+  gpu["bytes_to_host"] = facts.gpu_bytes_to_host;
+  gpu["failures"] = facts.gpu_failures;
+  dict["gpu"] = gpu;
   return dict;
 }
 
@@ -146,6 +157,7 @@ void bind_batch(nb::module_& m) {
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
       .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
       .def("set_wait", &Batch::set_wait, "What is not there is waited for.")
+      .def("set_streams", &Batch::set_streams, "streams"_a, "Streams whose work comes before memory of a GPU is touched.")
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)
       .def_prop_ro("ok", &Batch::ok, nb::for_getter(nb::sig("def ok(self) -> bytearray")))
       .def_prop_ro("answers", &Batch::answers)

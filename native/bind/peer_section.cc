@@ -175,7 +175,8 @@ void Section::set_ranges(const std::vector<std::tuple<uint32_t, uint32_t, uint32
 void Section::add_pieces(nb::handle item, bool writable, const char* role) {
   uint32_t pieces = 0;
   const auto add = [&](nb::handle piece) {
-    kept_.memories.push_back(Memory::of(piece, writable, role));
+    kept_.memories.push_back(Memory::of_any(piece, writable, role));
+    set_device(kept_.memories.back().device(), iovecs_.empty(), role);
     iovecs_.push_back({.base = kept_.memories.back().data(), .bytes = kept_.memories.back().bytes()});
     ++pieces;
   };
@@ -190,8 +191,9 @@ void Section::add_pieces(nb::handle item, bool writable, const char* role) {
 }
 
 void Section::split(nb::handle buffer, bool writable, const char* role) {
-  kept_.memories.push_back(Memory::of(buffer, writable, role));
+  kept_.memories.push_back(Memory::of_any(buffer, writable, role));
   const Memory& memory = kept_.memories.back();
+  set_device(memory.device(), true, role);
   const uint32_t items = this->items();
   if (items == 0) return;
   if (memory.bytes() % items != 0) {
@@ -203,6 +205,14 @@ void Section::split(nb::handle buffer, bool writable, const char* role) {
   iovecs_.reserve(items);
   for (uint32_t i = 0; i < items; ++i) iovecs_.push_back({.base = memory.data() + i * bytes, .bytes = bytes});
   iovec_counts_.assign(items, 1);
+}
+
+void Section::set_device(int device, bool first, const char* role) {
+  const auto number = static_cast<uint32_t>(device + 1);
+  if (first) header_.cuda_device = number;
+  if (header_.cuda_device == number) return;
+  throw Refused(std::string(role) + ": memory of " + (device < 0 ? "the host" : "cuda:" + std::to_string(device)) +
+                " beside memory of another place; make a section for each");
 }
 
 void Section::place(nb::handle target, bool writable, const char* role) {
@@ -280,6 +290,7 @@ void Section::set_rows(nb::object rows_template, nb::handle rows, bool is_source
     if (!is_source && !owner.is_writable) {
       throw Refused("target: the region is read-only; register writable memory to get into it");
     }
+    set_device(owner.device(), region.is(from.regions.front()), "rows");
   }
   rows_ = elements<int64_t>(rows, items(), "rows");
   header_.target_kind = HS_TARGET_ROWS;
@@ -309,6 +320,7 @@ void Section::set_addresses(nb::handle regions, nb::handle addresses, nb::handle
     if (!is_source && !owner.is_writable) {
       throw Refused("target: the region is read-only; register writable memory to get into it");
     }
+    set_device(owner.device(), spans.empty(), role);
     spans.push_back({owner.address(), owner.address() + owner.bytes(), nb::borrow(region)});
   }
   std::sort(spans.begin(), spans.end(), [](const Span& one, const Span& other) { return one.begin < other.begin; });

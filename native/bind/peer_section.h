@@ -19,7 +19,7 @@ namespace halfstep::bind {
 
 // Memory that an owner keeps for many batches, and how many of them use it now.
 struct Region {
-  Region(nb::handle object, bool writable) : memory(Memory::of(object, writable, "region")), is_writable(writable) {}
+  Region(nb::handle object, bool writable) : memory(Memory::of_any(object, writable, "region")), is_writable(writable) {}
   std::optional<Memory> memory;  // none once closed
   bool is_writable = false;
   bool refuses = false;  // it is to be closed: no batch begins to use it any more
@@ -28,6 +28,7 @@ struct Region {
   bool usable() const noexcept { return memory && !refuses; }
   uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
   uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
+  int device() const noexcept { return memory ? memory->device() : -1; }
   void close();
 };
 
@@ -74,6 +75,7 @@ class Section {
   void set_addresses(nb::handle regions, nb::handle addresses, nb::handle lengths, bool is_source);
   void set_offer(nb::handle parents, nb::handle depths, uint32_t ttl_s, uint8_t hint);
 
+  bool on_device() const noexcept { return header_.cuda_device != 0; }
   uint32_t items() const noexcept { return header_.key_count * header_.component_count; }
   // One an item, or one a part that the ranges select of each.
   size_t answer_count() const noexcept;
@@ -99,6 +101,8 @@ class Section {
   void split(nb::handle buffer, bool writable, const char* role);
   void place(nb::handle target, bool writable, const char* role);
   void set_block_bytes(nb::handle block_bytes);
+  // Of memory that it lies in: all is of one device, or the host's. `first`: it is the first that is told.
+  void set_device(int device, bool first, const char* role);
   void trim_pieces();
   void sum_pieces();
   // Each region that its memory is in, once a part or a region.

@@ -86,6 +86,9 @@ class Batch:
     def set_wait(self) -> None:
         """What is not there is waited for."""
 
+    def set_streams(self, streams: Sequence[int]) -> None:
+        """Streams whose work comes before memory of a GPU is touched."""
+
     def set_layout_id(self, id: bytes) -> None: ...
 
     @property

@@ -4,7 +4,7 @@ from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.client import Client
 from halfstep.client.connect import connect
 from halfstep.client.entries import Entry, Namespace
-from halfstep.client.facts import ClientFacts, CodingFacts, ShardLoad
+from halfstep.client.facts import ClientFacts, CodingFacts, GpuFacts, ShardLoad
 from halfstep.client.queue import Queue
 from halfstep.client.region import Addresses, PartDescriptor, Region, Rows, Template
 from halfstep.client.results import (
@@ -34,6 +34,7 @@ __all__ = [
     "Entry",
     "Event",
     "GetResult",
+    "GpuFacts",
     "MatchResult",
     "Namespace",
     "PartDescriptor",

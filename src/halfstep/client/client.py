@@ -20,7 +20,7 @@ from halfstep.arguments import real_number
 from halfstep.client.admin import Admin
 from halfstep.client.coding import NONE, policy_text
 from halfstep.client.entries import Entry, Namespace
-from halfstep.client.facts import ClientFacts, CodingFacts, ShardLoad
+from halfstep.client.facts import ClientFacts, CodingFacts, GpuFacts, ShardLoad
 from halfstep.client.link import Links
 from halfstep.client.living import Living
 from halfstep.client.options import (
@@ -413,7 +413,7 @@ class Client:
             return ClientFacts()
         told = core.facts()
         shards, coding = tuple(ShardLoad(*load) for load in told["shards"]), CodingFacts(**told["coding"])
-        return ClientFacts(**told | {"shards": shards, "coding": coding})
+        return ClientFacts(**told | {"shards": shards, "coding": coding, "gpu": GpuFacts(**told["gpu"])})
 
     @property
     def path(self) -> str:

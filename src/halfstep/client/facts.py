@@ -32,6 +32,25 @@ class CodingFacts:
 
 
 @dataclass(frozen=True)
+class GpuFacts:
+    """Copies to and from GPUs. devices: in use, "" while there are none. error: the newest failure, in the driver's words.
+
+    slots: of 256 KiB of pinned memory each; slots_used: now. slot_waits: times that bytes, or a put, had to wait for one.
+    failures: of copies; their items are `unavailable (copy)`.
+    """
+
+    devices: str = ""
+    error: str = ""
+    slots: int = 0
+    slots_used: int = 0
+    slot_waits: int = 0
+    copies: int = 0
+    bytes_to_device: int = 0
+    bytes_to_host: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True)
 class ClientFacts:
     """As of the last answer.
 
@@ -44,6 +63,7 @@ class ClientFacts:
     be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
     answered at once. namespace_policy, namespace_step_limit: the namespace's default and floor, as NamespaceCoding of
     docs/wire-protocol.md has them.
+    answered at once. gpu: see GpuFacts.
     """
 
     connected: int = 0
@@ -70,3 +90,4 @@ class ClientFacts:
     not_waited: int = 0
     namespace_policy: int = 0
     namespace_step_limit: int = 0
+    gpu: GpuFacts = GpuFacts()

@@ -56,6 +56,7 @@ class GetOptions(CommonOptions, total=False):
     priority: int
     progress: bool | None
     wait: bool
+    stream: object
 
 
 class PutOptions(CommonOptions, total=False):
@@ -68,6 +69,7 @@ class PutOptions(CommonOptions, total=False):
     hint: int
     durability: Literal["cache", "persist"]
     priority: int
+    stream: object
 
 
 class HoldOptions(CommonOptions, total=False):
@@ -102,6 +104,7 @@ class GetSectionsOptions(TypedDict, total=False):
     priority: int
     progress: bool | None
     wait: bool
+    stream: object
     deadline_ms: float | None
 
 
@@ -110,6 +113,7 @@ class PutSectionsOptions(TypedDict, total=False):
 
     durability: Literal["cache", "persist"]
     priority: int
+    stream: object
     deadline_ms: float | None
 
 

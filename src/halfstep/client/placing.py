@@ -51,3 +51,14 @@ def place_source(batch: _peer.Batch, source: object, items: int, block_bytes: np
         return place(batch, source, items, is_source=True, block_bytes=block_bytes)
     batch.set_source(source, block_bytes)
     return ()
+
+
+def streams_of(stream: object) -> list[int]:
+    """The CUDA stream whose work comes before a batch touches memory of a GPU: a number, or what has one as `cuda_stream`.
+
+    -1: none, the memory is ready, as DLPack has it. Errors: ConfigError.
+    """
+    number = getattr(stream, "cuda_stream", stream)
+    if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < 1 << 64:
+        raise ConfigError(f"stream={stream!r}: must be a CUstream as a number, an object with cuda_stream, or -1 for none")
+    return [] if number == -1 else [number]

@@ -31,7 +31,7 @@ from halfstep.client.numbers import (
     REASON_SKIPPED,
 )
 from halfstep.client.options import Keys, Mode, Parts
-from halfstep.client.placing import place, place_source
+from halfstep.client.placing import place, place_source, streams_of
 from halfstep.client.region import Addresses, Region, Rows
 from halfstep.client.results import (
     ANSWER_DTYPE,
@@ -179,6 +179,7 @@ class Requests:
         priority: int = 0,
         progress: bool | None = None,
         wait: bool = False,
+        stream: object = None,
         deadline_ms: float | None = None,
     ) -> Request[GetResult]:
         """Bytes of blocks, into `target`."""
@@ -211,6 +212,8 @@ class Requests:
         regions = () if placed is None else place(batch, placed, count * components, is_source=False)
         if wait:
             batch.set_wait()
+        if stream is not None:
+            batch.set_streams(streams_of(stream))
         if count and not ranges and terms.mode == "on":
             return _WholeGet(batch, count, components, regions)
         return self._request(batch, self._reader(batch, ranges, count, components), regions)
@@ -245,12 +248,15 @@ class Requests:
         hint: int = 0,
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
+        stream: object = None,
         deadline_ms: float | None = None,
     ) -> Request[PutResult]:
         """Blocks, from `source`."""
         batch, count = self._batch(OP_PUT, keys, layout, first_component, components)
         sizes, ordinals, levels = offered(block_bytes, parents, depths, count, count * components)
         regions = place_source(batch, source, count * components, sizes)
+        if stream is not None:
+            batch.set_streams(streams_of(stream))
         batch.set_offer(ordinals, levels, unsigned("ttl_s", ttl_s, 32), unsigned("hint", hint, 8))
         batch.set_outputs(lengths=False)
         batch.set_options(

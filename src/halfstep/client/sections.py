@@ -17,7 +17,7 @@ from halfstep import _peer
 from halfstep.arguments import unsigned, whole_number
 from halfstep.client.numbers import OP_GET, OP_MATCH, OP_PUT, REASON_SKIPPED
 from halfstep.client.options import Keys, Parts
-from halfstep.client.placing import place, place_source
+from halfstep.client.placing import place, place_source, streams_of
 from halfstep.client.region import Addresses, Region, Rows
 from halfstep.client.request import Request, Requests, all_skipped, choice_of_durability, choice_of_order, offered, ranges_of
 from halfstep.client.results import ANSWER_DTYPE, Answer, Answers, GetResult, MatchResult, PutResult, new_answers
@@ -86,6 +86,7 @@ def get_request(
     priority: int = 0,
     progress: bool | None = None,
     wait: bool = False,
+    stream: object = None,
     deadline_ms: float | None = None,
 ) -> Request[list[GetResult]]:
     """Bytes of blocks, into the memory of each section. Errors: ConfigError."""
@@ -105,6 +106,8 @@ def get_request(
     making.batch.set_options(requests.deadline_us(deadline_ms), layer, 0, unsigned("priority", priority, 8), asks)
     if wait:
         making.batch.set_wait()
+    if stream is not None:
+        making.batch.set_streams(streams_of(stream))
 
     def result(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
@@ -123,6 +126,7 @@ def put_request(
     *,
     durability: Literal["cache", "persist"] = "cache",
     priority: int = 0,
+    stream: object = None,
     deadline_ms: float | None = None,
 ) -> Request[list[PutResult]]:
     """Blocks, from the memory of each section. Errors: ConfigError."""
@@ -139,6 +143,8 @@ def put_request(
     making.batch.set_options(
         requests.deadline_us(deadline_ms), 0, lasts, unsigned("priority", priority, 8), wants_progress=False
     )
+    if stream is not None:
+        making.batch.set_streams(streams_of(stream))
     return requests.of_sections(OP_PUT, making.request(lambda answers, part: PutResult(answers, part.keys, part.components)))
 
 

@@ -1,0 +1,34 @@
+"""Memory of a GPU as target and source: the Python face, over a driver whose device is host memory (fake_libcuda.cc)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Daemon
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+@pytest.fixture(scope="module")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """libcuda.so.1, built here."""
+    library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
+    compiler = os.environ.get("CXX", "c++")
+    command = [compiler, "-std=c++20", "-shared", "-fPIC", "-O1", "-I", str(ROOT / "native"), str(HERE / "fake_libcuda.cc")]
+    subprocess.run([*command, "-Wl,-soname,libcuda.so.1", "-pthread", "-o", str(library)], check=True)
+    return library
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("scenario", ["both_ways", "regions", "prefetch", "failures"])
+def test_gpu_memory_is_target_and_source(daemon: Daemon, fake_driver: Path, scenario: str, transport: str) -> None:
+    url = daemon.url if transport == "tcp" else daemon.unix_url
+    command = [sys.executable, "-X", "faulthandler", str(HERE / "gpu_process.py"), str(fake_driver), url, scenario]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
