@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,3 +33,11 @@ def test_gpu_memory_is_target_and_source(daemon: Daemon, fake_driver: Path, scen
     command = [sys.executable, "-X", "faulthandler", str(HERE / "gpu_process.py"), str(fake_driver), url, scenario]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+
+
+def test_the_bench_measures_or_says_why_not() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "gpu_path.py"), "--blocks", "4", "--rounds", "1", "--json"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(ended.stdout)
+    assert said["measured"] or said["why"]
