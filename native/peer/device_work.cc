@@ -81,6 +81,7 @@ void DeviceWork::poll() {
   }
   for (gpu::Copier* copier : copiers) copier->poll();
   begin_staging();
+  if (!waiters_.empty()) tell_slots();  // slots that came back without a copy
   bool busy = !gated_.empty() || !staging_now_.empty();
   {
     const std::lock_guard lock(mutex_);
