@@ -93,10 +93,14 @@ lab: SET = guest
 lab: native ## SET (guest, host) of scenarios on devices that this machine has not: RDMA in a guest; skips say why
 	@$(PYTHON) -m tests.lab --set $(SET) || { code=$$?; [ $$code -eq 77 ] || exit $$code; }
 
-.PHONY: connectors
+.PHONY: connectors connectors-short
 connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes
 	@scripts/setup.sh vllm lmcache sglang
 	$(PYTHON) -m pytest tests/connectors $(PYTEST_ARGS)
+
+connectors-short: build ## vLLM's tier and LMCache's driver over a daemon, as CI runs them: 5.5 GB under build/, some minutes
+	@scripts/setup.sh vllm lmcache
+	$(PYTHON) -m pytest -m short tests/connectors $(PYTEST_ARGS)
 
 .PHONY: sim mutants
 sim: $(VENV)/.tools ## SEEDS (100000) from SEED_START (0): the store over a faulty device, on all cores

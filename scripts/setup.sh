@@ -12,6 +12,8 @@
 # Each step is named with its size and time before it starts; what is there already is left alone, so a second run takes a
 # second. Missing system packages are installed when this is root; otherwise the command to run is printed and this fails.
 #
+# Exit status 77: the packages of an engine could not be had, from the index or the network; pip says why. Else 1.
+#
 #   HALFSTEP_PYTHON       interpreter for .venv (default: the first python3 >= 3.11 that has venv and headers)
 #   HALFSTEP_TORCH_INDEX  index to take torch from, where the default one has no CPU build (PyTorch's "Get Started" page names one)
 set -euo pipefail
@@ -179,6 +181,14 @@ models() {
 
 # --- engines -------------------------------------------------------------------------------------------------------------
 
+engine_pip() {  # engine_pip NAME ARGUMENT...: of `pip install`
+  local name=$1
+  shift
+  if "$CONNECTORS/$name/bin/python" -m pip --disable-pip-version-check --no-input -qq install "$@"; then return; fi
+  say "the packages of $name could not be had: pip says above why"
+  exit 77
+}
+
 # Each has an environment of its own: they pin versions of the same packages. Halfstep is .venv's, by links.
 engine_venv() {  # engine_venv NAME SIZE REQUIREMENT...
   local name=$1 size=$2 home="$CONNECTORS/$1" theirs ours file
@@ -188,7 +198,7 @@ engine_venv() {  # engine_venv NAME SIZE REQUIREMENT...
   rm -rf "$home"
   mkdir -p "$CONNECTORS"
   "$VENV/bin/python" -m venv "$home"
-  "$home/bin/python" -m pip --disable-pip-version-check --no-input -qq install "$@"
+  engine_pip "$name" "$@"
   theirs=$("$home/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   ours=$(cd "$VENV" && bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   for file in "$ours"/halfstep "$ours"/halfstep-*.dist-info "$ours"/_editable_*halfstep*; do
@@ -221,7 +231,7 @@ sglang() {
   local site
   site=$("$CONNECTORS/sglang/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   if [[ -d $site/sglang-$SGLANG_VERSION.dist-info ]]; then return; fi
-  "$CONNECTORS/sglang/bin/python" -m pip --disable-pip-version-check --no-input -qq install --no-deps \
+  engine_pip sglang --no-deps \
     "sglang==$SGLANG_VERSION" xgrammar==0.2.7 outlines==0.1.11 outlines_core mistral_common timm torchao triton \
     torchvision==0.28.0
 }

@@ -35,7 +35,7 @@ def run(mode: str, parameters: dict[str, Any], *more: int) -> dict[str, Any]:
     return said
 
 
-@pytest.mark.parametrize("codec", ["", "bfx"])
+@pytest.mark.parametrize("codec", [pytest.param("", marks=pytest.mark.short), "bfx"])
 def test_a_new_process_loads_what_another_stored(daemon: Any, codec: str) -> None:
     patient = {"url": daemon.unix_url, "contents": "tiny", "match_deadline_ms": 30_000, "deadline_ms": 30_000}
     parameters = patient | {"codec": codec}
@@ -43,6 +43,7 @@ def test_a_new_process_loads_what_another_stored(daemon: Any, codec: str) -> Non
     assert run("load", parameters, OBJECTS, 1) == {"hits": OBJECTS, "equal": OBJECTS}
 
 
+@pytest.mark.short
 def test_other_contents_and_a_dead_daemon_are_misses(daemon: Any) -> None:
     parameters = {"url": daemon.unix_url, "contents": "one", "match_deadline_ms": 30_000, "deadline_ms": 30_000}
     assert run("store", parameters, OBJECTS) == {"stored": OBJECTS}

@@ -62,12 +62,18 @@ def reference(tmp_path_factory: pytest.TempPathFactory, models: Path) -> Iterato
         one.end()
 
 
-def test_a_new_process_restores_what_another_stored(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
+@pytest.mark.short
+def test_a_new_process_restores_what_another_stored_and_a_killed_daemon_changes_no_token(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
     asked = prompts(7)
-    with start(daemon.unix_url) as cold:
+    with start(daemon.unix_url, **PATIENT) as cold:
         first = [cold.generate(prompt) for prompt in asked]
-    with start(daemon.unix_url) as warm:
+    with start(daemon.unix_url, **PATIENT) as warm:
         second = [warm.generate(prompt) for prompt in asked]
+        assert warnings_of(warm) == 0
+        outages_of(warm, daemon, reference).killed(asked[:2])
+        assert warnings_of(warm) == 1
     expected = [reference(prompt) for prompt in asked]
     assert [one["tokens"] for one in first] == expected
     assert [one["tokens"] for one in second] == expected
@@ -148,18 +154,16 @@ def outages_of(engine: Engine, daemon: Any, reference: Reference) -> Outages:
     return Outages(engine, daemon, reference, lambda told: int(told["cached"]), 256)
 
 
-def test_a_daemon_that_dies_stops_and_comes_back_changes_no_token(
+def test_a_daemon_that_stops_and_goes_on_changes_no_token(
     start: Start, daemon: Any, prompts: Prompts, reference: Reference
 ) -> None:
-    prompt, other = prompts(12, (5, 41))
+    prompt = prompts(12, (5,))[0]
     with start(daemon.unix_url) as engine:
         outages = outages_of(engine, daemon, reference)
         assert engine.generate(prompt)["tokens"] == reference(prompt)
         outages.restored(prompt)
-        outages.killed([prompt, other])
-        assert warnings_of(engine) == 1
         outages.stopped(prompt)
-        assert warnings_of(engine) <= 2, "none where the last one was a moment ago"
+        assert warnings_of(engine) == 1
         counts = engine.generate(prompt)["counts"]
     assert counts["call_ns_max"] < 2_000_000, "a hook on the scheduler's thread took long"
 
