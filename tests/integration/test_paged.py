@@ -7,7 +7,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -15,8 +15,8 @@ from tests.integration.conftest import Daemon
 
 import halfstep
 from halfstep.connectors import paged
-from halfstep.connectors.paged import Done, Mover, Planner, Step
-from halfstep.tier import Grid, Kind, KVLayout, Notices
+from halfstep.connectors.paged import Computed, Done, Landed, Mover, Planner, Step
+from halfstep.tier import Answer, Grid, Kind, KVLayout, Notices
 
 pytestmark = pytest.mark.integration
 
@@ -40,11 +40,13 @@ class Engine:
     memory: Any = field(default_factory=lambda: np.zeros((LAYERS, BLOCKS, HEADS, TOKENS, VALUES), np.uint16))
     reading_max: int = BLOCKS
     hold_ms: int = 0
+    plan: Literal["auto", "always"] = "always"
 
     def __post_init__(self) -> None:
-        scheduling, self.tier = self.client.tier(self.layout, notices=Notices("engine")), self.client.tier(self.layout)
+        scheduling = self.client.tier(self.layout, notices=Notices("engine"), plan=self.plan)
+        self.tier = self.client.tier(self.layout)
         self.planner = Planner(scheduling, workers=1, hashes=1, reading_max=self.reading_max, hold_ms=self.hold_ms)
-        self.mover = Mover(self.tier, writes=True)
+        self.mover = Mover(self.tier, writes=True, tells=self.plan == "auto")
         each = LAYERS // self.layout.grid.layers
         cells = [range(at, at + each) for at in range(0, LAYERS, each)]
         self.mover.attach(self.tier.memory([[layer] for layer in self.memory]), cells)
@@ -346,3 +348,93 @@ def test_a_store_is_over_when_each_worker_has_said_so(engines: Any, request: pyt
     assert engine.planner.finished("a"), "one of two workers has stored"
     engine.planner.ended(Done({1: 1}, {1}))
     assert (engine.planner.counts.stores, engine.planner.counts.stores_failed) == (0, 2), "half of the heads are no block"
+
+
+def tell(engine: Engine, token_s: float) -> None:
+    """What a token costs the engine: a worker has said so often enough; the first one is passed over."""
+    for _ in range(4):
+        engine.planner.ended(Done(computed=Computed(1000, 1000 * token_s, 0)))
+
+
+def planned(engine: Engine) -> dict[str, int]:
+    """Decisions by reason; each time those since the last one."""
+    assert engine.planner._tier.planning is not None
+    counts = engine.planner._tier.planning.planner.counts()
+    before = engine.__dict__.setdefault("told", {})
+    engine.__dict__["told"] = counts
+    return {why: count - before.get(why, 0) for why, count in counts.items() if count != before.get(why, 0)}
+
+
+def test_with_a_plan_no_more_is_loaded_than_ends_before_computing_it(engines: Any, request: pytest.FixtureRequest) -> None:
+    layout = layout_of(request)
+    engine = engines(layout, plan="auto")
+    prompt = Asking(keys(8))
+    assert engine.ask("a", prompt) == 0
+    engine.compute("a", prompt, list(range(8)), seed=12)
+    engine.until_idle()
+    assert planned(engine) == {"nothing": 1}
+
+    assert engine.ask("b", Asking(keys(8))) == 7, "an engine that nobody measured loads all"
+    engine.admit("b", Asking(keys(8)), list(range(8, 16)), 7)
+    (load,) = engine.step({}).loads
+    assert (load.number > 0, load.deadline_ms) == (True, None), "as without a plan"
+    assert engine.until_idle()[1:] == ({"b"}, set())
+    assert planned(engine) == {"prefill_unknown": 1}
+    assert not engine.planner._planned, "what came of it was told"
+
+    tell(engine, 1.0)
+    assert engine.ask("c", Asking(keys(8))) == 7
+    engine.admit("c", Asking(keys(8)), list(range(8, 16)), 7)
+    (load,) = engine.step({}).loads
+    assert load.deadline_ms is not None
+    engine.until_idle()
+    assert planned(engine) == {"fetch": 1}
+    assert engine.ask("d", Asking(keys(8)), 7) == 0, "nothing is missing"
+
+    tell(engine, 1e-9)
+    assert engine.ask("e", Asking(keys(8))) == 0
+    assert planned(engine) == {"recompute": 1}
+    assert engine.planner.counts.loads == 0, "those are counted where they are made"
+    assert engine.mover.counts.loads == 14
+
+
+def test_a_plan_with_a_load_that_is_late_asks_no_more_for_a_while(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request), plan="auto")
+    engine.compute("a", Asking(keys(4)), [0, 1, 2, 3], seed=13)
+    engine.until_idle()
+    tell(engine, 1.0)
+    assert engine.ask("b", Asking(keys(4))) == 3
+    engine.admit("b", Asking(keys(4)), [4, 5, 6, 7], 3)
+    (load,) = engine.planner.step({}, (), engine.blocks.__getitem__).loads
+    engine.planner.ended(Done(landed={load.number: Landed(1, Answer.LATE, 3.0)}))
+    planned(engine)
+    matches = engine.planner.counts.matches
+    assert engine.ask("c", Asking(keys(4))) == 0
+    assert engine.planner.counts.matches == matches, "the daemon was not asked"
+    assert planned(engine) == {"circuit_open": 1}
+
+
+def test_a_worker_tells_what_a_prefill_took_and_where_it_lay(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request), plan="auto")
+    now_s = 5.0
+    engine.mover._clock = lambda: now_s
+    first, second = Asking(keys(24), 16 * TOKENS), Asking(keys(2, "other"))
+    engine.admit("a", first, list(range(24)), 0)
+    step = engine.step({"a": 8 * TOKENS})
+    assert (step.tokens, step.position) == (8 * TOKENS, 16 * TOKENS)
+    now_s += 2.0
+    engine.mover.end()
+    done = engine.mover.done()
+    assert done is not None
+    assert done.computed == Computed(8 * TOKENS, 2.0, 16 * TOKENS)
+    engine.admit("b", second, [1, 2], 0)
+    both = engine.planner.step({"a": 4 * TOKENS, "b": 4 * TOKENS}, (), {"a": list(range(24)), "b": [1, 2]}.__getitem__)
+    assert (both.tokens, both.position) == (8 * TOKENS, 6 * TOKENS), "their middles are at 18 and 2 blocks"
+    engine.until_idle()
+
+
+def test_of_a_planned_load_the_slowest_worker_and_the_first_failure_count() -> None:
+    one = Done(landed={7: Landed(3, Answer.OK, 0.2)}, computed=Computed(100, 0.5, 0))
+    one.add(Done(landed={7: Landed(2, Answer.LATE, 0.1), 8: Landed(1, Answer.OK, 0.3)}, computed=Computed(100, 0.7, 0)))
+    assert one.landed == {7: Landed(2, Answer.LATE, 0.2, 2), 8: Landed(1, Answer.OK, 0.3)}
+    assert one.computed == Computed(100, 0.7, 0)

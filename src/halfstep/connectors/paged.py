@@ -6,6 +6,9 @@ engine, and Done comes back: both are small and picklable, and name blocks of th
 Invariants: nothing here waits but Mover.fence. With nothing to move no call reaches the client or takes a lock. A block that a
 store reads is kept by the engine until every worker has said that the store is over. What was loaded once is not asked for
 again before the request is preempted, so that a block which cannot be loaded is computed.
+With a tier that plans (plan="auto") the planner decides how much of what was found is loaded; the movers measure what computing
+and loads take. The engine looks once a step: what it waited for counts as long as until the last look that found it under way,
+so that a busy engine's steps are not put down to the tier.
 Thread: a planner has the scheduler's, a mover its worker's.
 """
 
@@ -17,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from halfstep.tier import BACKGROUND, Answer, Counts, Found, Loaded, Memory, Pending, Stored, Tier
+from halfstep.tier import BACKGROUND, Answer, Counts, Found, Loaded, Memory, Pending, Planned, Stored, Tier
 
 log = logging.getLogger("halfstep.connectors")
 
@@ -38,11 +41,13 @@ class Request(Protocol):
 
 @dataclass(slots=True)
 class Load:
-    """Blocks of one request into the engine's memory."""
+    """Blocks of one request into the engine's memory. number: of a load that was planned; deadline_ms: None = the tier's."""
 
     request: str
     keys: list[bytes]
     blocks: list[int]
+    number: int = 0
+    deadline_ms: float | None = None
 
 
 @dataclass(slots=True)
@@ -61,7 +66,8 @@ class Step:
     """What workers are told in a step.
 
     preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores. tokens: that
-    it computes, where they are those of a prefill and tell what a token of a prompt costs; else 0.
+    it computes, where they are those of a prefill and tell what a token of a prompt costs; else 0. position: tokens that lay
+    before them, on average.
     """
 
     loads: list[Load] = field(default_factory=list)
@@ -69,6 +75,32 @@ class Step:
     preempted: list[str] = field(default_factory=list)
     delayed: list[str] = field(default_factory=list)
     tokens: int = 0
+    position: int = 0
+
+
+@dataclass(slots=True)
+class Computed:
+    """A step's prefill in a worker."""
+
+    tokens: int
+    seconds: float
+    position: int
+
+
+@dataclass(slots=True)
+class Landed:
+    """What came of a planned load: its first blocks are whole. workers: so many say so; the slowest one counts."""
+
+    blocks: int
+    why: Answer
+    seconds: float
+    workers: int = 1
+
+    def add(self, other: Landed) -> None:
+        """What other workers got of it."""
+        self.blocks, self.seconds = min(self.blocks, other.blocks), max(self.seconds, other.seconds)
+        self.why = other.why if self.why is Answer.OK else self.why
+        self.workers += other.workers
 
 
 @dataclass(slots=True)
@@ -76,18 +108,26 @@ class Done:
     """What has ended in workers.
 
     workers: stores that are over, and how many workers say so. refused: those of which some block was. said: why a kind of
-    work failed last ("load", "store"), or "": it was done.
+    work failed last ("load", "store"), or "": it was done. landed: planned loads that are over, by number. computed: of the
+    newest step that tells of a prefill.
     """
 
     workers: dict[int, int] = field(default_factory=dict)
     refused: set[int] = field(default_factory=set)
     said: dict[str, str] = field(default_factory=dict)
+    landed: dict[int, Landed] = field(default_factory=dict)
+    computed: Computed | None = None
 
     def add(self, other: Done) -> None:
         """What another worker said in the same step."""
         for number, workers in other.workers.items():
             self.workers[number] = self.workers.get(number, 0) + workers
         self.refused |= other.refused
+        for number, landed in other.landed.items():
+            if (mine := self.landed.setdefault(number, landed)) is not landed:
+                mine.add(landed)
+        if self.computed is None or (other.computed is not None and other.computed.seconds > self.computed.seconds):
+            self.computed = other.computed
         for what, why in other.said.items():
             self.note(what, why)
 
@@ -106,6 +146,9 @@ class _Asked:
     there: int = 0
     start: int = 0
     taken: bool = False
+    # When it was looked at last, and the answer was under way.
+    looked: float = 0.0
+    planned: Planned | None = None
 
 
 @dataclass(slots=True)
@@ -147,13 +190,15 @@ class Planner:
         self._loads: list[Load] = []
         self._delayed: list[str] = []
         self._kept: dict[str, float] = {}
+        # Planned loads under way, by number, each with what workers have said of it.
+        self._planned: dict[int, tuple[Planned, Landed | None]] = {}
 
     # ---- A request that waits ----
 
-    def ask(self, name: str, turn: int, request: Request, first: int, last: int) -> int | None:
-        """How many blocks from number `first` on, before `last`, can be loaded; None: not known yet.
+    def ask(self, name: str, turn: int, request: Request, first: int, last: int, tokens: int = 0) -> int | None:
+        """How many blocks from number `first` on, before `last`, are to be loaded; None: not known yet.
 
-        turn: another one for each time that the request begins anew.
+        turn: another one for each time that the request begins anew. tokens: of the whole request.
         """
         asked = self._asked.get(name)
         if asked is None or asked.turn != turn or (first < asked.first and not asked.taken):
@@ -161,14 +206,16 @@ class Planner:
                 return 0
             keys = self._keys(request, first, last)
             asked = self._asked[name] = _Asked(turn, first, keys, None, time.monotonic())
-            asked.pending = self._begin(keys)
+            if self._tier.planning is None or self._tier.planning.may_ask():
+                asked.pending = self._begin(keys)
         if asked.taken:
             return 0
         if asked.pending is not None:
             self._tier.poll()
             if not asked.pending.done:
+                asked.looked = time.monotonic()
                 return None
-            self._answered(asked, asked.pending)
+            self._answered(asked, asked.pending, tokens)
         asked.start = first
         return max(0, min(asked.first + asked.there, last) - first)
 
@@ -182,7 +229,12 @@ class Planner:
         if count and asked is not None:
             asked.taken = True
             at = asked.start - asked.first
-            self._loads.append(Load(name, asked.keys[at : at + count], list(blocks[asked.start : asked.start + count])))
+            load = Load(name, asked.keys[at : at + count], list(blocks[asked.start : asked.start + count]))
+            if asked.planned is not None:
+                self._number += 1
+                load.number, load.deadline_ms = self._number, asked.planned.deadline_ms
+                self._planned[load.number] = asked.planned, None
+            self._loads.append(load)
 
     def _begin(self, keys: list[bytes]) -> Pending[Found] | None:
         self.counts.matches += 1
@@ -193,7 +245,7 @@ class Planner:
             log.exception("a match")
             return None
 
-    def _answered(self, asked: _Asked, pending: Pending[Found]) -> None:
+    def _answered(self, asked: _Asked, pending: Pending[Found], tokens: int) -> None:
         asked.pending = None
         self.counts.held(asked.began)
         try:
@@ -203,6 +255,10 @@ class Planner:
             return
         asked.there = found.blocks
         self.counts.keys_hit += found.blocks
+        if (planning := self._tier.planning) is not None:
+            planning.matched([found], (asked.looked or time.monotonic()) - asked.began)
+            asked.planned = planning.plan(found.blocks, tokens, first=asked.first)
+            asked.there = asked.planned.blocks
 
     # ---- A step ----
 
@@ -211,6 +267,8 @@ class Planner:
         tokens = sum(scheduled.values())
         prefill = tokens >= MEASURED_TOKENS_EACH * len(scheduled)
         step = Step(self._loads, [], list(preempted), self._delayed, tokens if prefill else 0)
+        if step.tokens and self._tier.planning is not None:
+            step.position = self._position(scheduled, tokens)
         self._loads, self._delayed = [], []
         for name in step.preempted:
             if (run := self._running.get(name)) is not None:
@@ -227,6 +285,12 @@ class Planner:
             if last > run.stored:
                 self._store(step, name, run, last, blocks_of)
         return step
+
+    def _position(self, scheduled: Mapping[str, int], tokens: int) -> int:
+        """Where one prefill of so many tokens would begin whose tokens lie where these do on average."""
+        runs = [(run.request.num_computed_tokens, some) for name, some in scheduled.items() if (run := self._running.get(name))]
+        middle = sum(some * (before + some / 2) for before, some in runs) / tokens
+        return max(0, round(middle - tokens / 2))
 
     def _store(self, step: Step, name: str, run: _Running, last: int, blocks_of: Callable[[str], Sequence[int]]) -> None:
         first = run.stored or 0
@@ -266,6 +330,10 @@ class Planner:
         """Workers have ended something."""
         for what, why in done.said.items():
             self._tier.tell(what, why)
+        if (computed := done.computed) is not None:
+            self._tier.computed(computed.tokens, computed.seconds, computed.position)
+        for number, landed in done.landed.items():
+            self._landed(number, landed)
         for number, workers in done.workers.items():
             store = self._open.get(number)
             if store is None:
@@ -285,6 +353,19 @@ class Planner:
                 self.counts.stores += len(store.keys)
                 for key in store.keys if self._unstored else ():
                     self._unstored.pop(key, None)
+
+    def _landed(self, number: int, landed: Landed) -> None:
+        if (known := self._planned.pop(number, None)) is None:
+            return
+        planned, before = known
+        if before is not None:
+            landed.add(before)
+        if landed.workers < self._workers:
+            self._planned[number] = planned, landed
+            return
+        loaded = Loaded(landed.blocks, landed.blocks * self._tier.layout.block_tokens, 0, "", landed.why)
+        if (planning := self._tier.planning) is not None:
+            planning.loaded(planned, [loaded], landed.seconds)
 
     def finished(self, name: str) -> bool:
         """A request is over. True: stores read its blocks; a worker says when they are free."""
@@ -323,6 +404,7 @@ class _Loading:
     load: Load
     pending: Pending[Loaded]
     began: float
+    looked: float = 0.0
 
 
 @dataclass(slots=True)
@@ -333,11 +415,14 @@ class _Storing:
 
 
 class Mover:
-    """A worker's half. tier: says nothing; the planner's does. writes: no other rank writes the same."""
+    """A worker's half. tier: says nothing; the planner's does. writes: no other rank writes the same.
 
-    def __init__(self, tier: Tier, *, writes: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    tells: what computing and loads take, to a planner whose tier plans; that one sets deadlines then.
+    """
+
+    def __init__(self, tier: Tier, *, writes: bool, tells: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts = Counts()
-        self._clock, self._began_s = clock, 0.0
+        self._clock, self._began_s, self._tells = clock, 0.0, tells
         self._tier, self._writes = tier, writes
         tier.counted_share = int(writes)
         self._memory: Memory | None = None
@@ -379,17 +464,23 @@ class Mover:
         for load in loads:
             try:
                 assert self._memory is not None
-                pending = self._tier.prefix_of(load.keys).begin_get(self._memory, rows=load.blocks, order="layer")
+                prefix = self._tier.prefix_of(load.keys)
+                pending = prefix.begin_get(self._memory, rows=load.blocks, order="layer", deadline_ms=load.deadline_ms)
             except Exception:
                 log.exception("a load")
-                self._over(load, 0)
+                self._over(load, None, 0.0)
             else:
                 self._loading.append(_Loading(load, pending, time.monotonic()))
 
     def end(self) -> None:
         """All layers of the step are computed."""
-        if self._step.tokens:
-            self._tier.computed(self._step.tokens, self._clock() - self._began_s)
+        if not self._step.tokens:
+            return
+        seconds = self._clock() - self._began_s
+        if self._tells:
+            self._done.computed = Computed(self._step.tokens, seconds, self._step.position)
+        else:
+            self._tier.computed(self._step.tokens, seconds)
 
     def store(self, cells: int | None = None) -> None:
         """Begin the stores of the step: of its first cells, whose layers are computed; None: of all."""
@@ -456,24 +547,29 @@ class Mover:
 
     def done(self) -> Done | None:
         """What has ended since the last call; None: nothing."""
-        if not self._done.workers and not self._done.said:
+        done = self._done
+        if not (done.workers or done.said or done.landed or done.computed):
             return None
-        done, self._done = self._done, Done()
+        self._done = Done()
         return done
 
     def _end_load(self, one: _Loading) -> bool:
         if not one.pending.done:
+            one.looked = time.monotonic()
             return False
         self.counts.held(one.began)
         loaded = self._result(one.pending)
         if loaded is not None:
             # A miss is an answer.
             self._done.note("load", "" if loaded.why is Answer.MISS else loaded.reason)
-        self._over(one.load, 0 if loaded is None else loaded.blocks)
+        self._over(one.load, loaded, (one.looked or time.monotonic()) - one.began)
         return True
 
-    def _over(self, load: Load, whole: int) -> None:
+    def _over(self, load: Load, loaded: Loaded | None, seconds: float) -> None:
+        whole = 0 if loaded is None else loaded.blocks
         self._loaded.add(load.request)
+        if self._tells and load.number:
+            self._done.landed[load.number] = Landed(whole, Answer.MISS if loaded is None else loaded.why, seconds)
         self._bad.update(load.blocks[whole:])
         self.counts.loads += whole
         self.counts.loads_failed += len(load.blocks) - whole

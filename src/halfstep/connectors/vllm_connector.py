@@ -24,7 +24,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 import vllm
@@ -78,6 +78,8 @@ LAYER_CELLS_MAX = 8
 READING_SHARE, READING_BLOCKS_MIN = 4, 64
 TIER = "the secondary tier does it, see docs/engines/vllm.md"
 
+Plan = Literal["auto", "always"]
+
 log = logging.getLogger("halfstep.connectors.vllm_connector")
 
 
@@ -111,7 +113,8 @@ class Options:
     of a lookup. hold_ms: for so long the daemon keeps what a lookup found, until its load; 0 = not. connections: data
     connections per shard. layer_cells: into how many pieces a block is cut along the layers, each stored as soon as it is
     computed; 0: as its size suggests. codec: "bfx" = blocks are stored coded, exactly; "" = as they are. policy:
-    instead of a codec, "exact" or "off"; a lossy one is refused, since K and V of a head are one part here.
+    instead of a codec, "exact" or "off"; a lossy one is refused, since K and V of a head are one part here. plan: "auto" =
+    no more is loaded than ends before computing it would, once vLLM was seen to compute; "always" = all that is there.
     """
 
     url: str
@@ -124,6 +127,7 @@ class Options:
     layer_cells: int = 0
     codec: str = ""
     policy: str = ""
+    plan: Plan = "always"
 
 
 class HalfstepConnector(KVConnectorBase_V1):
@@ -161,7 +165,9 @@ class HalfstepConnector(KVConnectorBase_V1):
         self._loading, self._storing = on and roles.is_kv_consumer, on and roles.is_kv_producer
         self._name = f"halfstep connector at {options.url}" + (", worker" if role is KVConnectorRole.WORKER else "")
         notices = Notices(self._name) if role is KVConnectorRole.SCHEDULER else None
-        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices)
+        # Workers measure, and the scheduler decides.
+        plan: Plan = options.plan if role is KVConnectorRole.SCHEDULER else "always"
+        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices, plan=plan)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         # With which layer so many cells are complete; whether this step has stores.
@@ -188,7 +194,7 @@ class HalfstepConnector(KVConnectorBase_V1):
             # Consecutive ranks have the same heads where there are fewer cells than ranks; the first of them writes.
             replicas = tp // self.layout.grid.heads
             self._shard, replica = divmod(_tp_rank(), replicas)
-            self._mover = Mover(tier, writes=replica == 0)
+            self._mover = Mover(tier, writes=replica == 0, tells=options.plan == "auto")
 
     @property
     def counts(self) -> Counts:
@@ -196,6 +202,11 @@ class HalfstepConnector(KVConnectorBase_V1):
         half = self._planner or self._mover
         assert half is not None
         return half.counts
+
+    @property
+    def plans(self) -> dict[str, int]:
+        """Decisions by reason, and how often the circuit has opened; in the scheduler, with plan="auto"."""
+        return {} if self._tier.planning is None else self._tier.planning.planner.counts()
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -213,7 +224,9 @@ class HalfstepConnector(KVConnectorBase_V1):
         # At least one token is computed: the next one comes of it.
         last = (request.num_tokens - 1) // tokens
         planner = self._scheduler
-        found = planner.ask(request.request_id, request.num_preemptions, request, num_computed_tokens // tokens, last)
+        found = planner.ask(
+            request.request_id, request.num_preemptions, request, num_computed_tokens // tokens, last, request.num_tokens
+        )
         return (None, False) if found is None else (found * tokens, found > 0)
 
     @counted
@@ -342,6 +355,8 @@ class HalfstepConnector(KVConnectorBase_V1):
     def shutdown(self) -> None:
         """Nothing reads or writes vLLM's memory afterwards. Idempotent."""
         log.info("%s: %s", self._name, self.counts)
+        if plans := {why: count for why, count in self.plans.items() if count}:
+            log.info("%s: planned %s", self._name, plans)
         if self._mover is not None:
             self._mover.close()
         self._tier.close()

@@ -11,7 +11,7 @@ from halfstep.tier.face import Tier, TierSession
 from halfstep.tier.lookups import Lookups
 from halfstep.tier.memory import Memory
 from halfstep.tier.notices import Notices
-from halfstep.tier.planning import Planning
+from halfstep.tier.planning import Planned, Planning
 from halfstep.tier.prefix import Found, Loaded, Prefix, Stored
 from halfstep.tier.shapes import Cell, Grid, Kind, KVLayout
 from halfstep.tier.values import BATCH_KEYS, Moved, Present, RowMemory, Stride, Values
@@ -35,6 +35,7 @@ __all__ = [
     "Moved",
     "Notices",
     "Pending",
+    "Planned",
     "Planning",
     "Policy",
     "Prefix",

@@ -68,11 +68,19 @@ class Planning:
         self.planner.asked(seconds, answered=not any(one.why in _FAILED for one in found))
 
     def plan(
-        self, blocks: int, tokens: int, *, rows: int = 1, deadline_ms: float | None = None, goal_ms: float | None = None
+        self,
+        blocks: int,
+        tokens: int,
+        *,
+        first: int = 0,
+        rows: int = 1,
+        deadline_ms: float | None = None,
+        goal_ms: float | None = None,
     ) -> Planned:
         """How much to load of `blocks` a row that were found, of `tokens` a row that are to be there in the end.
 
-        deadline_ms: of the load, as for Prefix.get. goal_ms: until all is there.
+        first: blocks a row before those, which the engine has. deadline_ms: of the load, as for Prefix.get. goal_ms: until all
+        is there.
         """
         tier = self._tier
         block_tokens = tier.layout.block_tokens * rows
@@ -81,7 +89,11 @@ class Planning:
             (tier.client.deadline_ms if within_ms is None else within_ms) / 1e3, None if goal_ms is None else goal_ms / 1e3
         )
         work = Work(
-            blocks, block_tokens, tier.layout.block_bytes * rows, after_tokens=max(0, tokens * rows - blocks * block_tokens)
+            blocks,
+            block_tokens,
+            tier.layout.block_bytes * rows,
+            before_tokens=first * block_tokens,
+            after_tokens=max(0, tokens * rows - (first + blocks) * block_tokens),
         )
         return Planned(self.planner.plan(work, terms, tier.client.facts().shards), work)
 
