@@ -70,6 +70,10 @@ class Engine:
         found: dict[str, str] = self._ask({"digests": True})["digests"]
         return found
 
+    def pace(self, times: float) -> None:
+        """What it computes from now on counts as so many times as long, so that no machine is too quick or too slow."""
+        assert self._ask({"pace": times})["pace"] == times
+
     def reset(self) -> None:
         """It forgets its own caches."""
         assert self._ask({"reset": True})["reset"]

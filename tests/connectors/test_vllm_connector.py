@@ -206,6 +206,47 @@ def test_a_load_that_comes_too_late_is_computed(start: Start, daemon: Any, promp
         assert warnings_of(engine) >= 1
 
 
+def learned(engine: Engine, draw: Prompts, seeds: range) -> None:
+    """It has computed prompts that nobody has stored, and so knows what a token costs it."""
+    for seed in seeds:
+        told = engine.generate(draw(seed, (5,))[0], 1)
+        assert told["cached"] == 0
+
+
+def test_with_a_plan_blocks_of_a_slow_tier_are_computed_and_those_of_a_quick_one_loaded(
+    start: Start, daemon: Any, prompts: Prompts, reference: Reference
+) -> None:
+    """At 20 kB/s two blocks take 26 s. Next door they take no time, while computing them counts as a hundred times as long."""
+    first, second = prompts(41, (5,))[0], prompts(42, (5,))[0]
+    short = first[:140]
+    with start(daemon.unix_url, **PATIENT) as engine:
+        for prompt in (first, second, short):
+            assert engine.generate(prompt)["tokens"] == reference(prompt)
+        engine.reset()
+    slow = {"deadline_ms": 60_000, "match_deadline_ms": 30_000, "plan": "auto"}
+    with Relay(*daemon.address, 20_000, to_daemon=False) as relay, start(relay.url, **slow) as engine:
+        told = engine.generate(short)
+        assert (told["tokens"], told["cached"]) == (reference(short), 128)
+        assert told["plans"] == {"prefill_unknown": 1}, "it was not seen to compute"
+        learned(engine, prompts, range(51, 55))
+        engine.reset()
+        told = engine.generate(first)
+        assert (told["tokens"], told["cached"]) == (reference(first), 0)
+        assert told["worker"]["loads"] == 1, "that of the first prompt"
+        assert (told["plans"]["prefill_unknown"], told["plans"]["recompute"]) == (1, 1)
+        assert not told["plans"].keys() & {"fetch", "fetch_some", "link_unknown"}, told["plans"]
+    with start(daemon.unix_url, **PATIENT, plan="auto") as engine:
+        engine.pace(100)
+        assert engine.generate(short)["plans"] == {"prefill_unknown": 1}
+        learned(engine, prompts, range(55, 59))
+        told = engine.generate(first)
+        assert (told["tokens"], told["cached"]) == (reference(first), 256)
+        told = engine.generate(second)
+        assert (told["tokens"], told["cached"]) == (reference(second), 256)
+        assert (told["plans"]["fetch"], told["worker"]["loads_failed"]) == (2, 0)
+        assert not told["plans"].keys() & {"recompute", "circuit_open", "opened"}, told["plans"]
+
+
 def test_preempted_requests_and_stores_by_layer(start: Start, daemon: Any, prompts: Prompts, reference: Reference) -> None:
     """Batches of another size are rounded otherwise: judged token by token, each after the same ones."""
     asked = [prompts(seed, (5,))[0] for seed in (21, 22, 23)]

@@ -3,11 +3,12 @@
     python vllm_direct.py MODEL EXTRA_CONFIG_JSON [ENGINE_JSON]
 
 {"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler": counts,
-                                                  "worker": counts, "preemptions": N}
+                                                  "worker": counts, "plans": decisions by reason, "preemptions": N}
 {"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts; with "watch": true also the "steps" of
                                                   vllm_watch.py
 {"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
+{"pace": N}                                   -> from now on a prefill is measured as N times as long as it is
 {"digests": true}                             -> {"digests": {key: digest}} of the full blocks of the request that ended last
 EXTRA_CONFIG_JSON: of the connector; {} = an engine without one. ENGINE_JSON: more arguments of vllm.LLM.
 """
@@ -89,6 +90,9 @@ class Program:
         """To one line."""
         if "reset" in asked:
             return {"reset": self._reset()}
+        if "pace" in asked:
+            get_kv_transfer_group()._mover._clock = lambda: asked["pace"] * time.monotonic()
+            return {"pace": asked["pace"]}
         if "digests" in asked:
             return {"digests": self._digests()}
         if "judge" in asked:
@@ -116,6 +120,7 @@ class Program:
         return {
             "scheduler": asdict(scheduler.counts),
             "worker": worker,
+            "plans": {why: count for why, count in scheduler.plans.items() if count},
             "preemptions": self.preemptions,
         }
 
