@@ -307,7 +307,8 @@ class HalfstepConnector(KVConnectorBase_V1):
         """Nothing: requests run once all of their layers are there.
 
         Only when a load is over is it known which blocks are lost. A step that ran before would compute from a lost block, and
-        store what it computed.
+        store what it computed. vLLM takes back that step alone; with asynchronous scheduling, its default, the next one is
+        under way by then, and its token would be said (0.32, Scheduler._update_requests_with_invalid_blocks).
         """
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
