@@ -15,7 +15,8 @@ from tests.integration.conftest import Daemon
 
 import halfstep
 from halfstep.connectors import paged
-from halfstep.connectors.paged import Computed, Done, Landed, Mover, Planner, Step
+from halfstep.connectors.paged import Mover, Planner
+from halfstep.connectors.steps import Computed, Done, Landed, Step
 from halfstep.tier import Answer, Grid, Kind, KVLayout, Notices
 
 pytestmark = pytest.mark.integration
@@ -41,11 +42,14 @@ class Engine:
     reading_max: int = BLOCKS
     hold_ms: int = 0
     plan: Literal["auto", "always"] = "always"
+    stores: bool = True
 
     def __post_init__(self) -> None:
         scheduling = self.client.tier(self.layout, notices=Notices("engine"), plan=self.plan)
         self.tier = self.client.tier(self.layout)
-        self.planner = Planner(scheduling, workers=1, hashes=1, reading_max=self.reading_max, hold_ms=self.hold_ms)
+        self.planner = Planner(
+            scheduling, workers=1, hashes=1, reading_max=self.reading_max, hold_ms=self.hold_ms, stores=self.stores
+        )
         self.mover = Mover(self.tier, writes=True, tells=self.plan == "auto")
         each = LAYERS // self.layout.grid.layers
         cells = [range(at, at + each) for at in range(0, LAYERS, each)]
@@ -431,6 +435,17 @@ def test_a_worker_tells_what_a_prefill_took_and_where_it_lay(engines: Any, reque
     both = engine.planner.step({"a": 4 * TOKENS, "b": 4 * TOKENS}, (), {"a": list(range(24)), "b": [1, 2]}.__getitem__)
     assert (both.tokens, both.position) == (8 * TOKENS, 6 * TOKENS), "their middles are at 18 and 2 blocks"
     engine.until_idle()
+
+
+def test_an_engine_that_stores_nothing_is_measured_all_the_same(engines: Any, request: pytest.FixtureRequest) -> None:
+    engine = engines(layout_of(request), plan="auto", stores=False)
+    prompt = Asking(keys(4), TOKENS)
+    engine.admit("a", prompt, [0, 1, 2, 3], 0)
+    step = engine.step({"a": 3 * TOKENS})
+    assert (step.stores, step.tokens, step.position) == ([], 3 * TOKENS, TOKENS)
+    assert not engine.planner.finished("a")
+    assert engine.planner.counts.stores_failed == 0
+    assert not engine.planner._running
 
 
 def test_of_a_planned_load_the_slowest_worker_and_the_first_failure_count() -> None:

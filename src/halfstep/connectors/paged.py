@@ -1,7 +1,7 @@
 """Engines with paged memory and no host tier: what a scheduler plans, and what its workers move.
 
 A Planner lives beside the engine's scheduler, a Mover in each worker. A Step goes from one to the other with every step of the
-engine, and Done comes back: both are small and picklable, and name blocks of the engine's memory by number.
+engine, and Done comes back (steps.py).
 
 Invariants: nothing here waits but Mover.fence. With nothing to move no call reaches the client or takes a lock. A block that a
 store reads is kept by the engine until every worker has said that the store is over. What was loaded once is not asked for
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from halfstep.connectors.steps import Computed, Done, Landed, Load, Step, Store
 from halfstep.tier import BACKGROUND, Answer, Counts, Found, Loaded, Memory, Pending, Planned, Stored, Tier
 
 log = logging.getLogger("halfstep.connectors")
@@ -37,103 +38,6 @@ class Request(Protocol):
 
     num_computed_tokens: int
     block_hashes: Sequence[bytes]
-
-
-@dataclass(slots=True)
-class Load:
-    """Blocks of one request into the engine's memory. number: of a load that was planned; deadline_ms: None = the tier's."""
-
-    request: str
-    keys: list[bytes]
-    blocks: list[int]
-    number: int = 0
-    deadline_ms: float | None = None
-
-
-@dataclass(slots=True)
-class Store:
-    """Blocks of one request, whole once the step has run. first: the place of the first of them in its prefix."""
-
-    number: int
-    request: str
-    first: int
-    keys: list[bytes]
-    blocks: list[int]
-
-
-@dataclass(slots=True)
-class Step:
-    """What workers are told in a step.
-
-    preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores. tokens: that
-    it computes, where they are those of a prefill and tell what a token of a prompt costs; else 0. position: tokens that lay
-    before them, on average.
-    """
-
-    loads: list[Load] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
-    preempted: list[str] = field(default_factory=list)
-    delayed: list[str] = field(default_factory=list)
-    tokens: int = 0
-    position: int = 0
-
-
-@dataclass(slots=True)
-class Computed:
-    """A step's prefill in a worker."""
-
-    tokens: int
-    seconds: float
-    position: int
-
-
-@dataclass(slots=True)
-class Landed:
-    """What came of a planned load: its first blocks are whole. workers: so many say so; the slowest one counts."""
-
-    blocks: int
-    why: Answer
-    seconds: float
-    workers: int = 1
-
-    def add(self, other: Landed) -> None:
-        """What other workers got of it."""
-        self.blocks, self.seconds = min(self.blocks, other.blocks), max(self.seconds, other.seconds)
-        self.why = other.why if self.why is Answer.OK else self.why
-        self.workers += other.workers
-
-
-@dataclass(slots=True)
-class Done:
-    """What has ended in workers.
-
-    workers: stores that are over, and how many workers say so. refused: those of which some block was. said: why a kind of
-    work failed last ("load", "store"), or "": it was done. landed: planned loads that are over, by number. computed: of the
-    newest step that tells of a prefill.
-    """
-
-    workers: dict[int, int] = field(default_factory=dict)
-    refused: set[int] = field(default_factory=set)
-    said: dict[str, str] = field(default_factory=dict)
-    landed: dict[int, Landed] = field(default_factory=dict)
-    computed: Computed | None = None
-
-    def add(self, other: Done) -> None:
-        """What another worker said in the same step."""
-        for number, workers in other.workers.items():
-            self.workers[number] = self.workers.get(number, 0) + workers
-        self.refused |= other.refused
-        for number, landed in other.landed.items():
-            if (mine := self.landed.setdefault(number, landed)) is not landed:
-                mine.add(landed)
-        if self.computed is None or (other.computed is not None and other.computed.seconds > self.computed.seconds):
-            self.computed = other.computed
-        for what, why in other.said.items():
-            self.note(what, why)
-
-    def note(self, what: str, why: str) -> None:
-        """A failure outweighs what was done beside it."""
-        self.said[what] = self.said.get(what, "") or why
 
 
 @dataclass(slots=True)
@@ -172,12 +76,14 @@ class Planner:
 
     workers: how many answer each step. hashes: the engine's per block, of which the last is its key. reading_max: blocks that
     stores may read at once, so that a slow daemon keeps few from others; the next ones wait for them. hold_ms: for so long what
-    a request was promised is kept from eviction, until its load.
+    a request was promised is kept from eviction, until its load. stores: False = what is computed is measured and not stored.
     """
 
-    def __init__(self, tier: Tier, *, workers: int, hashes: int, reading_max: int, hold_ms: int = 0) -> None:
+    def __init__(
+        self, tier: Tier, *, workers: int, hashes: int, reading_max: int, hold_ms: int = 0, stores: bool = True
+    ) -> None:
         self.counts = Counts()
-        self._tier = tier
+        self._tier, self._stores = tier, stores
         tier.hold_options(hold_ms)  # refuses what is no time
         self._hold_ms = hold_ms
         self._workers, self._hashes, self._reading_max = workers, hashes, reading_max
@@ -274,7 +180,7 @@ class Planner:
             if (run := self._running.get(name)) is not None:
                 run.reading.clear()  # the workers fence them before this step
         block_tokens = self._tier.layout.block_tokens
-        for name, tokens in scheduled.items():
+        for name, tokens in scheduled.items() if self._stores else ():
             run = self._running.get(name)
             if run is None:
                 continue

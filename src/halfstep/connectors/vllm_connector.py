@@ -38,9 +38,10 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from halfstep.connectors.paged import Done, Mover, Planner, Step
+from halfstep.connectors.paged import Mover, Planner
 from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.settings import refuse_unknown
+from halfstep.connectors.steps import Done, Step
 from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
@@ -182,6 +183,7 @@ class HalfstepConnector(KVConnectorBase_V1):
                 hashes=block_tokens // (getattr(kv_cache_config, "hash_block_size", None) or block_tokens),
                 reading_max=max(READING_BLOCKS_MIN, kv_cache_config.num_blocks // READING_SHARE),
                 hold_ms=options.hold_ms if self._loading else 0,
+                stores=self._storing,
             )
             log.info(
                 "%s: blocks of %d bytes, layout %s, codec %s",
@@ -232,14 +234,14 @@ class HalfstepConnector(KVConnectorBase_V1):
     @counted
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         """The request has blocks: a load goes out with this step."""
-        if self._storing or num_external_tokens:
+        if self._loading or self._storing:
             count = num_external_tokens // self.layout.block_tokens
             self._scheduler.admit(request.request_id, request, blocks.get_block_ids()[0] if count else (), count)
 
     @counted
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Loads of requests that wait, and stores of blocks that this step fills."""
-        scheduled = scheduler_output.num_scheduled_tokens if self._storing else {}
+        scheduled = scheduler_output.num_scheduled_tokens if self._loading or self._storing else {}
         return HalfstepMetadata(self._scheduler.step(scheduled, scheduler_output.preempted_req_ids or (), self._blocks_of))
 
     @counted
