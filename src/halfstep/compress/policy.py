@@ -28,10 +28,12 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +41,20 @@ from typing import Any, Literal
 from halfstep.compress import CODECS, LOSSY, STEP_MAX, STEP_MIN
 from halfstep.errors import ConfigError
 
-__all__ = ["BUILT_IN", "EXACT_TOKENS", "NEVER_LOSSY", "PLANES", "Choice", "Plane", "Policy", "Rule", "parsed", "policy_of"]
+__all__ = [
+    "BUILT_IN",
+    "EXACT_TOKENS",
+    "NEVER_LOSSY",
+    "PLANES",
+    "Choice",
+    "Plane",
+    "Policy",
+    "Predicted",
+    "Rule",
+    "parsed",
+    "policy_of",
+    "written",
+]
 
 # What a plane of a layer's cache holds. latent: of MLA, without its rotary part. mixed: several of these in one part, or
 # nobody says what. state: of a recurrent layer.
@@ -54,8 +69,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _END = re.compile(r"(first|last) ([1-9]\d{0,4})")
 _RUN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 _RULE_HEAD = re.compile(r"\s*\[\[\s*rule\s*\]\]")
-_FILE_KEYS = ("name", "rule")
+_FILE_KEYS = ("name", "rule", "predicted")
 _RULE_KEYS = ("planes", "layers", "kinds", "codec", "step")
+_PREDICTED_NUMBERS = ("kl", "agreement", "verified_kl", "verified_agreement", "bits")
+_PREDICTED_KEYS = (*_PREDICTED_NUMBERS, "block_tokens", "model", "error")
 _SUCH: Mapping[str, str] = {"planes": "k", "layers": "first 2", "kinds": "full"}
 _FILE_BYTES_MAX = 1 << 20
 
@@ -101,11 +118,36 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class Predicted:
+    """What a calibration says of its policy; no part of the policy's hash.
+
+    kl, agreement: by the law, of windows of the kind that it was solved for. verified_kl, verified_agreement: measured on other
+    windows. bits: of a value. block_tokens: of the units that all of this is of. error: of each plane, by layer from 0 on, the
+    root mean square of what a part is off, in the values' own unit; 0 where it is exact. model: for people.
+    """
+
+    kl: float
+    agreement: float
+    verified_kl: float
+    verified_agreement: float
+    bits: float
+    block_tokens: int
+    error: Mapping[str, tuple[float, ...]]
+    model: str = ""
+
+    def error_of(self, layer: int, plane: Plane) -> float:
+        """0 where nobody has said."""
+        of_plane = self.error.get(plane, ())
+        return of_plane[layer] if layer < len(of_plane) else 0.0
+
+
+@dataclass(frozen=True)
 class Policy:
-    """A name and rules. Made by policy_of()."""
+    """A name and rules. Made by policy_of(). predicted: by a calibration; None: nobody has said."""
 
     name: str
     rules: tuple[Rule, ...] = ()
+    predicted: Predicted | None = field(default=None, compare=False)
 
     def choice(self, layer: int, plane: Plane, *, layers: int, kind: str = "") -> Choice:
         """By what a part is coded.
@@ -182,7 +224,27 @@ def parsed(text: str, where: str) -> Policy:
     lines = [number for number, line in enumerate(text.splitlines(), 1) if _RULE_HEAD.match(line)]
     # Rules may be written as one list of inline tables; then there is no line for each.
     places = [f"line {line}" for line in lines] if len(lines) == len(rules) else [f"rule {n + 1}" for n in range(len(rules))]
-    return Policy(name, tuple(_rule(rule, f"{where}, {place}") for rule, place in zip(rules, places, strict=True)))
+    made = tuple(_rule(rule, f"{where}, {place}") for rule, place in zip(rules, places, strict=True))
+    return Policy(name, made, _predicted(read["predicted"], f"{where}, predicted") if "predicted" in read else None)
+
+
+def written(policy: Policy) -> str:
+    """The text of a file that `parsed` reads as the same policy."""
+    lines = [f'name = "{policy.name}"']
+    if (said := policy.predicted) is not None:
+        lines += ["", "[predicted]  # by halfstep calibrate; other figures here make no other blocks"]
+        lines += [f"{key} = {getattr(said, key):.6g}" for key in _PREDICTED_NUMBERS]
+        lines += [f"block_tokens = {said.block_tokens}"]
+        lines += [f"model = {json.dumps(said.model)}"] if said.model else []
+        lines += ["", "[predicted.error]  # root mean square, in the values' own unit, of each layer"]
+        lines += [f"{plane} = [{', '.join(f'{one:.6g}' for one in of_plane)}]" for plane, of_plane in said.error.items()]
+    for rule in policy.rules:
+        lines += ["", "[[rule]]"]
+        named = (("planes", rule.planes), ("layers", rule.layers), ("kinds", rule.kinds))
+        lines += [f"{key} = {json.dumps(list(some), ensure_ascii=False)}" for key, some in named if some]
+        lines += [f'codec = "{rule.choice.codec}"']
+        lines += [f"step = {rule.choice.step:.6g}"] if rule.choice.lossy else []
+    return "\n".join(lines) + "\n"
 
 
 # ---- within ----
@@ -244,6 +306,29 @@ def _choice(read: Mapping[str, Any], where: str) -> Choice:
         said = "step is missing" if step is None else f"step={step!r}"
         raise ConfigError(f"{where}: {said}: must be {STEP_MIN} to {STEP_MAX:g}, a share of the part's deviation, such as 0.1")
     return Choice(codec, float(step))
+
+
+def _predicted(read: object, where: str) -> Predicted:
+    if not isinstance(read, dict):
+        raise ConfigError(f"{where}: must be a table, as halfstep calibrate writes it; or take it out")
+    _refuse_unknown(read, _PREDICTED_KEYS, where)
+    numbers = {key: _number(read.get(key), f"{where}: {key}") for key in _PREDICTED_NUMBERS}
+    tokens, model, error = read.get("block_tokens"), read.get("model", ""), read.get("error", {})
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ConfigError(f"{where}: block_tokens={tokens!r}: must be a whole number from 1 on")
+    if not isinstance(model, str):
+        raise ConfigError(f"{where}: model={model!r}: must be text")
+    if not isinstance(error, dict) or not all(isinstance(of_plane, list) for of_plane in error.values()):
+        raise ConfigError(f"{where}: error: must be a table of lists, with a number for each layer")
+    _refuse_unknown(error, PLANES, f"{where}.error")
+    errors = {plane: tuple(_number(one, f"{where}.error: {plane}") for one in each) for plane, each in error.items()}
+    return Predicted(**numbers, block_tokens=tokens, error=errors, model=model)
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise ConfigError(f"{where}={value!r}: must be a number of 0 or more; have it written by halfstep calibrate")
+    return float(value)
 
 
 def _texts(read: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
