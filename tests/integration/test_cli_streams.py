@@ -40,6 +40,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "layout": ("layout", "show", str(Path(__file__).parents[1] / "unit" / "configs" / "llama-3-70b.json")),
     "size": ("size", "--blocks", "1000", "--block-bytes", "1MiB"),
     "compress": ("compress", "analyse", str(Path(__file__).parents[1] / "unit" / "tensors" / "kv.npz"), "--unit-tokens", "16"),
+    "calibrate": ("calibrate", "--help"),
     "bench": ("bench", "--help"),
     "replay": ("replay", "--help"),
     "effect": ("effect", "--records", str(Path(__file__).parents[1] / "unit" / "records"), "--step", "1h"),

@@ -41,6 +41,7 @@ COMMANDS = {
     "layout": ("halfstep.tools.layouts", "layout"),
     "size": ("halfstep.tools.size", "size"),
     "compress": ("halfstep.tools.compress", "compress"),
+    "calibrate": ("halfstep.tools.calibrate", "calibrate"),
     "bench": ("halfstep.tools.bench", "bench"),
     "replay": ("halfstep.tools.replay", "replay"),
     "effect": ("halfstep.tools.effect", "effect"),
@@ -190,6 +191,7 @@ def main() -> None:
     Fetch, or compute?   halfstep plan
     What takes a token?  halfstep layout show
     How large a node?    halfstep size
+    How lossy may it be? halfstep calibrate
     How fast is it?      halfstep bench
     What would it hit?   halfstep replay
     What did it spare?   halfstep effect
