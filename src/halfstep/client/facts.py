@@ -62,8 +62,7 @@ class ClientFacts:
     memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
     be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
     answered at once. namespace_policy, namespace_step_limit: the namespace's default and floor, as NamespaceCoding of
-    docs/wire-protocol.md has them.
-    answered at once. gpu: see GpuFacts.
+    docs/wire-protocol.md has them. gpu: see GpuFacts.
     """
 
     connected: int = 0

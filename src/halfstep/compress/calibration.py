@@ -30,8 +30,8 @@ from halfstep.errors import ConfigError
 __all__ = ["Calibration", "Goal", "UnitFigures", "calibrate"]
 
 PROBE_STEP = 0.35
-# Quarter octaves around it, from 0.02 to 2: where the law was seen to hold.
-STEPS: tuple[float, ...] = tuple(float(f"{PROBE_STEP * 2 ** (k / 4):.3g}") for k in range(-16, 11))
+# Quarter octaves around it, from 0.02 to 1.2: where the law was seen to hold.
+STEPS: tuple[float, ...] = tuple(float(f"{PROBE_STEP * 2 ** (k / 4):.3g}") for k in range(-16, 8))
 # A unit breaks the law whose loss is off by more, and weighs so much of the bound that this matters.
 LAW_MAX = 3.0
 _WEIGHS = 0.1  # of an equal share of the bound
