@@ -105,7 +105,7 @@ typedef struct hs_client_facts {
   uint32_t gpu_slots, gpu_slots_used; /* of 256 KiB pinned memory each, that there are, and that are in use */
   uint64_t gpu_slot_waits;            /* times that bytes, or a put, had to wait for one */
   uint64_t gpu_copies, gpu_bytes_to_device, gpu_bytes_to_host, gpu_failures;
-  uint64_t not_waited;        /* requests that should have waited, to daemons that do not know how: answered at once */
+  uint64_t not_waited; /* requests that should have waited, to daemons that do not know how: answered at once */
   /* What the namespace says, as of the last greeting: the policy of clients without one of their own (0 none, 1 exact, 2 high,
    * 3 balanced, 4 compact, 5 off; others: none that this build knows), and the coarsest step of a lossy block, in 1/10,000:
    * 0 any, 1 none (docs/compression.md, *A namespace's default and floor*). */
