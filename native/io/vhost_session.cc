@@ -28,7 +28,7 @@ constexpr uint64_t kProtocolConfig = 1ULL << 9;
 constexpr auto kTryAgainAfter = std::chrono::milliseconds(50);
 constexpr uint32_t kDoublingsMax = 5;  // 1.6 s
 
-uint64_t address_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
+uint64_t number_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 
 struct RingState {
   uint32_t ring;
@@ -334,7 +334,7 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members) {
   for (const VhostMember* member : members) {
     for (const VhostMember::Region& region : member->regions) {
       HALFSTEP_CHECK(table.count < kVhostRegionsMax, table.count);
-      const uint64_t address = address_of(region.memory.data());
+      const uint64_t address = number_of(region.memory.data());
       table.regions[table.count++] = {address, region.memory.size(), address, 0};
       descriptors.push_back(region.descriptor);
     }
@@ -349,7 +349,7 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members) {
     const RingState base{number, 0};
     const RingState enable{number, 1};
     const RingAddresses addresses{
-        number, 0, address_of(queue.descriptors()), address_of(queue.used()), address_of(queue.available()), 0};
+        number, 0, number_of(queue.descriptors()), number_of(queue.used()), number_of(queue.available()), 0};
     const uint64_t of_ring = number;
     const std::pair<VhostMessage, ConstBytes> steps[] = {
         {VhostMessage::SetRingEntries, object_bytes(entries)},     {VhostMessage::SetRingBase, object_bytes(base)},
