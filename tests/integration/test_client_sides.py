@@ -591,9 +591,10 @@ def test_a_signal_is_heard_in_every_wait(client: halfstep.Client) -> None:
     previous = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
         with client.queue() as queue:
-            for wait in (lambda: queue.wait(0.3), lambda: client.queue().wait(0.3)):
+            for number, wait in enumerate((lambda: queue.wait(0.3), lambda: client.queue().wait(0.3))):
                 threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-                assert wait() == []
+                while len(heard) == number:  # on a busy machine the signal may come after a wait
+                    assert wait() == []
     finally:
         signal.signal(signal.SIGUSR1, previous)
     assert heard == [signal.SIGUSR1] * 2
