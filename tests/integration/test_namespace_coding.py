@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import socket
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -107,3 +111,79 @@ def test_a_default_below_its_own_floor_is_refused(tenant: Any) -> None:
         admin.limit_namespace(name, policy="mine.toml")
     with pytest.raises(ConfigError, match="or a step of"):
         admin.limit_namespace(name, floor="5")
+
+
+@pytest.fixture
+def nobody() -> Iterator[str]:
+    """The URL of a port where nobody listens, and nobody will."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        yield f"halfstep://127.0.0.1:{reserved.getsockname()[1]}"
+
+
+def test_a_tier_waits_for_nobody_longer_than_a_match_and_only_once(nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    wait_ready = halfstep.Client.wait_ready
+
+    def counted(client: halfstep.Client, timeout_ms: float) -> None:
+        waits.append(timeout_ms)
+        wait_ready(client, timeout_ms)
+
+    monkeypatch.setattr(halfstep.Client, "wait_ready", counted)
+    with halfstep.connect(nobody, deadline_ms=60_000, match_deadline_ms=25) as client:
+        with client.tier(layout()) as tier:
+            assert tier.layout == layout()
+        assert waits == [25]
+        until = time.monotonic() + 60
+        while not client.facts().last_error:
+            assert time.monotonic() < until
+            client.match([b"a"])
+        waits.clear()
+        with client.tier(layout()) as tier:
+            tier.prefix_of(KEYS)
+            assert tier.layout == layout()
+        with client.tier(layout("off")), client.tier(layout(), follow_default=False):
+            pass
+        assert waits == [], "known to be unconnected, or with a word of its own"
+
+
+def reached(client: halfstep.Client) -> None:
+    until = time.monotonic() + 60
+    while not client.facts().handshakes:
+        assert time.monotonic() < until
+        client.match([b"a"])
+        time.sleep(0.01)
+
+
+def test_a_daemon_that_comes_later_is_followed_unless_memory_was_made(
+    own_daemon: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with halfstep.connect(own_daemon.url, **PATIENT) as operator:
+        operator.admin.limit_namespace("default", policy="exact")
+    own_daemon.kill()
+    saved = cache()
+    with halfstep.connect(own_daemon.url, deadline_ms=60_000, match_deadline_ms=20) as client:
+        with client.tier(layout()) as early, client.tier(layout()) as late:
+            assert early.layout == late.layout == layout()
+            back = np.zeros_like(saved)
+            with early.memory([list(layer) for layer in back]) as memory:
+                assert early.prefix_of(KEYS).get(memory).blocks == 0
+                own_daemon.restart()
+                reached(client)
+                with caplog.at_level(logging.WARNING, "halfstep"):
+                    for _ in range(2):
+                        assert early.prefix_of(KEYS).get(memory).blocks == 0
+            assert early.layout == layout(), "its memory is of this layout"
+            (notice,) = [one.getMessage() for one in caplog.records if "default policy" in one.getMessage()]
+            assert "exact" in notice
+            prefix = late.prefix_of(KEYS)
+            assert late.layout.layout.id == layout("exact").layout.id
+            assert client.codecs == ("bfx",)
+            with late.memory([list(layer) for layer in saved]) as memory:
+                until = time.monotonic() + 60
+                while prefix.put(memory).refused and time.monotonic() < until:
+                    pass  # its new core connects
+        client.wait_ready(60_000)
+        with client.tier(layout()) as tier, tier.memory([list(layer) for layer in back]) as memory:
+            assert tier.prefix_of(KEYS).get(memory).blocks == BLOCKS
+        np.testing.assert_array_equal(back, saved)

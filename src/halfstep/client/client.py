@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -94,6 +93,8 @@ class Client:
         self._endpoint = Endpoint.parse(options.url)
         self._links = Links(self._endpoint, options.mode, options.connections, options.codecs, options.coding)
         self._terms = _Terms(options, self._links)
+        # As of the last greeting of any core: one that speaks more codecs is greeted anew.
+        self._told_policy: str | None = None
         self._tally = tally_of(self._endpoint.namespace, options.mode)
         # Of calls that count themselves, as a tier's do.
         self._uncounted = Requests(self._terms)
@@ -226,23 +227,27 @@ class Client:
         # Here: who moves plain blocks does not need it.
         from halfstep.tier.face import Tier
 
-        return Tier(self, self._by_default(layout), **options)
+        return Tier(self, layout, **options)
 
-    def _by_default(self, layout: KVLayout) -> KVLayout:
-        """As the namespace says, where the layout says nothing of codecs; as it is where the daemon is not there to say it."""
-        from halfstep.compress.policy import policy_of
-        from halfstep.tier.shapes import KVLayout
+    def default_policy(self, *, wait: bool = False) -> str | None:
+        """What the namespace says to who has no policy: the name of one, or "none"; None: no daemon has said it yet.
 
-        if self.mode == "off" or not isinstance(layout, KVLayout) or layout.codec or layout.policy != "":
-            return layout
-        with contextlib.suppress(Unavailable, ConfigError):  # the calls of the tier will say so
-            self.wait_ready(self.deadline_ms)
-        name = policy_text(self.facts().namespace_policy)
-        if name == NONE:
-            return layout
-        policy = policy_of(name)
-        self._links.speak(policy.codecs)
-        return dataclasses.replace(layout, policy=policy)
+        wait: for the first greeting, no longer than for a match, and not where connecting is known to have failed.
+        """
+        if self.mode == "off":
+            return NONE
+        facts = self.facts()
+        if wait and self._told_policy is None and not facts.handshakes and not facts.last_error:
+            with contextlib.suppress(Unavailable, ConfigError):  # the calls of a tier will say so
+                self.wait_ready(self._options.match_deadline_ms)
+            facts = self.facts()
+        if facts.handshakes:
+            self._told_policy = policy_text(facts.namespace_policy)
+        return self._told_policy
+
+    def speak(self, codecs: Sequence[str]) -> None:
+        """Speak these codecs too, from now on; what is under way ends as it began."""
+        self._links.speak(codecs)
 
     def values(self, layout: Layout, **options: Unpack[ValuesOptions]) -> Values:
         """As tier(), for blocks whose inside nobody here needs to know. See halfstep.tier.Values."""

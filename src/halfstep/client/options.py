@@ -132,6 +132,7 @@ class TierOptions(ValuesOptions, total=False):
     salt: bytes
     algorithm: Algorithm
     plan: PlanMode
+    follow_default: bool
 
 
 class NamespaceLimits(TypedDict, total=False):

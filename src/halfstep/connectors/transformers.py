@@ -43,6 +43,7 @@ from halfstep.connectors.transformers_cache import (
 from halfstep.connectors.transformers_saver import Saved, Saver, Tensors, Watch, rows_of
 from halfstep.errors import ConfigError
 from halfstep.keys import PrefixChain
+from halfstep.layout import Layout
 from halfstep.tier import Connection, Kind, KVLayout, Memory, Policy, Prefix, Tier
 
 if TYPE_CHECKING:
@@ -129,8 +130,12 @@ class PromptCache:
         self._layers, self._dtype = probe(model)
         weights = fingerprint(model) if weights_revision is None else weights_revision
         self.tier: Tier = client.tier(self._make_layout(weights), salt=salt, ttl_s=ttl_s, durability=durability, plan=plan)
-        self.layout = self.tier.layout.layout
         self.block_bytes = self.tier.layout.block_bytes
+
+    @property
+    def layout(self) -> Layout:
+        """Of its blocks: by the namespace's default policy, where neither codec nor policy was named."""
+        return self.tier.layout.layout
 
     @property
     def config(self) -> PretrainedConfig:

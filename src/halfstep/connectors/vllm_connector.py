@@ -169,6 +169,8 @@ class HalfstepConnector(KVConnectorBase_V1):
         # Workers measure, and the scheduler decides.
         plan: Plan = options.plan if role is KVConnectorRole.SCHEDULER else "always"
         self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices, plan=plan)
+        # Scheduler and workers connect each for itself, and must all know the same layout.
+        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices, follow_default=False)
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         # With which layer so many cells are complete; whether this step has stores.

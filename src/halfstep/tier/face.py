@@ -29,6 +29,7 @@ from halfstep.errors import ConfigError
 from halfstep.keys import Algorithm, PrefixChain, prefix_keys
 from halfstep.tier.channel import Channel
 from halfstep.tier.coding import refuse_unspoken
+from halfstep.tier.default import DefaultedLayout
 from halfstep.tier.memory import Memory, Planes
 from halfstep.tier.notices import Notices
 from halfstep.tier.planning import Planning
@@ -55,6 +56,8 @@ class Tier(Channel):
 
     salt: what else the keys depend on (a tenant, a LoRA adapter, images); other salts never share a block. algorithm: of the
     keys, see halfstep.keys. plan: "auto" = a connector asks `planning` how much to load; "always" = all that is there.
+    follow_default: a layout without codec and policy takes the namespace's default policy, as soon as a daemon has said it and
+    unless memory was made before. False: for who shares blocks with others that may not have heard of it.
     The other arguments are Channel's. Errors: ConfigError.
     """
 
@@ -66,6 +69,7 @@ class Tier(Channel):
         salt: bytes = b"",
         algorithm: Algorithm = "sha256",
         plan: PlanMode = "always",
+        follow_default: bool = True,
         ttl_s: int = 0,
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
@@ -78,7 +82,7 @@ class Tier(Channel):
         if plan not in _PLANS:
             raise ConfigError(f"plan={plan!r}: must be {' or '.join(map(repr, _PLANS))}")
         super().__init__(client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices)
-        self.layout = layout
+        self._defaulted = DefaultedLayout(client, layout, follow=follow_default)
         self._salt, self._algorithm = salt, algorithm
         # Of what this process loads, in its client's tally: 0 where another rank has the same, and counts it.
         self.counted_share = 1
@@ -86,9 +90,16 @@ class Tier(Channel):
         self._rates_s: tuple[float, ...] | None = None
         self.planning: Planning | None = Planning(self) if plan == "auto" else None
 
+    @property
+    def layout(self) -> KVLayout:
+        """As given, or as the namespace's default policy makes it."""
+        return self._defaulted.layout
+
     def prefix(self, tokens: npt.ArrayLike) -> Prefix:
         """The full blocks of a sequence. tokens: one-dimensional, 0 to 2**32 - 1. Errors: ConfigError."""
-        return Prefix(self, prefix_keys(tokens, self.layout.block_tokens, algorithm=self._algorithm, salt=self._salt))
+        return Prefix(
+            self, prefix_keys(tokens, self._defaulted.settle().block_tokens, algorithm=self._algorithm, salt=self._salt)
+        )
 
     def chain(self) -> PrefixChain:
         """Keys of a sequence that grows, for prefix_of(): what was hashed is not hashed again."""
@@ -102,6 +113,7 @@ class Tier(Channel):
         """
         if not isinstance(keys, (list, tuple)):
             raise ConfigError(f"keys ({type(keys).__name__}): must be a list of bytes, one a block")
+        self._defaulted.settle()
         return Prefix(self, keys, unsigned("first", first, 31))
 
     def memory(
@@ -112,7 +124,7 @@ class Tier(Channel):
         heads: range | None = None,
     ) -> Memory:
         """Where this process keeps its layers and heads; see Memory. Errors: ConfigError."""
-        return Memory(self.layout, planes, layers=layers, heads=heads)
+        return Memory(self._defaulted.settle(fix=True), planes, layers=layers, heads=heads)
 
     def computed(self, tokens: int, seconds: float, position: int = 0) -> None:
         """The engine has computed so many tokens in so long: of a prefill. Decoding costs far more a token, and tells nothing.
