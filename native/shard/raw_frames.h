@@ -140,6 +140,7 @@ struct Said {
   std::vector<std::byte> canonical;
   std::optional<wire::LayoutHandleRecord> handle;
   std::optional<wire::LoadRecord> load;
+  std::optional<wire::CodingRecord> coding;
   std::optional<wire::RdmaAnswerView> rdma;
   std::optional<wire::CursorRecord> cursor;
   std::vector<std::string> listed;
@@ -210,6 +211,7 @@ inline void take_apart(ConstBytes body, Said* said) {
       case Tlv::Load: keep(wire::parse_load(tlv.value, &said->load.emplace())); break;
       case Tlv::Cursor: keep(wire::parse_cursor(tlv.value, &said->cursor.emplace())); break;
       case Tlv::Reason: said->reason = std::string(as_text(tlv.value)); break;
+      case Tlv::NamespaceCoding: keep(wire::parse_coding(tlv.value, &said->coding.emplace())); break;
       case Tlv::RdmaAnswer: keep(wire::parse_rdma_answer(tlv.value, &said->rdma.emplace())); break;
       case Tlv::Entries:
         keep(wire::for_entries(tlv.value,

@@ -233,6 +233,41 @@ TEST_F(KeysTest, NamespacesKeepTheirBlocksApart) {
   EXPECT_EQ(change(10, wire::NamespaceVerb::Limit), (AnswerReason{Answer::Rejected, Reason::UnknownNamespace}));
 }
 
+TEST_F(KeysTest, AGreetingTellsHowBlocksOfItsNamespaceAreToBeCoded) {
+  auto client = open({});
+  uint64_t id = 5;
+  const auto change = [&](wire::NamespaceVerb verb, std::optional<wire::CodingRecord> coding) {
+    std::vector<std::byte> out;
+    wire::FrameWriter frame(out);
+    frame.begin(Opcode::Namespace, ++id);
+    frame.tlv_bytes(Tlv::NamespaceName, as_bytes("other"));
+    frame.tlv(Tlv::NamespaceAction, wire::NamespaceRecord{.verb = verb});
+    if (coding) frame.tlv(Tlv::SetCoding, *coding);
+    frame.finish();
+    client->send(out);
+    return client->finish(id).whole;
+  };
+  const auto told = [&](std::string_view name) { return connect()->hello(name).coding; };
+  constexpr AnswerReason kMalformed = {Answer::Rejected, Reason::Malformed};
+  EXPECT_EQ(change(wire::NamespaceVerb::Create, std::nullopt), kOk);
+  EXPECT_FALSE(told("other")) << "nothing to tell";
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, wire::CodingRecord{.policy = wire::kPolicyHigh, .step_limit = 800}), kOk);
+  ASSERT_TRUE(told("other"));
+  EXPECT_EQ(told("other")->policy, wire::kPolicyHigh);
+  EXPECT_EQ(told("other")->step_limit, 800);
+  EXPECT_FALSE(told("default")) << "another namespace";
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, wire::CodingRecord{.policy = wire::kPolicyOff + 1}), kMalformed);
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, wire::CodingRecord{.reserved = 1}), kMalformed);
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, std::nullopt), kOk);
+  ASSERT_TRUE(told("other")) << "a limit that says nothing of it leaves it";
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, wire::CodingRecord{.step_limit = 1}), kOk);
+  ASSERT_TRUE(told("other")) << "a floor alone";
+  EXPECT_EQ(told("other")->policy, 0);
+  EXPECT_EQ(told("other")->step_limit, 1);
+  EXPECT_EQ(change(wire::NamespaceVerb::Limit, wire::CodingRecord{}), kOk);
+  EXPECT_FALSE(told("other"));
+}
+
 TEST_F(KeysTest, SaysHowManyLayoutsANamespaceMayHave) {
   auto client = open({});
   on_shard([&] { fake_->refuse_layouts = true; });

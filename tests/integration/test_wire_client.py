@@ -18,7 +18,7 @@ from tests.wire.frames import Kind, Op, tlv
 from tests.wire.layouts import VALUE_PART_BYTES, Group, Layout, component
 from tests.wire.requests import DECODABLE, KEY_MAJOR, LAYER_MAJOR, PERSIST, Batch, Offer, PartRange, Section
 from tests.wire.rings import SharedMemoryStream, ShmRefused
-from tests.wire.session import Refused, Session
+from tests.wire.session import Refused, Session, namespace_coding
 
 pytestmark = pytest.mark.integration
 
@@ -311,6 +311,23 @@ def test_namespaces_are_made_limited_and_deleted(wire: Connect, values: Layout) 
     assert str(catalog.namespace(admin, catalog.DELETE, "default")) == "rejected(policy)"
     with pytest.raises(Refused, match="unknown_namespace"):
         wire(namespace=name)
+
+
+def test_a_hello_tells_the_default_policy_and_the_floor_of_its_namespace(wire: Connect, values: Layout) -> None:
+    admin = wire()
+    name = f"coding {values.id.hex()}"
+    high, unknown = 2, 6
+    assert str(catalog.namespace(admin, catalog.CREATE, name)) == "ok"
+    assert namespace_coding(wire(namespace=name).hello) == (0, 0)
+    assert str(catalog.namespace(admin, catalog.LIMIT, name, coding=(high, 800))) == "ok"
+    assert namespace_coding(wire(namespace=name).hello) == (high, 800)
+    assert str(catalog.namespace(admin, catalog.LIMIT, name, coding=(unknown, 0))) == "rejected(malformed)"
+    assert str(catalog.namespace(admin, catalog.LIMIT, name)) == "ok"
+    assert namespace_coding(wire(namespace=name).hello) == (high, 800), "a limit that says nothing of it leaves it"
+    assert namespace_coding(wire().hello) == (0, 0), "another namespace has another"
+    assert str(catalog.namespace(admin, catalog.LIMIT, name, coding=(0, 0))) == "ok"
+    assert namespace_coding(wire(namespace=name).hello) == (0, 0)
+    assert str(catalog.namespace(admin, catalog.DELETE, name)) == "ok"
 
 
 def test_a_list_comes_in_pages_and_names_each_block_once(wire: Connect, values: Layout) -> None:

@@ -129,10 +129,13 @@ def namespace(
     default_ttl_s: int = 0,
     flags: int = 0,
     pin_bytes: int | None = None,
+    coding: tuple[int, int] | None = None,
 ) -> Status:
-    """Creates, limits or deletes one."""
+    """Creates, limits or deletes one. coding: the default policy, and the coarsest step in 1/10,000."""
     body = tlv(Kind.NAMESPACE_NAME, name.encode())
     body += tlv(Kind.NAMESPACE_ACTION, struct.pack("<BBHIQ", verb, flags, 0, default_ttl_s, quota_bytes))
     if pin_bytes is not None:
         body += tlv(Kind.PIN_BUDGET, struct.pack("<Q", pin_bytes))
+    if coding is not None:
+        body += tlv(Kind.SET_CODING, struct.pack("<HHI", *coding, 0))
     return whole(session.ask(Op.NAMESPACE, body))

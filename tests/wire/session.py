@@ -53,6 +53,17 @@ def shard_addresses(final: Frame) -> tuple[int, tuple[ShardAddress, ...]]:
     return epoch, tuple(addresses)
 
 
+def namespace_coding(final: Frame) -> tuple[int, int]:
+    """The namespace's default policy, and the coarsest step of its lossy blocks in 1/10,000, from the Final of a Hello."""
+    if not final.all(Kind.NAMESPACE_CODING):
+        return 0, 0
+    value = final.one(Kind.NAMESPACE_CODING)
+    need(len(value) == 8, f"NamespaceCoding of {len(value)} bytes")
+    policy, step_limit, zero = struct.unpack("<HHI", value)
+    need(zero == 0 and (policy, step_limit) != (0, 0), f"NamespaceCoding {policy}, {step_limit}, zero {zero}")
+    return policy, step_limit
+
+
 @dataclass(frozen=True)
 class Server:
     """What HelloServer and the map of shards say."""
