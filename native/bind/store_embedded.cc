@@ -132,11 +132,12 @@ uint32_t EmbeddedStore::match(ConstBytes keys, std::span<uint8_t> present) noexc
   return static_cast<uint32_t>(std::find(present.begin(), present.end(), 0) - present.begin());
 }
 
-Status EmbeddedStore::access(ConstBytes keys, bool tell_parents, uint32_t ttl_s, Access* out) {
+Status EmbeddedStore::access(ConstBytes keys, std::span<const uint8_t> hints, bool tell_parents, uint32_t ttl_s, Access* out) {
   *out = {};
   touch(keys);
   for (size_t i = keys.size() / kEmbeddedKeyBytes; i-- > 0;) {
-    if (const Status status = write(keys, i, tell_parents, ttl_s, out); !status.ok()) return status;
+    if (const Status status = write(keys, i, hints.empty() ? 0 : hints[i], tell_parents, ttl_s, out); !status.ok())
+      return status;
   }
   return gathered_ >= config_.gather_blocks ? settle() : Status();
 }
@@ -147,13 +148,14 @@ void EmbeddedStore::touch(ConstBytes keys) {
   store_->touch(touched_);
 }
 
-Status EmbeddedStore::write(ConstBytes keys, size_t index, bool tell_parents, uint32_t ttl_s, Access* out) {
+Status EmbeddedStore::write(ConstBytes keys, size_t index, uint8_t hint, bool tell_parents, uint32_t ttl_s, Access* out) {
   const ConstBytes key = key_at(keys, index);
   store::Write& write = take_write();
   write.name = name_of(key);
   write.key = store_->key_of(write.name);
   write.block_bytes = config_.sizing.block_bytes;
   write.ttl_s = ttl_s;
+  write.hint = hint;
   if (tell_parents) {
     write.parent_kind = index == 0 ? store::Parent::Root : store::Parent::Known;
     write.parent = index == 0 ? 0 : parent_of(key_at(keys, index - 1));
@@ -238,6 +240,36 @@ Status EmbeddedStore::read_window(ConstBytes keys) {
     turn();
   }
   return status;
+}
+
+Status EmbeddedStore::stage(ConstBytes keys, uint64_t keep_us, std::span<uint8_t> out) {
+  HALFSTEP_CHECK(keys.size() == out.size() * kEmbeddedKeyBytes, keys.size(), out.size() * kEmbeddedKeyBytes);
+  struct One final : store::Stage {
+    bool open = true;
+  };
+  std::vector<One> stages(out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    One& one = stages[i];
+    const store::BlockName name = name_of(key_at(keys, i));
+    one.key = store_->key_of(name);
+    one.component = name.component;
+    one.keep_us = keep_us;
+    one.done = [](store::Stage& done) { static_cast<One&>(done).open = false; };
+    store_->stage(one);
+  }
+  const auto open = [&] { return std::any_of(stages.begin(), stages.end(), [](const One& one) { return one.open; }); };
+  uint32_t turns = 0;
+  for (; open() && turns < kTurnsMax; ++turns) turn();
+  for (One& one : stages) {
+    if (one.open) HALFSTEP_CHECK(store_->withdraw(one), turns);  // it is this call's, and goes with it
+  }
+  if (turns == kTurnsMax) return Code::Internal;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const store::Stage& stage = stages[i];
+    const Staged room = stage.status == Code::Throttled ? Staged::NoRoom : Staged::Absent;
+    out[i] = static_cast<uint8_t>(!stage.status.ok() ? room : stage.was_there ? Staged::WasThere : Staged::There);
+  }
+  return {};
 }
 
 // Internal stands for bytes that are not the block's: the store said that they are.

@@ -70,7 +70,12 @@ class EmbeddedStore {
   uint32_t match(ConstBytes keys, std::span<uint8_t> present) noexcept;
   Status read(ConstBytes keys, Reads* out);
   // What is there is touched, all at one moment; what is not is written; each from the leaf to the root. ttl_s 0: for good.
-  Status access(ConstBytes keys, bool tell_parents, uint32_t ttl_s, Access* out);
+  // hints: of each key, or none.
+  Status access(ConstBytes keys, std::span<const uint8_t> hints, bool tell_parents, uint32_t ttl_s, Access* out);
+  // Brings blocks into memory ahead of their read, to be kept for so long: of each, what became of it. Not whether it is there
+  // in time: that is for its caller, who knows when the device would have answered.
+  enum class Staged : uint8_t { Absent, There, WasThere, NoRoom };
+  Status stage(ConstBytes keys, uint64_t keep_us, std::span<uint8_t> out);
   // Only forward, and only a clock that is set by hand.
   void advance_to(uint64_t us) noexcept { manual_.advance_to(us); }
   // Writes what was gathered, and lets the store do what is due.
@@ -94,7 +99,7 @@ class EmbeddedStore {
   // One turn of the loop, when the device has answered everything.
   void turn();
   void touch(ConstBytes keys);
-  Status write(ConstBytes keys, size_t index, bool tell_parents, uint32_t ttl_s, Access* out);
+  Status write(ConstBytes keys, size_t index, uint8_t hint, bool tell_parents, uint32_t ttl_s, Access* out);
   store::Write& take_write();
   Status read_window(ConstBytes keys);
   void read_done(store::Read& read) noexcept;

@@ -3,10 +3,13 @@
 // held while the store works.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <exception>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +39,7 @@ using halfstep::bind::Unlocked;
 
 using Keys = nb::ndarray<const uint8_t, nb::shape<-1, halfstep::bind::kEmbeddedKeyBytes>, nb::c_contig, nb::device::cpu>;
 
+using Hints = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 ConstBytes bytes_of(const Keys& keys) {
@@ -87,6 +91,10 @@ nb::dict counters_of(const halfstep::store::Counters& counters) {
   dict["blocks_evicted_age"] = counters.blocks_evicted_age;
   dict["blocks_evicted_expired"] = counters.blocks_evicted_expired;
   dict["blocks_evicted_unreadable"] = counters.blocks_evicted_unreadable;
+  dict["staged"] = counters.staged;
+  dict["staged_used"] = counters.staged_used;
+  dict["staged_late"] = counters.staged_late;
+  dict["staged_unused"] = counters.staged_unused;
   dict["segments_reclaimed"] = counters.segments_reclaimed;
   dict["segments_sealed"] = counters.segments_sealed;
   dict["record_pages"] = counters.record_pages;
@@ -142,13 +150,23 @@ class Store {
     }
     return nb::make_tuple(reads.leading, reads.missed, reads.wrong);
   }
-  nb::tuple access(const Keys& keys, bool tell_parents, uint32_t ttl_s) {
+  nb::tuple access(const Keys& keys, bool tell_parents, uint32_t ttl_s, const std::optional<Hints>& hints) {
+    if (hints && hints->shape(0) != keys.shape(0)) throw nb::value_error("hints: must be as many as keys");
+    const std::span<const uint8_t> each = hints ? std::span(hints->data(), hints->shape(0)) : std::span<const uint8_t>();
     EmbeddedStore::Access access;
     {
       const Unlocked unlocked;
-      check(open().access(bytes_of(keys), tell_parents, ttl_s, &access), "access");
+      check(open().access(bytes_of(keys), each, tell_parents, ttl_s, &access), "access");
     }
     return nb::make_tuple(access.present, access.written, access.refused);
+  }
+  nb::bytes stage(const Keys& keys, uint64_t keep_us) {
+    std::vector<uint8_t> out(keys.shape(0));
+    {
+      const Unlocked unlocked;
+      check(open().stage(bytes_of(keys), keep_us, out), "stage");
+    }
+    return nb::bytes(out.data(), out.size());
   }
   void advance_to(uint64_t us) { open().advance_to(us); }
   void settle() {
@@ -215,11 +233,15 @@ NB_MODULE(_store, m) {
            nb::sig("def read(self, keys: numpy.typing.NDArray[numpy.uint8]) -> tuple[int, int, int]"),
            "How many of the first ones came, whole and right; how many were missed; how many were not what was written.")
       .def(
-          "access", &Store::access, "keys"_a, nb::kw_only(), "tell_parents"_a, "ttl_s"_a = 0,
-          nb::sig("def access(self, keys: numpy.typing.NDArray[numpy.uint8], *, tell_parents: bool, ttl_s: int = 0) -> "
-                  "tuple[int, int, int]"),
+          "access", &Store::access, "keys"_a, nb::kw_only(), "tell_parents"_a, "ttl_s"_a = 0, "hints"_a = nb::none(),
+          nb::sig("def access(self, keys: numpy.typing.NDArray[numpy.uint8], *, tell_parents: bool, ttl_s: int = 0, "
+                  "hints: numpy.typing.NDArray[numpy.uint8] | None = None) -> tuple[int, int, int]"),
           "Touch what is there and write what is not, from the leaf, which is the last, to the root: how many were there, were "
-          "written, found no room.")
+          "written, found no room. hints: of each key what is known of its future, by the numbers of the wire protocol.")
+      .def("stage", &Store::stage, "keys"_a, "keep_us"_a,
+           nb::sig("def stage(self, keys: numpy.typing.NDArray[numpy.uint8], keep_us: int) -> bytes"),
+           "Bring blocks into memory ahead of their read, kept for so long: of each 0 if it is absent, 1 if it was read from "
+           "flash, 2 if it was in memory, 3 if there is no room for it.")
       .def("advance_to", &Store::advance_to, "us"_a, "Set the clock on; it never goes back.")
       .def("settle", &Store::settle, "Write what was gathered and do what is due.")
       .def("counters", &Store::counters, nb::sig("def counters(self) -> dict[str, int]"), "Since it was opened.")

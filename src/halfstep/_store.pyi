@@ -38,9 +38,14 @@ class Store:
         How many of the first ones came, whole and right; how many were missed; how many were not what was written.
         """
 
-    def access(self, keys: numpy.typing.NDArray[numpy.uint8], *, tell_parents: bool, ttl_s: int = 0) -> tuple[int, int, int]:
+    def access(self, keys: numpy.typing.NDArray[numpy.uint8], *, tell_parents: bool, ttl_s: int = 0, hints: numpy.typing.NDArray[numpy.uint8] | None = None) -> tuple[int, int, int]:
         """
-        Touch what is there and write what is not, from the leaf, which is the last, to the root: how many were there, were written, found no room.
+        Touch what is there and write what is not, from the leaf, which is the last, to the root: how many were there, were written, found no room. hints: of each key what is known of its future, by the numbers of the wire protocol.
+        """
+
+    def stage(self, keys: numpy.typing.NDArray[numpy.uint8], keep_us: int) -> bytes:
+        """
+        Bring blocks into memory ahead of their read, kept for so long: of each 0 if it is absent, 1 if it was read from flash, 2 if it was in memory, 3 if there is no room for it.
         """
 
     def advance_to(self, us: int) -> None:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "store/format/hint.h"
 #include "store/format/mutant.h"
 
 namespace halfstep::store {
@@ -49,6 +50,7 @@ Block Catalog::decode(const index::Entry& entry) const noexcept {
   block.expiry_s = segment.marks.expiry_s(block.location.page, block.expiry_code);
   block.touch_stamp = entry.touch_stamp();
   block.touch_class = entry.touch_class();
+  block.hint = entry.hint();
   block.trailer = entry.trailer();
   block.held = entry.held();
   block.sliding = entry.sliding();
@@ -126,6 +128,8 @@ bool Catalog::move(const IndexKey& key, const Location& original, const format::
   const index::Found found = look(key);
   if (!found || !(found.entry.location() == place_of(original))) return false;
   index::Entry moved = encode(to, copy, {found.entry.touch_stamp(), touched_since ? kTouchedOnce : kUntouched});
+  // What was used all the same is no longer what its hint said.
+  if (goes_first(moved.hint()) && found.entry.touch_class() != kUntouched) moved.set_hint(0);
   moved.set_held(found.entry.held());
   moved.set_expiry(moved.expiry_code(), found.entry.sliding());  // it may have been given another end meanwhile
   leave(found.entry);
@@ -163,6 +167,8 @@ void Catalog::count(const index::Entry& entry, int sign) noexcept {
   if (entry.touch_class() != kUntouched) {
     const uint64_t when = clock_.when(entry.touch_stamp());
     sign > 0 ? segment.touched.add(when, pages) : segment.touched.remove(when, pages);
+  } else if (goes_first(entry.hint())) {
+    segment.first_pages += sign64 * pages;
   }
   if (entry.held()) count_held(entry, sign);
 }
@@ -227,6 +233,7 @@ Used Catalog::touch(const IndexKey& key, uint64_t at) noexcept {
   Segment& segment = segments_[segment_of(found.entry)];
   index::Entry touched = found.entry;
   if (touched.touch_class() == kUntouched) {
+    if (goes_first(touched.hint())) segment.first_pages -= touched.pages();
     touched.set_touch(stamp, kTouchedOnce);
   } else {
     const uint64_t before = clock_.when(touched.touch_stamp());
@@ -261,7 +268,7 @@ void Catalog::void_segment(Segment& segment) noexcept {
   live_bytes_ -= segment.live_pages * kPageBytes;
   stale_ += segment.live_blocks;
   segment.live_blocks = segment.held_blocks = 0;
-  segment.live_pages = segment.held_pages = 0;
+  segment.live_pages = segment.held_pages = segment.first_pages = 0;
   segment.shares = {};
   segment.touched = {};
   ++segment.departed;
@@ -282,7 +289,8 @@ void Catalog::lap_ended() noexcept {
 void Catalog::release(Segment& segment) {
   HALFSTEP_CHECK(segment.reads_in_flight == 0 && segment.frames_in_flight == 0, segment.reads_in_flight,
                  segment.frames_in_flight);
-  HALFSTEP_CHECK(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.shares.empty(),
+  HALFSTEP_CHECK(segment.live_blocks == 0 && segment.held_blocks == 0 && segment.live_pages == 0 && segment.first_pages == 0 &&
+                     segment.shares.empty(),
                  segment.live_blocks, segment.held_blocks, segment.live_pages);
   segment.roll.reset();
   segment.lengths = {};
@@ -333,7 +341,7 @@ uint64_t Catalog::memory_bytes() const noexcept {
 void Catalog::check_invariants() const {
   struct Walked {
     uint32_t live_blocks = 0, held_blocks = 0;
-    uint64_t live_pages = 0, held_pages = 0;
+    uint64_t live_pages = 0, held_pages = 0, first_pages = 0;
     std::vector<Share> shares;
   };
   std::vector<Walked> walked(segments_.size());  // what the index has of each segment
@@ -350,6 +358,7 @@ void Catalog::check_invariants() const {
     Walked& segment = walked[segment_of(entry)];
     ++segment.live_blocks;
     segment.live_pages += entry.pages();
+    segment.first_pages += goes_first(entry.hint()) && entry.touch_class() == kUntouched ? entry.pages() : 0;
     segment.held_blocks += entry.held() ? 1 : 0;
     segment.held_pages += entry.held() ? entry.pages() : 0;
     auto share = std::lower_bound(segment.shares.begin(), segment.shares.end(), entry.scope_slot(),
@@ -371,6 +380,7 @@ void Catalog::check_invariants() const {
                    segment.live_blocks, as_walked.live_blocks);
     HALFSTEP_CHECK(segment.held_blocks == as_walked.held_blocks && segment.held_pages == as_walked.held_pages, segment.number,
                    segment.held_blocks, as_walked.held_blocks);
+    HALFSTEP_CHECK(segment.first_pages == as_walked.first_pages, segment.number, segment.first_pages, as_walked.first_pages);
     HALFSTEP_CHECK(segment.shares == as_walked.shares, segment.number);
     check_segment(segment);
   }

@@ -46,6 +46,7 @@ struct Block {
   uint16_t expiry_code = 0;
   uint16_t touch_stamp = 0;  // of LogClock: last touch, or when it was written
   uint8_t touch_class = kUntouched;
+  uint8_t hint = 0;
   bool trailer = false;
   bool held = false;
   bool sliding = false;  // its end moves on with every use

@@ -83,6 +83,7 @@ struct Segment {
   uint32_t live_blocks = 0;
   uint64_t held_pages = 0;
   uint64_t live_pages = 0;
+  uint64_t first_pages = 0;  // of those: a hint says that they go first (hint.h), and nobody has used them since
   // How often a block of it ceased to be live, over all its uses: what is live stays so until one more does.
   uint64_t departed = 0;
   uint32_t expires_s = 0;  // when all that was ever written to it has expired; kNeverExpires, 0 = nothing was

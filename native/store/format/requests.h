@@ -9,6 +9,7 @@
 #include "base/slots.h"
 #include "base/status.h"
 #include "store/format/block.h"
+#include "store/format/hint.h"
 #include "store/format/part_table.h"
 #include "wire/layout.h"
 
@@ -95,9 +96,6 @@ struct Stage {
 
 enum class Parent : uint8_t { Unknown, Root, Known };
 
-// What the client knows of a block's future. A tool pause, thinking tokens and a final turn will not live long.
-enum class Hint : uint8_t { None, FinalTurn, Thinking, ToolPause, SystemPrompt };
-
 // Bit c: codec c can be decoded. Raw blocks need none.
 inline constexpr uint64_t kAllCodecs = UINT64_MAX;
 
@@ -113,7 +111,7 @@ struct Write {
   uint64_t parent = 0;
   uint32_t ttl_s = 0;
   uint16_t depth = 0;
-  uint8_t hint = 0;
+  uint8_t hint = 0;  // Hint
   bool persist = false;
   uint64_t codecs = kAllCodecs;          // its writer's: a block there that needs others is replaced
   void (*done)(Write& write) = nullptr;  // after commit_write(): readable (cache) or on media (persist), or it failed

@@ -20,9 +20,14 @@ struct Candidate {
   uint64_t live_pages = 0;
   uint64_t held_pages = 0;
   const TouchHistogram* touched = nullptr;
+  uint64_t first_pages = 0;  // of those that live: a hint says that they go first, and nobody has used them
 
   // Pages that would be written again if what was touched at `when` or later is kept.
   uint64_t pages_worth(uint64_t when) const noexcept { return std::min(live_pages, held_pages + touched->pages_since(when)); }
+  // Somebody's hint has given it up: nothing of it would be lost that the hint does not speak of and that is not copied.
+  bool goes_first(uint64_t when) const noexcept {
+    return first_pages > 0 && held_pages == 0 && live_pages <= first_pages + touched->pages_since(when);
+  }
 };
 
 // What is written again of a victim, besides what is held, if the policy finds it worth keeping: what was touched at

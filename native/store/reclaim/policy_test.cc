@@ -66,6 +66,22 @@ TEST(Policy, LowTakesTheFirstThatHasNothingToKeep) {
   EXPECT_EQ(policy.pick(segments.candidates, kNow), 1U);
 }
 
+TEST(Policy, WhatAHintGaveUpGoesFirstHoweverYoungItIs) {
+  SegLow policy;
+  Segments segments(std::vector<uint32_t>(40, 100));
+  segments.candidates[30].first_pages = 900;  // the others of its 1,000 were used, and are copied
+  EXPECT_EQ(policy.pick(segments.candidates, kNow), 30U);
+  segments.candidates[30].held_pages = 1;
+  EXPECT_NE(policy.pick(segments.candidates, kNow), 30U) << "somebody holds a block of it";
+}
+
+TEST(Policy, AHintTakesNothingOfOthersThatLieBesideIt) {
+  SegLow policy;
+  Segments segments(std::vector<uint32_t>(40, 100));
+  segments.candidates[30].first_pages = 899;  // a page that nobody has used, and no hint speaks of
+  EXPECT_NE(policy.pick(segments.candidates, kNow), 30U);
+}
+
 TEST(Policy, WithFewSegmentsTheOldestGoes) {
   SegLow policy;
   Segments segments({900, 0, 0, 0});

@@ -180,7 +180,7 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
   candidates_.clear();
   for (const Segment* segment : by_age_) {
     if (segment->held_pages > held_pages_max || !at_rest(*segment, streams)) continue;
-    candidates_.push_back({segment->number, segment->live_pages, segment->held_pages, &segment->touched});
+    candidates_.push_back({segment->number, segment->live_pages, segment->held_pages, &segment->touched, segment->first_pages});
   }
   if (candidates_.empty()) return nullptr;
   const Candidate* chosen = &candidates_[policy_.pick(candidates_, catalog_.clock().now())];
@@ -208,7 +208,9 @@ uint64_t SegmentSource::held_pages_max(const Streams& streams) const noexcept {
 Segment* SegmentSource::pick_early(Streams& streams) noexcept {
   Segment* segment = copy_room(streams) > 0 ? pick(held_pages_max(streams), streams) : nullptr;
   if (segment == nullptr) return nullptr;
-  return pages_worth({segment->number, segment->live_pages, segment->held_pages, &segment->touched}) > 0 ? segment : nullptr;
+  return pages_worth({segment->number, segment->live_pages, segment->held_pages, &segment->touched, segment->first_pages}) > 0
+             ? segment
+             : nullptr;
 }
 
 uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
@@ -248,8 +250,8 @@ Segment* SegmentSource::pick_worn(Streams& streams) noexcept {
   retire_at_us_ = clock_.now_us() + kLookForWornUs;
   for (Segment& segment : catalog_.segments()) {
     if (segment.media_errors < kMediaErrorsMax || !worn(segment) || !at_rest(segment, streams)) continue;
-    const bool room =
-        copy_room(streams) > 0 || pages_worth({segment.number, segment.live_pages, segment.held_pages, &segment.touched}) == 0;
+    const bool room = copy_room(streams) > 0 || pages_worth({segment.number, segment.live_pages, segment.held_pages,
+                                                             &segment.touched, segment.first_pages}) == 0;
     if (room) return &segment;
   }
   return nullptr;
@@ -314,7 +316,7 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
 }
 
 void SegmentSource::reclaim(Segment& segment, bool early, uint32_t lacks, Streams& streams, Rewriter& rewriter) {
-  const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched};
+  const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched, segment.first_pages};
   const bool expired = segment.all_expired(store_time_.now_s());
   if (segment.state == SegmentState::Free) {
     evict_all(segment);
@@ -423,7 +425,7 @@ bool SegmentSource::may_wait(const Streams& streams) noexcept {
 Keep SegmentSource::touched_since(const Segment& victim, const Streams& streams, const Rewriter& rewriter) const noexcept {
   if (!victim_.early() || !victim_.has_passes_left() || hurried_ || victim_.forced() || streams.starved()) return {};
   if (rewriter.gave_up()) return {};
-  const Candidate candidate{victim.number, victim.live_pages, victim.held_pages, &victim.touched};
+  const Candidate candidate{victim.number, victim.live_pages, victim.held_pages, &victim.touched, victim.first_pages};
   const uint64_t kept_pages = victim_.keep_pages() - std::min(victim_.keep_pages(), rewriter.left().pages);
   return keep_of(candidate, policy_, catalog_.clock().now(), places_.segment_pages(), kept_pages);
 }

@@ -26,9 +26,7 @@ uint8_t Streams::ttl_class_of(uint32_t ttl_s) noexcept {
 }
 
 uint8_t Streams::stream_of(uint32_t ttl_s, uint8_t hint) noexcept {
-  const auto known = static_cast<Hint>(hint);
-  const bool ephemeral = known == Hint::FinalTurn || known == Hint::Thinking || known == Hint::ToolPause;
-  return ephemeral || (ttl_s != 0 && ttl_s <= kShortTtlS) ? kStreamShort : kStreamDefault;
+  return goes_first(hint) || (ttl_s != 0 && ttl_s <= kShortTtlS) ? kStreamShort : kStreamDefault;
 }
 
 Streams::Streams(const SegmentWriter::Needs& needs, SlotPool& slots, SegmentSupply& supply)

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from halfstep.tools.options import json_option, print_json, print_table
 
 if TYPE_CHECKING:
+    from halfstep.tools.replay.hints import HintName
     from halfstep.tools.replay.report import Report
 
 EXIT_INTERRUPTED = 130
@@ -63,6 +64,9 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Whether the store is told which block each one follows.",
 )
+@click.option(
+    "--hints", default="", metavar="final,system", help="What the stores are told of blocks, as the whole trace tells it."
+)
 @click.option("--limit", default=0, help="Replay only so many requests.  [default: all]")
 @click.option("--seed", default=1, show_default=True, help="Seed of the blocks' bytes.")
 @click.option(
@@ -82,6 +86,7 @@ def replay(
     clock: str,
     speed: float,
     parents: str,
+    hints: str,
     limit: int,
     seed: int,
     picture: Path | None,
@@ -117,6 +122,8 @@ def replay(
       halfstep replay trace.jsonl --policy seg-adapt10,min --capacity 1%,5%
     What compression adds (the ratio: halfstep compress analyse)
       halfstep replay trace.jsonl --codec 1.48
+    What an application's word of last turns is worth
+      halfstep replay trace.jsonl --capacity 10% --hints final
     For a program
       halfstep replay trace.jsonl --json | jq '.results[] | {policy, hit_ratio}'
 
@@ -143,6 +150,7 @@ def replay(
         real_clock=clock == "real",
         speed=speed,
         tell_parents=parents == "given",
+        hints=cast("tuple[HintName, ...]", tuple(dict.fromkeys(name.strip() for name in hints.split(",") if name.strip()))),
         limit=limit,
         seed=seed,
     ).validated()

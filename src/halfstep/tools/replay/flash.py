@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from halfstep import _store
 from halfstep.daemon.refusals import error_of
 from halfstep.tools.replay.cache import Tally
+from halfstep.tools.replay.hints import Hints
 from halfstep.tools.replay.stored import PAGE_BYTES
 from halfstep.tools.replay.trace import Trace
 
@@ -37,10 +38,11 @@ class FlashCache:
         tell_parents: bool = True,
         speed: float = 0.0,
         seed: int = 1,
+        hints: Hints | None = None,
     ) -> None:
         """`speed`: of the machine's clock against the trace's; 0: simulated. `dram_blocks`: of the tier of memory; 0: none."""
         self._trace = trace
-        self._tell_parents = tell_parents
+        self._tell_parents, self._hints = tell_parents, hints
         self._speed = speed
         self._started_s = time.monotonic()
         self._missed = self._wrong = self._refused = self._peak = self._batches = 0
@@ -68,7 +70,12 @@ class FlashCache:
             leading, _present = self._store.match(keys)
             hits, missed, wrong = self._store.read(keys[:leading])
             tell = self._tell_parents and bool(trace.chained[index])
-            _there, written, refused = self._store.access(keys, tell_parents=tell, ttl_s=int(trace.ttl_s[index]))
+            _there, written, refused = self._store.access(
+                keys,
+                tell_parents=tell,
+                ttl_s=int(trace.ttl_s[index]),
+                hints=None if self._hints is None else self._hints.of(index),
+            )
         except _store.StoreError as error:
             raise error_of(error) from None
         self._missed += missed
@@ -77,6 +84,38 @@ class FlashCache:
         self._batches += written > 0
         self._peak = max(self._peak, self._store.blocks())
         return hits
+
+    # ---- Block by block, for a caller who has a clock of its own ----
+
+    def advance_to_s(self, at_s: float) -> None:
+        """The store's clock, and what is due by then."""
+        self._store.advance_to(int(at_s * 1e6))
+
+    def leading(self, index: int) -> list[int]:
+        """The blocks of the longest present prefix of a request."""
+        blocks = self._trace.request(index)
+        count, _present = self._store.match(self._trace.keys[blocks])
+        return [int(block) for block in blocks[:count]]
+
+    def read_one(self, block: int) -> tuple[bool, bool, bool]:
+        """Whether it came, whether that took a staged block, and whether it came from memory."""
+        before = self._store.counters()
+        came, missed, wrong = self._store.read(self._trace.keys[block : block + 1])
+        after = self._store.counters()
+        self._missed += missed
+        self._wrong += wrong
+        staged, hot = (after[name] > before[name] for name in ("staged_used", "hits_memory"))
+        return came == 1, staged, hot
+
+    def stage(self, block: int, keep_s: float) -> int:
+        """See _store.Store.stage."""
+        return self._store.stage(self._trace.keys[block : block + 1], int(keep_s * 1e6))[0]
+
+    def use(self, index: int) -> None:
+        """Touches or writes all blocks of a request, the leaf first."""
+        trace = self._trace
+        tell = self._tell_parents and bool(trace.chained[index])
+        self._store.access(trace.keys[trace.request(index)], tell_parents=tell, ttl_s=int(trace.ttl_s[index]))
 
     def present(self) -> NDArray[np.bool_]:
         """Of all blocks, in one call."""

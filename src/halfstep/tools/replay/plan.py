@@ -10,6 +10,7 @@ from halfstep.daemon.units import format_bytes, parse_bytes
 from halfstep.errors import ConfigError
 from halfstep.tools.replay.dram import DRAM_POLICY
 from halfstep.tools.replay.flash import STORE_POLICIES
+from halfstep.tools.replay.hints import HINTS, HintName
 from halfstep.tools.replay.reference import REFERENCES
 from halfstep.tools.replay.stored import StoredBlock
 
@@ -66,7 +67,7 @@ class Plan:
     block_bytes: true size of every block of the trace. dram_bytes: of true blocks, before each store's flash. segments: at
     least so many in each store. store: path of the stores' file, one after the other; None for memory. rewrite_share: of what
     requests write, what the store may write again. speed: how many times faster than the trace `real_clock` goes. codec_ratio:
-    raw to stored bytes of a block, for a second result beside each one; 1: none.
+    raw to stored bytes of a block, for a second result beside each one; 1: none. hints: those that the stores are told.
     """
 
     trace: Path
@@ -83,6 +84,7 @@ class Plan:
     seed: int = 1
     rewrite_share: float = 0.1
     codec_ratio: float = 1.0
+    hints: tuple[HintName, ...] = ()
 
     @property
     def stored(self) -> tuple[StoredBlock, ...]:
@@ -95,6 +97,13 @@ class Plan:
         """How many there will be."""
         return len(self.policies) * len(self.capacities) * len(self.stored)
 
+    def _check_hints(self) -> None:
+        for hint in self.hints:
+            if hint not in HINTS:
+                raise ConfigError(f"hints={hint!r}: unknown; the traces tell {' and '.join(HINTS)}")
+        if self.hints and not any(name in STORE_POLICIES for name in self.policies):
+            raise ConfigError(f"hints={','.join(self.hints)}: are told to stores; name one of {', '.join(STORE_POLICIES)}")
+
     def validated(self) -> Plan:
         """Itself. Errors: ConfigError with value, bound and remedy."""
         known = (*STORE_POLICIES, DRAM_POLICY, *REFERENCES)
@@ -104,6 +113,7 @@ class Plan:
                     f"policy={name!r}: unknown; the store knows {', '.join(STORE_POLICIES)}, and {DRAM_POLICY} for its memory "
                     f"alone; yardsticks are {', '.join(REFERENCES)}"
                 )
+        self._check_hints()
         if not self.policies:
             raise ConfigError(f"policy: none given; choose from {', '.join(known)}")
         if not self.capacities:

@@ -69,6 +69,7 @@ class Report:
                 "flash_ratio": plan.stored[-1].flash_ratio,
                 "dram_bytes": plan.dram_bytes,
                 "rewrite_share": plan.rewrite_share,
+                "hints": list(plan.hints),
                 "seed": plan.seed,
             },
             "interrupted": self.interrupted,
@@ -223,5 +224,7 @@ class Report:
                 yield f"{where}: {tally.blocks_missed} blocks could not be read, {tally.blocks_refused} found no room"
             if tally.blocks_overtaken:
                 yield f"{where}: {tally.blocks_overtaken} blocks were evicted between match and read of their request: misses"
+        if plan.hints:
+            yield f"hints: {', '.join(plan.hints)}, taken from the whole trace, its future included: what they bring at most"
         if self.interrupted:
             yield f"interrupted: {len(self.results)} of {plan.results} results"

@@ -16,6 +16,7 @@ from halfstep.errors import ConfigError
 from halfstep.tools.replay.cache import Cache, Tally
 from halfstep.tools.replay.dram import DRAM_POLICY, DramCache
 from halfstep.tools.replay.flash import DEVICE_BYTES, STORE_POLICIES, FlashCache
+from halfstep.tools.replay.hints import Hints
 from halfstep.tools.replay.plan import Capacity, Plan
 from halfstep.tools.replay.reference import REFERENCES
 from halfstep.tools.replay.stored import StoredBlock
@@ -124,6 +125,7 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int, block: S
         tell_parents=plan.tell_parents,
         speed=plan.speed if plan.real_clock else 0.0,
         seed=plan.seed,
+        hints=Hints(trace, plan.hints) if plan.hints else None,
     )
 
 
