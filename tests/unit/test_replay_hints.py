@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halfstep import ConfigError
-from halfstep.tools.replay.hints import FINAL, FOLLOWERS_MIN, NONE, SYSTEM, Hints, final_requests, system_blocks
+from halfstep.tools.replay.hints import FINAL, FOLLOWERS_MIN, NONE, Hints, final_requests, system_blocks
 from halfstep.tools.replay.plan import Capacity, Plan
 from halfstep.tools.replay.run import run
 from halfstep.tools.replay.trace import Trace, load
@@ -32,10 +32,9 @@ def test_the_last_turn_of_a_conversation_is_final(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, [[1, 5, 6], [1, 5, 6, 7], *others, [1, 5, 6, 7, 8]])
     final = final_requests(trace, system_blocks(trace))
     assert final.tolist() == [False, False, *([True] * FOLLOWERS_MIN), True]
-    hints = Hints(trace, ("final", "system"))
-    assert hints.of(0).tolist() == [SYSTEM, NONE, NONE]
-    assert hints.of(trace.requests - 1).tolist() == [SYSTEM, FINAL, FINAL, FINAL, FINAL]
-    assert Hints(trace, ("system",)).of(trace.requests - 1).tolist() == [SYSTEM, NONE, NONE, NONE, NONE]
+    hints = Hints(trace)
+    assert hints.of(0).tolist() == [NONE, NONE, NONE]
+    assert hints.of(trace.requests - 1).tolist() == [NONE, FINAL, FINAL, FINAL, FINAL]
 
 
 def chats(tmp_path: Path) -> Path:
@@ -67,6 +66,7 @@ def test_final_turns_go_first_and_others_are_found(tmp_path: Path) -> None:
     assert told > plain * 1.05, "what nobody asks for again took the place of what somebody does"
 
 
-def test_a_hint_that_no_trace_tells_is_refused() -> None:
-    with pytest.raises(ConfigError, match="hints='paused': unknown; the traces tell final and system"):
-        Plan(Path("x"), ("seg-adapt10",), (Capacity.parse("10%"),), hints=("paused",)).validated()  # type: ignore[arg-type]
+@pytest.mark.parametrize("hint", ["paused", "system"])
+def test_a_hint_that_no_trace_tells_is_refused(hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"hints='{hint}': unknown; a trace tells final"):
+        Plan(Path("x"), ("seg-adapt10",), (Capacity.parse("10%"),), hints=(hint,)).validated()  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 #include "base/check.h"
 #include "store/catalog/footer.h"
-#include "store/format/hint.h"
 #include "store/format/mutant.h"
 #include "store/format/options.h"
 
@@ -351,8 +350,7 @@ void SegmentWriter::enter_catalog(Segment& segment, Extent& extent) {
   }
   counters_.bytes_user += stored_bytes;
   const bool held = holds_.held(extent.key);
-  const uint8_t touch_class = goes_last(extent.entry.hint) ? kTouchedOnce : kUntouched;
-  const Touch fresh{static_cast<uint16_t>(catalog_.clock().now()), touch_class};
+  const Touch fresh{static_cast<uint16_t>(catalog_.clock().now()), kUntouched};
   if (!catalog_.add(segment, extent.entry, fresh, held).ok()) return refused(segment, extent);
   if (extent.touched) (void)catalog_.touch(extent.key);
 }

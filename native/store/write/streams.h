@@ -1,6 +1,6 @@
 // streams.h — the writers of a store: new blocks by how long they will live, and what reclaim copies by itself, so that a
 // segment dies as a whole.
-//   stream 1  short: a TTL of at most ten minutes, or a hint that says so
+//   stream 1  short: a TTL of at most ten minutes, or a hint that it is a final turn
 //   stream 2  everything else that is new
 //   stream 3  copies: they were used since they were written, or are held; never mixed with new blocks
 // Within a stream new blocks go by their TTL class: powers of two from one minute to a day, 0 = longer or for ever. At most

@@ -31,8 +31,8 @@ TEST(Streams, WhatWillNotLiveLongHasAStreamOfItsOwn) {
   EXPECT_EQ(Streams::stream_of(600, 0), kStreamShort);
   EXPECT_EQ(Streams::stream_of(601, 0), kStreamDefault);
   EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::FinalTurn)), kStreamShort);
-  EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::Thinking)), kStreamShort);
-  EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::ToolPause)), kStreamDefault);  // somebody comes back to it
+  EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::Thinking)), kStreamDefault);
+  EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::ToolPause)), kStreamDefault);
   EXPECT_EQ(Streams::stream_of(0, static_cast<uint8_t>(Hint::SystemPrompt)), kStreamDefault);
 }
 

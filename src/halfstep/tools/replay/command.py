@@ -64,9 +64,7 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Whether the store is told which block each one follows.",
 )
-@click.option(
-    "--hints", default="", metavar="final,system", help="What the stores are told of blocks, as the whole trace tells it."
-)
+@click.option("--hints", default="", metavar="final", help="What the stores are told of blocks, as the whole trace tells it.")
 @click.option("--limit", default=0, help="Replay only so many requests.  [default: all]")
 @click.option("--seed", default=1, show_default=True, help="Seed of the blocks' bytes.")
 @click.option(

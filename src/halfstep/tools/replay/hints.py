@@ -1,16 +1,15 @@
 """What an application knows of its blocks, derived from a trace that does not say it.
 
-An application knows which blocks are its system prompt, and often that a turn is the last one of its conversation. A trace says
-neither, so both are taken from the whole of it, its future included: an oracle, which bounds what the hints can bring.
+An application often knows that a turn is the last one of its conversation. A trace does not say it, so it is taken from the
+whole of it, its future included: an oracle, which bounds what the hint can bring.
 
-system: blocks at or above a fork with FOLLOWERS_MIN followers or more: a prefix that many conversations share.
+A system prompt is the blocks at or above a fork with FOLLOWERS_MIN followers or more: a prefix that many conversations share.
 final: a request is the last turn of its conversation if no later one asks for any of its blocks that are no system prompt. Its
-blocks get the hint as they are written.
+other blocks get the hint as they are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,10 +17,10 @@ from numpy.typing import NDArray
 
 from halfstep.tools.replay.trace import ROOT, Trace
 
-HintName = Literal["final", "system"]
+HintName = Literal["final"]
 HINTS: tuple[HintName, ...] = get_args(HintName)
 # As the wire protocol numbers them.
-NONE, FINAL, SYSTEM = 0, 1, 4
+NONE, FINAL = 0, 1
 # A conversation forks, too, where a turn is tried again: that makes a few followers.
 FOLLOWERS_MIN = 8
 
@@ -50,21 +49,17 @@ def final_requests(trace: Trace, system: NDArray[np.bool_]) -> NDArray[np.bool_]
 
 
 class Hints:
-    """Of every request, the hints of its blocks. wanted: which there are."""
+    """Of every request, the hints of its blocks."""
 
-    def __init__(self, trace: Trace, wanted: Collection[HintName]) -> None:
-        system = system_blocks(trace)
+    def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._first = np.zeros(trace.unique_blocks, np.uint8)
-        if "system" in wanted:
-            self._first[system] = SYSTEM
-        self._system = system
-        self.final = final_requests(trace, system) if "final" in wanted else np.zeros(trace.requests, np.bool_)
+        self._system = system_blocks(trace)
+        self.final = final_requests(trace, self._system)
 
     def of(self, index: int) -> NDArray[np.uint8]:
         """One a block of the request."""
         blocks = self._trace.request(index)
-        hints = self._first[blocks]
+        hints = np.full(len(blocks), NONE, np.uint8)
         if self.final[index]:
             hints[~self._system[blocks]] = FINAL
         return hints

@@ -100,7 +100,7 @@ class Plan:
     def _check_hints(self) -> None:
         for hint in self.hints:
             if hint not in HINTS:
-                raise ConfigError(f"hints={hint!r}: unknown; the traces tell {' and '.join(HINTS)}")
+                raise ConfigError(f"hints={hint!r}: unknown; a trace tells {' and '.join(HINTS)}")
         if self.hints and not any(name in STORE_POLICIES for name in self.policies):
             raise ConfigError(f"hints={','.join(self.hints)}: are told to stores; name one of {', '.join(STORE_POLICIES)}")
 

@@ -125,7 +125,7 @@ def _cache(plan: Plan, trace: Trace, policy: str, capacity_blocks: int, block: S
         tell_parents=plan.tell_parents,
         speed=plan.speed if plan.real_clock else 0.0,
         seed=plan.seed,
-        hints=Hints(trace, plan.hints) if plan.hints else None,
+        hints=Hints(trace) if plan.hints else None,
     )
 
 
