@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument("--capacity", type=float, default=0.1, help="of the store, in unique blocks (default 0.1)")
     parser.add_argument("--block-bytes", default="64MiB", help="of a block of the trace (default 64MiB)")
     parser.add_argument("--budget", default="64GiB", help="of what is on its way or waits to be read (default 64GiB)")
+    parser.add_argument(
+        "--memory", type=positive, default=DRAM_PER_BUDGET, help=f"of the store, in budgets (default {DRAM_PER_BUDGET})"
+    )
     parser.add_argument("--window", type=positive, default=256, help="blocks ahead of a reader (default 256)")
     parser.add_argument("--lead", type=float, nargs="+", default=[1.0], help="seconds from announcement to first read (1)")
     parser.add_argument("--wrong", type=float, default=0.05, help="announcements that nobody follows, by requests (0.05)")
@@ -48,7 +51,7 @@ def main() -> int:
             device_bytes_per_s=parse_bytes(options.device, "device"),
             reader_bytes_per_s=parse_bytes(options.reader, "reader"),
         ).validated()
-        dram_blocks = DRAM_PER_BUDGET * (budget_bytes // block_bytes)
+        dram_blocks = options.memory * (budget_bytes // block_bytes)
         store = FlashCache(trace, int(trace.unique_blocks * options.capacity), segments=128, dram_blocks=dram_blocks)
         try:
             outcome = prefetch(trace, store, terms)
@@ -67,7 +70,12 @@ def main() -> int:
                 figures = ("asked", "used", "late", "unused", "absent")
                 told = ", ".join(f"{name} {format_bytes(getattr(counts, f'{name}_bytes'))}" for name in figures)
                 print(f"  {kind}: {told}", file=sys.stderr)
-    print(json.dumps(header(trace=trace.name, window=options.window, wrong=options.wrong, results=results), indent=2))
+    print(
+        json.dumps(
+            header(trace=trace.name, window=options.window, memory=options.memory, wrong=options.wrong, results=results),
+            indent=2,
+        )
+    )
     return 0 if all(result["met"] for result in results) else 1
 
 

@@ -76,7 +76,7 @@ class FromTheEnd(Ahead):
 
 
 class NeverGivesUp(Ahead):
-    """Counts on everybody to come, and takes every announcement three times as long as it is."""
+    """Believes every announcement: no kind rests, however much of it nobody read."""
 
     def due(self, now_s: float) -> list[Ask]:
         for trust in self._trust.values():
