@@ -134,6 +134,16 @@ class Ahead:
         """On their way, or waiting to be read."""
         return self._bytes
 
+    @property
+    def there(self) -> int:
+        """Items that have come and wait to be read."""
+        return sum(staged.there for staged in self._staged.values())
+
+    @property
+    def idle(self) -> bool:
+        """Nobody reads or is expected, and nothing is on its way."""
+        return not self._readers and not self._staged
+
     def follow(self, items: Sequence[Item], *, kind: Kind, window: int, keep_s: float, now_s: float) -> int:
         """A reader of these items, in this order: its number. window: items ahead of it. keep_s: without a read."""
         if window < 1:

@@ -133,6 +133,7 @@ class TierOptions(ValuesOptions, total=False):
     algorithm: Algorithm
     plan: PlanMode
     follow_default: bool
+    ahead_bytes: int
 
 
 class NamespaceLimits(TypedDict, total=False):

@@ -2,6 +2,7 @@
 
 from halfstep.client.results import Answer
 from halfstep.compress.policy import Policy, policy_of
+from halfstep.tier.ahead import Expected, TierAhead
 from halfstep.tier.catalogue import kinds_of, layout_of
 from halfstep.tier.channel import BACKGROUND, HOLD_MS, Layered, Pending
 from halfstep.tier.coding import codecs_of, coding_of, element_of, refuse_two_words, values_of
@@ -24,6 +25,7 @@ __all__ = [
     "Cell",
     "Connection",
     "Counts",
+    "Expected",
     "Found",
     "Grid",
     "KVLayout",
@@ -44,6 +46,7 @@ __all__ = [
     "Stored",
     "Stride",
     "Tier",
+    "TierAhead",
     "TierSession",
     "Values",
     "codecs_of",

@@ -27,6 +27,7 @@ from halfstep.client.numbers import REASON_PRESENT
 from halfstep.client.results import PutResult
 from halfstep.errors import ConfigError
 from halfstep.keys import Algorithm, PrefixChain, prefix_keys
+from halfstep.tier.ahead import AHEAD_BYTES, EXPECT_S, Expected, TierAhead
 from halfstep.tier.channel import Channel
 from halfstep.tier.coding import refuse_unspoken
 from halfstep.tier.default import DefaultedLayout
@@ -59,6 +60,7 @@ class Tier(Channel):
     follow_default: a layout without codec and policy takes the namespace's default policy, as soon as a daemon has said it and
     unless memory was made before. False: for who shares blocks with others that may not have heard of it.
     The other arguments are Channel's. Errors: ConfigError.
+    ahead_bytes: budget of what is brought ahead of expected prefixes. The other arguments are Channel's. Errors: ConfigError.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Tier(Channel):
         algorithm: Algorithm = "sha256",
         plan: PlanMode = "always",
         follow_default: bool = True,
+        ahead_bytes: int = AHEAD_BYTES,
         ttl_s: int = 0,
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
@@ -81,6 +84,8 @@ class Tier(Channel):
         PrefixChain(layout.block_tokens, algorithm=algorithm, salt=salt)  # refuses what makes no keys
         if plan not in _PLANS:
             raise ConfigError(f"plan={plan!r}: must be {' or '.join(map(repr, _PLANS))}")
+        if unsigned("ahead_bytes", ahead_bytes, 63) == 0:
+            raise ConfigError("ahead_bytes=0: must be above 0; who wants nothing brought ahead expects nothing")
         super().__init__(client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices)
         self._defaulted = DefaultedLayout(client, layout, follow=follow_default)
         self._salt, self._algorithm = salt, algorithm
@@ -89,6 +94,10 @@ class Tier(Channel):
         # What a token cost the engine in the last measurements; None: it was not seen to compute. Replaced, never changed.
         self._rates_s: tuple[float, ...] | None = None
         self.planning: Planning | None = Planning(self) if plan == "auto" else None
+        self._ahead_bytes = ahead_bytes
+        self._ahead_lock = threading.Lock()
+        # What is brought before its get; None until somebody is expected.
+        self.ahead: TierAhead | None = None
 
     @property
     def layout(self) -> KVLayout:
@@ -149,6 +158,25 @@ class Tier(Channel):
             return named
         return max(self.client.deadline_ms, min(DEADLINE_MS_MAX, tokens * min(rates_s) * 1e3))
 
+    def expecting(self) -> TierAhead:
+        """`ahead`, from now on. Errors: ConfigError (the client is closed)."""
+        with self._ahead_lock:
+            if self.ahead is None:
+                self.ahead = TierAhead(self.client, self.layout.layout, self._ahead_bytes)
+            return self.ahead
+
+    def poll(self) -> None:
+        """Learn what has ended: afterwards `done` of each Pending says so. Moves on what is brought ahead. Never waits."""
+        super().poll()
+        if self.ahead is not None:
+            self.ahead.go_on()
+
+    def close(self) -> None:
+        """See Channel.close."""
+        super().close()
+        if self.ahead is not None:
+            self.ahead.close()
+
     def session(self, *, urgency: int = 0, seconds: float = 30) -> TierSession:
         """A request while it generates. urgency: priority of its gets and puts, 0 = at once. seconds: see Client.session."""
         return TierSession(self, unsigned("urgency", urgency, 8), seconds)
@@ -169,6 +197,7 @@ class TierSession:
         self._lock = threading.Lock()
         self._held: dict[bytes, None] = {}
         self._stored: dict[int, dict[bytes, None]] = {}
+        self._expected: list[Expected] = []
         self._ended: End | None = None
 
     @property
@@ -192,6 +221,23 @@ class TierSession:
             self._held.update(dict.fromkeys(keys[:held]))
         return held
 
+    def expect(
+        self, prefix: Prefix, *, into: Memory | None = None, blocks: int | None = None, seconds: float = EXPECT_S
+    ) -> Expected:
+        """The next turn will read this prefix: see Prefix.expect. What nobody has read is given up when the session ends.
+
+        Errors: ConfigError (it has ended).
+        """
+        expected = prefix.expect(into=into, blocks=blocks, seconds=seconds)
+        with self._lock:
+            ended = self._ended is not None
+            if not ended:
+                self._expected.append(expected)
+        if ended:
+            expected.end()
+            raise ConfigError("session: has ended; open another with tier.session(), or use prefix.expect()")
+        return expected
+
     def note(self, cell: Cell, keys: Sequence[bytes], put: PutResult) -> None:
         """For Prefix.put: which blocks this session has written."""
         new = put.ok & (put.reasons != REASON_PRESENT)
@@ -212,9 +258,12 @@ class TierSession:
             if self._ended is not None:
                 return
             self._ended = how
+            expected, self._expected = self._expected, []
             held, stored = list(self._held), {cell: list(keys) for cell, keys in self._stored.items()}
         if self._tier.client.closed:
             return
+        for one in expected:
+            one.end()
         layout = self._tier.layout.layout
         if how == "reusable" and held:
             self._tier.prefix_of(held).touch()

@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import whole_number
+from halfstep.client.ahead import Item
 from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
 from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import Rows
 from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
 from halfstep.client.sections import SECTIONS_MAX, Section
 from halfstep.errors import ConfigError
+from halfstep.tier.ahead import EXPECT_S, Expected, Wanted
 from halfstep.tier.channel import Layered, Pending, submitted
 from halfstep.tier.memory import Memory, Piece
 from halfstep.tier.shapes import Kind, KVLayout
@@ -235,12 +237,16 @@ class Prefix:
                 tier.tally.loaded(began_s, count, truth.blocks, truth.bytes, block_tokens=layout.block_tokens, share=share)
             return loaded
 
+        if tier.ahead is not None:
+            tier.ahead.read(Wanted(piece.cell.component, key) for piece, first in asked for key in self.keys[first:count])
         urgency = _urgency(tier, session, priority)
         deadline_ms = tier.deadline_ms(count * layout.block_tokens, deadline_ms)
         tickets = submitted(
             tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms)
             for some in _sixteen(sections if count else [])
         )
+        if tier.ahead is not None:
+            tier.ahead.go_on()  # behind the get: who reads now goes before who is expected
         layers = sorted({layer for piece in into.pieces for layer in piece.steps})
         # Key by key a layer is there with the last key.
         steps = [
@@ -332,6 +338,31 @@ class Prefix:
         return Pending(tickets, finish if asked else lambda _: Stored(0, 0, 0, unowned, 0, ""))
 
     # ---- Its life ----
+
+    def expect(self, *, into: Memory | None = None, blocks: int | None = None, seconds: float = EXPECT_S) -> Expected:
+        """Somebody will read the first `blocks` (all of them): have the daemon bring them into its memory before their get.
+
+        Waits for nothing. into: for whose layers and heads; None: for all. seconds: within which the get begins; later, and
+        from Expected.end() on, nobody is expected any more. Blocks that are on flash stay subject to eviction: hold them.
+        What is brought stays below the tier's `ahead_bytes`; `tier.ahead.counts()` says how it ended. Errors: ConfigError.
+        """
+        tier, layout = self._tier, self._tier.layout
+        if into is not None:
+            _check(into, layout, None)
+        count = _count("blocks", blocks, self.blocks)
+        cells = (
+            [piece.cell for piece in into.pieces]
+            if into is not None
+            else [cell for kind in layout.kinds for cell in layout.cells(kind.name)]
+        )
+        asked = [(cell, count - _needed(layout, cell.kind, count)) for cell in cells]
+        items = [
+            Item(Wanted(cell.component, key), cell.block_bytes)
+            for at, key in enumerate(self.keys[:count])
+            for cell, first in asked
+            if at >= first
+        ]
+        return tier.expecting().expect(items, seconds)
 
     def hold(self, session: TierSession, *, blocks: int | None = None) -> int:
         """Keep the first blocks from eviction until the session ends. Returns how many blocks, from the first on, are held."""
