@@ -93,12 +93,14 @@ void put_place(JsonWriter& json, const store::ExplainedBlock& block) {
 
 void put_life(JsonWriter& json, const store::ExplainedBlock& block) {
   constexpr std::array kTouches = {"none", "once", "more", "more"};
+  constexpr std::array kHints = {"none", "final_turn", "thinking", "tool_pause", "system_prompt"};
   json.number("block_bytes", block.block_bytes);
   json.number("extent_bytes", block.extent_bytes);
   json.name("created_s");
   json.value(block.created_s == 0 ? "null" : std::to_string(block.created_s));
   json.number("expiry_s", block.expiry_s);
   json.word("touched", kTouches[block.touch_class & 3U]);
+  json.word("hint", kHints[block.hint < kHints.size() ? block.hint : 0]);
   std::array<char, 32> age;
   std::snprintf(age.data(), age.size(), "%.4f", block.touch_age_capacities);
   json.name("touch_age_capacities");

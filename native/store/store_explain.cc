@@ -119,6 +119,7 @@ class Explainer {
       if (extent != nullptr && extent->location() == block.location) out->created_s = extent->entry.created_s;
       out->expiry_s = block.expiry_s;
       out->touch_class = block.touch_class;
+      out->hint = block.hint;
       out->touch_age_capacities = static_cast<double>(clock.now() - clock.when(block.touch_stamp)) / kStampsPerCapacity;
     } else {
       out->block_bytes = extent->entry.raw_bytes;
@@ -126,6 +127,7 @@ class Explainer {
       out->created_s = extent->entry.created_s;
       out->expiry_s = extent->entry.expiry_s;
       out->touch_class = extent->touched ? kTouchedOnce : kUntouched;
+      out->hint = extent->entry.hint;
     }
     // One that has expired is not there any more, swept or not.
     out->there = out->expiry_s == 0 || out->expiry_s > out_.now_s;

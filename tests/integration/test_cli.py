@@ -427,6 +427,13 @@ def test_explain_says_where_a_block_is_and_what_keeps_it(run: Run, key: str, fil
     assert "segment " in text
 
 
+def test_explain_says_what_a_put_has_hinted(run: Run, key: str, files: halfstep.Client) -> None:
+    assert files.put([key.encode()], [content(100)], block_bytes=100, first_component=LAST_CELL, hint=1).ok.all()
+    (block,) = explain(run, key)["blocks"]
+    assert block["hint"] == "final_turn"
+    assert "hinted final turn" in " ".join(run("explain", key).stdout.decode().split())
+
+
 def test_explain_says_when_and_why_a_block_went(run: Run, key: str) -> None:
     assert run("put", "-", "--key", key, stdin=content(5000)).returncode == 0
     assert run("rm", key).returncode == 0

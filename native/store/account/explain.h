@@ -58,6 +58,7 @@ struct ExplainedBlock {
   uint64_t created_s = 0;  // 0: nothing in memory says it
   uint64_t expiry_s = 0;   // 0 = never
   uint8_t touch_class = 0;
+  uint8_t hint = 0;                 // hint.h, as it was put; a copy of what was used has none
   double touch_age_capacities = 0;  // since the last touch, or since it was written
   std::vector<Hold> holds;
 

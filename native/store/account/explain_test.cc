@@ -46,6 +46,22 @@ TEST(Explain, WhatIsThereSaysWhereAndWhatKeepsIt) {
   EXPECT_TRUE(got.whole);
 }
 
+TEST(Explain, TheHintOfAPutIsToldOnItsWayAndOnFlash) {
+  StoreBed bed;
+  bed.open();
+  StoreBed::Put put;
+  put.write.hint = static_cast<uint8_t>(Hint::FinalTurn);
+  ASSERT_TRUE(bed.begin_put(put, "k", kGroupPlain, 16384, true).ok());
+  const ExplainedBlock before = explain(bed, "k").blocks.at(0);
+  EXPECT_FALSE(before.on_flash);
+  EXPECT_EQ(before.hint, put.write.hint);
+  for (int turns = 0; !put.done && turns < 100'000; ++turns) bed.pump();
+  ASSERT_TRUE(put.done);
+  const ExplainedBlock after = explain(bed, "k").blocks.at(0);
+  EXPECT_TRUE(after.on_media);
+  EXPECT_EQ(after.hint, put.write.hint);
+}
+
 TEST(Explain, OfManyHoldersSomeAreTold) {
   StoreBed bed;
   bed.open();

@@ -2,7 +2,7 @@
 // lie in segments apart, and such a segment gives way before any other, as long as it holds nothing else that a copy would not
 // keep. The hint decides between blocks that nobody has used since they were written; a use says more, and takes its place.
 // So it costs nobody but its namespace: what goes first lies apart and is that namespace's own. The others are kept with the
-// block and change nothing: on traces they did not raise the hit ratio (docs/replay.md).
+// block and change nothing: a system prompt's did not pay on traces, and no trace tells of the others (docs/replay.md).
 #pragma once
 
 #include <cstdint>

@@ -145,17 +145,25 @@ def _print_blocks(told: Mapping[str, Any]) -> None:
 
 
 def _row(block: Mapping[str, Any]) -> tuple[object, ...]:
-    age = f", {block['touch_age_capacities']:.2f} capacities of writes ago"
     return (
         block["layout"][:8],
         f"{block['component']:#x}",
         _place(block["where"]),
         f"{block['block_bytes']:,}",
         _since(block),
-        _TOUCHED.get(block["touched"], block["touched"]) + (age if block["touched"] != "none" else ""),
+        _use(block),
         ", ".join(_hold(hold) for hold in block["holds"]) or "none",
         time_text(block["expiry_s"]) if block["expiry_s"] else "never",
     )
+
+
+def _use(block: Mapping[str, Any]) -> str:
+    """What is known of its use: so far, and from then on."""
+    words = _TOUCHED.get(block["touched"], block["touched"])
+    if block["touched"] != "none":
+        words += f", {block['touch_age_capacities']:.2f} capacities of writes ago"
+    hint = block.get("hint", "none")  # an older daemon does not say
+    return words if hint == "none" else f"{words}; hinted {hint.replace('_', ' ')}"
 
 
 def _departed_row(block: Mapping[str, Any], told: Mapping[str, Any]) -> tuple[object, ...]:
