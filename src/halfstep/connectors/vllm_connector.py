@@ -168,9 +168,10 @@ class HalfstepConnector(KVConnectorBase_V1):
         notices = Notices(self._name) if role is KVConnectorRole.SCHEDULER else None
         # Workers measure, and the scheduler decides.
         plan: Plan = options.plan if role is KVConnectorRole.SCHEDULER else "always"
-        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices, plan=plan)
-        # Scheduler and workers connect each for itself, and must all know the same layout.
-        self._tier = tier = self._connection.tier(self.layout, ttl_s=options.ttl_s, notices=notices, follow_default=False)
+        # And each connects for itself: all must know the same layout, whatever a namespace's default is.
+        self._tier = tier = self._connection.tier(
+            self.layout, ttl_s=options.ttl_s, notices=notices, plan=plan, follow_default=False
+        )
         self._planner: Planner | None = None
         self._mover: Mover | None = None
         # With which layer so many cells are complete; whether this step has stores.

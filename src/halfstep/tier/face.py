@@ -59,7 +59,6 @@ class Tier(Channel):
     keys, see halfstep.keys. plan: "auto" = a connector asks `planning` how much to load; "always" = all that is there.
     follow_default: a layout without codec and policy takes the namespace's default policy, as soon as a daemon has said it and
     unless memory was made before. False: for who shares blocks with others that may not have heard of it.
-    The other arguments are Channel's. Errors: ConfigError.
     ahead_bytes: budget of what is brought ahead of expected prefixes. The other arguments are Channel's. Errors: ConfigError.
     """
 
