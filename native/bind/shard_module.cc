@@ -426,6 +426,7 @@ class Core {
     std::string why;
     return {server_->running(&why) ? std::string() : why};
   }
+  OsText why_device_refused() const { return {server_->why_device_refused()}; }
 
  private:
   std::unique_ptr<Server> server_;
@@ -477,7 +478,9 @@ NB_MODULE(_shard, m) {
            "End: what runs gets so long, then everything is sealed and flushed. False if some of it\n"
            "could not be written; why_stopped() says what. Idempotent.")
       .def("running", &Core::running)
-      .def("why_stopped", &Core::why_stopped, "Empty while it runs.");
+      .def("why_stopped", &Core::why_stopped, "Empty while it runs.")
+      .def("why_device_refused", &Core::why_device_refused,
+           "Of a device that went and is back: why it is not used, and the remedy. Empty: it is, or is away.");
   halfstep::bind::add_fsck(m);
   halfstep::bind::add_sizing(m);
   m.def("build_info", &build_info, nb::sig("def build_info() -> dict[str, str]"),

@@ -241,7 +241,10 @@ class FakeVhostTarget {
         if (rings_[number(0)].kick >= 0) ::close(std::exchange(rings_[number(0)].kick, -1));
         rings_[number(0)].enabled = false;
         return true;
-      case VhostMessage::SetMemoryTable:
+      case VhostMessage::SetMemoryTable: {
+        const std::lock_guard lock(mutex_);
+        old_.insert(old_.end(), mapped_.begin(), mapped_.end());
+        mapped_.clear();
         for (uint32_t i = 0; i < number(0); ++i) {
           const size_t bytes = word(8 + 32 * i + 8);
           void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[i], 0);
@@ -250,6 +253,7 @@ class FakeVhostTarget {
           ::close(descriptors[i]);
         }
         return false;
+      }
       case VhostMessage::SetRingEntries: rings_[number(0)].entries = number(4); return false;
       case VhostMessage::SetRingAddresses:
         rings_[number(0)].descriptors = word(8);

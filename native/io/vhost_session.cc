@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -29,6 +30,10 @@ constexpr auto kTryAgainAfter = std::chrono::milliseconds(50);
 constexpr uint32_t kDoublingsMax = 5;  // 1.6 s
 
 uint64_t number_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
+constexpr uint64_t kSectorBytes = 512;
+constexpr int kLookEveryMs = 2;  // at a queue whose call is not heard here
+
+uint64_t address_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 
 struct RingState {
   uint32_t ring;
@@ -213,6 +218,16 @@ void VhostSession::leave(VhostMember& member) {
   left_.wait(lock, [&] { return std::find(members_.begin(), members_.end(), &member) == members_.end(); });
 }
 
+void VhostSession::judge_by(Judge judge) {
+  const std::lock_guard lock(mutex_);
+  judge_ = std::move(judge);
+}
+
+std::string VhostSession::why_refused() const {
+  const std::lock_guard lock(mutex_);
+  return why_refused_;
+}
+
 // ---- The thread ------------------------------------------------------------------------------------------------------------
 
 void VhostSession::tell_members(VhostMember::Link from, VhostMember::Link to) noexcept {
@@ -302,29 +317,33 @@ void VhostSession::watch(std::unique_lock<std::mutex>& lock) {
 
 void VhostSession::connect(std::unique_lock<std::mutex>& lock) {
   const std::vector<VhostMember*> members = members_;
+  const Judge judge = judge_;
   lock.unlock();
-  Fault fault = set_up(members);
+  Fault fault = set_up(members, judge);
   lock.lock();
   if (!fault.ok()) {
     wire_.close();
     try_at_ = Clock::now() + kTryAgainAfter * (1U << std::min(failures_, kDoublingsMax));
     ++failures_;
   }
-  for (VhostMember* member : members_) member->unreachable = !fault.ok();
-  if (fault.ok()) {
-    tell_members(VhostMember::Link::Offered, VhostMember::Link::Live);
-  } else {
-    tell_members(VhostMember::Link::Offered, VhostMember::Link::Offered);
+  why_refused_ = fault.status == Code::Unsupported ? fault.what : std::string();
+  for (VhostMember* member : members_) {
+    member->unreachable = !fault.ok();
+    // What a target has had it may go on writing to.
+    if (!fault.ok() && member->shared > 0) member->link = VhostMember::Link::Lost;
   }
+  tell_members(VhostMember::Link::Offered, fault.ok() ? VhostMember::Link::Live : VhostMember::Link::Offered);
 }
 
-Fault VhostSession::set_up(const std::vector<VhostMember*>& members) {
+Fault VhostSession::set_up(const std::vector<VhostMember*>& members, const Judge& judge) {
   uint64_t offered = 0;
   BlockDeviceConfig found;
   if (Fault fault = look(&offered, &found); !fault.ok()) return fault;
   if ((offered & features_) != features_ || found.bytes < device_.bytes || found.queues < members.size() ||
       found.piece_bytes_max < device_.piece_bytes_max) {
-    return {Code::Unsupported, "vhost-user target " + path_ + ": has less than when the store was opened"};
+    return {Code::Unsupported, "vhost-user target " + path_ + ": has less than when the store was opened (then " +
+                                   std::to_string(device_.bytes) + " bytes, now " + std::to_string(found.bytes) +
+                                   "); start it as it was, with the store's image"};
   }
   if (const int error = wire_.tell(VhostMessage::SetFeatures, object_bytes(features_)); error != 0) {
     return failed("SET_FEATURES", error);
@@ -361,10 +380,90 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members) {
       if (message == VhostMessage::SetRingKick) own.push_back(member.kick);
       if (const int error = wire_.tell(message, payload, own); error != 0) return failed(name_of(message), error);
     }
+  uint32_t rings = 0;
+  if (judge) {
+    members[0]->shared = 1;
+    if (Fault fault = give_memory(members); !fault.ok()) return fault;
+    if (Fault fault = set_ring(rings++, *members[0]); !fault.ok()) return fault;
+    const auto through = [&](uint64_t offset, Bytes into) { return read(*members[0], offset, into); };
+    if (Fault fault = judge(through); !fault.ok()) {
+      return {fault.status, "vhost-user target " + path_ + ": " + fault.what};
+  for (VhostMember* member : members) member->shared = member->regions.size();
+  if (Fault fault = give_memory(members); !fault.ok()) return fault;
+  for (; rings < members.size(); ++rings) {
+    if (Fault fault = set_ring(rings, *members[rings]); !fault.ok()) return fault;
   }
   // Where nothing is acknowledged, this answer says that all of it has been read.
   if (const int error = wire_.ask(VhostMessage::GetFeatures, &offered); error != 0) return failed("GET_FEATURES", error);
   return {};
+}
+
+Fault VhostSession::give_memory(const std::vector<VhostMember*>& members) {
+  MemoryTable table{};
+  std::vector<int> descriptors;
+  for (const VhostMember* member : members) {
+    for (size_t i = 0; i < member->shared; ++i) {
+      const VhostMember::Region& region = member->regions[i];
+      HALFSTEP_CHECK(table.count < kVhostRegionsMax, table.count);
+      const uint64_t address = address_of(region.memory.data());
+      table.regions[table.count++] = {address, region.memory.size(), address, 0};
+      descriptors.push_back(region.descriptor);
+    }
+  }
+  const int error = wire_.tell(VhostMessage::SetMemoryTable, table.bytes(), descriptors);
+  return error == 0 ? Fault() : failed("SET_MEM_TABLE", error);
+}
+
+Fault VhostSession::set_ring(uint32_t number, const VhostMember& member) {
+  const Virtqueue& queue = *member.queue;
+  const RingState entries{number, queue.entries()};
+  const RingState base{number, 0};
+  const RingState enable{number, 1};
+  const RingAddresses addresses{
+      number, 0, address_of(queue.descriptors()), address_of(queue.used()), address_of(queue.available()), 0};
+  const uint64_t of_ring = number;
+  const std::pair<VhostMessage, ConstBytes> steps[] = {
+      {VhostMessage::SetRingEntries, object_bytes(entries)},     {VhostMessage::SetRingBase, object_bytes(base)},
+      {VhostMessage::SetRingAddresses, object_bytes(addresses)}, {VhostMessage::SetRingCall, object_bytes(of_ring)},
+      {VhostMessage::SetRingKick, object_bytes(of_ring)},        {VhostMessage::SetRingEnable, object_bytes(enable)}};
+  for (const auto& [message, payload] : steps) {
+    std::vector<int> own;
+    if (message == VhostMessage::SetRingCall) own.push_back(member.call);
+    if (message == VhostMessage::SetRingKick) own.push_back(member.kick);
+    if (const int error = wire_.tell(message, payload, own); error != 0) return failed(name_of(message), error);
+  }
+  return {};
+}
+
+Status VhostSession::read(const VhostMember& member, uint64_t offset, Bytes into) {
+  while (!into.empty()) {
+    const size_t piece = std::min({into.size(), member.scratch.size(), size_t{device_.piece_bytes_max}});
+    if (const Status status = read_piece(member, offset, static_cast<uint32_t>(piece)); !status.ok()) return status;
+    std::memcpy(into.data(), member.scratch.data(), piece);
+    into = into.subspan(piece);
+    offset += piece;
+  }
+  return {};
+}
+
+Status VhostSession::read_piece(const VhostMember& member, uint64_t offset, uint32_t bytes) {
+  Virtqueue& queue = *member.queue;
+  queue.push(0, BlockRequest::Read, offset / kSectorBytes, address_of(member.scratch.data()), bytes);
+  if (queue.publish()) (void)::eventfd_write(member.kick, 1);
+  const auto until = Clock::now() + kVhostPatience;
+  for (;;) {
+    Virtqueue::Done done;
+    const Virtqueue::Reaped reaped = queue.reap(&done);
+    if (reaped == Virtqueue::Reaped::Broken) return {Code::IoError, -EPROTO};
+    if (reaped == Virtqueue::Reaped::One) {
+      const bool good = done.status == Virtqueue::kStatusOk && done.written_bytes == bytes;
+      return good ? Status() : Status(Code::IoError, -EIO);
+    }
+    if (give_up_.load(std::memory_order_relaxed)) return {Code::IoError, -ECANCELED};
+    if (Clock::now() >= until) return {Code::IoError, -ETIMEDOUT};
+    pollfd socket{wire_.descriptor(), POLLIN | POLLRDHUP, 0};
+    if (::poll(&socket, 1, kLookEveryMs) > 0) return {Code::IoError, -ECONNRESET};
+  }
 }
 
 }  // namespace halfstep::io

@@ -5,14 +5,17 @@
 // (base/shared_mapping.h) before it offers again, so that whatever the old target still writes lands nowhere.
 // Invariants: `link` is set to Offered and Away by the member, to Live and Lost by the thread; what a member offers is the
 // thread's from offer() on, until Lost or the end of leave(). A target that comes back has to offer at least what the first one
-// did, or is not taken. Every byte from the socket is checked; none of them is an address or a size of memory.
-// Thread: any; one lock, which no engine takes in a turn without news.
+// did, or is not taken; and, once the store has said how (judge_by()), it has to hold that store: the thread reads its header
+// through the first member's queue, while the target has no memory but that member's own, and no arena. Every byte from the
+// socket is checked; none of them is an address or a size of memory. Thread: any; one lock, which no engine takes in a turn
+// without news.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,8 +39,10 @@ struct VhostMember {
     int descriptor = -1;
   };
 
-  std::vector<Region> regions;
-  const Virtqueue* queue = nullptr;
+  std::vector<Region> regions;  // the queue's and the scratch's first
+  Virtqueue* queue = nullptr;
+  Bytes scratch;      // of the first region: what the thread reads a header into
+  size_t shared = 0;  // of the regions, the first ones, that the target was given: the thread's, until Lost
   int kick = -1;
   int call = -1;
   int wake = -1;  // an eventfd that the thread writes to when `link` or `unreachable` has changed
@@ -47,6 +52,10 @@ struct VhostMember {
 
 class VhostSession {
  public:
+  using Read = std::function<Status(uint64_t offset, Bytes into)>;  // whole sectors
+  // Whether what the target has is the store: Ok, or what was expected and what is there.
+  using Judge = std::function<Fault(const Read& read)>;
+
   // Connects, to see what is there, and disconnects. `socket`: a path.
   static Fault open(const std::string& socket, bool read_only, std::unique_ptr<VhostSession>* out);
   ~VhostSession();  // all members have left
@@ -58,6 +67,11 @@ class VhostSession {
   bool indirect() const noexcept { return (features_ & kFeatureIndirect) != 0; }
   // Whether the device has a cache that a flush empties.
   bool flushes() const noexcept { return (features_ & kFeatureFlush) != 0; }
+
+  // From now on, each connection. On the thread.
+  void judge_by(Judge judge);
+  // Why the target that is there is not used, and the remedy; empty where it is, or none is there.
+  std::string why_refused() const;
 
   // `of` engines share the target; each has `regions` of memory. The n-th to join has queue n.
   Fault join(VhostMember& member, uint32_t of, size_t regions);
@@ -72,7 +86,11 @@ class VhostSession {
   explicit VhostSession(std::string path) : path_(std::move(path)) {}
 
   Fault look(uint64_t* features, BlockDeviceConfig* device);  // connects and asks what is there
-  Fault set_up(const std::vector<VhostMember*>& members);
+  Fault set_up(const std::vector<VhostMember*>& members, const Judge& judge);
+  Fault give_memory(const std::vector<VhostMember*>& members);
+  Fault set_ring(uint32_t number, const VhostMember& member);
+  Status read(const VhostMember& member, uint64_t offset, Bytes into);
+  Status read_piece(const VhostMember& member, uint64_t offset, uint32_t bytes);
   Fault failed(const char* what, int error) const;
   void ring_bell() noexcept;
   // On the thread, with the lock.
@@ -92,7 +110,7 @@ class VhostSession {
   std::atomic<bool> give_up_{false};
   std::thread thread_;
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable left_;
   std::vector<VhostMember*> members_;  // by queue; null: has left, or has not joined yet
   uint32_t joined_ = 0;
@@ -100,6 +118,8 @@ class VhostSession {
   bool broken_ = false;
   bool stop_ = false;
   uint32_t failures_ = 0;
+  Judge judge_;
+  std::string why_refused_;
   Clock::time_point try_at_;
 };
 

@@ -112,6 +112,8 @@ Fault VhostUserEngine::make_memory() {
 
 void VhostUserEngine::offer() {
   member_.queue = queue_.get();
+  member_.scratch = {bounces_, kBounceBytes};
+  member_.shared = 0;
   member_.regions.clear();
   member_.regions.push_back({own_.bytes(), own_.descriptor()});
   if (SharedMapping* arena = arena_.shared(); arena != nullptr) {
@@ -246,11 +248,11 @@ void VhostUserEngine::reap() noexcept {
 
 // A piece a call, so that no turn waits for all of it. What fails, for want of memory, is tried again in a later turn.
 void VhostUserEngine::take_back() noexcept {
-  SharedMapping* arena = arena_.shared();
+  SharedMapping* arena = member_.shared > 1 ? arena_.shared() : nullptr;  // else no target has had it
   if (!taking_back_) {
     if (arena != nullptr && !arena->renew_begin().ok()) return;
     taking_back_ = true;
-    ++counters_.losses;
+    if (member_.shared == member_.regions.size()) ++counters_.losses;
   }
   if (arena != nullptr && !arena->renewed()) {
     if (arena->renew_some().ok()) wake();

@@ -304,6 +304,40 @@ TEST_F(VhostUserEngineTest, ATargetThatComesBackSmallerIsNotTaken) {
   write_until_ok(tracked, 0, at(0), 4096);
 }
 
+TEST_F(VhostUserEngineTest, ATargetThatComesBackWithAnotherStoreIsNotTakenAndNeverHasTheArena) {
+  open();
+  const auto write_mark = [&](std::byte mark) { std::fill_n(target_.disk.data(), 4096, mark); };
+  Tracked tracked;
+  std::fill_n(at(0), 4096, std::byte{0x51});
+  tracked.set(Op::Write, 0, at(0), 4096);
+  ASSERT_EQ(run(tracked), 0);
+  backing_->session()->judge_by([](const VhostSession::Read& read) -> Fault {
+    std::vector<std::byte> page(200 * KiB);
+    if (const Status status = read(4 * MiB, page); !status.ok()) return {status, "not read"};
+    if (const Status status = read(0, Bytes(page).first(4096)); !status.ok()) return {status, "not read"};
+    return page[4095] == std::byte{0x51} ? Fault() : Fault{Code::Unsupported, "holds another store"};
+  });
+  target_.stop();
+  write_mark(std::byte{0x52});
+  target_.start();
+  turn_until([&] { return !backing_->session()->why_refused().empty(); });
+  EXPECT_NE(backing_->session()->why_refused().find(socket() + ": holds another store"), std::string::npos);
+  const uint64_t before = target_.connections();
+  turn_until([&] { return target_.connections() >= before + 2; });
+  tracked.set(Op::Write, 4096, at(0), 4096);
+  EXPECT_EQ(run(tracked), -EIO);
+  EXPECT_EQ(target_.disk[4096], std::byte{0}) << "written into somebody else's store";
+  const std::vector<std::byte> arena(at(0), at(kArenaBytes));
+  target_.scribble(std::byte{0xee});
+  EXPECT_TRUE(std::equal(arena.begin(), arena.end(), at(0))) << "a target that was refused has had the arena";
+  target_.stop();
+  write_mark(std::byte{0x51});
+  target_.start();
+  write_until_ok(tracked, 4096, at(0), 4096);
+  EXPECT_TRUE(backing_->session()->why_refused().empty());
+  EXPECT_EQ(engine_->counters().losses, 1U);
+}
+
 TEST_F(VhostUserEngineTest, EnginesOfOneTargetHaveAQueueEachAndServeWhenAllAreThere) {
   target_.start();
   ASSERT_TRUE(open_backing().ok());

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/prng.h"
+#include "io/vhost_session.h"
 #include "net/shm_setup.h"
 #include "net/zero_copy_transport.h"
 #include "shard/event_poll.h"
@@ -209,6 +210,10 @@ class RunningServer final : public Server {
     return why_ended_.empty() ? Status() : Status(Code::IoError);
   }
 
+  std::string why_device_refused() const override {
+    return shares_arenas() ? file_.backing().session()->why_refused() : std::string();
+  }
+
   bool running(std::string* why) const override {
     const std::lock_guard lock(mutex_);
     const bool ended = std::any_of(shards_.begin(), shards_.end(), [](const auto& own) { return own->ended; });
@@ -271,6 +276,9 @@ class RunningServer final : public Server {
     };
     if (Fault fault = store::HeaderKeeper::load(*engine, &keeper_, {.go_on = looking, .pause = {}}); !fault.ok()) {
       return file_.explain(std::move(fault));
+    }
+    if (io::VhostSession* session = file_.backing().session(); session != nullptr) {
+      session->judge_by([keeper = keeper_](const io::VhostSession::Read& read) { return keeper->recognise(read); });
     }
     const uint32_t shards = keeper_->shards();
     if (config_.shards == 0 || config_.shards == shards) return {};

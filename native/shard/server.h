@@ -28,6 +28,8 @@ class Server {
   virtual PolledEvents poll_events(uint64_t after, uint32_t limit, uint32_t shard = 0) const = 0;
   // No new requests, what is running gets `grace_ms`, then everything is sealed and flushed. Idempotent.
   virtual Status stop(uint32_t grace_ms) = 0;
+  // Not empty while the store's device is back and is not used: why, and the remedy. Any thread.
+  virtual std::string why_device_refused() const { return {}; }
   // False when a shard stopped by itself (another daemon took the store, the engine died): `why` says it.
   virtual bool running(std::string* why) const = 0;
 };

@@ -33,7 +33,7 @@ class StoreFile {
   // Unlocks it, and removes what was made and not published.
   void close() noexcept;
 
-  io::Backing& backing() noexcept { return *backing_; }
+  io::Backing& backing() const noexcept { return *backing_; }
   // Null unless the file was made, or the device is blank: what it has to be formatted to.
   const store::Geometry* to_format() const noexcept { return blank_ || !unpublished_.empty() ? &geometry_ : nullptr; }
   // Of a block device that is neither blank nor a store: what was found instead, for `no_header`.

@@ -304,6 +304,11 @@ class Server:
     def why_stopped(self) -> str:
         """Empty while it runs."""
 
+    def why_device_refused(self) -> str:
+        """
+        Of a device that went and is back: why it is not used, and the remedy. Empty: it is, or is away.
+        """
+
 def fsck(path: str | bytes, *, payloads: bool = True, progress: object | None = None) -> dict[str, Any]:
     """
     Look over a store that no daemon serves, writing nothing. Raises StartError: locked, not a store, a newer format.

@@ -191,3 +191,44 @@ def test_a_target_killed_under_load_costs_misses_alone(target: Target, daemon: D
 @pytest.mark.slow
 def test_a_target_killed_twenty_times_under_load_costs_misses_alone(target: Target, daemon: DaemonProcess) -> None:
     kill_under_load(target, daemon, 20)
+
+
+def test_another_image_of_the_same_size_is_not_used_and_the_store_that_returns_is(
+    target: Target, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    # A store of somebody else's, made by another daemon.
+    own, other = tmp_path / "own", tmp_path / "other"
+    daemon.start()
+    assert daemon.end(signal.SIGTERM) == 0
+    target.kill()
+    target.image.rename(other)
+    with target.image.open("wb") as file:
+        file.truncate(IMAGE_BYTES)
+    target.start()
+    daemon.start()
+    stranger = other.read_bytes()
+    back = np.zeros(BLOCK_BYTES, np.uint8)
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        assert client.put([b"before"], block_of(1), durability="persist").ok.all()
+        target.kill()
+        target.image.rename(own)
+        other.rename(target.image)
+        target.start()
+        until = time.monotonic() + PATIENCE_S
+        number = 0
+        while "it is not used" not in daemon.log_end():
+            assert time.monotonic() < until, "nothing is said of the other image"
+            client.put([b"during-%d" % number], block_of(2), durability="persist")
+            number += 1
+            time.sleep(0.1)
+        assert target.image.read_bytes() == stranger, "written into somebody else's store"
+        target.kill()
+        target.image.rename(other)
+        own.rename(target.image)
+        target.start()
+        until = time.monotonic() + PATIENCE_S
+        while not client.put([b"after"], block_of(3), durability="persist").ok.all():
+            assert time.monotonic() < until, "the store that came back is not used"
+            time.sleep(0.1)
+        assert client.get([b"before"], back).ok.all()
+        assert np.array_equal(back, block_of(1))

@@ -29,6 +29,9 @@ class StoppedServer:
     def why_stopped(self) -> str:
         return self._why
 
+    def why_device_refused(self) -> str:
+        return ""
+
 
 class Asked:
     """A signal that has come already."""

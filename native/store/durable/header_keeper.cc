@@ -1,6 +1,7 @@
 #include "store/durable/header_keeper.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -12,6 +13,16 @@ namespace {
 // A device that takes nothing for a moment.
 constexpr uint32_t kStartTriesMax = 5;
 constexpr uint64_t kStartPauseUs = 500'000;
+
+std::string named(const std::array<std::byte, 16>& uuid) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text;
+  for (const std::byte one : uuid) {
+    text += kDigits[std::to_integer<unsigned>(one) >> 4];
+    text += kDigits[std::to_integer<unsigned>(one) & 15];
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -33,6 +44,7 @@ Fault HeaderKeeper::start(io::Engine& engine, const Clock& clock) {
   started_ = true;
   HeaderState state = *newest();
   begin_ownership(state, clock);
+  claimed_ = state.fixed.start_number;
   uint32_t bad_copies = 0;
   bool flush_failed = false;
   uint64_t bytes_written = 0;
@@ -61,6 +73,32 @@ Fault HeaderKeeper::start(io::Engine& engine, const Clock& clock) {
   }
   if (bad_copies > 0) notes_.push_back("store header: one copy cannot be written; replace the device");
   return {};
+}
+
+Fault HeaderKeeper::recognise(const std::function<Status(uint64_t offset, Bytes into)>& read) const {
+  const Snapshot ours = newest();
+  const std::string wanted = "store " + named(ours->fixed.store_uuid) + " of start " + std::to_string(ours->fixed.start_number);
+  const auto other = [&](const std::string& found) {
+    return Fault{Code::Unsupported, "holds " + found + ", and " + wanted +
+                                        " is served: it is not used; give the target that store's image, or restart the "
+                                        "daemon to serve what it has"};
+  };
+  PageBuffer buffer(kHeaderReservePages);
+  uint64_t newest_start = 0;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    const Status status = read(ours->places().header(copy), buffer.bytes());
+    if (!status.ok()) return {status, "its store header cannot be read: " + errno_name(status.detail())};
+    HeaderState seen;
+    const Status decoded = decode_header(buffer.bytes(), &seen);
+    if (decoded == Code::Unsupported) return other("a store of another format");
+    if (!decoded.ok()) continue;  // damaged: the other one says
+    if (seen.fixed.store_uuid != ours->fixed.store_uuid) return other("store " + named(seen.fixed.store_uuid));
+    newest_start = std::max(newest_start, seen.fixed.start_number);
+  }
+  if (newest_start == 0) return other("no store header");
+  if (newest_start == ours->fixed.start_number || newest_start == claimed_) return {};
+  return other("the same store of start " + std::to_string(newest_start) +
+               (newest_start < ours->fixed.start_number ? ", an older copy of it" : ", which another daemon has taken"));
 }
 
 std::vector<std::string> HeaderKeeper::take_notes() {

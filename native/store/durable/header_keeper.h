@@ -33,6 +33,9 @@ class HeaderKeeper {
   static Fault load(io::Engine& engine, std::shared_ptr<HeaderKeeper>* out, const HeaderPatience& patience = {});
   // Takes ownership under a new start number. The first caller does it, the others hear what came of it. Blocking.
   Fault start(io::Engine& engine, const Clock& clock);
+  // Whether a device that was away and is back holds this store still: its header says so, of this start. `read` does. Any
+  // thread. Unsupported: it does not; what was expected, what is there, and the remedy.
+  Fault recognise(const std::function<Status(uint64_t offset, Bytes into)>& read) const;
   // What an operator should know of the header; afterwards nobody else is told.
   std::vector<std::string> take_notes();
 
@@ -104,6 +107,7 @@ class HeaderKeeper {
   ScopeUse scope_use_;
   std::atomic<bool> names_uncertain_{false};
   std::atomic<uint64_t> start_bytes_{0};
+  std::atomic<uint64_t> claimed_{0};  // the start number that start() writes, or wrote
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   Snapshot snapshot_;

@@ -27,6 +27,10 @@ class Watched(Protocol):
         """Its numbers; waits for every shard's turn."""
         ...
 
+    def why_device_refused(self) -> str:
+        """Of a device that went and is back."""
+        ...
+
 
 class Watch:
     """Tells `notes` what it sees, and once `when_recovered` that all is read; between begin() and end().
@@ -44,6 +48,7 @@ class Watch:
         self._when_recovered = when_recovered
         self._health: Health | None = None
         self._gone = ""
+        self._refused = ""
         self._asked_s: float | None = None  # since when an answer is awaited
         self._told_stuck = False
         self._ended = threading.Event()
@@ -93,6 +98,10 @@ class Watch:
             self._health = Health(metrics)
         elif line := self._health.line(metrics, time.monotonic()):
             self._notes.say(line)
+        refused = self._server.why_device_refused()
+        if refused and refused != self._refused:
+            self._notes.say(f"note       {refused}")
+        self._refused = refused
         gone = self._file.why_gone()
         if gone and gone != self._gone:
             self._notes.say(
