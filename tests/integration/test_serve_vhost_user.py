@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +127,21 @@ def test_a_target_that_is_not_there_or_holds_something_else_is_refused(target: T
         daemon.start()
 
 
+def test_fsck_reads_a_store_through_its_target(target: Target, daemon: DaemonProcess) -> None:
+    daemon.start()
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        assert client.put([b"one"], block_of(1), durability="persist").ok.all()
+    assert daemon.end(signal.SIGTERM) == 0
+    command = [sys.executable, "-P", "-m", "halfstep.tools.cli", "fsck", target.store]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "1 live" in done.stdout
+    target.kill()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 3
+    assert "start the target" in done.stderr
+
+
 def kill_under_load(target: Target, daemon: DaemonProcess, times: int) -> None:
     """Kills and restarts the target while blocks are put and read: no wrong byte, no lost block that is on media."""
     daemon.start()
@@ -191,6 +207,22 @@ def test_a_target_killed_under_load_costs_misses_alone(target: Target, daemon: D
 @pytest.mark.slow
 def test_a_target_killed_twenty_times_under_load_costs_misses_alone(target: Target, daemon: DaemonProcess) -> None:
     kill_under_load(target, daemon, 20)
+
+
+def test_gets_and_matches_end_as_misses_while_the_target_is_away(target: Target, daemon: DaemonProcess) -> None:
+    # More than the arena: what is asked for is on the target alone.
+    keys = [b"away-%d" % number for number in range(1200)]
+    back = np.zeros(BLOCK_BYTES, np.uint8)
+    daemon.start()
+    with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
+        for number, key in enumerate(keys):
+            assert client.put([key], block_of(number), durability="persist").ok.all()
+        target.kill()
+        for key in keys[:20]:
+            got = client.get([key], back, deadline_ms=5000)
+            assert not got.ok.any(), key
+            client.match([key], deadline_ms=5000)
+        assert client.stat()["halfstep_device_losses_total"] == 1
 
 
 def test_another_image_of_the_same_size_is_not_used_and_the_store_that_returns_is(
