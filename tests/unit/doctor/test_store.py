@@ -148,3 +148,10 @@ def test_the_real_kernel_looks_at_places_and_leaves_none_behind(tmp_path: Path) 
     assert kernel.try_direct(str(tmp_path)) in (0, errno.EINVAL, errno.EOPNOTSUPP, errno.EISDIR)
     assert kernel.try_direct(str(tmp_path / "none")) == errno.ENOENT
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_a_vhost_user_target_only_its_socket_is_looked_at(machine: Machine) -> None:
+    machine.serve(store=Path("vhost-user:/run/drive.sock"))
+    assert machine.findings()["store-place"].value.startswith("vhost-user:/run/drive.sock: there is no such socket")
+    assert "vhost-user target" in machine.outcome("file system").why_skipped
+    assert "vhost-user target" in machine.outcome("free space").why_skipped

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from halfstep.daemon.config import is_vhost_user
 from halfstep.doctor.case import Case
 from halfstep.doctor.disks import Disk, disks_below
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
@@ -141,6 +142,8 @@ def write_cache(host: Host, case: Case) -> Iterator[Finding | str]:
 
 def discard(host: Host, case: Case) -> Iterator[Finding | str]:
     """Only a store on a device tells its drive what is empty."""
+    if is_vhost_user(case.config.store):
+        raise SkipCheck("the store is on a vhost-user target, where ranges are not discarded")
     place = host.kernel.place(str(case.config.store))
     if place is None or not place.is_block_device:
         raise SkipCheck("the store is a file, which is not discarded from")

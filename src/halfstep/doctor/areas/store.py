@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from halfstep.daemon.config import STORE_BYTES_MIN
+from halfstep.daemon.config import STORE_BYTES_MIN, VHOST_USER, is_vhost_user
 from halfstep.daemon.units import format_bytes
 from halfstep.doctor.case import Case
 from halfstep.doctor.disks import mount_of, nearest
@@ -78,6 +78,9 @@ def place(host: Host, case: Case) -> Iterator[Finding | str]:
     path = str(case.config.store)
     if host.kernel.core_missing():
         raise SkipCheck("the native core does not load")
+    if is_vhost_user(path):
+        yield _target(host, case, path)
+        return
     found = None
     try:
         found = host.kernel.place(path)
@@ -97,6 +100,16 @@ def place(host: Host, case: Case) -> Iterator[Finding | str]:
         yield f"{path}: a block device"
     else:
         yield f"{path}: {format_bytes(found.bytes)}"
+
+
+def _target(host: Host, case: Case, path: str) -> Finding | str:
+    """Of a vhost-user target: whether its socket is there, and this user may write to it. It is not connected to."""
+    socket = path.removeprefix(VHOST_USER)
+    if host.kernel.place(socket) is None:
+        return PLACE_REFUSED.found(f"{path}: there is no such socket; start the target, or name the one that it listens on")
+    if case.daemon is None and not case.by_unit and not host.kernel.may_write(socket):
+        return CLOSED.found(f"{socket}, uid {host.kernel.user()}")
+    return f"{path}: a vhost-user target's socket; the target is not asked"
 
 
 def file_system(host: Host, case: Case) -> Iterator[Finding | str]:
@@ -133,6 +146,8 @@ def direct(host: Host, case: Case) -> Iterator[Finding | str]:
 def space(host: Host, case: Case) -> Iterator[Finding | str]:
     """Room for a new store, or whether an old one has all of its own."""
     path = str(case.config.store)
+    if is_vhost_user(path):
+        raise SkipCheck("the store takes all of the device of a vhost-user target")
     found = host.kernel.place(path)
     if found is None:
         wanted = case.config.size_bytes or STORE_BYTES_MIN
