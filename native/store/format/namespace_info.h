@@ -15,7 +15,7 @@ struct NamespaceInfo {
   uint32_t default_ttl_s = 0;  // 0 = none
   uint64_t pin_budget_bytes = 0;
   bool sliding_ttl = false;  // the default TTL counts from a block's last use
-  wire::CodingRecord coding;
+  wire::CodingRecord coding{};
   // Told, never taken:
   uint64_t used_bytes = 0;  // what the quota counts
   uint64_t pinned_bytes = 0;
