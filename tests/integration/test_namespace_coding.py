@@ -162,7 +162,7 @@ def test_a_daemon_that_comes_later_is_followed_unless_memory_was_made(
         operator.admin.limit_namespace("default", policy="exact")
     own_daemon.kill()
     saved = cache()
-    with halfstep.connect(own_daemon.url, deadline_ms=60_000, match_deadline_ms=20) as client:
+    with halfstep.connect(own_daemon.url, deadline_ms=2000, match_deadline_ms=20) as client:
         with client.tier(layout()) as early, client.tier(layout()) as late:
             assert early.layout == late.layout == layout()
             back = np.zeros_like(saved)
