@@ -29,11 +29,10 @@ constexpr uint64_t kProtocolConfig = 1ULL << 9;
 constexpr auto kTryAgainAfter = std::chrono::milliseconds(50);
 constexpr uint32_t kDoublingsMax = 5;  // 1.6 s
 
-uint64_t number_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 constexpr uint64_t kSectorBytes = 512;
 constexpr int kLookEveryMs = 2;  // at a queue whose call is not heard here
 
-uint64_t address_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
+uint64_t number_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 
 struct RingState {
   uint32_t ring;
@@ -348,38 +347,6 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members, const Judge
   if (const int error = wire_.tell(VhostMessage::SetFeatures, object_bytes(features_)); error != 0) {
     return failed("SET_FEATURES", error);
   }
-  MemoryTable table{};
-  std::vector<int> descriptors;
-  for (const VhostMember* member : members) {
-    for (const VhostMember::Region& region : member->regions) {
-      HALFSTEP_CHECK(table.count < kVhostRegionsMax, table.count);
-      const uint64_t address = number_of(region.memory.data());
-      table.regions[table.count++] = {address, region.memory.size(), address, 0};
-      descriptors.push_back(region.descriptor);
-    }
-  }
-  if (const int error = wire_.tell(VhostMessage::SetMemoryTable, table.bytes(), descriptors); error != 0) {
-    return failed("SET_MEM_TABLE", error);
-  }
-  for (uint32_t number = 0; number < members.size(); ++number) {
-    const VhostMember& member = *members[number];
-    const Virtqueue& queue = *member.queue;
-    const RingState entries{number, queue.entries()};
-    const RingState base{number, 0};
-    const RingState enable{number, 1};
-    const RingAddresses addresses{
-        number, 0, number_of(queue.descriptors()), number_of(queue.used()), number_of(queue.available()), 0};
-    const uint64_t of_ring = number;
-    const std::pair<VhostMessage, ConstBytes> steps[] = {
-        {VhostMessage::SetRingEntries, object_bytes(entries)},     {VhostMessage::SetRingBase, object_bytes(base)},
-        {VhostMessage::SetRingAddresses, object_bytes(addresses)}, {VhostMessage::SetRingCall, object_bytes(of_ring)},
-        {VhostMessage::SetRingKick, object_bytes(of_ring)},        {VhostMessage::SetRingEnable, object_bytes(enable)}};
-    for (const auto& [message, payload] : steps) {
-      std::vector<int> own;
-      if (message == VhostMessage::SetRingCall) own.push_back(member.call);
-      if (message == VhostMessage::SetRingKick) own.push_back(member.kick);
-      if (const int error = wire_.tell(message, payload, own); error != 0) return failed(name_of(message), error);
-    }
   uint32_t rings = 0;
   if (judge) {
     members[0]->shared = 1;
@@ -388,6 +355,8 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members, const Judge
     const auto through = [&](uint64_t offset, Bytes into) { return read(*members[0], offset, into); };
     if (Fault fault = judge(through); !fault.ok()) {
       return {fault.status, "vhost-user target " + path_ + ": " + fault.what};
+    }
+  }
   for (VhostMember* member : members) member->shared = member->regions.size();
   if (Fault fault = give_memory(members); !fault.ok()) return fault;
   for (; rings < members.size(); ++rings) {
@@ -405,7 +374,7 @@ Fault VhostSession::give_memory(const std::vector<VhostMember*>& members) {
     for (size_t i = 0; i < member->shared; ++i) {
       const VhostMember::Region& region = member->regions[i];
       HALFSTEP_CHECK(table.count < kVhostRegionsMax, table.count);
-      const uint64_t address = address_of(region.memory.data());
+      const uint64_t address = number_of(region.memory.data());
       table.regions[table.count++] = {address, region.memory.size(), address, 0};
       descriptors.push_back(region.descriptor);
     }
@@ -420,7 +389,7 @@ Fault VhostSession::set_ring(uint32_t number, const VhostMember& member) {
   const RingState base{number, 0};
   const RingState enable{number, 1};
   const RingAddresses addresses{
-      number, 0, address_of(queue.descriptors()), address_of(queue.used()), address_of(queue.available()), 0};
+      number, 0, number_of(queue.descriptors()), number_of(queue.used()), number_of(queue.available()), 0};
   const uint64_t of_ring = number;
   const std::pair<VhostMessage, ConstBytes> steps[] = {
       {VhostMessage::SetRingEntries, object_bytes(entries)},     {VhostMessage::SetRingBase, object_bytes(base)},
@@ -448,7 +417,7 @@ Status VhostSession::read(const VhostMember& member, uint64_t offset, Bytes into
 
 Status VhostSession::read_piece(const VhostMember& member, uint64_t offset, uint32_t bytes) {
   Virtqueue& queue = *member.queue;
-  queue.push(0, BlockRequest::Read, offset / kSectorBytes, address_of(member.scratch.data()), bytes);
+  queue.push(0, BlockRequest::Read, offset / kSectorBytes, number_of(member.scratch.data()), bytes);
   if (queue.publish()) (void)::eventfd_write(member.kick, 1);
   const auto until = Clock::now() + kVhostPatience;
   for (;;) {
