@@ -17,7 +17,7 @@ import halfstep
 from halfstep.connectors import paged
 from halfstep.connectors.paged import Mover, Planner
 from halfstep.connectors.steps import Computed, Done, Landed, Step
-from halfstep.tier import Answer, Grid, Kind, KVLayout, Notices
+from halfstep.tier import MEASURED_TOKENS_MIN, Answer, Grid, Kind, KVLayout, Notices
 
 pytestmark = pytest.mark.integration
 
@@ -439,10 +439,11 @@ def test_a_worker_tells_what_a_prefill_took_and_where_it_lay(engines: Any, reque
 
 def test_an_engine_that_stores_nothing_is_measured_all_the_same(engines: Any, request: pytest.FixtureRequest) -> None:
     engine = engines(layout_of(request), plan="auto", stores=False)
-    prompt = Asking(keys(4), TOKENS)
-    engine.admit("a", prompt, [0, 1, 2, 3], 0)
-    step = engine.step({"a": 3 * TOKENS})
-    assert (step.stores, step.tokens, step.position) == ([], 3 * TOKENS, TOKENS)
+    prompt = Asking(keys(6), TOKENS)
+    engine.admit("a", prompt, list(range(6)), 0)
+    step = engine.step({"a": 5 * TOKENS})
+    assert (step.stores, step.tokens, step.position) == ([], 5 * TOKENS, TOKENS)
+    assert engine.step({"a": MEASURED_TOKENS_MIN - 1}).tokens == 0, "so few tell nothing, and no worker is asked for their time"
     assert not engine.planner.finished("a")
     assert engine.planner.counts.stores_failed == 0
     assert not engine.planner._running

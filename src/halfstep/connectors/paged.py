@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from halfstep.connectors.steps import Computed, Done, Landed, Load, Step, Store
-from halfstep.tier import BACKGROUND, Answer, Counts, Found, Loaded, Memory, Pending, Planned, Stored, Tier
+from halfstep.tier import BACKGROUND, MEASURED_TOKENS_MIN, Answer, Counts, Found, Loaded, Memory, Pending, Planned, Stored, Tier
 
 log = logging.getLogger("halfstep.connectors")
 
@@ -171,7 +171,7 @@ class Planner:
     def step(self, scheduled: Mapping[str, int], preempted: Iterable[str], blocks_of: Callable[[str], Sequence[int]]) -> Step:
         """What workers do in this step. scheduled: tokens of each request that runs in it."""
         tokens = sum(scheduled.values())
-        prefill = tokens >= MEASURED_TOKENS_EACH * len(scheduled)
+        prefill = tokens >= max(MEASURED_TOKENS_MIN, MEASURED_TOKENS_EACH * len(scheduled))
         step = Step(self._loads, [], list(preempted), self._delayed, tokens if prefill else 0)
         if step.tokens and self._tier.planning is not None:
             step.position = self._position(scheduled, tokens)

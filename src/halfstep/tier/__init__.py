@@ -8,7 +8,7 @@ from halfstep.tier.channel import BACKGROUND, HOLD_MS, Layered, Pending
 from halfstep.tier.coding import codecs_of, coding_of, element_of, refuse_two_words, values_of
 from halfstep.tier.connection import Connection, connect
 from halfstep.tier.counts import Counts, counted
-from halfstep.tier.face import Tier, TierSession
+from halfstep.tier.face import MEASURED_TOKENS_MIN, Tier, TierSession
 from halfstep.tier.lookups import Lookups
 from halfstep.tier.memory import Memory
 from halfstep.tier.notices import Notices
@@ -21,6 +21,7 @@ __all__ = [
     "BACKGROUND",
     "BATCH_KEYS",
     "HOLD_MS",
+    "MEASURED_TOKENS_MIN",
     "Answer",
     "Cell",
     "Connection",
