@@ -29,8 +29,7 @@ constexpr uint64_t kProtocolConfig = 1ULL << 9;
 constexpr auto kTryAgainAfter = std::chrono::milliseconds(50);
 constexpr uint32_t kDoublingsMax = 5;  // 1.6 s
 
-constexpr uint64_t kSectorBytes = 512;
-constexpr int kLookEveryMs = 2;  // at a queue whose call is not heard here
+constexpr int kQueueLookMs = 2;  // at a queue whose call is not heard here
 
 uint64_t number_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 
@@ -431,7 +430,7 @@ Status VhostSession::read_piece(const VhostMember& member, uint64_t offset, uint
     if (give_up_.load(std::memory_order_relaxed)) return {Code::IoError, -ECANCELED};
     if (Clock::now() >= until) return {Code::IoError, -ETIMEDOUT};
     pollfd socket{wire_.descriptor(), POLLIN | POLLRDHUP, 0};
-    if (::poll(&socket, 1, kLookEveryMs) > 0) return {Code::IoError, -ECONNRESET};
+    if (::poll(&socket, 1, kQueueLookMs) > 0) return {Code::IoError, -ECONNRESET};
   }
 }
 

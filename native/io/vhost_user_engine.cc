@@ -15,7 +15,6 @@
 namespace halfstep::io {
 namespace {
 
-constexpr uint64_t kSectorBytes = 512;
 constexpr int kWaitMs = 100;
 // What is under way when the engine ends gets so long; then its memory is taken back.
 constexpr auto kEndPatience = std::chrono::seconds(10);

@@ -14,6 +14,8 @@
 
 namespace halfstep::io {
 
+constexpr uint64_t kSectorBytes = 512;  // of virtio-blk, whatever the target's blocks are
+
 inline constexpr uint16_t kVirtqueueSlotsMax = 256;
 
 // What a request is, as virtio-blk has it (section 5.2.6).
