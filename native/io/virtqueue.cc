@@ -151,7 +151,6 @@ std::string parse_block_config(ConstBytes config, uint64_t features, BlockDevice
   const auto sectors = load_le<uint64_t>(config.data());
   const auto size_max = load_le<uint32_t>(config.data() + 8);
   const auto queues = load_le<uint16_t>(config.data() + 34);
-  constexpr uint64_t kSectorBytes = 512;
   constexpr uint64_t kSectorsMax = uint64_t{INT64_MAX} / kSectorBytes;
   if (sectors < kPageBytes / kSectorBytes || sectors > kSectorsMax) {
     return "a capacity of " + std::to_string(sectors) + " sectors: must be " + std::to_string(kPageBytes / kSectorBytes) +
