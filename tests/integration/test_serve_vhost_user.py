@@ -190,7 +190,8 @@ def kill_under_load(target: Target, daemon: DaemonProcess, times: int) -> None:
     assert not wrong
     back = np.zeros(BLOCK_BYTES, np.uint8)
     with halfstep.connect(daemon.url, required=True, deadline_ms=30_000) as client:
-        assert client.stat()["halfstep_device_losses_total"] == times
+        # One that is killed before it was taken back is no further loss.
+        assert 0 < client.stat()["halfstep_device_losses_total"] <= times
     # From media, by another process: what was said to be there is.
     assert daemon.end(signal.SIGKILL) != 0
     daemon.start()

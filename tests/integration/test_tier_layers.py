@@ -47,9 +47,9 @@ class Gate(Relay):
             self._allowed = (self._allowed or 0) + count
             self._turn.notify_all()
 
-    def _copy(self, source: socket.socket, sink: socket.socket, flips: bool) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket, bytes_per_s: int | None, flips: bool) -> None:
         if not flips:
-            super()._copy(source, sink, flips)
+            super()._copy(source, sink, bytes_per_s, flips)
             return
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK):
