@@ -126,7 +126,7 @@ def layout(request: pytest.FixtureRequest) -> halfstep.Layout:
 def client(request: pytest.FixtureRequest, daemon: Daemon, layout: halfstep.Layout) -> Iterator[halfstep.Client]:
     """A client of the shared daemon, over each transport. Its deadlines are those of a busy machine: no test is about speed."""
     url = daemon.url if request.param == "tcp" else daemon.unix_url
-    with halfstep.connect(url, layout=layout, required=True, deadline_ms=120_000, match_deadline_ms=120_000) as client:
+    with halfstep.connect(url, layout=layout, required=True, deadline_ms=30_000, match_deadline_ms=30_000) as client:
         assert client.path.startswith(request.param)
         yield client
 
