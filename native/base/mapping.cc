@@ -7,10 +7,10 @@
 
 #include <cerrno>
 #include <cinttypes>
-#include <cstdio>
-#include <fstream>
 #include <string>
 #include <utility>
+
+#include "base/page_counts.h"
 
 namespace halfstep {
 namespace {
@@ -139,23 +139,8 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
 }
 
 uint64_t Mapping::large_bytes() const {
-  if (pages_ == Pages::Reserved) return size_;
-  // smaps: a line "start-end …" per mapping, then its counts. madvise() made ours one of its own, or several.
-  std::ifstream smaps("/proc/self/smaps");
-  const auto first = reinterpret_cast<uintptr_t>(base_);
-  uint64_t bytes = 0;
-  bool ours = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uintptr_t start = 0;
-    uintptr_t end = 0;
-    uint64_t kib = 0;
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &start, &end) == 2) {
-      ours = start >= first && end <= first + size_;
-    } else if (ours && std::sscanf(line.c_str(), "AnonHugePages: %" SCNu64, &kib) == 1) {
-      bytes += kib * KiB;
-    }
-  }
-  return bytes;
+  // madvise() made it a mapping of its own, or several.
+  return pages_ == Pages::Reserved ? size_ : counted_bytes(bytes(), "AnonHugePages");
 }
 
 }  // namespace halfstep

@@ -7,14 +7,13 @@
 
 #include <cerrno>
 #include <cinttypes>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 
 #include "base/memory_limit.h"
 #include "base/numa.h"
+#include "base/page_counts.h"
 
 namespace halfstep {
 namespace {
@@ -176,23 +175,6 @@ SharedMapping& SharedMapping::operator=(SharedMapping&& other) noexcept {
   return *this;
 }
 
-uint64_t SharedMapping::large_bytes() const {
-  if (reserved_) return size_;
-  std::ifstream smaps("/proc/self/smaps");
-  const auto first = reinterpret_cast<uintptr_t>(base_);
-  uint64_t bytes = 0;
-  bool ours = false;
-  for (std::string line; std::getline(smaps, line);) {
-    uintptr_t start = 0;
-    uintptr_t end = 0;
-    uint64_t kib = 0;
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &start, &end) == 2) {
-      ours = start >= first && end <= first + size_;
-    } else if (ours && std::sscanf(line.c_str(), "ShmemPmdMapped: %" SCNu64, &kib) == 1) {
-      bytes += kib * KiB;
-    }
-  }
-  return bytes;
-}
+uint64_t SharedMapping::large_bytes() const { return reserved_ ? size_ : counted_bytes(bytes(), "ShmemPmdMapped"); }
 
 }  // namespace halfstep
