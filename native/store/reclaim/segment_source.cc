@@ -13,6 +13,11 @@
 namespace halfstep::store {
 namespace {
 
+// What the policy sees of a segment.
+Candidate candidate_of(const Segment& segment) noexcept {
+  return {segment.number, segment.live_pages, segment.held_pages, &segment.touched, segment.first_pages};
+}
+
 constexpr uint32_t kWriteErrorsMax = 3;         // moments at which it could not be written, and others could: it is logged bad
 constexpr uint8_t kRetirementsMax = 3;          // then it is not tried again
 constexpr uint64_t kTryAgainS = 3 * 24 * 3600;  // a segment that was logged bad, in the same process
@@ -180,7 +185,7 @@ Segment* SegmentSource::pick(uint64_t held_pages_max, Streams& streams) noexcept
   candidates_.clear();
   for (const Segment* segment : by_age_) {
     if (segment->held_pages > held_pages_max || !at_rest(*segment, streams)) continue;
-    candidates_.push_back({segment->number, segment->live_pages, segment->held_pages, &segment->touched, segment->first_pages});
+    candidates_.push_back(candidate_of(*segment));
   }
   if (candidates_.empty()) return nullptr;
   const Candidate* chosen = &candidates_[policy_.pick(candidates_, catalog_.clock().now())];
@@ -208,9 +213,7 @@ uint64_t SegmentSource::held_pages_max(const Streams& streams) const noexcept {
 Segment* SegmentSource::pick_early(Streams& streams) noexcept {
   Segment* segment = copy_room(streams) > 0 ? pick(held_pages_max(streams), streams) : nullptr;
   if (segment == nullptr) return nullptr;
-  return pages_worth({segment->number, segment->live_pages, segment->held_pages, &segment->touched, segment->first_pages}) > 0
-             ? segment
-             : nullptr;
+  return pages_worth(candidate_of(*segment)) > 0 ? segment : nullptr;
 }
 
 uint64_t SegmentSource::pages_worth(const Candidate& candidate) const noexcept {
@@ -250,8 +253,7 @@ Segment* SegmentSource::pick_worn(Streams& streams) noexcept {
   retire_at_us_ = clock_.now_us() + kLookForWornUs;
   for (Segment& segment : catalog_.segments()) {
     if (segment.media_errors < kMediaErrorsMax || !worn(segment) || !at_rest(segment, streams)) continue;
-    const bool room = copy_room(streams) > 0 || pages_worth({segment.number, segment.live_pages, segment.held_pages,
-                                                             &segment.touched, segment.first_pages}) == 0;
+    const bool room = copy_room(streams) > 0 || pages_worth(candidate_of(segment)) == 0;
     if (room) return &segment;
   }
   return nullptr;
@@ -316,7 +318,7 @@ void SegmentSource::turn(Streams& streams, Rewriter& rewriter) {
 }
 
 void SegmentSource::reclaim(Segment& segment, bool early, uint32_t lacks, Streams& streams, Rewriter& rewriter) {
-  const Candidate candidate{segment.number, segment.live_pages, segment.held_pages, &segment.touched, segment.first_pages};
+  const Candidate candidate = candidate_of(segment);
   const bool expired = segment.all_expired(store_time_.now_s());
   if (segment.state == SegmentState::Free) {
     evict_all(segment);
