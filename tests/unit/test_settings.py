@@ -271,3 +271,8 @@ def test_native_refusals_call_a_setting_by_its_option() -> None:
         names = re.findall(r'"([a-z_]+)="', path.read_text())
         wrong += [f"{path.relative_to(ROOT)}: {name}=, for --{fields[name]}" for name in names if name in fields]
     assert wrong == []
+
+
+def test_a_target_without_a_socket_is_refused_by_its_form() -> None:
+    with pytest.raises(ConfigError, match=r"names no socket; write vhost-user:/run/drive\.sock"):
+        ServeConfig(store=Path("vhost-user:")).validated()

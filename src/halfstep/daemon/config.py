@@ -363,6 +363,10 @@ class ServeConfig:
     def validated(self) -> ServeConfig:
         """The configuration with every default filled in. Errors: ConfigError with value, bound and remedy."""
         size = self.size_bytes
+        if str(self.store) == VHOST_USER:
+            raise ConfigError(
+                f"store='{VHOST_USER}': names no socket; write {VHOST_USER}/run/drive.sock, as the target listens"
+            )
         if size == 0 and not is_vhost_user(self.store) and not self.store.exists():
             size = default_store_bytes(self.store.parent)
             if size < STORE_BYTES_MIN:
