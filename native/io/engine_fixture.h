@@ -3,7 +3,9 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -92,11 +94,22 @@ class EngineContract : public testing::TestWithParam<Kind> {
     if (GetParam() == Kind::Pread || GetParam() == Kind::VhostUser) {
       const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
       ASSERT_TRUE(fault.ok()) << fault.what;
+      if (GetParam() == Kind::VhostUser) connect();
       return;
     }
     const Fault fault = UringEngine::open(config, *arena_, {backing_.get()}, &engine_, features());
     if (fault.status == Code::Unsupported) GTEST_SKIP() << "no io_uring here: " << fault.what;
     ASSERT_TRUE(fault.ok()) << fault.what;
+  }
+
+  // It connects by itself, and tells that it has by one wake. Tests begin after that.
+  void connect() {
+    epoll_event told{};
+    int count = 0;
+    do {
+      count = epoll_wait(engine_->wake_descriptor(), &told, 1, 60'000);
+    } while (count < 0 && errno == EINTR);  // io_uring's work of an earlier test may interrupt
+    ASSERT_EQ(count, 1);
   }
 
   static UringEngine::Features features() {

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -55,10 +56,20 @@ class FakeVhostTarget {
   ~FakeVhostTarget() { stop(); }
 
   Manner manner;
-  std::vector<std::byte> disk;
+
+  // What is stored, as it is now.
+  std::vector<std::byte> disk(uint64_t offset, uint64_t bytes) const {
+    const std::lock_guard lock(disk_mutex_);
+    const auto from = disk_.begin() + static_cast<ptrdiff_t>(offset);
+    return {from, from + static_cast<ptrdiff_t>(bytes)};
+  }
+  void fill_disk(uint64_t offset, uint64_t bytes, std::byte with) {
+    const std::lock_guard lock(disk_mutex_);
+    std::fill_n(disk_.data() + offset, bytes, with);
+  }
 
   void start() {
-    disk.resize(manner.bytes);
+    disk_.resize(manner.bytes);
     ::unlink(path_.c_str());
     listen_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
@@ -315,15 +326,16 @@ class FakeVhostTarget {
     if (type <= 1) {
       const Descriptor& piece = chain[1];
       std::byte* memory = at(piece.address, piece.bytes);
-      if (memory == nullptr || offset + piece.bytes > disk.size()) {
+      const std::lock_guard lock(disk_mutex_);  // tests look at it beside this thread
+      if (memory == nullptr || offset + piece.bytes > disk_.size()) {
         answer = 1;
       } else if (type == 0) {
         EXPECT_NE(piece.flags & 2, 0);
-        std::memcpy(memory, disk.data() + offset, piece.bytes);
+        std::memcpy(memory, disk_.data() + offset, piece.bytes);
         written += piece.bytes;
       } else {
         EXPECT_EQ(piece.flags & 2, 0);
-        std::memcpy(disk.data() + offset, memory, piece.bytes);
+        std::memcpy(disk_.data() + offset, memory, piece.bytes);
       }
     }
     if (manner.status) manner.status(answer);
@@ -347,6 +359,8 @@ class FakeVhostTarget {
   std::atomic<uint64_t> kicks_{0}, connections_{0}, kept_{0};
   std::map<uint32_t, Ring> rings_;
   std::vector<Mapped> mapped_;
+  mutable std::mutex disk_mutex_;
+  std::vector<std::byte> disk_;
   mutable std::mutex mutex_;
   std::vector<Mapped> old_;  // of connections that have ended
 };

@@ -84,7 +84,7 @@ TEST_F(VhostUserEngineTest, BytesOfASharedArenaMoveWithoutACopyAndOthersBounce) 
   Tracked tracked;
   tracked.set(Op::Write, MiB, outside.get(), 3 * MiB);
   ASSERT_EQ(run(tracked), 0);
-  EXPECT_TRUE(std::equal(outside.get(), outside.get() + 3 * MiB, target_.disk.begin() + MiB));
+  EXPECT_TRUE(std::ranges::equal(Bytes(outside.get(), 3 * MiB), target_.disk(MiB, 3 * MiB)));
   tracked.set(Op::Read, MiB, at(0), 3 * MiB);
   ASSERT_EQ(run(tracked), 0);
   EXPECT_TRUE(std::equal(outside.get(), outside.get() + 3 * MiB, at(0)));
@@ -99,7 +99,7 @@ TEST_F(VhostUserEngineTest, WithoutIndirectDescriptorsAndWithSmallPiecesItIsTheS
   Tracked tracked;
   tracked.set(Op::Write, 0, at(0), MiB);
   ASSERT_EQ(run(tracked), 0);
-  EXPECT_TRUE(std::equal(at(0), at(MiB), target_.disk.begin()));
+  EXPECT_TRUE(std::ranges::equal(Bytes(at(0), MiB), target_.disk(0, MiB)));
   tracked.set(Op::Flush, 0, nullptr, 0);
   EXPECT_EQ(run(tracked), 0) << "a device without a cache has nothing to flush";
 }
@@ -166,7 +166,7 @@ TEST_F(VhostUserEngineTest, InFlightOfATargetThatHangsUpFailsAndItsMemoryIsOutOf
   takes = true;
   Tracked tracked;
   write_until_ok(tracked, 0, at(0), 64 * KiB);
-  EXPECT_TRUE(std::equal(before.begin(), before.begin() + 64 * KiB, target_.disk.begin()));
+  EXPECT_TRUE(std::ranges::equal(ConstBytes(before).first(64 * KiB), target_.disk(0, 64 * KiB)));
   EXPECT_EQ(engine_->counters().losses, 1U);
 }
 
@@ -306,7 +306,7 @@ TEST_F(VhostUserEngineTest, ATargetThatComesBackSmallerIsNotTaken) {
 
 TEST_F(VhostUserEngineTest, ATargetThatComesBackWithAnotherStoreIsNotTakenAndNeverHasTheArena) {
   open();
-  const auto write_mark = [&](std::byte mark) { std::fill_n(target_.disk.data(), 4096, mark); };
+  const auto write_mark = [&](std::byte mark) { target_.fill_disk(0, 4096, mark); };
   Tracked tracked;
   std::fill_n(at(0), 4096, std::byte{0x51});
   tracked.set(Op::Write, 0, at(0), 4096);
@@ -326,7 +326,7 @@ TEST_F(VhostUserEngineTest, ATargetThatComesBackWithAnotherStoreIsNotTakenAndNev
   turn_until([&] { return target_.connections() >= before + 2; });
   tracked.set(Op::Write, 4096, at(0), 4096);
   EXPECT_EQ(run(tracked), -EIO);
-  EXPECT_EQ(target_.disk[4096], std::byte{0}) << "written into somebody else's store";
+  EXPECT_EQ(target_.disk(4096, 1)[0], std::byte{0}) << "written into somebody else's store";
   const std::vector<std::byte> arena(at(0), at(kArenaBytes));
   target_.scribble(std::byte{0xee});
   EXPECT_TRUE(std::equal(arena.begin(), arena.end(), at(0))) << "a target that was refused has had the arena";
