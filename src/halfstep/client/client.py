@@ -411,6 +411,11 @@ class Client:
         """Of calls that name none, matches aside."""
         return self._options.deadline_ms
 
+    @property
+    def match_deadline_ms(self) -> float:
+        """Of matches that name none."""
+        return self._options.match_deadline_ms
+
     def facts(self) -> ClientFacts:
         """Its connection and the daemon behind it, as of the last answer; does not ask."""
         core = None if self.mode == "off" else self._links.existing_core()

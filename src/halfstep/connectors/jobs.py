@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from halfstep.tier import BACKGROUND, Counts, Moved, Pending, RowMemory, Values
+from halfstep.tier import BACKGROUND, Counts, Moved, Pending, RowMemory, Values, Wait, Waits
 
 log = logging.getLogger("halfstep.connectors")
 
@@ -47,7 +47,7 @@ class _Flying:
     keys: list[bytes]
     load: bool
     pending: Pending[Moved]
-    began_s: float
+    wait: Wait
 
 
 class Jobs:
@@ -56,6 +56,7 @@ class Jobs:
     def __init__(self, values: Values, memory: RowMemory, counts: Counts | None = None) -> None:
         self.counts = Counts() if counts is None else counts
         self._values, self._memory = values, memory
+        self._waits = Waits(self.counts)
         self._flying: list[_Flying] = []
         self._over: list[Transfer] = []
 
@@ -95,11 +96,12 @@ class Jobs:
 
     def _begin(self, number: int, keys: Iterable[bytes], rows: npt.NDArray[np.integer[Any]], *, load: bool) -> None:
         names, places = [bytes(key) for key in keys], np.asarray(rows, dtype=np.int64)
+        wait = self._waits.begin(self._values.client.deadline_ms)
         if load:
             pending = self._values.begin_get(names, self._memory, rows=places)
         else:
             pending = self._values.begin_put(names, self._memory, rows=places, priority=BACKGROUND)
-        self._flying.append(_Flying(number, names, load, pending, time.monotonic()))
+        self._flying.append(_Flying(number, names, load, pending, wait))
 
     def _settle(self) -> None:
         flying, self._flying = self._flying, []
@@ -107,6 +109,8 @@ class Jobs:
             if job.pending.done:
                 self._end(job)
             else:
+                if job.load:
+                    self._waits.look(job.wait)
                 self._flying.append(job)
 
     def _end(self, job: _Flying) -> None:
@@ -122,10 +126,10 @@ class Jobs:
             moved = result.bytes
         failed = len(job.keys) - len(good)
         if job.load:
-            self.counts.held(job.began_s)
+            self._waits.end(job.wait)
             self.counts.loads += len(good)
             self.counts.loads_failed += failed
         else:
             self.counts.stores += len(good)
             self.counts.stores_failed += failed
-        self._over.append(Transfer(job.number, job.keys, job.load, good, moved, time.monotonic() - job.began_s))
+        self._over.append(Transfer(job.number, job.keys, job.load, good, moved, time.monotonic() - job.wait.began_s))

@@ -22,13 +22,26 @@ import threading
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
-from typing import Any
+from typing import Any, NamedTuple
 
 from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.versions import warn_of_version
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
-from halfstep.tier import BACKGROUND, HOLD_MS, Moved, Notices, Pending, Present, codecs_of, coding_of, connect
+from halfstep.tier import (
+    BACKGROUND,
+    HOLD_MS,
+    Counts,
+    Moved,
+    Notices,
+    Pending,
+    Present,
+    Wait,
+    Waits,
+    codecs_of,
+    coding_of,
+    connect,
+)
 
 # Of this module's meaning of an object; another one has other blocks.
 INTERFACE = "native-plugin-1"
@@ -41,6 +54,14 @@ log = logging.getLogger("halfstep.connectors.lmcache")
 
 # ok, error, per key.
 End = tuple[bool, str, list[bool]]
+
+
+class _Flying(NamedTuple):
+    """wait: a request of LMCache's waits for it; None: nobody does."""
+
+    pending: Pending[Any]
+    told: Callable[[Any], End]
+    wait: Wait | None
 
 
 class HalfstepClient:
@@ -93,7 +114,9 @@ class HalfstepClient:
         # drain it, before who submitted it has noted it here.
         self._lock = threading.Lock()
         self._numbers = 0
-        self._flying: dict[int, tuple[Pending[Any], Callable[[Any], End]]] = {}
+        self._flying: dict[int, _Flying] = {}
+        self.counts = Counts()
+        self._waits = Waits(self.counts)
 
     def event_fd(self) -> int:
         """An eventfd: readable when drain_completions has something to say."""
@@ -102,41 +125,46 @@ class HalfstepClient:
     def submit_batch_set(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Store objects; what is there already is not sent. The buffers must not change until it is drained."""
         names, sources = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), _moved)
+        return self._fly(lambda: self._values.begin_put(names, sources, priority=BACKGROUND), _moved, None)
 
     def submit_batch_get(self, keys: Sequence[str], bufs: Sequence[memoryview]) -> int:
         """Objects into buffers of their length; another length is a miss."""
         names, targets = [_name(key) for key in keys], [_flat(one) for one in bufs]
-        return self._fly(lambda: self._values.begin_get(names, targets), _moved)
+        return self._fly(lambda: self._values.begin_get(names, targets), _moved, self._connection.deadline_ms)
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
         """Which are there; LMCache locks those, and gets them when their turn comes."""
         names = [_name(key) for key in keys]
-        return self._fly(lambda: self._values.begin_match(names, hold_ms=self._hold_ms), _matched)
+        within_ms = self._connection.match_deadline_ms
+        return self._fly(lambda: self._values.begin_match(names, hold_ms=self._hold_ms), _matched, within_ms)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Remove objects, for good."""
         names = [_name(key) for key in keys]
-        return self._fly(lambda: self._values.begin_delete(names), _deleted)
+        return self._fly(lambda: self._values.begin_delete(names), _deleted, None)
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool]]]:
         """(number, ok, error, per key) of each batch that is over and was not told. Never waits."""
         self._values.poll()
         with self._lock:
-            over = {number: flown for number, flown in self._flying.items() if flown[0].done}
-            for number in over:
+            over = {number: flown for number, flown in self._flying.items() if flown.pending.done}
+            for number, flown in over.items():
                 del self._flying[number]
-        return [(number, *told(pending.result())) for number, (pending, told) in over.items()]
+                if flown.wait is not None:
+                    self._waits.end_now(flown.wait)
+        return [(number, *flown.told(flown.pending.result())) for number, flown in over.items()]
 
     def close(self) -> None:
         """No byte lands in anybody's buffer afterwards. Idempotent."""
         self._values.close()
         self._connection.close()
+        log.info("halfstep: the longest wait %.3f s, %d overdue", self.counts.held_s_max, self.counts.overdue)
 
-    def _fly(self, submit: Callable[[], Pending[Any]], told: Callable[[Any], End]) -> int:
+    def _fly(self, submit: Callable[[], Pending[Any]], told: Callable[[Any], End], within_ms: float | None) -> int:
         with self._lock:
             self._numbers += 1
-            self._flying[self._numbers] = submit(), told
+            wait = None if within_ms is None else self._waits.begin(within_ms)
+            self._flying[self._numbers] = _Flying(submit(), told, wait)
             return self._numbers
 
 

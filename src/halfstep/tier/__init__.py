@@ -2,7 +2,7 @@
 
 from halfstep.client.results import Answer
 from halfstep.compress.policy import Policy, policy_of
-from halfstep.tier.ahead import Expected, TierAhead
+from halfstep.tier.ahead import EXPECT_S, Expected, TierAhead
 from halfstep.tier.catalogue import kinds_of, layout_of
 from halfstep.tier.channel import BACKGROUND, HOLD_MS, Layered, Pending
 from halfstep.tier.coding import codecs_of, coding_of, element_of, refuse_two_words, values_of
@@ -16,10 +16,12 @@ from halfstep.tier.planning import Planned, Planning
 from halfstep.tier.prefix import Found, Loaded, Prefix, Stored
 from halfstep.tier.shapes import Cell, Grid, Kind, KVLayout
 from halfstep.tier.values import BATCH_KEYS, Moved, Present, RowMemory, Stride, Values
+from halfstep.tier.waits import Wait, Waits
 
 __all__ = [
     "BACKGROUND",
     "BATCH_KEYS",
+    "EXPECT_S",
     "HOLD_MS",
     "MEASURED_TOKENS_MIN",
     "Answer",
@@ -50,6 +52,8 @@ __all__ = [
     "TierAhead",
     "TierSession",
     "Values",
+    "Wait",
+    "Waits",
     "codecs_of",
     "coding_of",
     "connect",

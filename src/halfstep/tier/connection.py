@@ -31,6 +31,16 @@ class Connection(Protocol):
         """on, off (answers everything itself, with a miss) or shadow (does all the work, answers a miss)."""
         ...
 
+    @property
+    def deadline_ms(self) -> float:
+        """Of calls that name none, matches aside."""
+        ...
+
+    @property
+    def match_deadline_ms(self) -> float:
+        """Of matches that name none."""
+        ...
+
     def tier(self, layout: KVLayout, **options: Unpack[TierOptions]) -> Tier:
         """For blocks of tokens, whose inside is known. See halfstep.tier.Tier."""
         ...

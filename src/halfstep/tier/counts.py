@@ -13,8 +13,8 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 class Counts:
     """What a connector did, for whoever asks it.
 
-    call_ns: CPU time of the engine's thread in hooks; call_ns_max: in one. held_s_max: the longest that the engine waited for
-    an answer or a transfer, until it asked again.
+    call_ns: CPU time of the engine's thread in hooks; call_ns_max: in one. held_s_max: the longest that a request was seen to
+    wait for an answer or a load; overdue: such waits that went on after their deadline (waits.py).
     """
 
     matches: int = 0
@@ -28,6 +28,7 @@ class Counts:
     call_ns: int = 0
     call_ns_max: int = 0
     held_s_max: float = 0.0
+    overdue: int = 0
 
     def __str__(self) -> str:
         """One line, for a log."""
@@ -35,12 +36,8 @@ class Counts:
             f"{self.calls} hooks took {self.call_ns / 1e6:.1f} ms of the engine's thread, the longest one "
             f"{self.call_ns_max / 1e6:.2f} ms; {self.matches} matches of {self.keys_asked} keys, {self.keys_hit} there; "
             f"{self.loads} blocks loaded, {self.loads_failed} not; {self.stores} stored, {self.stores_failed} not; the longest "
-            f"wait {self.held_s_max:.3f} s"
+            f"wait {self.held_s_max:.3f} s, {self.overdue} overdue"
         )
-
-    def held(self, began_s: float) -> None:
-        """The engine has waited since then, of the monotonic clock."""
-        self.held_s_max = max(self.held_s_max, time.monotonic() - began_s)
 
 
 class Counting(Protocol):

@@ -11,13 +11,13 @@ Thread: one at a time, the engine's scheduler.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from halfstep.tier.channel import Pending
 from halfstep.tier.counts import Counts
 from halfstep.tier.values import BATCH_KEYS, Present, Values
+from halfstep.tier.waits import Wait, Waits
 
 log = logging.getLogger("halfstep.connectors")
 
@@ -32,7 +32,7 @@ class _Question:
 class _Asked:
     keys: list[bytes]
     pending: Pending[Present]
-    began_s: float
+    wait: Wait
 
 
 class Lookups:
@@ -43,7 +43,7 @@ class Lookups:
 
     def __init__(self, values: Values, counts: Counts | None = None, *, hold_ms: int = 0) -> None:
         self.counts = Counts() if counts is None else counts
-        self._values = values
+        self._values, self._waits = values, Waits(self.counts)
         values.hold_options(hold_ms)  # refuses what is no time
         self._hold_ms = hold_ms
         self._questions: dict[bytes, _Question] = {}
@@ -87,7 +87,8 @@ class Lookups:
             some = keys[at : at + BATCH_KEYS]
             self.counts.matches += 1
             self.counts.keys_asked += len(some)
-            self._flying.append(_Asked(some, self._values.begin_match(some, hold_ms=self._hold_ms), time.monotonic()))
+            wait = self._waits.begin(self._values.client.match_deadline_ms)
+            self._flying.append(_Asked(some, self._values.begin_match(some, hold_ms=self._hold_ms), wait))
 
     def look(self) -> None:
         """What has come back since. Never waits."""
@@ -97,9 +98,10 @@ class Lookups:
         flying, self._flying = self._flying, []
         for asked in flying:
             if not asked.pending.done:
+                self._waits.look(asked.wait)
                 self._flying.append(asked)
                 continue
-            self.counts.held(asked.began_s)
+            self._waits.end(asked.wait)
             try:
                 there = asked.pending.result().there
             except Exception:
