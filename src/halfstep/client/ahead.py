@@ -27,6 +27,8 @@ UNUSED_SHARE_MAX = 0.5
 PROBE_EVERY = 8
 # A kind is judged after so many of its items, and what ended 1,024 items ago counts half.
 JUDGED_ITEMS_MIN = 1024
+# More items than there are.
+ALL = 1 << 62
 FADE = 0.5 ** (1 / 1024)
 
 
@@ -161,14 +163,17 @@ class Ahead:
         self._readers[number] = _Reader(number, kind, items, places, window, keep_s, now_s + keep_s)
         return number
 
-    def due(self, now_s: float) -> list[Ask]:
-        """What is to be asked for now: nearest to its reader first, those who read before those who are expected."""
+    def due(self, now_s: float, most: int = ALL) -> list[Ask]:
+        """What is to be asked for now: nearest to its reader first, those who read before those who are expected.
+
+        most: of them in this call; the others are due in the next one.
+        """
         for number in [reader.number for reader in self._readers.values() if reader.until_s <= now_s]:
             self.end(number)
         waiting = [self._turn(reader) for reader in self._readers.values() if reader.asked < reader.end()]
         heapq.heapify(waiting)
         asks: list[Ask] = []
-        while waiting:
+        while waiting and len(asks) < most:
             *_, reader = waiting[0]
             item = reader.items[reader.asked]
             staged = self._staged.get(item.key)

@@ -124,6 +124,7 @@ class ValuesOptions(TypedDict, total=False):
     durability: Literal["cache", "persist"]
     priority: int
     notices: Notices | None
+    ahead_bytes: int
 
 
 class TierOptions(ValuesOptions, total=False):
@@ -133,7 +134,6 @@ class TierOptions(ValuesOptions, total=False):
     algorithm: Algorithm
     plan: PlanMode
     follow_default: bool
-    ahead_bytes: int
 
 
 class NamespaceLimits(TypedDict, total=False):

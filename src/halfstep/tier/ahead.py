@@ -31,6 +31,8 @@ AHEAD_BYTES = 1 << 30
 EXPECT_S, EXPECT_S_MAX = 30.0, 3600.0
 # Blocks of one request: it ends as a whole, and what landed is known then.
 BATCH_BLOCKS = 16
+# Of one call: whoever moves it on has other work, and the next call goes on from there.
+CALL_BLOCKS = 64
 
 
 class Wanted(NamedTuple):
@@ -154,7 +156,7 @@ class TierAhead:
     def _ask(self) -> None:
         """For what is due, in batches of one cell, the nearest to its reader first."""
         batches: dict[tuple[int, float], list[Ask]] = {}
-        for ask in self._policy.due(time.monotonic()):
+        for ask in self._policy.due(time.monotonic(), CALL_BLOCKS):
             wanted = ask.item.key
             assert isinstance(wanted, Wanted)
             batch = batches.setdefault((wanted.component, ask.keep_s), [])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, TypeVar
@@ -20,12 +21,14 @@ from halfstep.client.request import choice_of_durability
 from halfstep.client.results import Answer
 from halfstep.client.ticket import Ticket
 from halfstep.errors import ConfigError
+from halfstep.tier.ahead import AHEAD_BYTES, TierAhead
 from halfstep.tier.notices import Notices
 
 if TYPE_CHECKING:
     from halfstep.client import Client, Queue
     from halfstep.client.options import Mode
     from halfstep.client.tally import Tally
+    from halfstep.layout import Layout
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -162,7 +165,8 @@ class Channel:
     """A client's queue with the terms of what goes through it.
 
     ttl_s: of stored blocks, 0 = the namespace's default. durability: of stored blocks. priority: of gets and puts that name
-    none; 0 is the most urgent. notices: who says what fails; None = the results alone. Errors: ConfigError.
+    none; 0 is the most urgent. notices: who says what fails; None = the results alone. ahead_bytes: budget of what is brought
+    ahead for readers that are expected. Errors: ConfigError.
     """
 
     def __init__(
@@ -173,10 +177,13 @@ class Channel:
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
         notices: Notices | None = None,
+        ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
         choice_of_durability(durability)
         if notices is not None and not isinstance(notices, Notices):
             raise ConfigError(f"notices ({type(notices).__name__}): must be a halfstep.tier.Notices, or None")
+        if unsigned("ahead_bytes", ahead_bytes, 63) == 0:
+            raise ConfigError("ahead_bytes=0: must be above 0; who wants nothing brought ahead expects nothing")
         self.client = client
         self.ttl_s, self.durability = unsigned("ttl_s", ttl_s, 32), durability
         self.priority = unsigned("priority", priority, 8)
@@ -184,6 +191,10 @@ class Channel:
         # Whose leases those of its matches are. It says no end of them: each lapses by itself, and costs no request.
         self.owner = secrets.randbits(63) + 1
         self.queue: Queue = client.queue(counted=False)
+        self._ahead_bytes = ahead_bytes
+        self._ahead_lock = threading.Lock()
+        # What is brought before its get; None until somebody is expected.
+        self.ahead: TierAhead | None = None
         self._closed = False
 
     @property
@@ -196,9 +207,18 @@ class Channel:
         """Its client's: where its calls count themselves; None: nowhere."""
         return self.client.tally
 
+    def ahead_of(self, layout: Layout) -> TierAhead:
+        """`ahead`, from now on, of blocks of this layout. Errors: ConfigError (the client is closed)."""
+        with self._ahead_lock:
+            if self.ahead is None:
+                self.ahead = TierAhead(self.client, layout, self._ahead_bytes)
+            return self.ahead
+
     def poll(self) -> None:
-        """Learn what has ended: afterwards `done` of each Pending says so. Never waits."""
+        """Learn what has ended: afterwards `done` of each Pending says so. Moves on what is brought ahead. Never waits."""
         self.queue.poll()
+        if self.ahead is not None:
+            self.ahead.go_on()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """As poll, but waits until something has ended, or `timeout_s`."""
@@ -235,6 +255,8 @@ class Channel:
         """
         self._closed = True
         self.queue.close()
+        if self.ahead is not None:
+            self.ahead.close()
 
     def __enter__(self) -> Self:
         return self

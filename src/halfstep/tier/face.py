@@ -59,7 +59,7 @@ class Tier(Channel):
     keys, see halfstep.keys. plan: "auto" = a connector asks `planning` how much to load; "always" = all that is there.
     follow_default: a layout without codec and policy takes the namespace's default policy, as soon as a daemon has said it and
     unless memory was made before. False: for who shares blocks with others that may not have heard of it.
-    ahead_bytes: budget of what is brought ahead of expected prefixes. The other arguments are Channel's. Errors: ConfigError.
+    The other arguments are Channel's. Errors: ConfigError.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Tier(Channel):
         PrefixChain(layout.block_tokens, algorithm=algorithm, salt=salt)  # refuses what makes no keys
         if plan not in _PLANS:
             raise ConfigError(f"plan={plan!r}: must be {' or '.join(map(repr, _PLANS))}")
-        if unsigned("ahead_bytes", ahead_bytes, 63) == 0:
-            raise ConfigError("ahead_bytes=0: must be above 0; who wants nothing brought ahead expects nothing")
-        super().__init__(client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices)
+        super().__init__(
+            client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices, ahead_bytes=ahead_bytes
+        )
         self._defaulted = DefaultedLayout(client, layout, follow=follow_default)
         self._salt, self._algorithm = salt, algorithm
         # Of what this process loads, in its client's tally: 0 where another rank has the same, and counts it.
@@ -93,10 +93,6 @@ class Tier(Channel):
         # What a token cost the engine in the last measurements; None: it was not seen to compute. Replaced, never changed.
         self._rates_s: tuple[float, ...] | None = None
         self.planning: Planning | None = Planning(self) if plan == "auto" else None
-        self._ahead_bytes = ahead_bytes
-        self._ahead_lock = threading.Lock()
-        # What is brought before its get; None until somebody is expected.
-        self.ahead: TierAhead | None = None
 
     @property
     def layout(self) -> KVLayout:
@@ -159,22 +155,7 @@ class Tier(Channel):
 
     def expecting(self) -> TierAhead:
         """`ahead`, from now on. Errors: ConfigError (the client is closed)."""
-        with self._ahead_lock:
-            if self.ahead is None:
-                self.ahead = TierAhead(self.client, self.layout.layout, self._ahead_bytes)
-            return self.ahead
-
-    def poll(self) -> None:
-        """Learn what has ended: afterwards `done` of each Pending says so. Moves on what is brought ahead. Never waits."""
-        super().poll()
-        if self.ahead is not None:
-            self.ahead.go_on()
-
-    def close(self) -> None:
-        """See Channel.close."""
-        super().close()
-        if self.ahead is not None:
-            self.ahead.close()
+        return self.ahead_of(self.layout.layout)
 
     def session(self, *, urgency: int = 0, seconds: float = 30) -> TierSession:
         """A request while it generates. urgency: priority of its gets and puts, 0 = at once. seconds: see Client.session."""

@@ -21,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from halfstep.arguments import whole_number
+from halfstep.client.ahead import Item
 from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import PartDescriptor, Region, Rows, Template
 from halfstep.client.results import Answer, DeleteResult, GetResult, MatchResult, PutResult
 from halfstep.errors import ConfigError
 from halfstep.layout import Layout
+from halfstep.tier.ahead import AHEAD_BYTES, EXPECT_S, Expected, Wanted
 from halfstep.tier.channel import Channel, Pending, submitted
 from halfstep.tier.coding import refuse_unspoken
 from halfstep.tier.notices import Notices
@@ -141,6 +143,7 @@ class Values(Channel):
         durability: Literal["cache", "persist"] = "cache",
         priority: int = 0,
         notices: Notices | None = None,
+        ahead_bytes: int = AHEAD_BYTES,
     ) -> None:
         if not isinstance(layout, Layout):
             raise ConfigError(
@@ -149,7 +152,9 @@ class Values(Channel):
         if len(layout.groups) != 1:
             raise ConfigError(f"layout: has {len(layout.groups)} groups; values have one, client.tier() takes kinds of layers")
         refuse_unspoken(layout, client.codecs)
-        super().__init__(client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices)
+        super().__init__(
+            client, ttl_s=ttl_s, durability=durability, priority=priority, notices=notices, ahead_bytes=ahead_bytes
+        )
         self.layout = layout
 
     # ---- Memory ----
@@ -241,6 +246,8 @@ class Values(Channel):
         """
         urgency, (places, sizes) = self.urgency(priority), _places(keys, into, rows)
         began_s = time.monotonic()
+        if self.ahead is not None:
+            self.ahead.read(Wanted(0, key) for key in keys)
         tickets = submitted(
             self.queue.get(
                 some,
@@ -252,6 +259,8 @@ class Values(Channel):
             )
             for at, some in _numbered(keys)
         )
+        if self.ahead is not None:
+            self.ahead.go_on()  # behind the get: who reads now goes before who is expected
 
         def read(results: list[GetResult]) -> tuple[_Bools, list[GetResult]]:
             whole = _joined([one.items_ok for one in results]) & (_joined([one.lengths for one in results]) == sizes)
@@ -312,6 +321,13 @@ class Values(Channel):
             return self._moved("delete", gone, np.zeros(len(gone), np.uint32), results)
 
         return Pending(tickets, finish)
+
+    def expect(self, keys: Sequence[bytes], value_bytes: int, *, seconds: float = EXPECT_S) -> Expected:
+        """Somebody will get these, in this order: have the daemon bring them into its memory before. See Prefix.expect."""
+        size = whole_number("value_bytes", value_bytes)
+        if size < 1:
+            raise ConfigError(f"value_bytes={value_bytes}: must be at least 1")
+        return self.ahead_of(self.layout).expect([Item(Wanted(0, key), size) for key in keys], seconds)
 
     def clear(self) -> None:
         """Drop all values of this layout, whoever stored them. Errors: Unavailable (no daemon has done it)."""
