@@ -15,7 +15,8 @@ from tests.integration.conftest import Daemon
 
 import halfstep
 from halfstep.connectors import paged
-from halfstep.connectors.paged import Mover, Planner
+from halfstep.connectors.mover import Mover
+from halfstep.connectors.paged import Planner
 from halfstep.connectors.steps import Computed, Done, Landed, Step
 from halfstep.tier import MEASURED_TOKENS_MIN, Answer, Grid, Kind, KVLayout, Notices
 
@@ -225,6 +226,29 @@ def test_a_request_that_ends_while_it_loads_keeps_its_blocks_until_the_load_is_o
     assert engine.mover.finished() == (set(), set())
     daemon.resume()
     assert engine.until_idle() == (set(), {"b"}, set())
+
+
+def test_the_load_of_a_request_that_ends_before_it_ran_is_called_off(
+    engines: Any, request: pytest.FixtureRequest, daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engines(layout_of(request))
+    engine.compute("a", Asking(keys(4)), [0, 1, 2, 3], seed=14)
+    engine.until_idle()
+    again = Asking(keys(4))
+    assert engine.ask("b", again) == 3
+    daemon.pause()
+    engine.admit("b", again, [10, 11, 12, 13], 3)
+    engine.step({})
+    assert engine.mover.finished() == (set(), set())
+    assert not engine.planner.finished("b")
+    assert engine.step({}).unwanted == ["b"]
+    # The daemon says nothing: it is over all the same, and no failure.
+    assert engine.until_idle() == (set(), {"b"}, set())
+    assert (engine.mover.counts.loads, engine.mover.counts.loads_failed) == (0, 0)
+    assert engine.step({}).unwanted == []
+    daemon.resume()
+    assert not [record for record in caplog.records if "blocks are computed instead" in record.getMessage()]
+    assert engine.ask("c", Asking(keys(4))) == 3
 
 
 def test_preempted_blocks_are_read_by_nobody(engines: Any, request: pytest.FixtureRequest, daemon: Daemon) -> None:

@@ -39,7 +39,7 @@ class Step:
 
     preempted: requests whose blocks are taken now. delayed: those that are over, and whose blocks wait for stores. tokens: that
     it computes, where they are those of a prefill and tell what a token of a prompt costs; else 0. position: tokens that lay
-    before them, on average.
+    before them, on average. unwanted: requests that are over before they ran; a load of theirs may be called off.
     """
 
     loads: list[Load] = field(default_factory=list)
@@ -48,6 +48,7 @@ class Step:
     delayed: list[str] = field(default_factory=list)
     tokens: int = 0
     position: int = 0
+    unwanted: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -38,7 +38,8 @@ from vllm.platforms import current_platform
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from halfstep.connectors.paged import Mover, Planner
+from halfstep.connectors.mover import Mover
+from halfstep.connectors.paged import Planner
 from halfstep.connectors.processor import instruction_set
 from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.steps import Done, Step
@@ -219,6 +220,12 @@ class HalfstepConnector(KVConnectorBase_V1):
         return False
 
     # ---- Scheduler ----
+
+    @counted
+    def on_new_request(self, request: Request) -> None:
+        """It waits from now on; while others go before it, what it will need is looked for and brought near."""
+        if self._loading and not getattr(request, "skip_reading_prefix_cache", False):
+            self._scheduler.arrived(request.request_id, request, (request.num_tokens - 1) // self.layout.block_tokens)
 
     @counted
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
