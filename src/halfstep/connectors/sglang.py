@@ -11,8 +11,11 @@ a batch names pages by number. Without it SGLang hands flat copies over, whose b
 SGLang's keys name the tokens, and nothing else. All that decides what the bytes of a page mean is in the layout: weights,
 dtype, the pool's memory layout, page size, ranks, SGLang's version.
 
-Source: SGLang 0.5.23, sglang/srt/mem_cache/hicache_storage.py. Thread: SGLang's query, read and backup threads, at once; each
-call waits, and no longer than its deadline.
+SGLang asks which pages of a request are there, and reads them when those of earlier requests are read: meanwhile the daemon
+brings them into its memory.
+
+Source: SGLang 0.5.23, sglang/srt/mem_cache/hicache_storage.py, managers/cache_controller.py. Thread: SGLang's query, read and
+backup threads, at once; each call waits, and no longer than its deadline.
 """
 
 from __future__ import annotations
@@ -20,21 +23,38 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import sglang
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from sglang.srt.runtime_context import get_server_args
 
+from halfstep.connectors.found_pages import FoundPages
 from halfstep.connectors.settings import refuse_unknown
-from halfstep.connectors.versions import warn_of_version
+from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision, hub_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import PART_SIZES_MAX, Group, Layout
-from halfstep.tier import BACKGROUND, HOLD_MS, Notices, RowMemory, Stride, Values, codecs_of, coding_of, connect, values_of
+from halfstep.tier import (
+    BACKGROUND,
+    EXPECT_S,
+    HOLD_MS,
+    Counts,
+    Notices,
+    RowMemory,
+    Stride,
+    Values,
+    Waits,
+    codecs_of,
+    coding_of,
+    connect,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
@@ -59,20 +79,28 @@ class HalfstepHiCache(HiCacheStorage):
     was found, until it is read; 0 = not. connections: data connections per shard. codec: "bfx" = pages are stored coded,
     exactly; "" (default) = as they are. policy: instead of a codec, "exact" or "off"; a lossy one is refused, since a page's
     pieces hold all layers.
-    Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered.
+    Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered, an SGLang that asks for more.
     """
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Before Python says that the class is abstract, and not why."""
+        check_version(sglang.__version__.split("+")[0])
+        made: Self = super().__new__(cls)
+        return made
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None) -> None:
         options = {name: value for name, value in (storage_config.extra_config or {}).items() if name in OPTIONS}
         given = set(storage_config.extra_config or {}) - THEIRS
         ours = [name for name in given if not name.startswith(THEIRS_BEGIN)]
         refuse_unknown(ours, OPTIONS, "--hicache-storage-backend-extra-config")
-        warn_of_version("SGLang", sglang.__version__.split("+")[0], VERSIONS)
         self._config = storage_config
         self._fields = _fields(storage_config, options.pop("weights_revision", None))
         self._ttl_s = int(options.pop("ttl_s", 0))
         self._url = url = options.pop("url")
         self._hold_ms = options.pop("hold_ms", HOLD_MS)
+        self.counts = Counts()
+        self._counting = threading.Lock()
+        self._line = FoundPages(EXPECT_S)
         self._codec, self._policy = options.pop("codec", ""), options.pop("policy", "")
         self._notices = Notices(f"halfstep at {url}")
         self._connection = connect(
@@ -135,18 +163,28 @@ class HalfstepHiCache(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many are there from the first on."""
-        return self._used().match(_names(keys), stop_at_miss=True, hold_ms=self._hold_ms).prefix
+        names, values = _names(keys), self._used()
+        with self._waited(self._connection.match_deadline_ms):
+            found = values.match(names, stop_at_miss=True, hold_ms=self._hold_ms).prefix
+        self._count(matches=1, keys_asked=len(names), keys_hit=found)
+        if self._memory is not None and values is self._pages and (behind := self._line.found(names[:found])):
+            values.expect(behind, self._memory.row_bytes)
+        return found
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages into the pool. False: its bytes are undefined, and SGLang stops there."""
         memory, rows = self._place(keys, host_indices)
-        loaded: list[bool] = self._pages.get(_names(keys), memory, rows=rows, stop_at_miss=True).ok.tolist()
+        names = _names(keys)
+        with self._line.reading(names), self._waited(self._connection.deadline_ms):
+            loaded: list[bool] = self._pages.get(names, memory, rows=rows, stop_at_miss=True).ok.tolist()
+        self._count(loads=sum(loaded), loads_failed=len(loaded) - sum(loaded))
         return loaded
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages from the pool; what is there already is not sent."""
         memory, rows = self._place(keys, host_indices)
         stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, priority=BACKGROUND).ok.tolist()
+        self._count(stores=sum(stored), stores_failed=len(stored) - sum(stored))
         return stored
 
     # ---- Flat pages: interface_v1 is 0 ----
@@ -185,11 +223,30 @@ class HalfstepHiCache(HiCacheStorage):
     def close(self) -> None:
         """Nothing reads or writes the pool afterwards. Idempotent."""
         self._notices.end()
+        log.info("halfstep at %s: %s", self._url, self.counts)
         if self._memory is not None:
             self._memory.close()
         self._connection.close()
 
     # ---- within ----
+
+    @contextmanager
+    def _waited(self, within_ms: float) -> Iterator[None]:
+        """A request of SGLang's waits for what is done here, no longer than its deadline."""
+        counts = Counts()
+        waits = Waits(counts)
+        wait = waits.begin(within_ms)
+        try:
+            yield
+        finally:
+            waits.end_now(wait)
+            self._count(overdue=counts.overdue, held_s_max=counts.held_s_max)
+
+    def _count(self, *, held_s_max: float = 0.0, **more: int) -> None:
+        with self._counting:
+            self.counts.held_s_max = max(self.counts.held_s_max, held_s_max)
+            for name, count in more.items():
+                setattr(self.counts, name, getattr(self.counts, name) + count)
 
     def _make(self, layout: Layout) -> Values:
         return self._connection.values(layout, ttl_s=self._ttl_s, notices=self._notices)
@@ -211,6 +268,13 @@ class HalfstepHiCache(HiCacheStorage):
                 f"halfstep: a page begins at slot {first[(first % self._page_tokens) != 0][0]}, inside of another"
             )
         return self._memory, first // self._page_tokens
+
+
+def check_version(version: str) -> None:
+    """One word about an SGLang that this was not run with. Errors: ConfigError (it asks for more than this has)."""
+    remedy = "--hicache-storage-backend out"
+    refuse_unknown_methods(HalfstepHiCache, "HiCache storage backend", "SGLang", version, VERSIONS, remedy)
+    warn_of_version("SGLang", version, VERSIONS)
 
 
 def _fields(config: HiCacheStorageConfig, revision: str | None) -> dict[str, str | int]:
