@@ -41,6 +41,7 @@ from halfstep.connectors.transformers_cache import (
     probe,
 )
 from halfstep.connectors.transformers_saver import Saved, Saver, Tensors, Watch, rows_of
+from halfstep.connectors.versions import warn_of_version
 from halfstep.errors import ConfigError
 from halfstep.keys import PrefixChain
 from halfstep.layout import Layout
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PREFILL_TOKENS", "Generated", "LayerShape", "PromptCache", "Restored", "Saved", "cache_argument", "fingerprint"]
 
+# Whose caches were read. Another one is tried, with a word about it; its blocks are kept apart.
+VERSIONS = ("5",)
 # Tokens computed by one forward while prefilling: blocks of the last one are on their way while the next one computes.
 PREFILL_TOKENS = 512
 
@@ -124,6 +127,7 @@ class PromptCache:
         plan: "auto" restores no more than ends before computing it would, once the model was seen to compute: docs/planner.md.
         """
         PrefixChain(block_tokens, salt=salt)  # refuses what makes no keys, before the model is asked
+        warn_of_version("transformers", transformers_version, VERSIONS)
         self.client, self.model = client, model
         self.block_tokens = block_tokens
         self._codec, self._step, self._policy = codec, step, policy
