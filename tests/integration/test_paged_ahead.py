@@ -100,6 +100,16 @@ def test_a_request_that_is_admitted_at_once_is_read_and_not_expected(cold: Cold)
     assert cold.engine.planner._tier.ahead is None
 
 
+def test_a_step_names_few_blocks_and_the_next_one_goes_on(cold: Cold) -> None:
+    cold.engine.planner._expected_step = 2
+    cold.engine.planner.arrived("w", Asking(keys(STORED, "a") + keys(1, "more")), STORED)
+    seen = set[int]()
+    cold.until(lambda: seen.add(cold.ahead().get("asked", 0)) or cold.landed() == 2 * STORED)  # type: ignore[func-returns-value]
+    assert seen == {0, 4, 8, 12}, "two blocks of two cells in each of three steps"
+    cold.load("w", "a")
+    assert cold.ahead()["used"] == 2 * STORED
+
+
 def test_who_leaves_the_queue_is_expected_no_more(cold: Cold) -> None:
     cold.engine.planner.arrived("w", Asking(keys(STORED, "a") + keys(1, "more")), STORED)
     cold.until(lambda: cold.landed() == 2 * STORED)

@@ -45,8 +45,8 @@ MEASURED_TOKENS_EACH = 16
 AHEAD_REQUESTS_MAX = 4
 # What was found then is asked for anew when the turn comes later than that.
 AHEAD_FRESH_S = 5.0
-# Blocks of cells that one step expects: to name more takes more of the scheduler's thread than a step has.
-EXPECTED_MAX = 256
+# Blocks of cells that are expected for one request, and in one step: to name more takes more of the scheduler's thread.
+EXPECTED_MAX, EXPECTED_STEP = 512, 64
 # Keys that a planner remembers as refused, the oldest leave first.
 UNSTORED_MAX = 1 << 16
 
@@ -70,7 +70,9 @@ class _Asked:
     taken: bool = False
     # When it was matched before its turn had come; None: in its turn.
     ahead_s: float | None = None
-    expected: Expected | None = None
+    expected: list[Expected] = field(default_factory=list)
+    # So many of its blocks, from the first on.
+    brought: int = 0
     # Of its load, where that was planned.
     number: int = 0
     planned: Planned | None = None
@@ -109,7 +111,7 @@ class Planner:
         # Of the layout, which is asked for nothing in a step.
         self._block_tokens = tier.layout.block_tokens
         cells = sum(len(tier.layout.cells(kind.name)) for kind in tier.layout.kinds)
-        self._expected_max = max(1, EXPECTED_MAX // cells)
+        self._expected_max, self._expected_step = max(1, EXPECTED_MAX // cells), max(1, EXPECTED_STEP // cells)
         tier.hold_options(hold_ms)  # refuses what is no time
         self._hold_ms = hold_ms
         self._workers, self._hashes, self._reading_max = workers, hashes, reading_max
@@ -157,7 +159,7 @@ class Planner:
             self._answered(asked, asked.pending, tokens)
         asked.start = first
         found = max(0, min(asked.first + asked.there, last) - first)
-        if found and asked.expected is None:
+        if found:
             self._ahead[name] = None  # unless it is admitted in this step
         return found
 
@@ -227,36 +229,37 @@ class Planner:
             self._tier.poll()
             for name in list(self._ahead):
                 asked = self._asked[name]
-                if asked.pending is None or asked.pending.done:
-                    self._expect(name, asked)
+                if (asked.pending is None or asked.pending.done) and self._expect(name, asked):
+                    break  # the next ones in the next step
         if self._arrived and len(self._ahead) < AHEAD_REQUESTS_MAX and self._tier.planning is None:
             name = next(iter(self._arrived))
             request, last = self._arrived.pop(name)
             self._match(name, 0, request, 0, last).ahead_s = time.monotonic()
             self._ahead[name] = None
 
-    def _expect(self, name: str, asked: _Asked) -> None:
-        """Have the first blocks of what is there brought into the daemon's memory."""
-        if asked.expected is not None:
-            return
+    def _expect(self, name: str, asked: _Asked) -> bool:
+        """Have the next blocks of what is there brought into the daemon's memory. False: there are none."""
         try:
             there = asked.there if asked.pending is None else asked.pending.result().blocks
-            blocks = min(there, self._expected_max)
-            if blocks:
-                asked.expected = self._tier.prefix_of(asked.keys).expect(blocks=blocks)
-                return
+            last = min(there, self._expected_max, asked.brought + self._expected_step)
+            if last > asked.brought:
+                asked.expected.append(self._tier.prefix_of(asked.keys[asked.brought : last]).expect())
+                asked.brought = last
+                return True
         except Exception:
             log.exception("an expectation")
-        self._ahead.pop(name, None)  # there is nothing to bring
+        if not asked.expected:
+            self._ahead.pop(name, None)
+        return False
 
     def _expect_no_more(self, name: str, asked: _Asked, read: range = range(0)) -> None:
         """It waits no more. read: those of its keys that workers begin to load now."""
         self._ahead.pop(name, None)
-        if asked.expected is not None:
-            if read:
-                self._tier.prefix_of(asked.keys).read_elsewhere(first=read.start, blocks=read.stop)
-            asked.expected.end()
-            asked.expected = None
+        if asked.expected:
+            self._tier.prefix_of(asked.keys[: asked.brought][read.start : read.stop]).read_elsewhere()
+            for one in asked.expected:
+                one.end()
+            asked.expected = []
 
     # ---- A step ----
 

@@ -364,14 +364,13 @@ class Prefix:
         ]
         return tier.expecting().expect(items, seconds)
 
-    def read_elsewhere(self, *, first: int = 0, blocks: int | None = None) -> None:
-        """Another process gets the blocks from number `first` to `blocks` (all of them): an expected reader has come."""
+    def read_elsewhere(self) -> None:
+        """Another process begins to get it: an expected reader has come."""
         tier, layout = self._tier, self._tier.layout
         if tier.ahead is None:
             return
         cells = [cell for kind in layout.kinds for cell in layout.cells(kind.name)]
-        keys = self.keys[_count("first", first, self.blocks) : _count("blocks", blocks, self.blocks)]
-        tier.ahead.read(Wanted(cell.component, key) for key in keys for cell in cells)
+        tier.ahead.read(Wanted(cell.component, key) for key in self.keys for cell in cells)
 
     def hold(self, session: TierSession, *, blocks: int | None = None) -> int:
         """Keep the first blocks from eviction until the session ends. Returns how many blocks, from the first on, are held."""
