@@ -397,13 +397,13 @@ Fault VhostSession::set_ring(uint32_t number, const VhostMember& member) {
   for (const auto& [message, payload] : steps) {
     std::vector<int> own;
     if (message == VhostMessage::SetRingCall) own.push_back(member.call);
-    if (message == VhostMessage::SetRingKick) own.push_back(member.kick);
+    if (message == VhostMessage::SetRingKick) own.push_back(member.kick.far_end());
     if (const int error = wire_.tell(message, payload, own); error != 0) return failed(name_of(message), error);
   }
   return {};
 }
 
-Status VhostSession::read(const VhostMember& member, uint64_t offset, Bytes into) {
+Status VhostSession::read(VhostMember& member, uint64_t offset, Bytes into) {
   while (!into.empty()) {
     const size_t piece = std::min({into.size(), member.scratch.size(), size_t{device_.piece_bytes_max}});
     if (const Status status = read_piece(member, offset, static_cast<uint32_t>(piece)); !status.ok()) return status;
@@ -414,10 +414,10 @@ Status VhostSession::read(const VhostMember& member, uint64_t offset, Bytes into
   return {};
 }
 
-Status VhostSession::read_piece(const VhostMember& member, uint64_t offset, uint32_t bytes) {
+Status VhostSession::read_piece(VhostMember& member, uint64_t offset, uint32_t bytes) {
   Virtqueue& queue = *member.queue;
   queue.push(0, BlockRequest::Read, offset / kSectorBytes, number_of(member.scratch.data()), bytes);
-  if (queue.publish()) (void)::eventfd_write(member.kick, 1);
+  if (queue.publish()) member.kick.kick();
   const auto until = Clock::now() + kVhostPatience;
   for (;;) {
     Virtqueue::Done done;

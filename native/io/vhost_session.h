@@ -24,6 +24,7 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "io/vhost_kick.h"
 #include "io/vhost_wire.h"
 #include "io/virtqueue.h"
 
@@ -43,7 +44,7 @@ struct VhostMember {
   Virtqueue* queue = nullptr;
   Bytes scratch;      // of the first region: what the thread reads a header into
   size_t shared = 0;  // of the regions, the first ones, that the target was given: the thread's, until Lost
-  int kick = -1;
+  VhostKick kick;
   int call = -1;
   int wake = -1;  // an eventfd that the thread writes to when `link` or `unreachable` has changed
   std::atomic<Link> link{Link::Away};
@@ -89,8 +90,8 @@ class VhostSession {
   Fault set_up(const std::vector<VhostMember*>& members, const Judge& judge);
   Fault give_memory(const std::vector<VhostMember*>& members);
   Fault set_ring(uint32_t number, const VhostMember& member);
-  Status read(const VhostMember& member, uint64_t offset, Bytes into);
-  Status read_piece(const VhostMember& member, uint64_t offset, uint32_t bytes);
+  Status read(VhostMember& member, uint64_t offset, Bytes into);
+  Status read_piece(VhostMember& member, uint64_t offset, uint32_t bytes);
   Fault failed(const char* what, int error) const;
   void ring_bell() noexcept;
   // On the thread, with the lock.

@@ -69,12 +69,15 @@ Fault VhostUserEngine::set_up() {
 // The target had the ones before, and may do with them what it likes.
 Fault VhostUserEngine::make_bells() {
   close_bells();
-  member_.kick = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  member_.call = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (member_.kick < 0 || member_.call < 0) {
-    const int error = errno;
+  int error = member_.kick.open();
+  if (error == 0) {
+    member_.call = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (member_.call < 0) error = errno;
+  }
+  if (error != 0) {
     close_bells();
-    return {{Code::IoError, -error}, "eventfd for the vhost-user engine: " + errno_name(error) + "; raise ulimit -n"};
+    return {{Code::IoError, -error},
+            "eventfd and sockets for the vhost-user engine: " + errno_name(error) + "; raise ulimit -n"};
   }
   watch(epoll_, member_.call);
   return {};
@@ -86,8 +89,8 @@ void VhostUserEngine::close_bells() noexcept {
     (void)::epoll_ctl(epoll_, EPOLL_CTL_DEL, member_.call, nullptr);
     ::close(member_.call);
   }
-  if (member_.kick >= 0) ::close(member_.kick);
-  member_.call = member_.kick = -1;
+  member_.kick.close();
+  member_.call = -1;
 }
 
 // All of it new: nothing that is kept here comes from the target.
@@ -204,7 +207,7 @@ void VhostUserEngine::flush_submissions() noexcept {
   fill_queue();
   if (!queue_->publish()) return;
   ++counters_.kicks;
-  (void)::eventfd_write(member_.kick, 1);
+  member_.kick.kick();
 }
 
 // ---- Back ------------------------------------------------------------------------------------------------------------------

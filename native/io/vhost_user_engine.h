@@ -6,8 +6,8 @@
 // (virtqueue.h). When the link is lost, what was in flight ends with -EIO, but only after the arena has been taken back and the
 // engine's own pages are new ones: the old target, or a drive that it asked, may go on writing, and writes into pages that are
 // nobody's. That is done a piece a turn. While the target is away requests fail at once. Descriptors: the target has the call
-// and the kick eventfd, and may change their flags, so the call is never read or written here, and what the loop waits for is
-// an epoll descriptor. Thread: the shard's; the session has its own (vhost_session.h).
+// eventfd, and may change its flags, so it is never read or written here, and what the loop waits for is an epoll descriptor.
+// Of the kick the target has its own end (vhost_kick.h). Thread: the shard's; the session has its own (vhost_session.h).
 #pragma once
 
 #include <memory>

@@ -132,6 +132,37 @@ TEST_F(VhostUserEngineTest, ATurnKicksOnceAtMost) {
   EXPECT_EQ(engine_->counters().kicks, before + 1);
 }
 
+// It has a descriptor of the kick, and does with it what it can: blocking, full, and never read.
+TEST_F(VhostUserEngineTest, ATargetThatBlocksItsKickBlocksItselfAlone) {
+  std::atomic<int> filled{0};
+  target_.manner.deaf = [&](int kick) {
+    ASSERT_EQ(::fcntl(kick, F_SETFL, ::fcntl(kick, F_GETFL) | O_NONBLOCK), 0);
+    (void)::eventfd_write(kick, UINT64_MAX - 1);
+    while (::eventfd_write(kick, 1) == 0) ++filled;
+    ASSERT_EQ(::fcntl(kick, F_SETFL, ::fcntl(kick, F_GETFL) & ~O_NONBLOCK), 0);
+  };
+  open();
+  Tracked tracked;
+  for (int turn = 0; turn < 2000; ++turn) {
+    tracked.set(Op::Read, 0, at(0), 4096);
+    ASSERT_EQ(run(tracked), 0) << turn;
+  }
+  EXPECT_GE(engine_->counters().kicks, 2000U);
+  // Once it reads, it is told of what came while it did not.
+  target_.stop();
+  target_.manner.deaf = nullptr;
+  target_.start();
+  write_until_ok(tracked, 0, at(0), 4096);
+}
+
+TEST_F(VhostUserEngineTest, ATargetThatShutsItsKickDownIsNoSignalAndNoError) {
+  target_.manner.deaf = [](int kick) { (void)::shutdown(kick, SHUT_RDWR); };
+  open();
+  Tracked tracked;
+  tracked.set(Op::Read, 0, at(0), 4096);
+  EXPECT_EQ(run(tracked), 0);
+}
+
 TEST_F(VhostUserEngineTest, WhatTheDeviceRefusesIsAnErrorOfThatRequestAlone) {
   std::atomic<int> refuse{1};
   target_.manner.status = [&](uint8_t& status) { status = refuse-- > 0 ? 1 : 0; };
@@ -302,6 +333,30 @@ TEST_F(VhostUserEngineTest, ATargetThatComesBackSmallerIsNotTaken) {
   target_.manner.bytes = 8 * MiB;
   target_.start();
   write_until_ok(tracked, 0, at(0), 4096);
+}
+
+TEST_F(VhostUserEngineTest, ATargetThatComesBackWithoutAFeatureInUseIsNotTakenAndNeverHasTheArena) {
+  const uint64_t all = target_.manner.features;
+  open();
+  Tracked tracked;
+  tracked.set(Op::Write, 0, at(0), 4096);
+  ASSERT_EQ(run(tracked), 0);
+  for (const uint64_t lost : {kFeatureFlush, kFeatureIndirect}) {
+    target_.stop();
+    target_.manner.features = all & ~lost;
+    target_.start();
+    const uint64_t before = target_.connections();
+    turn_until([&] { return target_.connections() >= before + 2; });
+    turn_until([&] { return !backing_->session()->why_refused().empty(); });
+    tracked.set(Op::Write, 4096, at(0), 4096);
+    EXPECT_EQ(run(tracked), -EIO);
+    EXPECT_EQ(target_.old_mappings(), 0U) << "it was given memory";
+    target_.stop();
+    target_.manner.features = all | kFeatureSizeMax;  // one more is no harm
+    target_.start();
+    write_until_ok(tracked, 4096, at(0), 4096);
+    EXPECT_TRUE(backing_->session()->why_refused().empty());
+  }
 }
 
 TEST_F(VhostUserEngineTest, ATargetThatComesBackWithAnotherStoreIsNotTakenAndNeverHasTheArena) {
