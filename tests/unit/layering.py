@@ -73,7 +73,7 @@ PYTHON_MAY_IMPORT: Mapping[str, frozenset[str]] = {
     # What identity, context, priority and reuse are is said in the tier once, and in no connector again.
     "connectors": frozenset({"base", "tier"}),
     # It asks the host what a daemon needs of it, and knows the daemon by its settings alone.
-    "doctor": _LOW | {"daemon"},
+    "doctor": _LOW | {"daemon", "io"},
     "tools": _LOW | {"face", "daemon", "client", "doctor", "tier", "connectors", "io", "rdma", "index", "compress"},
 }
 

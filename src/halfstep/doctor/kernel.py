@@ -23,16 +23,13 @@ from typing import NamedTuple
 from halfstep import _peer
 from halfstep.doctor.cuda import Cuda, ask_driver
 from halfstep.doctor.verbs import Port, Verbs, ask_library, ask_pyverbs
+from halfstep.io import nvme
 
 # io_uring(7): the numbers are those of every architecture but alpha.
 _IO_URING_SETUP, _IO_URING_ENTER, _IO_URING_REGISTER = 425, 426, 427
 _IORING_REGISTER_PROBE, _PROBE_BYTES = 8, 16 + 256 * 8
 _PARAMS_BYTES = 120  # struct io_uring_params
 _TIMEX_BYTES = 208  # struct timex
-# struct nvme_admin_cmd and NVME_IOCTL_ADMIN_CMD of linux/nvme_ioctl.h; opcodes of the NVMe base specification.
-_ADMIN = struct.Struct("=BBHIIIQQII6III")
-_NVME_IOCTL_ADMIN = 0xC0484E41
-NVME_GET_LOG, NVME_IDENTIFY = 0x02, 0x06
 _SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
 _IP_MTU, _IPV6_MTU = 14, 24
 
@@ -188,16 +185,11 @@ class Kernel:
 
         command: the opcode of one that only reads. word10: command dword 10.
         """
-        assert command in (NVME_GET_LOG, NVME_IDENTIFY), command
-        answer = ctypes.create_string_buffer(count)
-        packed = bytearray(_ADMIN.pack(command, 0, 0, namespace, 0, 0, 0, ctypes.addressof(answer), 0, count, word10, *[0] * 7))
-        descriptor = os.open(f"/dev/{controller}", os.O_RDONLY)
-        try:
-            if fcntl.ioctl(descriptor, _NVME_IOCTL_ADMIN, packed, True) != 0:
-                raise OSError(errno.EIO, f"{controller} refuses the command")
-        finally:
-            os.close(descriptor)
-        return answer.raw
+        return nvme.admin(f"/dev/{controller}", command, namespace, word10, 0, count).data
+
+    def nvme_feature(self, controller: str, number: int, group: int) -> int:
+        """A feature of a controller, of an endurance group where it has one. Errors: as nvme()."""
+        return nvme.admin(f"/dev/{controller}", nvme.GET_FEATURES, 0, number, group, 0).result
 
     def free_bytes(self, path: str) -> int:
         """Of a path's file system, for users that are not root. Errors: OSError."""

@@ -15,8 +15,9 @@ from halfstep.doctor.cuda import Cuda, Gpu
 from halfstep.doctor.examine import Outcome, examine
 from halfstep.doctor.finding import Finding
 from halfstep.doctor.host import Host
-from halfstep.doctor.kernel import NVME_GET_LOG, NVME_IDENTIFY, Clock, Kernel, Place, RingRefusal, Route
+from halfstep.doctor.kernel import Clock, Kernel, Place, RingRefusal, Route
 from halfstep.doctor.verbs import Port, Verbs
+from halfstep.io import nvme
 
 REPOSITORY = Path(__file__).parents[3]
 PID = 4711
@@ -79,6 +80,8 @@ class MadeUpKernel(Kernel):
     places: dict[str, Place] = field(default_factory=dict)
     # By controller, command, and command dword 10. What is not there is refused.
     admin: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    # By controller, number, and endurance group.
+    features: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
     def name(self) -> str:
         return "flash-1"
@@ -152,6 +155,9 @@ class MadeUpKernel(Kernel):
             raise PermissionError(errno.EACCES, "Permission denied", f"/dev/{controller}")
         return self.admin[controller, command, word10].ljust(count, b"\0")
 
+    def nvme_feature(self, controller: str, number: int, group: int) -> int:
+        return self.features[controller, number, group]
+
     def core_missing(self) -> str:
         return self.core
 
@@ -185,9 +191,9 @@ class Machine:
         log[1:3] = (273 + 41).to_bytes(2, "little")
         log[3], log[4], log[5] = 100, 10, 3
         self.kernel.admin |= {
-            ("nvme0", NVME_IDENTIFY, 1): bytes(identity),
-            ("nvme0", NVME_IDENTIFY, 0): bytes(formats),
-            ("nvme0", NVME_GET_LOG, 0x7F0002): bytes(log),
+            ("nvme0", nvme.IDENTIFY, 1): bytes(identity),
+            ("nvme0", nvme.IDENTIFY, 0): bytes(formats),
+            ("nvme0", nvme.GET_LOG, 0x7F0002): bytes(log),
         }
 
     def write(self, path: str, text: str) -> None:

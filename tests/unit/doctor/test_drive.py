@@ -7,9 +7,10 @@ from tests.unit.doctor.machine import DISK, NVME, PCI, STORE, Machine
 
 from halfstep.doctor.disks import disks_below
 from halfstep.doctor.finding import Severity
-from halfstep.doctor.kernel import NVME_GET_LOG, NVME_IDENTIFY, Place
+from halfstep.doctor.kernel import Place
+from halfstep.io import nvme
 
-SMART = NVME_GET_LOG, 0x7F0002
+SMART = nvme.GET_LOG, 0x7F0002
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_remedies_name_the_disk_and_its_files(machine: Machine) -> None:
 
 def test_a_drive_without_a_cache_needs_no_flush(machine: Machine) -> None:
     machine.write(f"{DISK}/queue/write_cache", "write through\n")
-    machine.set_admin(NVME_IDENTIFY, 1, 525, b"\0")
+    machine.set_admin(nvme.IDENTIFY, 1, 525, b"\0")
     assert machine.findings() == {}
 
 
@@ -101,22 +102,29 @@ def test_a_healthy_drive_says_how_it_is(machine: Machine) -> None:
 def test_health_that_this_user_may_not_ask_for_is_skipped(machine: Machine) -> None:
     machine.kernel.admin.clear()
     machine.kernel.uid = 1000
-    for check in ("drive's health", "drive's format"):
+    for check in ("drive's health", "drive's format", "drive's placement"):
         assert machine.outcome(check).why_skipped == "/dev/nvme0: EACCES (Permission denied); run it as root"
 
 
 def test_a_format_of_small_blocks_is_found_where_a_faster_one_is(machine: Machine) -> None:
-    machine.set_admin(NVME_IDENTIFY, 0, 26, b"\0")
+    machine.set_admin(nvme.IDENTIFY, 0, 26, b"\0")
     found = machine.findings()["drive-format"]
     assert found.value == "nvme0n1: format 0, 512 bytes"
     assert "nvme format /dev/nvme0n1 --lbaf=1" in found.remedy
-    machine.set_admin(NVME_IDENTIFY, 0, 128, bytes([0, 0, 9, 0]))
+    machine.set_admin(nvme.IDENTIFY, 0, 128, bytes([0, 0, 9, 0]))
     assert machine.findings() == {}, "no format is faster"
 
 
 def test_data_placement_is_told_of(machine: Machine) -> None:
-    machine.set_admin(NVME_IDENTIFY, 1, 96, (1 << 19).to_bytes(4, "little"))
-    assert machine.outcome("drive's format").seen == ("nvme0n1: format 1, 4096 bytes, places data (FDP)",)
+    assert machine.outcome("drive's placement").seen == ("nvme0n1: the drive has no FDP",)
+    machine.set_admin(nvme.IDENTIFY, 1, 96, (1 << 19).to_bytes(4, "little"))
+    machine.set_admin(nvme.IDENTIFY, 0, 102, (3).to_bytes(2, "little"))
+    machine.kernel.features["nvme0", nvme.FEATURE_PLACEMENT, 3] = 1
+    assert machine.outcome("drive's placement").seen == ("nvme0n1: FDP, on in endurance group 3",)
+    machine.kernel.features["nvme0", nvme.FEATURE_PLACEMENT, 3] = 0
+    found = machine.findings()["drive-placement-off"]
+    assert found.value == "nvme0n1: off in endurance group 3"
+    assert "nvme fdp feature /dev/nvme0 --endgrp-id=3" in found.remedy
 
 
 def test_a_drive_far_from_the_arena_is_found(machine: Machine) -> None:

@@ -10,7 +10,8 @@ from halfstep.doctor.case import Case
 from halfstep.doctor.disks import Disk
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
 from halfstep.doctor.host import Host
-from halfstep.doctor.nvme import controllers_of, formats_of, health_of, identify, places_data
+from halfstep.doctor.nvme import controllers_of, health_of, identity_of, namespace_of
+from halfstep.io import nvme
 
 USED_PERCENT = 90
 CRITICAL = Rule(
@@ -42,6 +43,15 @@ FORMAT_SLOW = Rule(
     "before the next store is made: `sudo nvme format /dev/{disk} --lbaf={best}`, which erases the drive",
 )
 
+PLACEMENT_OFF = Rule(
+    "drive-placement-off",
+    Severity.WARNING,
+    "on, for the drive has it",
+    "The drive mixes data of different lives in one block of flash, copies what still lives, and wears sooner.",
+    "before the next store is made: `sudo nvme fdp feature /dev/{controller} --endgrp-id={group} --enable-conf-idx=0`; most "
+    "drives want their namespaces deleted before, which erases them",
+)
+
 
 def _nvme_disks(host: Host, case: Case) -> list[tuple[Disk, str]]:
     found = [(disk, name) for disk in each_disk(host, case) for name in controllers_of(host, disk)[:1]]
@@ -68,24 +78,33 @@ def health(host: Host, case: Case) -> Iterator[Finding | str]:
 def block_format(host: Host, case: Case) -> Iterator[Finding | str]:
     """Whether the drive has a better format for pages of 4 KiB than the one in use."""
     for disk, name in _nvme_disks(host, case):
-        in_use, formats = formats_of(host, name, host.number(f"{disk.directory}/nsid") or 1)
-        now = next((one for one in formats if one.number == in_use), None)
+        namespace = _namespace(host, disk, name)
+        now = namespace.format
         if now is None:
-            raise SkipCheck(f"{disk.name}: its format {in_use} is none of those that it names")
-        better = [
-            one
-            for one in formats
-            if one.data_bytes == 4096
-            and not one.metadata_bytes
-            and one.performance < now.performance
-            and now.data_bytes != 4096
-        ]
-        placement = ", places data (FDP)" if places_data(identify(host, name)) else ""
-        told = f"{disk.name}: format {in_use}, {now.data_bytes} bytes{placement}"
-        if better:
-            yield FORMAT_SLOW.found(told, best=min(better, key=lambda one: one.performance).number, disk=disk.name)
+            raise SkipCheck(f"{disk.name}: its format {namespace.format_in_use} is none of those that it names")
+        told = f"{disk.name}: format {now.number}, {now.data_bytes} bytes"
+        if namespace.better is not None:
+            yield FORMAT_SLOW.found(told, best=namespace.better.number, disk=disk.name)
         else:
             yield told
+
+
+def _namespace(host: Host, disk: Disk, controller: str) -> nvme.Namespace:
+    return namespace_of(host, controller, host.number(f"{disk.directory}/nsid") or 1)
+
+
+def placement(host: Host, case: Case) -> Iterator[Finding | str]:
+    """Whether a drive that can keep data of different lives apart does (Flexible Data Placement)."""
+    for disk, name in _nvme_disks(host, case):
+        if not identity_of(host, name).placement:
+            yield f"{disk.name}: the drive has no FDP"
+            continue
+        group = _namespace(host, disk, name).endurance_group or 1
+        if nvme.placement_enabled(host.kernel.nvme_feature(name, nvme.FEATURE_PLACEMENT, group)):
+            yield f"{disk.name}: FDP, on in endurance group {group}"
+        else:
+            found = f"{disk.name}: off in endurance group {group}"
+            yield PLACEMENT_OFF.found(found, controller=name, group=group)
 
 
 AREA = Area(
@@ -94,6 +113,7 @@ AREA = Area(
     (
         Check("drive's health", health, (CRITICAL, WORN, MEDIA_ERRORS)),
         Check("drive's format", block_format, (FORMAT_SLOW,)),
+        Check("drive's placement", placement, (PLACEMENT_OFF,)),
     ),
     of_daemon=True,
 )
