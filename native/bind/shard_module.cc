@@ -18,6 +18,7 @@
 #include "bind/interpreter.h"
 #include "bind/os_text.h"
 #include "bind/shard_calls.h"
+#include "bind/shard_devices.h"
 #include "bind/shard_fsck.h"
 #include "bind/shard_sizing.h"
 #include "io/place.h"
@@ -453,6 +454,7 @@ NB_MODULE(_shard, m) {
         "Whether a store is at this path, as bytes, or may be made there. Raises StartError: a broken link, a mount that is\n"
         "missing, a device that is not there. Makes nothing.");
   add_config(m);
+  halfstep::bind::add_devices(m);
   add_mount_options(m);
   m.attr("SCRUB_AUTO") = halfstep::store::kScrubAuto;
   nb::class_<Core>(m, "Server", "A running server: one store, its shards' threads, their listeners.")

@@ -1,8 +1,11 @@
 #include "io/blank.h"
 
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +47,39 @@ size_t zeros_first(const std::byte* at, size_t bytes) noexcept {
   return done;
 }
 
+using PageMemory = std::unique_ptr<std::byte, Free>;
+
+// Goes over all that is looked at, a piece at a time. `take`: bytes of it that were taken, from the place on; 0: no further; or
+// a negative errno.
+Fault each_piece(uint64_t device_bytes, const std::string& what, const std::function<bool(uint64_t, uint64_t)>& go_on,
+                 const std::function<int64_t(uint64_t place, size_t bytes)>& take) {
+  const std::vector<BlankRange> ranges = blank_ranges(device_bytes);
+  uint64_t total = 0;
+  for (const BlankRange& range : ranges) total += range.bytes;
+  uint64_t done = 0;
+  for (const BlankRange& range : ranges) {
+    for (uint64_t at = 0; at < range.bytes;) {
+      const uint64_t place = range.offset + at;
+      const int64_t taken = take(place, std::min(range.bytes - at, kReadBytes));
+      if (taken == -EINTR) continue;
+      if (taken < 0) {
+        const int error = static_cast<int>(-taken);
+        return {{Code::IoError, -error},
+                what + " at " + std::to_string(place) + ": " + errno_name(error) + "; look at the device (dmesg, smartctl)"};
+      }
+      if (taken == 0) return {};
+      at += static_cast<uint64_t>(taken);
+      done += static_cast<uint64_t>(taken);
+      if (go_on && !go_on(done, total)) return {Code::Cancelled, what + " was stopped"};
+    }
+  }
+  return {};
+}
+
+Fault no_memory(const std::string& path) {
+  return {{Code::IoError, -ENOMEM}, "memory to look through " + path + ": " + errno_name(ENOMEM)};
+}
+
 }  // namespace
 
 std::vector<BlankRange> blank_ranges(uint64_t device_bytes) {
@@ -83,35 +119,38 @@ Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& pa
 Fault look_for_data(const BlankReader& read, uint64_t device_bytes, const std::string& path,
                     const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at) {
   data_at->reset();
-  const std::unique_ptr<std::byte, Free> memory(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kReadBytes)));
-  if (memory == nullptr) return {{Code::IoError, -ENOMEM}, "memory to look through " + path + ": " + errno_name(ENOMEM)};
-  const std::vector<BlankRange> ranges = blank_ranges(device_bytes);
-  uint64_t total = 0;
-  for (const BlankRange& range : ranges) total += range.bytes;
-  uint64_t done = 0;
-  for (const BlankRange& range : ranges) {
-    for (uint64_t at = 0; at < range.bytes;) {
-      const uint64_t place = range.offset + at;
-      const size_t wanted = std::min(range.bytes - at, kReadBytes);
-      const int64_t got = read(place, {memory.get(), wanted});
-      if (got == -EINTR) continue;
-      // What does not read is no proof of nothing.
-      if (got <= 0) {
-        const int error = got < 0 ? static_cast<int>(-got) : EIO;
-        return {{Code::IoError, -error},
-                "reading " + path + " at " + std::to_string(place) + ": " + errno_name(error) +
-                    "; look at the device (dmesg, smartctl)"};
-      }
-      if (const size_t zeros = zeros_first(memory.get(), static_cast<size_t>(got)); zeros < static_cast<size_t>(got)) {
-        *data_at = place + zeros;
-        return {};
-      }
-      at += static_cast<uint64_t>(got);
-      done += static_cast<uint64_t>(got);
-      if (go_on && !go_on(done, total)) return {Code::Cancelled, "looking through " + path + " was stopped"};
-    }
-  }
-  return {};
+  const PageMemory memory(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, kReadBytes)));
+  if (memory == nullptr) return no_memory(path);
+  return each_piece(device_bytes, "reading " + path, go_on, [&](uint64_t place, size_t bytes) -> int64_t {
+    const int64_t got = read(place, {memory.get(), bytes});
+    if (got <= 0) return got < 0 ? got : -EIO;  // what does not read is no proof of nothing
+    const size_t zeros = zeros_first(memory.get(), static_cast<size_t>(got));
+    if (zeros == static_cast<size_t>(got)) return got;
+    *data_at = place + zeros;
+    return 0;
+  });
+}
+
+Fault make_blank(int descriptor, uint64_t device_bytes, bool discard, const std::string& path,
+                 const std::function<bool(uint64_t done, uint64_t total)>& go_on) {
+  const PageMemory memory(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 2 * kReadBytes)));
+  if (memory == nullptr) return no_memory(path);
+  std::byte* const zeros = memory.get() + kReadBytes;
+  std::memset(zeros, 0, kReadBytes);
+  const std::array<uint64_t, 2> all = {0, round_down(device_bytes, kPageBytes)};
+  if (discard) (void)::ioctl(descriptor, BLKDISCARD, all.data());  // a device that cannot is written
+  const Fault fault = each_piece(device_bytes, "blanking " + path, go_on, [&](uint64_t place, size_t bytes) -> int64_t {
+    const auto at = static_cast<off_t>(place);
+    const ssize_t got = ::pread(descriptor, memory.get(), bytes, at);
+    // What does not read may be written all the same.
+    if (got > 0 && zeros_first(memory.get(), static_cast<size_t>(got)) == static_cast<size_t>(got)) return got;
+    const ssize_t put = ::pwrite(descriptor, zeros, bytes, at);
+    if (put <= 0) return put < 0 ? -errno : -EIO;
+    return put;
+  });
+  if (!fault.ok()) return fault;
+  if (::fsync(descriptor) == 0) return {};
+  return {{Code::IoError, -errno}, "flushing " + path + ": " + errno_name(errno) + "; look at the device (dmesg, smartctl)"};
 }
 
 }  // namespace halfstep::io

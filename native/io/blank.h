@@ -2,7 +2,10 @@
 // A device is blank if every byte that is looked at is zero. Up to kBlankReadBytes all of them are; of a larger one both ends,
 // and windows at equal distances in between, which find any file system, image or database that fills more than a few of the
 // gaps, and the places where file systems keep spare copies of their superblocks.
-// Invariants: reads only; bounded by about kBlankReadBytes, whatever the device's size.
+// make_blank() makes one so: what is asked for is all given back first, where the device takes discards, and what still is not
+// zero in the ranges that are looked at is written. Between them of a large device old bytes may stay: a store has a secret of
+// its own, and never takes them for its own.
+// Invariants: looking reads only; both are bounded by about kBlankReadBytes, whatever the device's size, and one discard.
 // Thread: one, blocking.
 #pragma once
 
@@ -35,5 +38,10 @@ Fault look_for_data(const BlankReader& read, uint64_t device_bytes, const std::s
                     const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at);
 Fault look_for_data(int descriptor, uint64_t device_bytes, const std::string& path,
                     const std::function<bool(uint64_t done, uint64_t total)>& go_on, std::optional<uint64_t>* data_at);
+
+// Makes a device blank, for good. `discard`: all of it is given back first; a device that refuses is written all the same.
+// On media when it is done. go_on: as above; what is stopped half-way is lost all the same.
+Fault make_blank(int descriptor, uint64_t device_bytes, bool discard, const std::string& path,
+                 const std::function<bool(uint64_t done, uint64_t total)>& go_on);
 
 }  // namespace halfstep::io

@@ -106,5 +106,36 @@ TEST_F(BlankTest, WhatDoesNotReadIsNotTakenForNothing) {
   EXPECT_EQ(look_for_data(file_, bytes_, "device", nullptr, &at).status, Code::IoError);
 }
 
+// Both ends, and what lies where file systems keep spare superblocks.
+TEST_F(BlankTest, WhatIsMadeBlankIsFoundBlank) {
+  for (const uint64_t bytes : {64 * MiB + kPageBytes, 300 * GiB}) {
+    make(bytes);
+    for (const uint64_t at : {uint64_t{0}, uint64_t{1080}, 64 * MiB + 7, bytes / 2, bytes - 1}) put(at, "x");
+    if (bytes > 256 * GiB) put(256 * GiB + 4, "_BHRfS_M");
+    EXPECT_EQ(look(), 0U);
+    const Fault fault = make_blank(file_, bytes_, false, "device", nullptr);
+    ASSERT_TRUE(fault.ok()) << fault.what;
+    EXPECT_EQ(look(), std::nullopt);
+  }
+}
+
+TEST_F(BlankTest, BlankingThatIsStoppedSaysSo) {
+  make(64 * MiB);
+  put(0, "x");
+  const Fault fault = make_blank(file_, bytes_, true, "device", [](uint64_t done, uint64_t) { return done < 4 * MiB; });
+  EXPECT_EQ(fault.status, Code::Cancelled) << fault.what;
+  EXPECT_EQ(look(), std::nullopt) << "a mebibyte after the other, from the first";
+}
+
+TEST_F(BlankTest, ADeviceThatTakesNoWritesIsNamed) {
+  make(64 * MiB);
+  put(5 * MiB, "x");
+  const int reader = ::open((directory_.path() + "/device").c_str(), O_RDONLY);
+  const Fault fault = make_blank(reader, bytes_, false, "device", nullptr);
+  ::close(reader);
+  EXPECT_EQ(fault.status, Status(Code::IoError, -EBADF));
+  EXPECT_NE(fault.what.find("blanking device at 5242880: EBADF"), std::string::npos) << fault.what;
+}
+
 }  // namespace
 }  // namespace halfstep::io

@@ -167,7 +167,8 @@ Fault StoreFile::explain(Fault no_header) const {
   return {no_header.status,
           path_ + ": holds something, at byte " + std::to_string(*data_at_) +
               " first, and this is not a store: name another device, or, if nothing on it is wanted any more, " +
-              (backing_->facts().vhost_user ? "blank it on the target's side" : "blank it (`blkdiscard -z " + path_ + "`)")};
+              (backing_->facts().vhost_user ? std::string("blank it on the target's side")
+                                            : "`halfstep device format --force " + path_ + "`")};
 }
 
 Fault StoreFile::look_at_left(const io::Backing::Options& options, Left* left, std::string* what) {

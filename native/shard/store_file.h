@@ -36,6 +36,8 @@ class StoreFile {
   io::Backing& backing() const noexcept { return *backing_; }
   // Null unless the file was made, or the device is blank: what it has to be formatted to.
   const store::Geometry* to_format() const noexcept { return blank_ || !unpublished_.empty() ? &geometry_ : nullptr; }
+  // Of a device that is not blank: the first byte that is not zero.
+  std::optional<uint64_t> data_at() const noexcept { return data_at_; }
   // Of a block device that is neither blank nor a store: what was found instead, for `no_header`.
   Fault explain(Fault no_header) const;
   // With the store's name.

@@ -220,6 +220,19 @@ class Config:
     @scrub_bytes_per_s.setter
     def scrub_bytes_per_s(self, arg: int, /) -> None: ...
 
+def look_at_backing(path: str | bytes) -> dict[str, Any]:
+    """
+    How a store at a path would be reached; opens it for reading, with a lock, and closes it. Raises StartError:
+    nothing is there, somebody has it, it cannot be opened.
+    """
+
+def make_store(config: Config, *, wipe: bool = False, progress: object | None = None) -> dict[str, Any]:
+    """
+    Makes a store ahead of its first daemon; wipe: in place of what is there. Raises StartError.
+
+    progress(step, done, total) is called now and then; a false answer stops.
+    """
+
 class MountOptions:
     """
     The daemon behind a mount, and how what it has is served. Server checks it.

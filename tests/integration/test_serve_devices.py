@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.loop_device import loop_device
 from tests.integration.serving import Serve, refused, works
 
 pytestmark = pytest.mark.integration
@@ -18,21 +16,8 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def block_device(tmp_path: Path) -> Iterator[Path]:
     """A blank device of 160 MiB: a loop device over a sparse file."""
-    # Users other than root have no sbin in their path.
-    losetup = shutil.which("losetup", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
-    if losetup is None:
-        pytest.skip("no loop device can be made here: there is no losetup")
-    image = tmp_path / "drive"
-    with image.open("wb") as file:
-        file.truncate(160 << 20)
-    made = subprocess.run(
-        [losetup, "--find", "--show", "--direct-io=on", str(image)], capture_output=True, text=True, timeout=60, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"no loop device can be made here: {made.stderr.strip()}")
-    device = Path(made.stdout.strip())
-    yield device
-    subprocess.run([losetup, "--detach", str(device)], timeout=60, check=True)
+    with loop_device(tmp_path / "drive") as device:
+        yield device
 
 
 def test_a_blank_block_device_becomes_a_store(serve: Callable[..., Serve], block_device: Path) -> None:
@@ -58,4 +43,6 @@ def test_a_block_device_that_holds_something_else_is_refused(serve: Callable[...
     with block_device.open("r+b") as device:
         device.seek(1080)
         device.write(b"\x53\xef")  # as ext4 says it is there
-    assert "this is not a store" in refused(serve("--store", str(block_device), "--size", ""))
+    wrong = refused(serve("--store", str(block_device), "--size", ""))
+    assert "this is not a store" in wrong
+    assert f"halfstep device format --force {block_device}" in wrong

@@ -49,7 +49,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
         if not is_vhost_user(config.store):
             _shard.look_at_place(os.fsencode(config.store))
         _make_directories(config)
-        return _shard.Server(_native(config), progress)
+        return _shard.Server(native_config(config), progress)
     except _shard.StartError as error:
         raise error_of(error, config.store) from None
 
@@ -69,7 +69,8 @@ def _check_room(config: ServeConfig) -> None:
         ) from None
 
 
-def _native(config: ServeConfig) -> _shard.Config:
+def native_config(config: ServeConfig) -> _shard.Config:
+    """As the core takes it."""
     native = _shard.Config()
     native.store_path = os.fsencode(config.store)
     # A blank device may become a store, and then a size that was asked for has to be its own.

@@ -27,6 +27,7 @@ COMMANDS = {
     "mount": ("halfstep.tools.mount", "mount"),
     "check": ("halfstep.tools.check", "check"),
     "doctor": ("halfstep.tools.doctor", "doctor"),
+    "device": ("halfstep.tools.device", "device"),
     "fsck": ("halfstep.tools.fsck", "fsck"),
     "stat": ("halfstep.tools.stat", "stat"),
     "ls": ("halfstep.tools.blocks", "ls"),
@@ -185,6 +186,7 @@ def main() -> None:
     On a host of it:     halfstep mount
     Is it all right?     halfstep check; of a stopped store: halfstep fsck
     What is wrong here?  halfstep doctor
+    Which drives?        halfstep device list
     What is in it?       halfstep stat, halfstep ls
     Why is it (not)?     halfstep explain
     Who has how much?    halfstep namespace ls

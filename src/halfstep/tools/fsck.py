@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
 
 from halfstep.tools.options import json_option, print_json, print_table
+from halfstep.tools.progress import bar
 from halfstep.tools.streams import say
 
 # A finding's kind, and what it says about the blocks.
@@ -44,7 +43,7 @@ def fsck(store: str | None, payloads: bool, show_segments: bool, as_json: bool) 
     from halfstep.daemon.refusals import error_of
 
     path = store_path(store)
-    with _bar() as progress:
+    with bar("checking") as progress:
         try:
             report = _shard.fsck(os.fsencode(path), payloads=payloads, progress=progress)
         except _shard.StartError as error:
@@ -126,21 +125,3 @@ def _print_segments(segments: list[dict[str, Any]]) -> None:
         if segment["state"] != "unused"
     ]
     print_table(columns, rows)
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[str, int, int], bool]]:
-    if not sys.stderr.isatty():
-        yield lambda _step, _done, _total: True  # called for Ctrl-C's sake
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("checking")
-
-        def progress(_step: str, done: int, total: int) -> bool:
-            bar.update(task, completed=done, total=total)
-            return True
-
-        yield progress
