@@ -121,6 +121,10 @@ Fault Copier::open(std::shared_ptr<Device> device, std::unique_ptr<Copier>* out)
     copier->stream_ = nullptr;
     return {Code::NoSpace, of.text_of("cuStreamCreate", error)};
   }
+  const char* function = "";
+  int error = kSuccess;
+  copier->mover_ = Mover::open(of.cuda(), &function, &error);
+  if (copier->mover_ == nullptr) copier->last_error_ = of.text_of(function, error) + "; small pieces are copied one by one";
   *out = std::move(copier);
   return {};
 }
@@ -134,6 +138,7 @@ Copier::~Copier() {
     if (job.event != nullptr) (void)cuda.event_destroy(job.event);
   }
   for (Event event : events_) (void)cuda.event_destroy(event);
+  mover_ = nullptr;
   (void)cuda.stream_destroy(stream_);
 }
 
@@ -164,9 +169,7 @@ void Copier::submit(Direction direction, std::span<const Range> ranges, Done don
   // First: without one it could not be told when the copies are over.
   Event event = take_event(&job.error);
   if (event == nullptr) return;
-  bool queued = false;
-  job.error = queue(direction, ranges, &queued);
-  if (job.error != kSuccess) fail(direction == Direction::ToDevice ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync", job.error);
+  const bool queued = queue(job, direction, ranges);
   const int recorded = queued ? cuda.event_record(event, stream_) : kSuccess;
   if (queued && recorded == kSuccess) {
     job.event = event;
@@ -179,62 +182,51 @@ void Copier::submit(Direction direction, std::span<const Range> ranges, Done don
   (void)cuda.stream_synchronize(stream_);
 }
 
-// Ranges that follow each other in both memories are one copy, and equal ones at equal distances one of two dimensions: an
-// engine's pages cut a part into many small pieces.
-int Copier::queue(Direction direction, std::span<const Range> ranges, bool* queued) {
-  for (size_t at = 0; at < ranges.size();) {
-    Range range = ranges[at++];
-    while (at < ranges.size() && range.host + range.bytes == ranges[at].host &&
-           range.device + range.bytes == ranges[at].device) {
-      range.bytes += ranges[at++].bytes;
+// Whether anything of it may be under way. Each range is moved by itself: neighbours may be of two allocations.
+bool Copier::queue(Job& job, Direction direction, std::span<const Range> ranges) {
+  bool queued = false;
+  const char* function = "";
+  const auto done = [&](int error) {
+    queued = queued || error == kSuccess;
+    job.error = error;
+    return error == kSuccess;
+  };
+  const auto all = [&] {
+    for (const Range& range : ranges) {
+      if (mover_ == nullptr || range.bytes > Mover::kPieceBytesMax) {
+        if (!done(queue_one(direction, range, &function))) return false;
+      } else {
+        const auto host = reinterpret_cast<uint64_t>(range.host);
+        const bool to_device = direction == Direction::ToDevice;
+        mover_->add({to_device ? host : range.device, to_device ? range.device : host, range.bytes});
+        if (mover_->full() && !done(launch(&function))) return false;
+      }
+      bytes_[static_cast<size_t>(direction)] += range.bytes;
     }
-    size_t count = 1, step_host = 0, step_device = 0;
-    while (at < ranges.size() && ranges[at].bytes == range.bytes) {
-      const Range& last = ranges[at - 1];
-      const bool upwards = ranges[at].host >= last.host + last.bytes && ranges[at].device >= last.device + last.bytes;
-      if (!upwards || last.bytes != range.bytes) break;
-      const auto host = static_cast<size_t>(ranges[at].host - last.host);
-      const size_t device = ranges[at].device - last.device;
-      // CU_DEVICE_ATTRIBUTE_MAX_PITCH is 2^31 - 1 on every device so far.
-      constexpr size_t kPitchMax = (size_t{1} << 31) - 1;
-      if (host > kPitchMax || device > kPitchMax) break;
-      if (count > 1 && (host != step_host || device != step_device)) break;
-      step_host = host;
-      step_device = device;
-      ++count;
-      ++at;
-    }
-    if (const int error = copy(direction, range, step_host, step_device, count); error != kSuccess) return error;
-    *queued = true;
-    ++copies_;
-    bytes_[static_cast<size_t>(direction)] += range.bytes * count;
+    return mover_ == nullptr || mover_->empty() || done(launch(&function));
+  };
+  if (!all()) {
+    fail(function, job.error);
+    if (mover_ != nullptr) mover_->clear();
   }
-  return kSuccess;
+  return queued;
 }
 
-int Copier::copy(Direction direction, const Range& range, size_t step_host, size_t step_device, size_t count) {
+int Copier::launch(const char** function) {
+  *function = "cuLaunchKernel";
+  const int error = mover_->launch(stream_);
+  if (error == kSuccess) ++copies_;
+  return error;
+}
+
+int Copier::queue_one(Direction direction, const Range& range, const char** function) {
   Cuda& cuda = device_->cuda();
   const bool to_device = direction == Direction::ToDevice;
-  if (count == 1) {
-    return to_device ? cuda.memcpy_to_device(range.device, range.host, range.bytes, stream_)
-                     : cuda.memcpy_to_host(range.host, range.device, range.bytes, stream_);
-  }
-  constexpr int kHost = 1, kDevice = 2;  // CUmemorytype
-  Copy2D copy;
-  copy.from_type = to_device ? kHost : kDevice;
-  copy.to_type = to_device ? kDevice : kHost;
-  copy.from_pitch = to_device ? step_host : step_device;
-  copy.to_pitch = to_device ? step_device : step_host;
-  if (to_device) {
-    copy.from_host = range.host;
-    copy.to_device = range.device;
-  } else {
-    copy.from_device = range.device;
-    copy.to_host = range.host;
-  }
-  copy.width_bytes = range.bytes;
-  copy.height = count;
-  return cuda.memcpy_2d(copy, stream_);
+  *function = to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
+  const int error = to_device ? cuda.memcpy_to_device(range.device, range.host, range.bytes, stream_)
+                              : cuda.memcpy_to_host(range.host, range.device, range.bytes, stream_);
+  if (error == kSuccess) ++copies_;
+  return error;
 }
 
 void Copier::poll() {

@@ -1,4 +1,5 @@
-// copier.h — copies between pinned host memory and the memory of one GPU, on a stream of its own.
+// copier.h — copies between pinned host memory and the memory of one GPU, on a stream of its own: small pieces many at once by
+// a kernel (mover.h), where the device takes it, larger ones each by a copy engine.
 //
 //   open() ─▶ submit(copies, done) … ─▶ poll() calls done(status) of each, in the order of submission ─▶ ~Copier() waits
 //
@@ -21,12 +22,13 @@
 
 #include "base/status.h"
 #include "gpu/cuda.h"
+#include "gpu/mover.h"
 
 namespace halfstep::gpu {
 
 enum class Direction : uint8_t { ToDevice, ToHost };
 
-// Neighbours in both memories should come one after the other: they are one copy then.
+// In one allocation of each memory: a copy across two, be they neighbours, is refused by the driver.
 struct Range {
   std::byte* host = nullptr;  // pinned
   DevicePointer device = 0;
@@ -109,11 +111,11 @@ class Copier {
   void poll();
   bool busy() const noexcept { return !jobs_.empty(); }
 
-  // Of all submissions.
+  // Of all submissions: calls of the driver, of which a launch of the mover is one.
   uint64_t copies() const noexcept { return copies_; }
   uint64_t bytes(Direction direction) const noexcept { return bytes_[static_cast<size_t>(direction)]; }
   uint64_t failures() const noexcept { return failures_; }
-  // The newest failure in words; "" while there was none.
+  // The newest failure in words, or why small pieces are copied one by one; "" while there was none.
   const std::string& last_error() const noexcept { return last_error_; }
 
  private:
@@ -125,13 +127,15 @@ class Copier {
   };
 
   explicit Copier(std::shared_ptr<Device> device) : device_(std::move(device)) {}
-  int copy(Direction direction, const Range& range, size_t step_host, size_t step_device, size_t count);
-  int queue(Direction direction, std::span<const Range> ranges, bool* queued);
+  bool queue(Job& job, Direction direction, std::span<const Range> ranges);
+  int queue_one(Direction direction, const Range& range, const char** function);
+  int launch(const char** function);
   Event take_event(int* error);
   void fail(const char* function, int error);
 
   std::shared_ptr<Device> device_;
   Stream stream_ = nullptr;
+  std::unique_ptr<Mover> mover_;  // null: small pieces are copies like all others
   std::deque<Job> jobs_;
   std::vector<Event> events_;  // idle
   uint64_t copies_ = 0;

@@ -71,6 +71,31 @@ TEST_F(CopierTest, ACopyIsOverWhenItsEventIsAndNotBefore) {
   EXPECT_EQ(copier->bytes(Direction::ToDevice), 1000U);
 }
 
+// As torch has two tensors, and the driver two slabs: the copy of each piece stays within one of either.
+TEST_F(CopierTest, PiecesInSeveralSlabsThatAreNeighboursAreMovedEachByItself) {
+  constexpr uint32_t kSlots = 3 * Staging::kSlabSlots;
+  Octets large(kSlots * Staging::kSlotBytes, std::byte{7});
+  cuda.add_memory(large.data(), large.size());
+  Staging slabs({.get_slots = 1, .put_slots = kSlots});
+  ASSERT_TRUE(slabs.grow(device, Use::Put, kSlots).ok());
+  std::vector<std::byte*> slots;
+  ASSERT_TRUE(slabs.take_all(Use::Put, kSlots, &slots));
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const size_t at = i * Staging::kSlotBytes;
+    ranges.push_back({slots[i], reinterpret_cast<DevicePointer>(large.data()) + at, Staging::kSlotBytes});
+  }
+  copier->submit(Direction::ToHost, ranges, &Told::done, &told);
+  copier->poll();
+  ASSERT_EQ(told.statuses.size(), 1U);
+  EXPECT_TRUE(told.statuses[0].ok()) << copier->last_error();
+  EXPECT_EQ(cuda.count("cuMemcpyDtoHAsync"), kSlots);
+  for (std::byte* of : slots) {
+    EXPECT_EQ(std::memcmp(of, large.data(), Staging::kSlotBytes), 0);
+    slabs.give_back(Use::Put, of);
+  }
+}
+
 TEST_F(CopierTest, CopiesComeBackFromTheDevice) {
   std::iota(reinterpret_cast<uint8_t*>(memory.data()), reinterpret_cast<uint8_t*>(memory.data()) + 5000, uint8_t{3});
   const Range some[] = {range(0, 0, 3000), range(4000, 3000, 2000)};
@@ -81,19 +106,54 @@ TEST_F(CopierTest, CopiesComeBackFromTheDevice) {
   EXPECT_EQ(copier->bytes(Direction::ToHost), 5000U);
 }
 
-TEST_F(CopierTest, NeighboursAreOneCopyAndEqualStepsOneOfTwoDimensions) {
-  std::vector<Range> ranges = {range(0, 0, 100), range(100, 100, 50)};                         // one
-  for (size_t i = 0; i < 8; ++i) ranges.push_back(range(1000 + i * 64, 5000 + i * 4096, 64));  // one of 8 rows
-  ranges.push_back(range(9000, 90'000, 64));                                                   // another distance
-  ranges.push_back(range(8000, 80'000, 64));                                                   // backwards
+TEST_F(CopierTest, SmallPiecesAreMovedManyAtOnceAndLargeOnesEachByACopy) {
+  std::vector<Range> ranges;
+  for (size_t i = 0; i < 130; ++i) ranges.push_back(range(i * 100, 900'000 - i * 300, 1 + i % 100));
+  ranges.insert(ranges.begin() + 40, range(40'000, 0, Mover::kPieceBytesMax));
+  ranges.insert(ranges.begin() + 50, range(100'000, 100'000, Mover::kPieceBytesMax + 1));
   copier->submit(Direction::ToDevice, ranges, &Told::done, &told);
   copier->poll();
-  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync 150"), 1U);
-  EXPECT_EQ(cuda.count("cuMemcpy2DAsync 64 x 8"), 1U);
-  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync"), 3U);
-  EXPECT_EQ(copier->copies(), 4U);
+  ASSERT_EQ(told.statuses.size(), 1U);
+  EXPECT_TRUE(told.statuses[0].ok());
+  EXPECT_EQ(cuda.count("cuLaunchKernel 128 x 8 x 256"), 1U);  // 32 KiB: 8 blocks of threads each
+  EXPECT_EQ(cuda.count("cuLaunchKernel 3 x 1 x 256"), 1U);
+  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync 32769"), 1U);
+  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync"), 1U);
+  EXPECT_EQ(copier->copies(), 3U);
+  size_t bytes = 0;
   for (const Range& range : ranges) {
     EXPECT_EQ(std::memcmp(range.host, reinterpret_cast<void*>(range.device), range.bytes), 0);
+    bytes += range.bytes;
+  }
+  EXPECT_EQ(copier->bytes(Direction::ToDevice), bytes);
+  std::memset(slot, 0, Staging::kSlotBytes);
+  copier->submit(Direction::ToHost, ranges, &Told::done, &told);
+  copier->poll();
+  EXPECT_EQ(copier->bytes(Direction::ToHost), bytes);
+  for (const Range& range : ranges) {
+    EXPECT_EQ(std::memcmp(range.host, reinterpret_cast<void*>(range.device), range.bytes), 0);
+  }
+}
+
+// A driver that cannot translate the program, or has no such function in it.
+TEST_F(CopierTest, WithoutItsKernelSmallPiecesAreCopiesAndTheReasonIsKept) {
+  for (const char* function : {"cuModuleLoadData", "cuModuleGetFunction"}) {
+    SCOPED_TRACE(function);
+    cuda.fail_next(function, FakeCuda::kInvalidImage);
+    std::unique_ptr<Copier> other;
+    ASSERT_TRUE(Copier::open(device, &other).ok());
+    EXPECT_EQ(other->last_error(), std::string("cuda:0: ") + function + ": FAKE_ERROR_200; small pieces are copied one by one");
+    EXPECT_EQ(other->failures(), 0U);
+    const size_t before = cuda.count("cuMemcpyHtoDAsync");
+    const Range two[] = {range(0, 0, 10), range(50, 100, 20)};
+    told.statuses.clear();
+    other->submit(Direction::ToDevice, two, &Told::done, &told);
+    other->poll();
+    ASSERT_EQ(told.statuses.size(), 1U);
+    EXPECT_TRUE(told.statuses[0].ok());
+    EXPECT_TRUE(same(0, 0, 10) && same(50, 100, 20));
+    EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync"), before + 2);
+    EXPECT_EQ(cuda.count("cuLaunchKernel"), 0U);
   }
 }
 
@@ -109,15 +169,16 @@ TEST_F(CopierTest, EventsAreMadeOncePerCopyThatIsUnderWayAndUsedAgain) {
 
 // Of every call that can fail: it is told once, not as ok, and nothing of it is under way then.
 TEST_F(CopierTest, EachErrorAtEachCallIsToldWhenNothingIsUnderWay) {
-  const char* const functions[] = {"cuEventCreate", "cuCtxPushCurrent", "cuMemcpyHtoDAsync", "cuEventRecord", "cuEventQuery"};
+  const char* const functions[] = {"cuEventCreate",  "cuCtxPushCurrent", "cuMemcpyHtoDAsync",
+                                   "cuLaunchKernel", "cuEventRecord",    "cuEventQuery"};
   for (const char* function : functions) {
     SCOPED_TRACE(function);
     told.statuses.clear();
     cuda.delay(true);
-    const Range two[] = {range(0, 0, 10), range(50, 100, 20)};
+    const Range some[] = {range(0, 0, 40'000), range(50'000, 50'000, 40'000), range(100'000, 100'000, 20)};
     // Of two copies the second fails: the first is under way.
     cuda.fail_next(function, FakeCuda::kIllegalAddress, function == std::string("cuMemcpyHtoDAsync") ? 1 : 0);
-    copier->submit(Direction::ToDevice, two, &Told::done, &told);
+    copier->submit(Direction::ToDevice, some, &Told::done, &told);
     EXPECT_TRUE(told.statuses.empty());
     copier->poll();
     if (told.statuses.empty()) {
@@ -130,13 +191,13 @@ TEST_F(CopierTest, EachErrorAtEachCallIsToldWhenNothingIsUnderWay) {
     EXPECT_FALSE(copier->busy());
     EXPECT_NE(copier->last_error().find("FAKE_ERROR_700"), std::string::npos) << copier->last_error();
     // The next one is as good as ever.
-    copier->submit(Direction::ToDevice, two, &Told::done, &told);
+    copier->submit(Direction::ToDevice, some, &Told::done, &told);
     cuda.delay(false);
     copier->poll();
     ASSERT_EQ(told.statuses.size(), 2U);
     EXPECT_TRUE(told.statuses[1].ok());
   }
-  EXPECT_EQ(copier->failures(), 5U);
+  EXPECT_EQ(copier->failures(), 6U);
 }
 
 TEST_F(CopierTest, WhatIsUnderWayAtTheEndIsWaitedFor) {
@@ -220,12 +281,12 @@ TEST_F(CopierTest, ThingsGoInTheOrderThatTheDriverWants) {
   std::vector<std::string> ends;
   for (const std::string& call : cuda.calls()) {
     if (call.find("Destroy") != std::string::npos || call.find("Free") != std::string::npos ||
-        call.find("Release") != std::string::npos) {
+        call.find("Release") != std::string::npos || call.find("Unload") != std::string::npos) {
       ends.push_back(call);
     }
   }
-  EXPECT_EQ(ends,
-            (std::vector<std::string>{"cuEventDestroy", "cuStreamDestroy", "cuMemFreeHost", "cuDevicePrimaryCtxRelease"}));
+  EXPECT_EQ(ends, (std::vector<std::string>{"cuEventDestroy", "cuModuleUnload", "cuStreamDestroy", "cuMemFreeHost",
+                                            "cuDevicePrimaryCtxRelease"}));
 }
 
 TEST(Device, SaysWhyItCannotBeHad) {

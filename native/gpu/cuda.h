@@ -26,6 +26,8 @@ using DevicePointer = uint64_t;  // CUdeviceptr
 using Context = void*;
 using Stream = void*;
 using Event = void*;
+using Module = void*;
+using Function = void*;
 
 // CUstream values that are no stream of somebody's own.
 inline constexpr uint64_t kStreamLegacy = 1;
@@ -39,25 +41,6 @@ inline constexpr int kCaptureRelaxed = 2;           // CU_STREAM_CAPTURE_MODE_RE
 inline constexpr int kPointerMemoryType = 2;        // CU_POINTER_ATTRIBUTE_MEMORY_TYPE: unsigned
 inline constexpr int kPointerDeviceOrdinal = 9;     // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: int
 inline constexpr unsigned kMemoryTypeDevice = 2;    // CU_MEMORYTYPE_DEVICE
-
-// CUDA_MEMCPY2D
-struct Copy2D {
-  size_t from_x_bytes = 0, from_y = 0;
-  int from_type = 0;
-  const void* from_host = nullptr;
-  DevicePointer from_device = 0;
-  void* from_array = nullptr;
-  size_t from_pitch = 0;
-  size_t to_x_bytes = 0, to_y = 0;
-  int to_type = 0;
-  void* to_host = nullptr;
-  DevicePointer to_device = 0;
-  void* to_array = nullptr;
-  size_t to_pitch = 0;
-  size_t width_bytes = 0;
-  size_t height = 0;
-};
-static_assert(sizeof(Copy2D) == 128);
 
 class Cuda {
  public:
@@ -87,7 +70,11 @@ class Cuda {
   virtual int event_query(Event event) = 0;
   virtual int memcpy_to_device(DevicePointer to, const void* from, size_t bytes, Stream stream) = 0;
   virtual int memcpy_to_host(void* to, DevicePointer from, size_t bytes, Stream stream) = 0;
-  virtual int memcpy_2d(const Copy2D& copy, Stream stream) = 0;
+  virtual int module_load_data(Module* module, const void* image) = 0;
+  virtual int module_unload(Module module) = 0;
+  virtual int module_get_function(Function* function, Module module, const char* name) = 0;
+  // A grid of x times y blocks of `threads` threads each. The arguments are read before it returns.
+  virtual int launch_kernel(Function function, unsigned x, unsigned y, unsigned threads, Stream stream, void** arguments) = 0;
   // "CUDA_ERROR_ILLEGAL_ADDRESS", or the number of one that has no name.
   virtual std::string error_name(int error) = 0;
 

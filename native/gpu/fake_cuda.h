@@ -1,18 +1,24 @@
 // fake_cuda.h — for tests: a table of CUDA functions whose devices are host memory, which writes down every call, carries
 // copies out when it is told to or by itself, and fails when it is told to.
-// Device memory is what add_memory() names. A stream of a test's own (stream()) holds back what is recorded on it until
-// release(). What the driver checks is checked: contexts, capture, whose memory a copy touches, what is destroyed in use, what
-// is still there at the end (faults(), live()).
+// Device memory is what add_memory() names. Pinned memory is laid side by side; a copy across two allocations is refused, as
+// the driver refuses it. A stream of a test's own (stream()) holds back what is recorded on it until release(). What the driver
+// checks is checked: contexts, capture, whose memory a copy touches, what is destroyed in use, what is still there at the end
+// (faults(), live()).
 // Thread: any.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,11 +30,20 @@ namespace halfstep::gpu {
 class FakeCuda final : public Cuda {
  public:
   static constexpr int kInvalidValue = 1;
+  static constexpr int kInvalidImage = 200;
   static constexpr int kInvalidContext = 201;
   static constexpr int kInvalidHandle = 400;
+  static constexpr int kNotFound = 500;
   static constexpr int kIllegalAddress = 700;
+  static constexpr size_t kHostBytes = size_t{1} << 30;  // pinned at once
 
-  explicit FakeCuda(int devices = 1) : devices_(devices) {}
+  explicit FakeCuda(int devices = 1)
+      : devices_(devices),
+        host_(static_cast<std::byte*>(
+            ::mmap(nullptr, kHostBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    if (host_ == MAP_FAILED) std::abort();
+  }
+  ~FakeCuda() override { ::munmap(host_, kHostBytes); }
 
   // ---- The test's
   void add_memory(const void* at, size_t bytes, int ordinal = 0) {
@@ -85,14 +100,14 @@ class FakeCuda final : public Cuda {
     const std::lock_guard lock(mutex_);
     return faults_;
   }
-  // Contexts, streams, events and pinned memory that are still there.
+  // Contexts, streams, events, modules and pinned memory that are still there.
   size_t live() const {
     const std::lock_guard lock(mutex_);
     size_t streams = 0;
     for (const auto& [handle, stream] : streams_) streams += stream.users ? 0 : 1;
     size_t contexts = 0;
     for (const auto& [device, users] : contexts_) contexts += users > 0 ? 1 : 0;
-    return streams + events_.size() + pinned_.size() + contexts;
+    return streams + events_.size() + pinned_.size() + modules_.size() + contexts;
   }
 
   // ---- The table
@@ -122,7 +137,9 @@ class FakeCuda final : public Cuda {
   int primary_ctx_release(int device) override {
     if (const int error = call("cuDevicePrimaryCtxRelease"); error != kSuccess) return error;
     const std::lock_guard lock(mutex_);
-    if (--contexts_[device] == 0 && !pinned_.empty()) fault("a context is released before its pinned memory");
+    if (--contexts_[device] > 0) return kSuccess;
+    if (!pinned_.empty()) fault("a context is released before its pinned memory");
+    if (!modules_.empty()) fault("a context is released before its modules");
     return kSuccess;
   }
   int ctx_push_current(Context context) override {
@@ -161,10 +178,12 @@ class FakeCuda final : public Cuda {
     if (const int error = in_context("cuMemHostAlloc"); error != kSuccess) return error;
     const std::lock_guard lock(mutex_);
     if (flags != kHostAllocPortable) fault("pinned memory that is not portable");
-    auto owned = std::make_unique<std::byte[]>(bytes);
-    std::byte* const at = owned.get();
+    if (pinned_.empty()) pinned_bytes_ = 0;
+    if (bytes > kHostBytes - pinned_bytes_) return kOutOfMemory;
+    std::byte* const at = host_ + pinned_bytes_;
+    pinned_bytes_ += bytes;
     *memory = at;
-    pinned_[at] = {std::move(owned), bytes};
+    pinned_[at] = bytes;
     return kSuccess;
   }
   int mem_free_host(void* memory) override {
@@ -262,21 +281,65 @@ class FakeCuda final : public Cuda {
                         .bytes = bytes,
                         .to_device = false});
   }
-  int memcpy_2d(const Copy2D& copy, Stream stream) override {
-    const std::string what = std::to_string(copy.width_bytes) + " x " + std::to_string(copy.height);
-    if (const int error = in_context("cuMemcpy2DAsync " + what); error != kSuccess) return error;
-    const bool to_device = copy.to_type == 2;
-    if (copy.from_type + copy.to_type != 3 || copy.width_bytes > copy.from_pitch || copy.width_bytes > copy.to_pitch) {
-      return kInvalidValue;
+  int module_load_data(Module* module, const void* image) override {
+    if (const int error = in_context("cuModuleLoadData"); error != kSuccess) return error;
+    const std::lock_guard lock(mutex_);
+    if (std::string_view(static_cast<const char*>(image)).find(".visible .entry halfstep_move(") == std::string_view::npos) {
+      return kInvalidImage;
     }
-    for (size_t row = 0; row < copy.height; ++row) {
-      Work work{.kind = Work::Kind::Copy, .bytes = copy.width_bytes, .to_device = to_device};
-      const std::byte* from =
-          to_device ? static_cast<const std::byte*>(copy.from_host) : reinterpret_cast<const std::byte*>(copy.from_device);
-      std::byte* to = to_device ? reinterpret_cast<std::byte*>(copy.to_device) : static_cast<std::byte*>(copy.to_host);
-      work.from = from + row * copy.from_pitch;
-      work.to = to + row * copy.to_pitch;
-      if (const int error = add(stream, work); error != kSuccess) return error;
+    const uint64_t handle = next_++;
+    modules_[handle] = next_++;
+    *module = pointer(handle);
+    return kSuccess;
+  }
+  int module_unload(Module module) override {
+    if (const int error = in_context("cuModuleUnload"); error != kSuccess) return error;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, stream] : streams_) {
+      for (const Work& work : stream.work) {
+        if (work.launched) fault("a module is unloaded while launches of it are under way");
+      }
+    }
+    if (modules_.erase(number(module)) == 0) fault("a module that is not there is unloaded");
+    return kSuccess;
+  }
+  int module_get_function(Function* function, Module module, const char* name) override {
+    if (const int error = in_context("cuModuleGetFunction"); error != kSuccess) return error;
+    const std::lock_guard lock(mutex_);
+    const auto at = modules_.find(number(module));
+    if (at == modules_.end()) return kInvalidHandle;
+    if (std::string_view(name) != "halfstep_move") return kNotFound;
+    *function = pointer(at->second);
+    return kSuccess;
+  }
+  // Carried out piece by piece, as of a device that is late.
+  int launch_kernel(Function function, unsigned x, unsigned y, unsigned threads, Stream stream, void** arguments) override {
+    const std::string what = std::to_string(x) + " x " + std::to_string(y) + " x " + std::to_string(threads);
+    if (const int error = in_context("cuLaunchKernel " + what); error != kSuccess) return error;
+    const auto is_function = [&](const auto& module) { return module.second == number(function); };
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::none_of(modules_.begin(), modules_.end(), is_function)) return kInvalidHandle;
+    }
+    if (x == 0 || x > 128 || y == 0 || y > 65535 || threads == 0 || threads > 1024) return kInvalidValue;
+    std::array<uint64_t[3], 128> pieces;
+    std::memcpy(&pieces, arguments[0], sizeof(pieces));
+    for (unsigned i = 0; i < x; ++i) {
+      const auto& [from, to, bytes] = pieces[i];
+      bool to_device = false;
+      {
+        const std::lock_guard lock(mutex_);
+        to_device = find(to, bytes) != nullptr;
+      }
+      if (const int error = add(stream, {.kind = Work::Kind::Copy,
+                                         .to = reinterpret_cast<std::byte*>(to),
+                                         .from = reinterpret_cast<const std::byte*>(from),
+                                         .bytes = bytes,
+                                         .to_device = to_device,
+                                         .launched = true});
+          error != kSuccess) {
+        return error;
+      }
     }
     return kSuccess;
   }
@@ -299,16 +362,13 @@ class FakeCuda final : public Cuda {
     const std::byte* from = nullptr;
     size_t bytes = 0;
     bool to_device = false;
+    bool launched = false;  // by a kernel
   };
   struct StreamState {
     std::deque<Work> work;
     bool held = false;
     bool capturing = false;
     bool users = false;  // the test's own, or one of those that are always there
-  };
-  struct Pinned {
-    std::unique_ptr<std::byte[]> memory;
-    size_t bytes;
   };
 
   static void* pointer(uint64_t handle) { return reinterpret_cast<void*>(static_cast<uintptr_t>(handle)); }
@@ -360,7 +420,7 @@ class FakeCuda final : public Cuda {
     auto next = pinned_.upper_bound(const_cast<std::byte*>(at));
     if (next == pinned_.begin()) return false;
     --next;
-    return at + bytes <= next->first + next->second.bytes;
+    return at < next->first + next->second && at + bytes <= next->first + next->second;
   }
   int add(Stream stream, Work work) {
     const std::lock_guard lock(mutex_);
@@ -371,6 +431,8 @@ class FakeCuda final : public Cuda {
     if (find(reinterpret_cast<DevicePointer>(device), work.bytes) == nullptr) {
       return fault("a copy outside of device memory"), kInvalidValue;
     }
+    // As the driver: it looks up one allocation, that of the first byte.
+    if (is_pinned(host, 1) && !is_pinned(host, work.bytes)) return kInvalidValue;
     if (!is_pinned(host, work.bytes)) fault("a copy from or to memory that is not pinned");
     at->second.work.push_back(work);
     if (!delayed_) run(SIZE_MAX);
@@ -402,8 +464,11 @@ class FakeCuda final : public Cuda {
   std::map<std::string, Failure> failures_;
   std::map<uint64_t, StreamState> streams_;
   std::map<uint64_t, bool> events_;  // whether what was recorded is over
-  std::map<std::byte*, Pinned> pinned_;
+  std::byte* const host_;            // pinned memory comes from here, without gaps
+  size_t pinned_bytes_ = 0;
+  std::map<std::byte*, size_t> pinned_;
   std::map<int, int> contexts_;
+  std::map<uint64_t, uint64_t> modules_;  // with its function
   std::vector<std::string> calls_;
   std::vector<std::string> faults_;
   uint64_t next_ = 0x1000;

@@ -54,7 +54,10 @@ class Library final : public Cuda {
     symbols.take(&event_query_, "cuEventQuery");
     symbols.take(&memcpy_to_device_, "cuMemcpyHtoDAsync_v2");
     symbols.take(&memcpy_to_host_, "cuMemcpyDtoHAsync_v2");
-    symbols.take(&memcpy_2d_, "cuMemcpy2DAsync_v2");
+    symbols.take(&module_load_data_, "cuModuleLoadData");
+    symbols.take(&module_unload_, "cuModuleUnload");
+    symbols.take(&module_get_function_, "cuModuleGetFunction");
+    symbols.take(&launch_kernel_, "cuLaunchKernel");
   }
 
   int init() { return init_(0); }
@@ -87,7 +90,14 @@ class Library final : public Cuda {
   int memcpy_to_host(void* to, DevicePointer from, size_t bytes, Stream stream) override {
     return memcpy_to_host_(to, from, bytes, stream);
   }
-  int memcpy_2d(const Copy2D& copy, Stream stream) override { return memcpy_2d_(&copy, stream); }
+  int module_load_data(Module* module, const void* image) override { return module_load_data_(module, image); }
+  int module_unload(Module module) override { return module_unload_(module); }
+  int module_get_function(Function* function, Module module, const char* name) override {
+    return module_get_function_(function, module, name);
+  }
+  int launch_kernel(Function function, unsigned x, unsigned y, unsigned threads, Stream stream, void** arguments) override {
+    return launch_kernel_(function, x, y, 1, threads, 1, 1, 0, stream, arguments, nullptr);
+  }
   std::string error_name(int error) override {
     const char* name = nullptr;
     if (get_error_name_(error, &name) == kSuccess && name != nullptr) return name;
@@ -119,7 +129,11 @@ class Library final : public Cuda {
   int (*event_query_)(Event) = nullptr;
   int (*memcpy_to_device_)(DevicePointer, const void*, size_t, Stream) = nullptr;
   int (*memcpy_to_host_)(void*, DevicePointer, size_t, Stream) = nullptr;
-  int (*memcpy_2d_)(const Copy2D*, Stream) = nullptr;
+  int (*module_load_data_)(Module*, const void*) = nullptr;
+  int (*module_unload_)(Module) = nullptr;
+  int (*module_get_function_)(Function*, Module, const char*) = nullptr;
+  int (*launch_kernel_)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**,
+                        void**) = nullptr;
 };
 
 std::atomic<Cuda*> replacement{nullptr};

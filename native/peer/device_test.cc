@@ -88,6 +88,25 @@ TEST_F(DeviceTest, BlocksGoToTheDeviceAndComeBackFromIt) {
   EXPECT_GT(facts.gpu_copies, 0U);
 }
 
+// Its slots are in several slabs, which are neighbours here.
+TEST_F(DeviceTest, APutThatFillsSeveralSlabsOfPinnedMemoryIsWhole) {
+  constexpr size_t kBlocks = 20;
+  FakeDaemon daemon;
+  TryClient client(daemon.address());
+  const int layout = client.layout(make_layout({kOpaque}));
+  DeviceBlocks from(cuda, kBlocks), to(cuda, kBlocks);
+  const Octets bytes = random_octets(kBlocks * kBlockBytes, 1);
+  std::memcpy(from.block(0), bytes.data(), bytes.size());
+  TrySection put(layout, names(kBlocks));
+  from.of(put);
+  client.put(put);
+  EXPECT_TRUE(put.all("ok(stored)")) << client.facts().gpu_error;
+  TrySection get(layout, names(kBlocks));
+  to.of(get);
+  EXPECT_EQ(client.get(get).items_ok, kBlocks);
+  EXPECT_EQ(from.memory, to.memory);
+}
+
 TEST_F(DeviceTest, TheTerminalEventWaitsForTheCopies) {
   FakeDaemon daemon;
   TryClient client(daemon.address());

@@ -9,8 +9,6 @@
 
 namespace {
 
-using halfstep::gpu::Copy2D;
-
 halfstep::gpu::FakeCuda& cuda() {
   static auto* const table = new halfstep::gpu::FakeCuda();
   static const bool running = [] {
@@ -66,5 +64,14 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t bytes, void* stre
 int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, void* stream) {
   return cuda().memcpy_to_host(to, from, bytes, stream);
 }
-int cuMemcpy2DAsync_v2(const Copy2D* copy, void* stream) { return cuda().memcpy_2d(*copy, stream); }
+int cuModuleLoadData(void** module, const void* image) { return cuda().module_load_data(module, image); }
+int cuModuleUnload(void* module) { return cuda().module_unload(module); }
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  return cuda().module_get_function(function, module, name);
+}
+int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y, unsigned threads_z,
+                   unsigned shared_bytes, void* stream, void** arguments, void** extra) {
+  if (z != 1 || threads_y != 1 || threads_z != 1 || shared_bytes != 0 || extra != nullptr) return 1;
+  return cuda().launch_kernel(function, x, y, threads, stream, arguments);
+}
 }
