@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import halfstep
+import halfstep.tier
 
 KEYS = [b"a", b"b", b"c"]
 BLOCK_BYTES = 600_000
@@ -68,6 +69,49 @@ class DeviceArray:
         return capsule
 
 
+class Kind:
+    """As torch.device."""
+
+    type = "cuda"
+
+    def __str__(self) -> str:
+        return "cuda:0"
+
+
+class DeviceTensor:
+    """As much of a tensor of torch on cuda:0 as the planes of a tier are asked for."""
+
+    device = Kind()
+
+    def __init__(self, device: Device, held: np.ndarray[Any, Any]) -> None:
+        self._device, self.held = device, held
+        self.shape, self.dtype = held.shape, held.dtype
+
+    def data_ptr(self) -> int:
+        return int(self.held.ctypes.data)
+
+    def stride(self) -> list[int]:
+        return [step // self.held.itemsize for step in self.held.strides]
+
+    def element_size(self) -> int:
+        return self.held.itemsize
+
+    def untyped_storage(self) -> np.ndarray[Any, Any]:
+        base = self.held if self.held.base is None else self.held.base
+        assert isinstance(base, np.ndarray)
+        return base.reshape(-1)
+
+    def storage_offset(self) -> int:
+        return (self.data_ptr() - int(self.untyped_storage().ctypes.data)) // self.held.itemsize
+
+    def new_empty(self, count: int) -> DeviceTensor:
+        return DeviceTensor(self._device, self.held[:count])
+
+    def set_(self, storage: np.ndarray[Any, Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
+        assert strides == (1,)
+        return self._device.array(storage[offset : offset + shape[0]])
+
+
 class Stream:
     """As torch.cuda.Stream says which it is."""
 
@@ -117,6 +161,40 @@ def regions(client: halfstep.Client, device: Device) -> None:
         addresses = halfstep.Addresses([region], [[region.address + row * BLOCK_BYTES] for row in (6, 7, 5)], BLOCK_BYTES)
         assert client.get(KEYS, addresses).ok.all()
         assert (pool.held[[6, 7, 5]] == values).all()
+
+
+def planes(client: halfstep.Client, device: Device) -> None:
+    """Of a tier: pages with tokens before heads, whose pieces are small, after what a stream has under way."""
+    layers, heads, tokens, values, blocks = 3, 4, 16, 8, 10
+    kind = halfstep.tier.Kind("full", tuple(range(layers)), heads, (2 * values, 2 * values))
+    layout = halfstep.tier.KVLayout(
+        model="planes " + client.path, weights_revision="1", dtype="bfloat16", block_tokens=tokens, kinds=(kind,)
+    )
+
+    def pages(seed: int) -> list[list[DeviceTensor]]:
+        shape = (layers, 2, blocks, tokens, heads, values)
+        held = np.random.default_rng(seed).integers(0, 1 << 16, shape, np.uint16) if seed else np.zeros(shape, np.uint16)
+        return [[DeviceTensor(device, held[layer, plane].transpose(0, 2, 1, 3)) for plane in (0, 1)] for layer in range(layers)]
+
+    saved, into = pages(1), pages(0)
+    tier = client.tier(layout)
+    prefix = tier.prefix(np.arange(blocks * tokens))
+    with tier.memory(saved) as memory, tier.memory(into) as other:
+        stored = prefix.put(memory, stream=-1, deadline_ms=60_000)
+        assert (stored.stored, stored.reason) == (blocks, ""), stored
+        stream = device.stream()
+        loading = prefix.begin_get(other, rows=np.arange(blocks)[::-1].copy(), stream=stream, deadline_ms=60_000)
+        assert not loading.done
+        device.release(stream)
+        assert loading.whole_result().blocks == blocks
+    for mine, theirs in zip(saved, into, strict=True):
+        for one, other_one in zip(mine, theirs, strict=True):
+            assert (one.held == other_one.held[::-1]).all()
+    assert device.library.fake_count(b"cuLaunchKernel") > 0, "pieces of 16 bytes are moved by the kernel"
+    host = DeviceTensor(device, saved[0][1].held)
+    host.device = type("Host", (), {"type": "cpu", "__str__": lambda _: "cpu"})()
+    refused("is on cpu, others are on cuda:0", lambda: tier.memory([[saved[0][0], host], *saved[1:]]))
+    tier.close()
 
 
 def prefetch(client: halfstep.Client, device: Device) -> None:
@@ -172,7 +250,8 @@ def main() -> None:
     device = Device(library)
     layout = halfstep.Layout.opaque(f"gpu {scenario}")
     with halfstep.connect(url, layout=layout, deadline_ms=30_000) as client:
-        {"both_ways": both_ways, "regions": regions, "prefetch": prefetch, "failures": failures}[scenario](client, device)
+        scenarios = {"both_ways": both_ways, "regions": regions, "planes": planes, "prefetch": prefetch, "failures": failures}
+        scenarios[scenario](client, device)
     assert device.library.fake_faults() == 0
     print("done")
 

@@ -27,7 +27,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm"])
-@pytest.mark.parametrize("scenario", ["both_ways", "regions", "prefetch", "failures"])
+@pytest.mark.parametrize("scenario", ["both_ways", "regions", "planes", "prefetch", "failures"])
 def test_gpu_memory_is_target_and_source(daemon: Daemon, fake_driver: Path, scenario: str, transport: str) -> None:
     url = daemon.url if transport == "tcp" else daemon.unix_url
     command = [sys.executable, "-X", "faulthandler", str(HERE / "gpu_process.py"), str(fake_driver), url, scenario]
@@ -35,8 +35,9 @@ def test_gpu_memory_is_target_and_source(daemon: Daemon, fake_driver: Path, scen
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
-def test_the_bench_measures_or_says_why_not() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "gpu_path.py"), "--blocks", "4", "--rounds", "1", "--json"]
+@pytest.mark.parametrize("bench", [["gpu_path.py", "--blocks", "4"], ["gpu_copies.py"]])
+def test_the_bench_measures_or_says_why_not(bench: list[str]) -> None:
+    command = [sys.executable, str(ROOT / "bench" / bench[0]), *bench[1:], "--rounds", "1", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)

@@ -14,8 +14,8 @@ and V are shaped like, which is read from one probing forward of a single token,
 Batches are prompts of one length, or padded on the left. Their rows are saved and restored each by its own tokens; since a
 cache has as many columns for one row as for another, a batch goes on from the shortest of what its rows have.
 
-Covered: decoder-only models, dense `DynamicCache` layers on the CPU. Sliding-window, quantised and state-space layers are
-refused by name: their caches do not hold every token of the prefix.
+Covered: decoder-only models, dense `DynamicCache` layers on the CPU or on one CUDA device. Sliding-window, quantised and
+state-space layers are refused by name: their caches do not hold every token of the prefix.
 
 Source: transformers 5, `cache_utils.DynamicCache`; the cache is mutated by use, so a restore makes a fresh one each time.
 """
@@ -34,11 +34,13 @@ from transformers import __version__ as transformers_version
 
 from halfstep.connectors.transformers_cache import (
     LayerShape,
+    Stopwatch,
     cache_argument,
     config_digest,
     fill,
     fingerprint,
     probe,
+    stream_of,
 )
 from halfstep.connectors.transformers_saver import Saved, Saver, Tensors, Watch, rows_of
 from halfstep.connectors.versions import warn_of_version
@@ -131,10 +133,11 @@ class PromptCache:
         self.client, self.model = client, model
         self.block_tokens = block_tokens
         self._codec, self._step, self._policy = codec, step, policy
-        self._layers, self._dtype = probe(model)
+        self._layers, self._dtype, self.device = probe(model)
         weights = fingerprint(model) if weights_revision is None else weights_revision
         self.tier: Tier = client.tier(self._make_layout(weights), salt=salt, ttl_s=ttl_s, durability=durability, plan=plan)
         self.block_bytes = self.tier.layout.block_bytes
+        self._watch = Stopwatch(self.device, self.tier.computed)
 
     @property
     def layout(self) -> Layout:
@@ -233,7 +236,9 @@ class PromptCache:
         began = time.monotonic()
         try:
             reading = [
-                prefix.begin_get(memory, blocks=count, deadline_ms=left_ms) if memory is not None else None
+                prefix.begin_get(memory, blocks=count, deadline_ms=left_ms, stream=stream_of(self.device))
+                if memory is not None
+                else None
                 for prefix, memory, count in zip(prefixes, memories, blocks, strict=True)
             ]
             loaded = [None if one is None else one.result() for one in reading]
@@ -322,11 +327,11 @@ class PromptCache:
                 if attention_mask is None or positions is None
                 else {"attention_mask": attention_mask.reshape(ids.shape)[:, :after], "position_ids": positions[:, first:after]}
             )
-            began_s = time.monotonic()
+            self._watch.start()
             with torch.no_grad():
                 self.model(ids[:, first:after], use_cache=True, logits_to_keep=1, **padded, **cache_argument(self.model, cache))
             rows = ids.shape[0]
-            self.tier.computed(rows * (after - first), time.monotonic() - began_s, rows * first)
+            self._watch.stop(rows * (after - first), rows * first)
             if saver is not None:
                 saver.advance(cache)
 
@@ -442,8 +447,8 @@ class PromptCache:
         make = torch.empty if batch == 1 else torch.zeros
         return [
             (
-                make((batch, s.key_heads, tokens, s.key_dim), dtype=self._dtype),
-                make((batch, s.value_heads, tokens, s.value_dim), dtype=self._dtype),
+                make((batch, s.key_heads, tokens, s.key_dim), dtype=self._dtype, device=self.device),
+                make((batch, s.value_heads, tokens, s.value_dim), dtype=self._dtype, device=self.device),
             )
             for s in self._layers
         ]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +89,13 @@ def fill(cache: DynamicCache, tensors: Sequence[tuple[torch.Tensor, torch.Tensor
         layer.keys, layer.values = keys[:, :, :tokens], values[:, :, :tokens]
 
 
-def probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype]:
-    """Layer shapes and dtype from a forward of one token. Errors: ConfigError naming the first layer that is not covered."""
+def probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype, torch.device]:
+    """Layer shapes, dtype and device from a forward of one token. Errors: ConfigError naming what is not covered."""
     kind = model.config.model_type
     if model.config.is_encoder_decoder:
         raise ConfigError(f"model {kind}: has an encoder; only decoder-only models are covered")
-    if model.device.type != "cpu":
-        raise ConfigError(f"model {kind}: is on {model.device}; only the CPU is covered yet: load it there")
+    if model.device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"model {kind}: is on {model.device}; only the CPU and CUDA devices are covered")
     cache = DynamicCache(config=model.config)
     layers = layers_of(cache)
     for number, layer in enumerate(layers):
@@ -103,14 +105,56 @@ def probe(model: PreTrainedModel) -> tuple[list[LayerShape], torch.dtype]:
                 "only DynamicLayer (every token's K and V) is covered"
             )
     with torch.no_grad():
-        model(torch.zeros((1, 1), dtype=torch.int64), use_cache=True, **cache_argument(model, cache))
+        model(torch.zeros((1, 1), dtype=torch.int64, device=model.device), use_cache=True, **cache_argument(model, cache))
     for number, layer in enumerate(layers):
         if not layer.is_initialized:
             raise ConfigError(
                 f"model {kind}: layer {number} keeps no cache of its own; only models whose layers all do are covered"
             )
+    places = {str(tensor.device) for layer in layers for tensor in (layer.keys, layer.values)}
+    if places != {str(layers[0].keys.device)}:
+        raise ConfigError(f"model {kind}: caches on {', '.join(sorted(places))}; only models on one device are covered")
     dtypes = {tensor.dtype for layer in layers for tensor in (layer.keys, layer.values)}
     if len(dtypes) != 1:
         raise ConfigError(f"model {kind}: caches as {', '.join(sorted(map(str, dtypes)))}; only one dtype is covered")
     shapes = [LayerShape(x.keys.shape[1], x.keys.shape[3], x.values.shape[1], x.values.shape[3]) for x in layers]
-    return shapes, dtypes.pop()
+    return shapes, dtypes.pop(), layers[0].keys.device
+
+
+def stream_of(device: torch.device) -> int | None:
+    """What torch has this thread do on a CUDA device; None: on the CPU nothing is under way."""
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else None
+
+
+class Stopwatch:
+    """How long forwards took, told to `tell(tokens, seconds, position)`: on the CPU at once, of a CUDA device when it is known.
+
+    Nothing here waits for the device.
+    """
+
+    def __init__(self, device: torch.device, tell: Callable[[int, float, int], None]) -> None:
+        self._device, self._tell = device, tell
+        self._began_s = 0.0
+        self._began: torch.cuda.Event | None = None
+        self._ended: deque[tuple[torch.cuda.Event, torch.cuda.Event, int, int]] = deque()
+
+    def start(self) -> None:
+        """A forward is next."""
+        self._began_s = time.monotonic()
+        if self._device.type == "cuda":
+            self._began = self._mark()
+
+    def stop(self, tokens: int, position: int) -> None:
+        """It was asked of the device, or is over."""
+        if self._began is None:
+            self._tell(tokens, time.monotonic() - self._began_s, position)
+            return
+        self._ended.append((self._began, self._mark(), tokens, position))
+        while self._ended and self._ended[0][1].query():
+            began, ended, some, before = self._ended.popleft()
+            self._tell(some, began.elapsed_time(ended) / 1e3, before)
+
+    def _mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event

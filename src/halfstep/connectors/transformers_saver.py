@@ -14,12 +14,15 @@ import numpy.typing as npt
 import torch
 from transformers import DynamicCache, StoppingCriteria
 
-from halfstep.connectors.transformers_cache import layers_of
+from halfstep.connectors.transformers_cache import layers_of, stream_of
 from halfstep.errors import ConfigError
 from halfstep.tier import Memory, Pending, Stored
 
 if TYPE_CHECKING:
     from halfstep.connectors.transformers import PromptCache
+
+# Of a put from a GPU, which goes through pinned memory of the client as a whole: 256 MiB there are.
+DEVICE_PUT_BYTES = 64 * 1024 * 1024
 
 # K and V of each layer, [batch, heads, tokens, dim].
 Tensors = Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -112,9 +115,13 @@ class Saver:
             self._put.update(keys[first:held])
             if tensors is None:
                 tensors = [(layer.keys.detach(), layer.values.detach()) for layer in layers_of(cache)]
-            memory = store.memory(tensors, row, pad, held)
             prefix = store.tier.prefix_of(keys)
-            self._flying.append((prefix.begin_put(memory, first=first, blocks=held, deadline_ms=self._deadline_ms), memory))
+            step = held if store.device.type == "cpu" else max(1, DEVICE_PUT_BYTES // store.block_bytes)
+            for begin in range(first, held, step):
+                end = min(begin + step, held)
+                memory = store.memory(tensors, row, pad, end)
+                options: dict[str, Any] = {"deadline_ms": self._deadline_ms, "stream": stream_of(store.device)}
+                self._flying.append((prefix.begin_put(memory, first=begin, blocks=end, **options), memory))
             count += held - first
         return count
 

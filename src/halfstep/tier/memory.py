@@ -57,9 +57,10 @@ class Memory:
 
     planes: of each kind, for each of its layers that this process has, K and V (or the one plane), as arrays of shape [blocks,
     heads, entries, values] with any strides but that of the values, or without the axis of heads where there is one. They are
-    numpy arrays or CPU tensors; whoever owns them must not free them before close(). A layout of one kind takes its layers
-    without the mapping. layers: the model's layers that this process has, heads: its KV heads (kinds that every rank has whole
-    are always whole); None: all. Errors: ConfigError.
+    numpy arrays, CPU tensors, or tensors of one CUDA device, whose bytes a transfer orders after `stream`; whoever owns them
+    must not free them before close(). A layout of one kind takes its layers without the mapping. layers: the model's layers
+    that this process has, heads: its KV heads (kinds that every rank has whole are always whole); None: all.
+    Errors: ConfigError.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Memory:
             if not isinstance(of_kind, Sequence) or not all(isinstance(one, Sequence) for one in of_kind):
                 raise ConfigError(f"planes of kind {name!r}: must be a list with, for each layer, a list of its arrays")
         self._regions: dict[tuple[int, int], Region] = {}
+        self._device: str | None = None
         self.blocks: int | None = None
         self.pieces: list[Piece] = []
         try:
@@ -152,6 +154,10 @@ class Memory:
     def _strided(self, kind: Kind, entries: int, array: Any, layer: int, plane: int, heads: int) -> _Strided:
         where = f"kind {kind.name!r}, layer {layer}, plane {plane}"
         address, shape, strides, itemsize, writable = _numbers(where, array, self.layout.dtype)
+        device = str(getattr(array, "device", "cpu"))
+        if self._device is not None and device != self._device:
+            raise ConfigError(f"{where}: is on {device}, others are on {self._device}; all planes must be on one device")
+        self._device = device
         if len(shape) == 3 and heads == 1:
             shape, strides = (shape[0], 1, *shape[1:]), (strides[0], 0, *strides[1:])
         wanted = (heads, entries, kind.planes[plane] // itemsize)
@@ -178,7 +184,9 @@ class Memory:
         )
         region = self._regions.get((address, extent))
         if region is None:
-            region = self._regions[address, extent] = Region(_buffer(address, extent, array, writable=writable))
+            region = self._regions[address, extent] = Region(
+                _buffer(address, extent, array, writable=writable) if device == "cpu" else _flat(array, extent)
+            )
         return _Strided(region, shape, strides)
 
 
@@ -193,13 +201,13 @@ def _numbers(where: str, array: Any, dtype: str) -> tuple[int, tuple[int, ...], 
     if named in _FLOATS and dtype in _FLOATS and named != dtype:
         raise ConfigError(f"{where}: has values of {named}; the layout's are of {dtype}")
     if hasattr(array, "data_ptr"):
-        if array.device.type != "cpu":
-            raise ConfigError(f"{where}: is on {array.device}; only memory of the host is reached, copy it there")
+        if array.device.type not in ("cpu", "cuda"):
+            raise ConfigError(f"{where}: is on {array.device}; only the host and CUDA devices are reached, copy it there")
         itemsize = array.element_size()
         return array.data_ptr(), tuple(array.shape), tuple(step * itemsize for step in array.stride()), itemsize, True
     seen = array if isinstance(array, np.ndarray) else None
     if seen is None:
-        raise ConfigError(f"{where} ({type(array).__name__}): must be a numpy array or a CPU tensor")
+        raise ConfigError(f"{where} ({type(array).__name__}): must be a numpy array or a tensor")
     if seen.dtype.hasobject:
         raise ConfigError(f"{where}: has values of {seen.dtype}; must be numbers")
     return seen.__array_interface__["data"][0], seen.shape, seen.strides, seen.itemsize, bool(seen.flags.writeable)
@@ -210,6 +218,12 @@ def _buffer(address: int, extent: int, owner: Any, *, writable: bool) -> Any:
     memory: Any = (ctypes.c_ubyte * extent).from_address(address) if extent else (ctypes.c_ubyte * 0)()
     memory.owner = owner
     return memory if writable else memoryview(memory).toreadonly()
+
+
+def _flat(tensor: Any, extent: int) -> Any:
+    """As _buffer, of a tensor whose memory Python cannot address: a tensor of one dimension over the same storage."""
+    count = extent // tensor.element_size()
+    return tensor.new_empty(0).set_(tensor.untyped_storage(), tensor.storage_offset(), (count,), (1,))
 
 
 def _part_of(array: _Strided, head: int, size: int, entries: int) -> PartDescriptor:

@@ -177,13 +177,15 @@ class Prefix:
         session: TierSession | None = None,
         priority: int | None = None,
         deadline_ms: float | None = None,
+        stream: object = None,
     ) -> Layered[Loaded]:
         """Read the first `blocks` (all of them) of the layers and heads that `into` has.
 
         rows: for each of these blocks, the block of `into` that takes it; None: the same number. order: "layer" brings the
         first layers of all blocks first, and `layers_done` says how many have come; layer cells come side by side, each in that
         order. session: whose urgency it has. priority: another one, of this call; 0 = the most urgent. deadline_ms: None = see
-        Tier.computed. Kinds with a window get the blocks that it needs.
+        Tier.computed. stream: of CUDA, whose work so far comes before memory of a GPU is written; None: the legacy default
+        stream, -1: none. Kinds with a window get the blocks that it needs.
         Errors: ConfigError. What did not come in time, or did not verify, ends the prefix before it.
         """
         tier, layout = self._tier, self._tier.layout
@@ -242,7 +244,7 @@ class Prefix:
         urgency = _urgency(tier, session, priority)
         deadline_ms = tier.deadline_ms(count * layout.block_tokens, deadline_ms)
         tickets = submitted(
-            tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms)
+            tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms, stream=stream)
             for some in _sixteen(sections if count else [])
         )
         if tier.ahead is not None:
@@ -272,13 +274,14 @@ class Prefix:
         session: TierSession | None = None,
         priority: int | None = None,
         deadline_ms: float | None = None,
+        stream: object = None,
     ) -> Pending[Stored]:
         """Store the blocks from number `first` to `blocks` (all of them), of the cells that `from_` has whole.
 
         rows: for each of these blocks, the block of `from_` that holds it; None: the same number. layers: of the model, those
         alone: a block that is computed layer by layer is put as its layer cells (Grid.layers) are done; a range may cut no
-        cell. session: whose urgency it has, and which knows of them afterwards. priority: another one, of this call. Blocks
-        that are there already are not sent. Errors: ConfigError.
+        cell. session: whose urgency it has, and which knows of them afterwards. priority: another one, of this call. stream: as
+        for begin_get, before memory of a GPU is read. Blocks that are there already are not sent. Errors: ConfigError.
         """
         tier, layout = self._tier, self._tier.layout
         _check(from_, layout, session)
@@ -332,7 +335,7 @@ class Prefix:
         urgency = _urgency(tier, session, priority)
         asked = sections if count and own else []
         tickets = submitted(
-            tier.queue.put_sections(some, durability=tier.durability, priority=urgency, deadline_ms=deadline_ms)
+            tier.queue.put_sections(some, durability=tier.durability, priority=urgency, deadline_ms=deadline_ms, stream=stream)
             for some in _sixteen(asked)
         )
         return Pending(tickets, finish if asked else lambda _: Stored(0, 0, 0, unowned, 0, ""))
