@@ -2,7 +2,8 @@
 """Question: is restoring a prompt's KV cache faster than computing it, and what does a daemon that does not answer cost?
 
 A model of Llama's shape with more than 100 million random parameters runs on this machine's CPU, in the dtype that it computes
-faster, so that computing has the advantage. The time to the first token is that from the prompt's ids to the most likely next
+faster, so that computing has the advantage; with --device cuda on its first GPU, in bfloat16. --model 8b has the shape of
+Llama 3 of 8 billion parameters. The time to the first token is that from the prompt's ids to the most likely next
 token. Six ways, in turns, in an order that is drawn for each round:
 
     computed   one forward over the whole prompt, without the tier
@@ -180,6 +181,9 @@ def understood() -> argparse.Namespace:
     parser.add_argument("--tokens", type=positive, nargs="+", default=[1000, 4000], help="of each prompt (1000 4000)")
     parser.add_argument("--rounds", type=positive, default=5, help="of all ways in turns (5)")
     parser.add_argument("--block-tokens", type=positive, default=16, help="of a block (16)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what computes (cpu)")
+    parser.add_argument("--model", choices=("140m", "8b"), default="140m", help="its size (140m)")
+    parser.add_argument("--transport", choices=("tcp", "shm"), default="tcp", help="between client and daemon (tcp)")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="auto: the one that computes faster here")
     # What connect() has without being told.
     parser.add_argument("--match-deadline-ms", type=milliseconds, default=20.0, help="of a match: the client's (20)")
@@ -206,12 +210,14 @@ def main() -> int:
     options = understood()
     try:
         with signals_wait():
-            from tiered_model import measure  # here: nothing that was refused above waits for torch
+            from tiered_model import cuda_seen, measure  # here: nothing that was refused above waits for torch
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers"):
             raise
         remedy = "in the checkout of Halfstep: pip install '.[transformers]', or `make demo` once"
         raise SystemExit(f"{error.name}: not installed; {remedy}") from None
+    if options.device == "cuda" and not cuda_seen():
+        raise SystemExit("--device cuda: torch sees no CUDA device here")
     head = header(
         rounds=options.rounds,
         block_tokens=options.block_tokens,
@@ -220,7 +226,8 @@ def main() -> int:
     )
     verdicts = [Verdict(prompt, rounds, not options.small) for prompt, rounds in measure(options, tuple(WAYS), head)]
     head["load_average_end"] = os.getloadavg()[0]
-    about = f"{head['parameters'] / 1e6:,.0f} million parameters, {head['dtype']}, {head['threads']} threads"
+    where = head["gpu"] or f"{head['threads']} threads"
+    about = f"{head['parameters'] / 1e6:,.0f} million parameters, {head['dtype']}, {where}"
     if options.picture:
         plot(verdicts, f"{about}; {head['cpu']}, {head['device']}", options.picture)
     if options.json:

@@ -3,7 +3,8 @@
 
 Needs torch with CUDA and a device. Elsewhere it says why it measures nothing, and its exit status is 0. The blocks come from
 the device's memory by a put, and are in the memory of a daemon of this machine. The limit is what asynchronous copies of
-256 KiB from pinned memory move. What lands is compared with what was put.
+256 KiB from pinned memory move. With --piece-bytes the blocks lie in pieces on the device, as in an engine's pages: twice
+their length apart. What lands is compared with what was put.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from halfstep.errors import ConfigError
 from halfstep.tools.bench.place import own_daemon
 
 SLOT_BYTES = 256 * KIB
+TRIES_MAX = 60
 
 
 def cuda() -> Any | str:
@@ -49,6 +51,55 @@ def gb_per_s(call: Callable[[], object], total_bytes: int, rounds: int) -> dict[
     return {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds)}
 
 
+def ok(result: Any) -> None:
+    if not result.ok.all():
+        raise SystemExit(f"not ok: {result.reason(int(np.argmin(result.ok)))}")
+
+
+class Way:
+    """Gets and puts of the same blocks, of one place on the device or the host."""
+
+    def __init__(self, client: halfstep.Client, keys: list[bytes], where: object, options: argparse.Namespace) -> None:
+        self._client, self._keys, self._where, self._options = client, keys, where, options
+        self._stream = -1  # all that is measured here is over before a call
+        self._puts = 0
+
+    def get(self) -> dict[str, float]:
+        def call() -> None:
+            ok(self._client.get(self._keys, self._where, stream=self._stream))
+
+        return gb_per_s(call, self._options.blocks * self._options.block_bytes, self._options.rounds)
+
+    def put(self) -> dict[str, float]:
+        """Of keys that are new each time. A put that the store throttles is not measured, and made again."""
+        total, speeds = self._options.blocks * self._options.block_bytes, []
+        for _ in range(TRIES_MAX):
+            self._puts += 1
+            keys = [b"%d %d %b" % (id(self), self._puts, key) for key in self._keys]
+            began_s = time.monotonic()
+            result = self._client.put(keys, self._where, stream=self._stream)
+            took_s = time.monotonic() - began_s
+            self._client.delete(keys)
+            if result.ok.all():
+                speeds.append(total / took_s / 1e9)
+            else:
+                time.sleep(0.2)
+            if len(speeds) > self._options.rounds:
+                break
+        if len(speeds) < 2:
+            raise SystemExit("no put was taken whole: the store throttles all of them")
+        return {"median": statistics.median(speeds[1:]), "min": min(speeds[1:]), "max": max(speeds[1:])}
+
+
+def in_pieces(region: halfstep.Region, size: int, options: argparse.Namespace) -> halfstep.Rows:
+    """Blocks that lie in every other piece of `size` bytes."""
+    parts = [
+        halfstep.PartDescriptor(2 * SLOT_BYTES * part, 2 * options.block_bytes, SLOT_BYTES // size, size, 2 * size)
+        for part in range(options.block_bytes // SLOT_BYTES)
+    ]
+    return halfstep.Rows(region.template(parts), np.arange(options.blocks))
+
+
 def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Of one size of batch, all ways in turn."""
     count, block_bytes = options.blocks, options.block_bytes
@@ -56,12 +107,7 @@ def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
     keys = [b"gpu-%d" % number for number in range(count)]
     host = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (count, block_bytes), np.uint8)).pin_memory()
     source, target, plain = host.cuda(), torch.zeros_like(host, device="cuda"), torch.zeros_like(host)
-    stream = torch.cuda.current_stream()
     torch.cuda.synchronize()
-
-    def ok(result: Any) -> None:
-        if not result.ok.all():
-            raise SystemExit(f"not ok: {result.reason(int(np.argmin(result.ok)))}")
 
     def limit() -> None:
         for to, of in zip(target.view(-1).split(SLOT_BYTES), host.view(-1).split(SLOT_BYTES), strict=True):
@@ -69,21 +115,35 @@ def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.synchronize()
 
     with (
-        own_daemon("--size", "4GiB", "--arena", "1GiB") as daemon,
-        halfstep.connect(daemon.url, required=True, mode="on", deadline_ms=30_000) as client,
+        own_daemon("--size", "4GiB", "--arena", "1GiB", unix=options.transport == "shm") as daemon,
+        halfstep.connect(
+            daemon.shared_url if options.transport == "shm" else daemon.url, required=True, mode="on", deadline_ms=30_000
+        ) as client,
     ):
-        ok(client.put(keys, source, stream=stream))
+        ok(client.put(keys, source, stream=-1))
         found = {"limit": gb_per_s(limit, total, options.rounds)}
         target.zero_()
         torch.cuda.synchronize()
-        found["get_device"] = gb_per_s(lambda: ok(client.get(keys, target, stream=stream)), total, options.rounds)
+        found["get_device"] = Way(client, keys, target, options).get()
         if not torch.equal(target, source):
             raise SystemExit("the device has other bytes than were put")
-        found["get_host"] = gb_per_s(lambda: ok(client.get(keys, plain)), total, options.rounds)
+        found["get_host"] = Way(client, keys, plain, options).get()
         if not torch.equal(plain, host):
             raise SystemExit("the host has other bytes than were put")
+        for size in options.piece_bytes:
+            pool = torch.zeros((count, block_bytes // size, 2, size), dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()
+            with client.register(pool) as region:
+                way = Way(client, keys, in_pieces(region, size, options), options)
+                found[f"get_{size // KIB}_kib"] = way.get()
+                if not torch.equal(pool[:, :, 0].reshape(count, block_bytes), source):
+                    raise SystemExit(f"pieces of {size} bytes: the device has other bytes than were put")
+                found[f"put_{size // KIB}_kib"] = way.put()
+        found["put_device"] = Way(client, keys, source, options).put()
+        found["put_host"] = Way(client, keys, host, options).put()
         facts = client.facts().gpu
-    return {"gb_per_s": found, "device": facts.devices, "copies": facts.copies, "slot_waits": facts.slot_waits}
+    counts = {"copies": facts.copies, "slot_waits": facts.slot_waits, "error": facts.error}
+    return {"gb_per_s": found, "device": facts.devices, **counts}
 
 
 def main() -> int:
@@ -91,9 +151,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--blocks", type=positive, default=64)
     parser.add_argument("--block-bytes", type=positive, default=MIB)
+    parser.add_argument("--piece-bytes", type=positive, nargs="*", default=[], help="divisors of 256 KiB, of 1 KiB at least")
+    parser.add_argument("--transport", choices=("tcp", "shm"), default="tcp", help="between client and daemon (tcp)")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
+    for size in options.piece_bytes:
+        if SLOT_BYTES % size or size % KIB or options.block_bytes % SLOT_BYTES:
+            parser.error(f"--piece-bytes {size}: must divide {SLOT_BYTES}, in whole KiB, and that the --block-bytes")
     torch = cuda()
     if isinstance(torch, str):
         print(json.dumps({"measured": False, "why": torch}) if options.json else f"nothing is measured: {torch}")
@@ -106,7 +171,9 @@ def main() -> int:
     if options.json:
         print(json.dumps({"measured": True, "header": head, **found}))
         return 0
-    print(f"{found['device']}: {options.blocks} blocks of {options.block_bytes} bytes, GB/s")
+    print(f"{found['device']}: {options.blocks} blocks of {options.block_bytes} bytes over {options.transport}, GB/s")
+    told = [f"{found['copies']} copies and launches", f"{found['slot_waits']} waits for a slot", found["error"]]
+    print(", ".join(filter(None, told)))
     for way, speed in found["gb_per_s"].items():
         print(f"{way:<11} {speed['median']:6.2f} ({speed['min']:.2f}-{speed['max']:.2f})")
     return 0

@@ -53,10 +53,17 @@ RESTORING = ("memory", "flash")
 # ---- The model ----
 
 
-def config_of(*, small: bool, positions: int) -> LlamaConfig:
-    """Four query heads to a KV head. Small: for a test of this script, and of no use for a figure."""
-    sizes = (64, 128, 2, 4, 1, 256) if small else (768, 2048, 16, 12, 3, 16_384)
-    hidden, intermediate, layers, heads, kv_heads, vocabulary = sizes
+# Hidden and intermediate size, layers, heads, KV heads, vocabulary: four query heads to a KV head.
+SHAPES = {
+    "tiny": (64, 128, 2, 4, 1, 256),
+    "140m": (768, 2048, 16, 12, 3, 16_384),
+    "8b": (4096, 14_336, 32, 32, 8, 128_256),
+}
+
+
+def config_of(name: str, positions: int) -> LlamaConfig:
+    """tiny: for a test of this script, and of no use for a figure. 8b: the shape of Llama 3 of that size."""
+    hidden, intermediate, layers, heads, kv_heads, vocabulary = SHAPES[name]
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -70,17 +77,22 @@ def config_of(*, small: bool, positions: int) -> LlamaConfig:
     )
 
 
-def build(config: LlamaConfig, dtype: str) -> PreTrainedModel:
-    """The same weights in every run, as far as the dtype has them."""
+def build(config: LlamaConfig, dtype: str, device: str) -> PreTrainedModel:
+    """The same weights in every run on a device, as far as the dtype has them; made there."""
     torch.manual_seed(SEED)
     auto: Any = AutoModelForCausalLM  # its methods are not typed
-    model: PreTrainedModel = auto.from_config(config, dtype=getattr(torch, dtype))
+    with torch.device(device):
+        model: PreTrainedModel = auto.from_config(config, dtype=getattr(torch, dtype))
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
                 parameter.normal_(0.0, WEIGHT_GAIN / parameter.shape[-1] ** 0.5)
     model.train(mode=False)
     return model
+
+
+def cuda_seen() -> bool:
+    return torch.cuda.is_available()
 
 
 def parameters_of(model: PreTrainedModel) -> int:
@@ -96,14 +108,17 @@ def forward(model: PreTrainedModel, ids: torch.Tensor, cache: DynamicCache) -> t
     return logits
 
 
-def faster_model(config: LlamaConfig, dtype: str) -> tuple[PreTrainedModel, dict[str, float]]:
-    """The model in this dtype, or with "auto" in the one that computes faster here; and the milliseconds of each one tried."""
-    if dtype != "auto":
-        return build(config, dtype), {}
+def faster_model(config: LlamaConfig, dtype: str, device: str) -> tuple[PreTrainedModel, dict[str, float]]:
+    """The model in this dtype, or with "auto" in the one that computes faster here; and the milliseconds of each one tried.
+
+    On a GPU that is bfloat16, without a trial.
+    """
+    if dtype != "auto" or device != "cpu":
+        return build(config, "bfloat16" if dtype == "auto" else dtype, device), {}
     ids = torch.randint(config.vocab_size, (1, PROBE_TOKENS), generator=torch.Generator().manual_seed(SEED))
     models, took_ms = {}, {}
     for name in DTYPES:
-        models[name] = build(config, name)
+        models[name] = build(config, name, device)
         times = []
         for _ in range(3):  # the first forward of a model pays for its set-up
             began = time.perf_counter()
@@ -149,7 +164,7 @@ def prompt_of(store: PromptCache, tokens: int) -> Prompt:
     model = store.model
     vocabulary = int(model.config.vocab_size)
     generator = torch.Generator().manual_seed(SEED + tokens)
-    ids = torch.randint(vocabulary, (1, tokens), generator=generator)
+    ids = torch.randint(vocabulary, (1, tokens), generator=generator).to(model.device)
     cache = DynamicCache(config=model.config)
     forward(model, ids[:, :-1], cache)
     blocks = (tokens - 1) // store.block_tokens
@@ -354,10 +369,11 @@ def measure(
     options: argparse.Namespace, ways: Sequence[str], head: dict[str, Any]
 ) -> list[tuple[Prompt, list[dict[str, Run]]]]:
     """Each prompt with its rounds, a run of each way; the header gets what only the model and the daemon know."""
-    config = config_of(small=options.small, positions=max(*options.tokens, PROBE_TOKENS))
-    model, tried_ms = faster_model(config, options.dtype)
+    config = config_of("tiny" if options.small else options.model, max(*options.tokens, PROBE_TOKENS))
+    model, tried_ms = faster_model(config, options.dtype, options.device)
+    gpu = torch.cuda.get_device_name(model.device) if options.device == "cuda" else ""
     head |= {"torch": torch.__version__, "threads": torch.get_num_threads(), "seed": SEED, "parameters": parameters_of(model)}
-    head |= {"dtype": str(model.dtype).removeprefix("torch."), "dtype_probe_ms": tried_ms}
+    head |= {"dtype": str(model.dtype).removeprefix("torch."), "dtype_probe_ms": tried_ms, "gpu": gpu}
     head_bytes = config.hidden_size // config.num_attention_heads * model.dtype.itemsize
     kv_heads = config.num_key_value_heads or config.num_attention_heads
     token_bytes = 2 * config.num_hidden_layers * kv_heads * head_bytes
@@ -368,8 +384,10 @@ def measure(
     size = max(GIB, 4 * all_bytes, 64 * 8 * (block_bytes + 256 * KIB))
     terms: dict[str, Any] = {"deadline_ms": options.deadline_ms, "match_deadline_ms": options.match_deadline_ms, "mode": "on"}
     with (
-        own_daemon("--size", str(size), "--arena", str(arena), directory=options.directory) as daemon,
-        halfstep.connect(daemon.url, required=True, **terms) as client,
+        own_daemon(
+            "--size", str(size), "--arena", str(arena), directory=options.directory, unix=options.transport == "shm"
+        ) as daemon,
+        halfstep.connect(daemon.shared_url if options.transport == "shm" else daemon.url, required=True, **terms) as client,
     ):
         store = PromptCache(client, model, block_tokens=options.block_tokens, durability="persist")
         stage = Stage(daemon, store)
