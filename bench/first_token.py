@@ -63,6 +63,11 @@ class Verdict:
     rounds: list[dict[str, Run]]
     judged: bool
 
+    @property
+    def ways(self) -> list[str]:
+        """That were measured, in the order of WAYS."""
+        return [way for way in WAYS if way in self.rounds[0]]
+
     def ms(self, way: str) -> list[float]:
         return [one[way].ms for one in self.rounds]
 
@@ -106,7 +111,7 @@ class Verdict:
                 "restore_ms": spread(self.restore_ms(way)),
                 "runs": [asdict(one[way]) for one in self.rounds],
             }
-            for way in WAYS
+            for way in self.ways
         }
         return {**about, "margin": prompt.margin, "logits_spread": prompt.spread, "ways": ways}
 
@@ -116,8 +121,8 @@ class Verdict:
             f"{prompt.tokens:,} tokens; {prompt.blocks} blocks, {prompt.bytes / MIB:.1f} MiB; medians (lowest to highest)",
             f"{'':<28}{'first token, ms':>26}{'of computed':>24}{'in the tier, ms':>28}{'blocks':>8}{'from flash':>12}",
         ]
-        for way, title in WAYS.items():
-            runs = [one[way] for one in self.rounds]
+        for way in self.ways:
+            title, runs = WAYS[way], [one[way] for one in self.rounds]
             read = max((one.counted.gets_read_bytes for one in runs if one.counted), default=0)
             tier = "" if way == "computed" else spread_text(self.restore_ms(way), ",.1f")
             lines.append(
@@ -141,7 +146,8 @@ def plot(verdicts: Sequence[Verdict], title: str, path: Path) -> None:
         columns = figure.subplots(1, len(verdicts), squeeze=False, sharey=True)[0]
         for axes, verdict in zip(columns, verdicts, strict=True):
             _bars(axes, verdict)
-        columns[0].set_yticks(range(len(WAYS)), WAYS.values())
+        ways = verdicts[0].ways
+        columns[0].set_yticks(range(len(ways)), [WAYS[way] for way in ways])
         columns[0].invert_yaxis()
         columns[0].legend(fontsize="small")
         figure.suptitle(title, fontsize="medium")
@@ -149,7 +155,7 @@ def plot(verdicts: Sequence[Verdict], title: str, path: Path) -> None:
 
 
 def _bars(axes: Axes, verdict: Verdict) -> None:
-    for number, way in enumerate(WAYS):
+    for number, way in enumerate(verdict.ways):
         times = spread(verdict.ms(way))
         median = times["median"]
         tier = min(statistics.median(verdict.restore_ms(way)), median) if way != "computed" else 0.0
@@ -180,6 +186,7 @@ def understood() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=positive, nargs="+", default=[1000, 4000], help="of each prompt (1000 4000)")
     parser.add_argument("--rounds", type=positive, default=5, help="of all ways in turns (5)")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="those alone; computed is always (all)")
     parser.add_argument("--block-tokens", type=positive, default=16, help="of a block (16)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what computes (cpu)")
     parser.add_argument("--model", choices=("140m", "8b"), default="140m", help="its size (140m)")
@@ -224,7 +231,10 @@ def main() -> int:
         match_deadline_ms=options.match_deadline_ms,
         deadline_ms=options.deadline_ms,
     )
-    verdicts = [Verdict(prompt, rounds, not options.small) for prompt, rounds in measure(options, tuple(WAYS), head)]
+    verdicts = [
+        Verdict(prompt, rounds, not options.small)
+        for prompt, rounds in measure(options, [way for way in WAYS if way in {"computed", *options.ways}], head)
+    ]
     head["load_average_end"] = os.getloadavg()[0]
     where = head["gpu"] or f"{head['threads']} threads"
     about = f"{head['parameters'] / 1e6:,.0f} million parameters, {head['dtype']}, {where}"
