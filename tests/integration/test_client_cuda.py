@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,8 @@ import pytest
 import halfstep
 from halfstep import ConfigError
 from halfstep.tier import Kind, KVLayout
+
+from .conftest import Daemon
 
 try:
     ctypes.CDLL("libcuda.so.1")
@@ -55,6 +58,30 @@ def all_ok(result: Any) -> None:
     assert result.ok.all(), result.reason(int(np.argmin(result.ok)))
 
 
+def put(client: halfstep.Client, keys: list[bytes], source: Any, **options: Any) -> None:
+    """Until the store has taken all of it: it may write slowly."""
+    until = time.monotonic() + 60
+    while True:
+        result = client.put(keys, source, **options)
+        if result.ok.all():
+            return
+        reason = result.reason(int(np.argmin(result.ok)))
+        assert reason.startswith("throttled"), reason
+        assert time.monotonic() < until, reason
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """With memory for what the tests put at once, which is more than elsewhere."""
+    started = Daemon(tmp_path_factory.mktemp("daemon"), "4GiB", arena="1GiB")
+    try:
+        started.start()
+        yield started
+    finally:
+        started.close()
+
+
 @pytest.fixture(autouse=True)
 def _nothing_failed(request: pytest.FixtureRequest) -> Iterator[None]:
     """No copy failed, no slot is kept, and the kernel for small pieces was taken by the driver."""
@@ -71,7 +98,7 @@ def _nothing_failed(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_whole_tensors_go_out_and_come_back(client: halfstep.Client) -> None:
     """More than one slab of pinned memory: 40 MiB."""
     source, keys = random_bytes(40, MIB), keys_of(40)
-    all_ok(client.put(keys, source))
+    put(client, keys, source)
     target = zeros(42, MIB)
     all_ok(client.get(keys, target[1:41]))
     assert torch.equal(target[1:41], source)
@@ -91,7 +118,7 @@ def test_lists_of_tensors_of_odd_lengths(client: halfstep.Client) -> None:
     whole = [random_bytes(length + 8, seed=length) for length in lengths]
     sources = [one[at % 8 : at % 8 + length] for at, (one, length) in enumerate(zip(whole, lengths, strict=True))]
     keys = keys_of(len(lengths))
-    all_ok(client.put(keys, sources))
+    put(client, keys, sources)
     room = [zeros(length + 8) for length in lengths]
     targets = [one[(at + 3) % 8 :][:length] for at, (one, length) in enumerate(zip(room, lengths, strict=True))]
     all_ok(client.get(keys, targets))
@@ -107,7 +134,7 @@ def test_parts_in_pieces_of_registered_memory(client: halfstep.Client, piece_byt
     block_bytes = 2 * count * piece_bytes if count * piece_bytes == PART_BYTES else count * piece_bytes
     parts = block_bytes // (count * piece_bytes)
     source, keys = random_bytes(8, block_bytes), keys_of(8)
-    all_ok(client.put(keys, source))
+    put(client, keys, source)
     pool = zeros(10, parts * count, 2, piece_bytes)
     with client.register(pool) as region:
         row_bytes = parts * count * 2 * piece_bytes
@@ -123,7 +150,7 @@ def test_parts_in_pieces_of_registered_memory(client: halfstep.Client, piece_byt
         assert not pool[:, :, 1].any()
         assert not pool[[7, 8]].any()
         again = keys_of(8, "again")
-        all_ok(client.put(again, halfstep.Rows(template, [9, 0, 2, 1, 4, 3, 6, 5])))
+        put(client, again, halfstep.Rows(template, [9, 0, 2, 1, 4, 3, 6, 5]))
     host = np.zeros((8, block_bytes), np.uint8)
     all_ok(client.get(again, host))
     assert (host == source.cpu().numpy()).all()
@@ -131,7 +158,7 @@ def test_parts_in_pieces_of_registered_memory(client: halfstep.Client, piece_byt
 
 def test_a_prefetch_is_a_get_that_nobody_waits_for(client: halfstep.Client) -> None:
     source, keys = random_bytes(16, MIB), keys_of(16)
-    all_ok(client.put(keys, source))
+    put(client, keys, source)
     target = zeros(16, MIB)
     with client.queue() as queue:
         ticket = queue.get(keys, target, deadline_ms=LONG_MS)
@@ -141,7 +168,7 @@ def test_a_prefetch_is_a_get_that_nobody_waits_for(client: halfstep.Client) -> N
 
 def test_pinned_memory_is_memory_of_the_host(client: halfstep.Client) -> None:
     source, keys = random_bytes(2, MIB), keys_of(2)
-    all_ok(client.put(keys, source.cpu().pin_memory()))
+    put(client, keys, source.cpu().pin_memory())
     target = torch.zeros((2, MIB), dtype=torch.uint8, pin_memory=True)
     all_ok(client.get(keys, target))
     assert torch.equal(target, source.cpu())
@@ -152,7 +179,7 @@ def test_pinned_memory_is_memory_of_the_host(client: halfstep.Client) -> None:
 
 def test_a_batch_comes_after_what_its_stream_has_under_way(client: halfstep.Client) -> None:
     stored, keys = random_bytes(4, MIB), keys_of(4)
-    all_ok(client.put(keys, stored))
+    put(client, keys, stored)
     target, source = zeros(4, MIB), zeros(4, MIB)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -160,12 +187,12 @@ def test_a_batch_comes_after_what_its_stream_has_under_way(client: halfstep.Clie
         target.fill_(7)
         source.copy_(stored)
     with client.queue() as queue:
-        get = queue.get(keys, target, stream=stream, deadline_ms=LONG_MS)
-        put = queue.put(keys_of(4, "late"), source, stream=stream.cuda_stream, deadline_ms=LONG_MS)
+        getting = queue.get(keys, target, stream=stream, deadline_ms=LONG_MS)
+        putting = queue.put(keys_of(4, "late"), source, stream=stream.cuda_stream, deadline_ms=LONG_MS)
         host = np.zeros((4, MIB), np.uint8)
         all_ok(client.get(keys, host))  # another one goes ahead of them
-        all_ok(get.result(60))
-        all_ok(put.result(60))
+        all_ok(getting.result(60))
+        all_ok(putting.result(60))
     assert stream.query()
     assert torch.equal(target, stored)
     all_ok(client.get(keys_of(4, "late"), target))
@@ -174,7 +201,7 @@ def test_a_batch_comes_after_what_its_stream_has_under_way(client: halfstep.Clie
 
 def test_a_deadline_ends_what_waits_for_a_stream(client: halfstep.Client) -> None:
     keys = keys_of(4)
-    all_ok(client.put(keys, random_bytes(4, MIB)))
+    put(client, keys, random_bytes(4, MIB))
     target = zeros(4, MIB)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -189,7 +216,7 @@ def test_a_deadline_ends_what_waits_for_a_stream(client: halfstep.Client) -> Non
 def test_nothing_lands_after_the_end(client: halfstep.Client, ended_by: str) -> None:
     """Some way into a get of 48 MiB, each time further; the guards beside the target never change."""
     source, keys = random_bytes(48, MIB), keys_of(48)
-    all_ok(client.put(keys, source))
+    put(client, keys, source)
     room = zeros(50, MIB)
     cut = 0
     for round_number in range(30):
@@ -223,7 +250,7 @@ def test_nothing_lands_after_the_end(client: halfstep.Client, ended_by: str) -> 
 def test_a_capture_elsewhere_in_the_process_stays_whole(client: halfstep.Client) -> None:
     source, keys = random_bytes(8, MIB), keys_of(8)
     target, counted = zeros(8, MIB), torch.zeros(1024, device=DEVICE)
-    all_ok(client.put(keys, source))
+    put(client, keys, source)
     capturing, over = threading.Event(), threading.Event()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -243,7 +270,7 @@ def test_a_capture_elsewhere_in_the_process_stays_whole(client: halfstep.Client)
                 client.get(keys, target, stream=stream)
             for _ in range(5):
                 all_ok(client.get(keys, target, stream=-1))
-                all_ok(client.put(keys, source, stream=-1))
+                put(client, keys, source, stream=-1)
         finally:
             over.set()
         captured.result(60)
@@ -262,7 +289,7 @@ def test_many_threads_with_streams_of_their_own(client: halfstep.Client) -> None
                 keys = keys_of(12, f"thread {number} round {round_number}")
                 source = torch.randint(0, 256, (12, 512 * KIB), dtype=torch.uint8, device=DEVICE)
                 target = torch.zeros_like(source)
-                all_ok(client.put(keys, source, stream=stream, deadline_ms=LONG_MS))
+                put(client, keys, source, stream=stream, deadline_ms=LONG_MS)
                 all_ok(client.get(keys, target, stream=stream, deadline_ms=LONG_MS))
                 assert torch.equal(target, source)
 
@@ -373,7 +400,7 @@ def test_units_that_a_device_coded_are_those_of_the_host(client: halfstep.Client
         assert bytes(unit) == compress.encode(part.view(torch.uint8).numpy(), element="bf16")
     lengths = [len(unit) for unit in stored]
     keys = keys_of(16)
-    all_ok(client.put(keys, [np.frombuffer(bytes(unit), np.uint8) for unit in stored]))
+    put(client, keys, [np.frombuffer(bytes(unit), np.uint8) for unit in stored])
     data = zeros(16, max(lengths))
     all_ok(client.get(keys, [row[:length] for row, length in zip(data, lengths, strict=True)]))
     units = on_device.Units(data, torch.tensor(lengths, device=DEVICE), values[0].nbytes)

@@ -135,8 +135,9 @@ class Stopwatch:
     def __init__(self, device: torch.device, tell: Callable[[int, float, int], None]) -> None:
         self._device, self._tell = device, tell
         self._began_s = 0.0
-        self._began: torch.cuda.Event | None = None
-        self._ended: deque[tuple[torch.cuda.Event, torch.cuda.Event, int, int]] = deque()
+        # Events of torch, whose methods are not typed.
+        self._began: Any = None
+        self._ended: deque[tuple[Any, Any, int, int]] = deque()
 
     def start(self) -> None:
         """A forward is next."""
@@ -154,7 +155,8 @@ class Stopwatch:
             began, ended, some, before = self._ended.popleft()
             self._tell(some, began.elapsed_time(ended) / 1e3, before)
 
-    def _mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+    def _mark(self) -> Any:
+        make: Any = torch.cuda.Event
+        event = make(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
