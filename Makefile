@@ -96,7 +96,7 @@ lab: native ## SET (guest, host) of scenarios on devices that this machine has n
 .PHONY: connectors connectors-short
 connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes
 	@scripts/setup.sh vllm lmcache sglang
-	$(PYTHON) -m pytest tests/connectors $(PYTEST_ARGS)
+	$(PYTHON) -m pytest -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0 tests/connectors $(PYTEST_ARGS)
 
 connectors-short: build ## vLLM's tier and LMCache's driver over a daemon, as CI runs them: 5.5 GB under build/, some minutes
 	@scripts/setup.sh vllm lmcache

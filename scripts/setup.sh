@@ -184,7 +184,7 @@ models() {
 engine_pip() {  # engine_pip NAME ARGUMENT...: of `pip install`
   local name=$1
   shift
-  if "$CONNECTORS/$name/bin/python" -m pip --disable-pip-version-check --no-input -qq install "$@"; then return; fi
+  if "$CONNECTORS/$name/bin/python" -m pip --disable-pip-version-check --no-input -qq install --no-compile "$@"; then return; fi
   say "the packages of $name could not be had: pip says above why"
   exit 77
 }

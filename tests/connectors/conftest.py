@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.connectors.nurseries import nursery
 from tests.integration.conftest import daemon, shared_daemon  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,27 +30,36 @@ def interpreter(engine: str) -> str:
 class Engine:
     """One engine process. It ends with its stdin."""
 
-    def __init__(self, log: Path, program: str, *arguments: str, engine: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log: Path,
+        program: str,
+        *arguments: str,
+        engine: str,
+        imports: dict[str, str] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        """imports: variables that have to be there when the engine is imported; env: others."""
         self.log = log
+        forks = nursery(engine, interpreter(engine), imports or {})
+        theirs, asking = os.pipe()
         reading, writing = os.pipe()
-        with log.open("ab") as file:
-            self.process = subprocess.Popen(
-                [interpreter(engine), str(ENGINES / program), *arguments],
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                pass_fds=[writing],
-                text=True,
-                env=os.environ | {"ANSWERS": str(writing)} | (env or {}),
-            )
-        os.close(writing)
-        self._answers = os.fdopen(reading)
+        self._asking, self._answers = os.fdopen(asking, "w"), os.fdopen(reading)
+        try:
+            with log.open("ab") as file:
+                self.process = forks.fork(program, arguments, env or {}, [theirs, writing, file.fileno()])
+        finally:
+            for one in (theirs, writing):
+                os.close(one)
+        said = self._read()
         # Of its blocks; without groups.
-        self.layout_fields: dict[str, str] = self._read()["layout"]
+        self.layout_fields: dict[str, str] = said["layout"]
+        # Its file of host memory, in /dev/shm; "" = it has none.
+        self.rows: str = said.get("rows", "")
 
-    def generate(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:
-        """Its answer: tokens, cached, counts."""
-        return self._ask({"prompt": prompt, "tokens": tokens})
+    def generate(self, prompt: list[int], tokens: int = 24, **more: str) -> dict[str, Any]:
+        """Its answer: tokens, cached, counts. more: salt, lora, see the programs."""
+        return self._ask({"prompt": prompt, "tokens": tokens} | more)
 
     def watched(self, prompt: list[int], tokens: int = 24) -> dict[str, Any]:
         """As generate, with `steps`: what each step of the engine's called of ours, by module."""
@@ -80,30 +89,30 @@ class Engine:
 
     def end(self) -> None:
         """As an operator ends it."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        assert self.process.wait(120) == 0, self.log.read_text()[-4000:]
+        self._asking.close()
+        code = self.process.wait(120)
         self._answers.close()
+        self.process.close()
+        assert code == 0, self.log.read_text()[-4000:]
 
     def kill(self) -> None:
         """As the power does."""
         self.process.kill()
         self.process.wait()
-        if self.process.stdin is not None and not self.process.stdin.closed:
-            self.process.stdin.close()
+        self._asking.close()
         self._answers.close()
+        self.process.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if self.process.poll() is None:
+        if not self._asking.closed:
             self.end() if kind is None else self.kill()
 
     def _ask(self, what: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(what) + "\n")
-        self.process.stdin.flush()
+        self._asking.write(json.dumps(what) + "\n")
+        self._asking.flush()
         return self._read()
 
     def _read(self) -> dict[str, Any]:

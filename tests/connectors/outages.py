@@ -19,6 +19,10 @@ import halfstep
 
 # A daemon that is back is used again within ten seconds. Counted, so that a slow machine has as many chances as a quick one.
 TRIES, BETWEEN_S = 10, 1.0
+# Where a daemon says nothing: long enough for one that does on a busy machine.
+HURRIED = {"deadline_ms": 5000, "match_deadline_ms": 1000}
+# Of the engine's thread, in one call of ours.
+HOOK_NS_MAX = 2_000_000
 
 
 @dataclass
@@ -73,6 +77,12 @@ class Outages:
 def warnings_of(engine: Engine) -> int:
     """How often it said that the daemon fails."""
     return engine.log.read_text().count("blocks are computed instead")
+
+
+def nothing_held_nor_long(counts: dict[str, Any]) -> None:
+    """By what a connector has counted: no wait went on 100 ms after its deadline, no hook took the engine's thread for long."""
+    assert counts["overdue"] == 0, counts
+    assert 0 < counts["call_ns_max"] < HOOK_NS_MAX, counts
 
 
 def requests_of(client: halfstep.Client) -> Counter[str]:

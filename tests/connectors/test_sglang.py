@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from tests.connectors.conftest import ENGINES, Engine, interpreter
-from tests.connectors.outages import Outages
+from tests.connectors.outages import HURRIED, Outages, warnings_of
+from tests.connectors.overhead import PATIENT
 from tests.connectors.relay import Relay
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # Pointers of a page of four layers.
 PIECES = {
@@ -67,13 +68,16 @@ def test_pages_of_every_pool_come_back(daemon: Any, models: Path, transport: str
 
 @pytest.fixture
 def start(tmp_path: Path, models: Path) -> Callable[..., Engine]:
-    """start(url, **of the backend): an engine; url None = without HiCache."""
+    """start(url, **of the backend): an engine; url None = without HiCache. env: variables."""
 
-    def begin(url: str | None, **options: Any) -> Engine:
-        extra = {} if url is None else {"url": url, **options}
+    def begin(url: str | None, env: dict[str, str] | None = None, **options: Any) -> Engine:
+        extra = {} if url is None else {"url": url, **PATIENT, **options}
+        counts = tmp_path / f"counts-{time.monotonic_ns()}"
         environment = {"PYTHONPATH": f"{ENGINES / 'sglang_cpu'}:{ENGINES}", "SGLANG_PLUGINS": "hicache_cpu"}
         log = tmp_path / f"engine-{time.monotonic_ns()}.log"
-        return Engine(log, "sglang_engine.py", str(models / "llama"), json.dumps(extra), engine="sglang", env=environment)
+        said = str(models / "llama"), json.dumps(extra)
+        variables = {"HALFSTEP_COUNTS": str(counts), **(env or {})}
+        return Engine(log, "sglang_engine", *said, engine="sglang", imports=environment, env=variables)
 
     return begin
 
@@ -108,12 +112,16 @@ def test_a_daemon_that_dies_stops_and_comes_back_changes_no_token(
         expected = plain.generate(prompt, 16)["tokens"]
         plain.reset()  # what is computed in other pieces is rounded otherwise
         of_other = plain.generate(other, 16)["tokens"]
-    with start(daemon.unix_url, deadline_ms=1000) as engine:
+    with start(daemon.unix_url, **HURRIED) as engine:
         outages = outages_of(engine, daemon, (prompt, expected), (other, of_other))
         assert engine.generate(prompt, 16)["tokens"] == expected
         outages.restored(prompt)
         outages.killed([prompt, other])
+        assert warnings_of(engine) == 1
         outages.stopped(prompt)
+        assert warnings_of(engine) <= 2
+        counts = engine.generate(prompt, 16)["counts"]
+    assert (counts["overdue"], counts["loads"] > 0) == (0, True), counts
 
 
 def test_a_slow_way_and_flipped_bits_cost_pages_and_no_token(
@@ -125,11 +133,49 @@ def test_a_slow_way_and_flipped_bits_cost_pages_and_no_token(
         outages_of(engine, daemon, (prompt, expected)).restored(prompt)
     with Relay(*daemon.address, 100_000) as relay, start(relay.url, deadline_ms=200) as engine:
         told = engine.generate(prompt, 16)
-        assert (told["tokens"], told["storage"]) == (expected, 0)
+        assert (told["tokens"], told["storage"], told["counts"]["overdue"]) == (expected, 0, 0)
+        assert warnings_of(engine) == 1
     with Relay(*daemon.address, flips=True) as relay, start(relay.url) as engine:
         told = engine.generate(prompt, 16)
         assert (told["tokens"], told["storage"]) == (expected, 0)
         assert relay.flipped > 0
+
+
+def test_pages_that_wait_behind_others_are_expected(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    """Of prompts that come at once SGLang asks what is there, and then reads it request by request."""
+    asked = [prompts(seed, (5,))[0] for seed in (31, 32, 33, 34)]
+    with start(daemon.unix_url) as cold:
+        expected = [cold.generate(prompt, 16)["tokens"] for prompt in asked]
+        for prompt, tokens in zip(asked, expected, strict=True):
+            outages_of(cold, daemon, (prompt, tokens)).restored(prompt)
+    with start(daemon.unix_url) as warm:
+        alone = warm.generate(asked[0], 16)
+        assert (alone["tokens"], alone["counts"]["expected"]) == (expected[0], 0), "it is the next in the line"
+        told = warm.generate_all(asked[1:], 16)
+    # Their tokens are those of a batch, whose sums are rounded otherwise.
+    assert [one["storage"] >= 288 for one in told["answers"]] == [True] * 3
+    assert (told["counts"]["overdue"], told["counts"]["expected"] > 0) == (0, True)
+
+
+def test_in_the_shadow_it_looks_up_and_stores_and_answers_that_nothing_is_there(
+    start: Callable[..., Engine], daemon: Any, prompts: Callable[..., list[list[int]]]
+) -> None:
+    stored, new = prompts(41, (5,))[0], prompts(42, (5,))[0]
+    with start(daemon.unix_url) as engine:
+        expected = [engine.generate(prompt, 16)["tokens"] for prompt in (stored,)]
+        outages_of(engine, daemon, (stored, expected[0])).restored(stored)
+    with start(daemon.unix_url, env={"HALFSTEP_MODE": "shadow"}) as engine:
+        told = engine.generate(stored, 16)
+        assert (told["tokens"], told["storage"], told["counts"]["keys_hit"]) == (expected[0], 0, 0)
+        assert told["counts"]["matches"] > 0
+        told = engine.generate(new, 16)
+        assert told["storage"] == 0
+        engine.reset()
+    with start(daemon.unix_url) as engine:
+        again = engine.generate(new, 16)
+        assert (again["tokens"], again["storage"] >= 288) == (told["tokens"], True)
 
 
 REFUSED = """

@@ -1,7 +1,7 @@
 """LMCache's storage manager with Halfstep below it: `python lmcache_store.py store|load ADAPTER_PARAMS_JSON COUNT [UNKNOWN]`.
 
 store: COUNT objects, and waits until the tier has them. load: a fresh host memory asks for COUNT objects and UNKNOWN others.
-Prints one line of JSON: {"stored": n} or {"hits": n, "equal": n}.
+Prints one line of JSON: {"stored": n} or {"hits": n, "equal": n, "overdue": n of our client's waits}.
 """
 
 from __future__ import annotations
@@ -32,10 +32,21 @@ from halfstep.connectors import lmcache as ours
 # One chunk of 256 tokens: K and V, layers, tokens, hidden.
 LAYOUT = MemoryLayoutDesc([torch.Size([2, 4, 256, 128])], [torch.bfloat16])
 PATIENCE_S = 60
+# Those that the adapter has made.
+CLIENTS: list[ours.HalfstepClient] = []
+
+
+class Remembered(ours.HalfstepClient):
+    """Says where it is."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        CLIENTS.append(self)
 
 
 def manager(parameters: dict[str, Any]) -> StorageManager:
     """As the server makes it of its command line."""
+    ours.HalfstepClient = Remembered  # type: ignore[misc]
     adapter = NativePluginL2AdapterConfig.from_dict(
         {"module_path": ours.__name__, "class_name": "HalfstepClient", "adapter_params": parameters}
     )
@@ -99,7 +110,7 @@ def load(parameters: dict[str, Any], count: int, unknown: int) -> dict[str, Any]
             equal = sum(torch.equal(one.tensor, values) for one, values in zip(got, content(hits), strict=True))
         storage.finish_read_prefetched(keys[:hits], l1_owners=result.l1_owners)
     storage.close()
-    return {"hits": hits, "equal": equal}
+    return {"hits": hits, "equal": equal, "overdue": sum(client.counts.overdue for client in CLIENTS)}
 
 
 def main() -> None:

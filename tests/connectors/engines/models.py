@@ -3,6 +3,8 @@
 qwen3, llama: GQA, 4 layers, 8 heads, 2 KV heads of 64. dsv3: MLA with the one latent that vLLM's CPU backend has, without
 experts; its rope is yarn, as real ones' is: with the default one that backend's prefill and decode disagree.
 
+lora-a, lora-b: adapters of qwen3, each of which changes most tokens.
+
 Weights are scaled so that every token depends on the whole context: with the usual ones greedy decoding says almost the same
 whatever the cache holds, and wrong bytes would not show.
 """
@@ -14,6 +16,7 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, DeepseekV3Config, LlamaConfig, PretrainedConfig, Qwen3Config
 
 COMMON = {
@@ -64,8 +67,27 @@ def configs() -> dict[str, PretrainedConfig]:
     }
 
 
+def save_adapter(folder: Path, seed: int) -> None:
+    """Of rank 8, on what attention asks and answers with."""
+    folder.mkdir(parents=True)
+    draw = torch.Generator().manual_seed(seed)
+    hidden, rank, widths = 256, 8, {"q_proj": 512, "v_proj": 128}
+    weights = {}
+    for layer in range(COMMON["num_hidden_layers"]):
+        for name, width in widths.items():
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{at}.lora_A.weight"] = torch.randn(rank, hidden, generator=draw) / hidden**0.5
+            weights[f"{at}.lora_B.weight"] = torch.randn(width, rank, generator=draw) / rank**0.5
+    save_file({name: values.to(torch.bfloat16) for name, values in weights.items()}, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(widths), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(config | {"task_type": "CAUSAL_LM"}))
+
+
 def main(folder: Path) -> None:
     """Writes each that is not there."""
+    for seed, name in enumerate(("lora-a", "lora-b")):
+        if not (folder / name).exists():
+            save_adapter(folder / name, seed)
     for name, config in configs().items():
         if (folder / name / "config.json").exists():
             continue

@@ -2,9 +2,10 @@
 
     python sglang_engine.py MODEL EXTRA_CONFIG_JSON
 
-{"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "storage": N of them from the backend}
+{"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "storage": N of them from the backend, "counts": its}
+{"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [the same of each], "counts": its}
 {"reset": true}                       -> {"reset": true}    forgets what the device and the host pool have
-EXTRA_CONFIG_JSON: of the backend; {} = an engine without HiCache.
+EXTRA_CONFIG_JSON: of the backend; {} = an engine without HiCache. $HALFSTEP_COUNTS: a file for what it counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 os.environ |= {"SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
@@ -61,6 +63,20 @@ def engine(model: str, extra: dict[str, Any]) -> Any:
     )
 
 
+def answer(output: dict[str, Any]) -> dict[str, Any]:
+    """To one prompt."""
+    told = output["meta_info"]
+    details = told.get("cached_tokens_details") or {}
+    return {"tokens": output["output_ids"], "cached": told["cached_tokens"], "storage": int(details.get("storage") or 0)}
+
+
+def counts() -> dict[str, Any]:
+    """Of the backend, as of its last call."""
+    path = Path(os.environ.get("HALFSTEP_COUNTS", "/nowhere"))
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
 def main() -> None:
     """Answers until stdin ends."""
     made = engine(sys.argv[1], json.loads(sys.argv[2]))
@@ -74,14 +90,10 @@ def main() -> None:
                 said: dict[str, Any] = {"reset": bool(made.flush_cache())}
             else:
                 parameters = {"temperature": 0, "max_new_tokens": asked["tokens"], "ignore_eos": True}
-                output = made.generate(input_ids=[asked["prompt"]], sampling_params=parameters)[0]
-                told = output["meta_info"]
-                details = told.get("cached_tokens_details") or {}
-                said = {
-                    "tokens": output["output_ids"],
-                    "cached": told["cached_tokens"],
-                    "storage": int(details.get("storage") or 0),
-                }
+                prompts = asked["prompts"] if "prompts" in asked else [asked["prompt"]]
+                outputs = made.generate(input_ids=prompts, sampling_params=parameters)
+                said = {"answers": [answer(one) for one in outputs]} if "prompts" in asked else answer(outputs[0])
+                said["counts"] = counts()
             print(json.dumps(said), file=answers)
     made.shutdown()
 

@@ -3,9 +3,11 @@
     python vllm_direct.py MODEL EXTRA_CONFIG_JSON [ENGINE_JSON]
 
 {"prompts": [[token, ...], ...], "tokens": N} -> {"answers": [{"tokens": [...], "cached": N}, ...], "scheduler": counts,
-                                                  "worker": counts, "plans": decisions by reason, "preemptions": N}
+                                                  "worker": counts, "plans": decisions by reason, "preemptions": N,
+                                                  "ahead": what was brought for requests that wait, by how it ended}
 {"prompt": [token, ...], "tokens": N}         -> the one answer, and the same counts; with "watch": true also the "steps" of
                                                   vllm_watch.py
+... with "salt": text, "lora": folder         -> the same, of a tenant's cache, or with that adapter
 {"prompt": [...], "judge": [token, ...]}      -> {"agreement": share of those tokens that are the likeliest ones here}
 {"reset": true}                               -> waits for stores, forgets the engine's own cache
 {"pace": N}                                   -> from now on a prefill is measured as N times as long as it is
@@ -36,6 +38,7 @@ import torch
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+from vllm_prompts import adapter_of, prompt_of
 from vllm_watch import Watch
 
 
@@ -101,7 +104,9 @@ class Program:
         parameters = SamplingParams(temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1)
         watch = Watch(self.core.scheduler) if asked.get("watch") else None
         with watch or nullcontext():
-            outputs = self.llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False)
+            outputs = self.llm.generate(
+                [prompt_of(asked, prompt) for prompt in prompts], parameters, use_tqdm=False, lora_request=adapter_of(asked)
+            )
         answers = [{"tokens": list(one.outputs[0].token_ids), "cached": one.num_cached_tokens} for one in outputs]
         told = self._counts() | ({} if watch is None else {"steps": watch.steps})
         return {"answers": answers, **told} if "prompts" in asked else answers[0] | told
@@ -122,6 +127,7 @@ class Program:
             "worker": worker,
             "plans": {why: count for why, count in scheduler.plans.items() if count},
             "preemptions": self.preemptions,
+            "ahead": {} if scheduler._tier.ahead is None else asdict(scheduler._tier.ahead.counts()["turn"]),
         }
 
     def _reset(self) -> bool:

@@ -1,11 +1,12 @@
 """A vLLM engine on the CPU that a test talks to: requests are lines of JSON on stdin, answers on descriptor $ANSWERS.
 
-    python vllm_engine.py MODEL TIERS_JSON [CPU_BYTES] [BLOCKS_PER_CHUNK]
+    python vllm_engine.py MODEL TIERS_JSON [ENGINE_JSON]
 
 {"prompt": [token, ...], "tokens": N} -> {"tokens": [...], "cached": N, "counts": {...}}; with "watch": true also the
                                          "steps" of vllm_watch.py
+... with "salt": text, "lora": folder -> the same, of a tenant's cache, or with that adapter
 {"reset": true}                       -> {}          forgets the engine's own caches, in the GPU's place and on the host
-TIERS_JSON: "secondary_tiers" of its configuration; [] = an engine without offloading.
+TIERS_JSON: "secondary_tiers" of its configuration; [] = an engine without offloading. ENGINE_JSON: more arguments of vllm.LLM.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ sys.path.insert(0, HERE)
 
 from vllm import LLM, SamplingParams  # noqa: E402
 from vllm.config import KVTransferConfig  # noqa: E402
+from vllm_prompts import adapter_of, prompt_of  # noqa: E402
 from vllm_watch import Watch  # noqa: E402
 
+# Of host memory.
+CPU_BYTES = 64 << 20
 
-def engine(model: str, tiers: list[dict[str, Any]], cpu_bytes: int, blocks_per_chunk: int) -> LLM:
+
+def engine(model: str, tiers: list[dict[str, Any]], more: dict[str, Any]) -> LLM:
     """The one engine of this process."""
-    more: dict[str, Any] = {}
     if tiers:
         more["kv_transfer_config"] = KVTransferConfig(
             kv_connector="OffloadingConnector",
@@ -44,8 +48,8 @@ def engine(model: str, tiers: list[dict[str, Any]], cpu_bytes: int, blocks_per_c
             kv_connector_extra_config={
                 "spec_name": "CpuTieringSpec",
                 "spec_module_path": "vllm_cpu",
-                "cpu_bytes_to_use": cpu_bytes,
-                "blocks_per_chunk": blocks_per_chunk,
+                "cpu_bytes_to_use": CPU_BYTES,
+                "blocks_per_chunk": 1,
                 "secondary_tiers": tiers,
             },
         )
@@ -68,25 +72,32 @@ def tier_of(llm: LLM) -> Any:
     return None if connector is None else connector.connector_scheduler.manager.secondary_tiers[0]
 
 
+def rows_of(llm: LLM) -> str:
+    """The file of its host memory, in /dev/shm."""
+    return f"vllm_offload_{llm.llm_engine.vllm_config.kv_transfer_config.engine_id}.mmap"
+
+
 def main() -> None:
     """Answers until stdin ends."""
-    model, tiers = sys.argv[1], json.loads(sys.argv[2])
-    cpu_bytes = int(sys.argv[3]) if len(sys.argv) > 3 else 64 << 20
-    llm = engine(model, tiers, cpu_bytes, int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+    tiers = json.loads(sys.argv[2])
+    llm = engine(sys.argv[1], tiers, json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
     tier = tier_of(llm) if tiers else None
     with os.fdopen(int(os.environ["ANSWERS"]), "w", buffering=1) as answers:
-        print(json.dumps({"layout": {} if tier is None else dict(tier.layout.fields)}), file=answers)
+        said: dict[str, Any] = {} if tier is None else {"layout": dict(tier.layout.fields), "rows": rows_of(llm)}
+        print(json.dumps({"layout": {}} | said), file=answers)
         for line in sys.stdin:
             asked = json.loads(line)
             if "reset" in asked:
-                said: dict[str, Any] = {"reset": llm.reset_prefix_cache(reset_connector=True)}
+                said = {"reset": llm.reset_prefix_cache(reset_connector=True)}
             else:
                 parameters = SamplingParams(
                     temperature=0.0, max_tokens=asked["tokens"], ignore_eos=True, detokenize=False, logprobs=1
                 )
                 watch = Watch(llm.llm_engine.engine_core.engine_core.scheduler) if asked.get("watch") else None
                 with watch or nullcontext():
-                    output = llm.generate([{"prompt_token_ids": asked["prompt"]}], parameters, use_tqdm=False)[0]
+                    output = llm.generate(
+                        [prompt_of(asked, asked["prompt"])], parameters, use_tqdm=False, lora_request=adapter_of(asked)
+                    )[0]
                 said = {"tokens": list(output.outputs[0].token_ids), "cached": output.num_cached_tokens}
                 said |= {} if watch is None else {"steps": watch.steps}
             said["counts"] = asdict(tier.counts) if tier is not None else {}
