@@ -96,3 +96,30 @@ def test_nothing_that_drops_exceptions_is_imported_later(module: str) -> None:
     # numpy imports it at its first use otherwise, long after a daemon was started.
     found = f"import sys, halfstep.tools.bench.{module}; print('numpy.random' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+# The first call of each kind, with nobody to ask: an engine's scheduler has no time for imports.
+_FIRST_CALLS = """
+import sys
+import numpy as np
+import halfstep
+from halfstep.tier import Kind, KVLayout
+
+layout = KVLayout("model", "1", "bfloat16", 16, (Kind("full", (0, 1), 2, (64,)),))
+client = halfstep.connect("halfstep://127.0.0.1:1", deadline_ms=200, match_deadline_ms=50)
+tier = client.tier(layout, follow_default=False)
+memory = tier.memory([[layer] for layer in np.zeros((2, 8, 2, 16, 32), np.uint16)])
+prefix = tier.prefix_of([b"one", b"two"])
+before = set(sys.modules)
+for pending in (prefix.begin_match(hold_ms=100), prefix.begin_get(memory, rows=[3, 1]), prefix.begin_put(memory, rows=[3, 1])):
+    pending.result()
+prefix.expect().end()
+tier.poll()
+client.close()
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_the_first_calls_of_an_engine_import_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", _FIRST_CALLS], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]

@@ -193,8 +193,8 @@ class Prefix:
         count = _count("blocks", blocks, self.blocks)
         places = _places(rows, 0, count, into)
         asked = [(piece, count - _needed(layout, piece.cell.kind, count)) for piece in into.pieces]
-        taken = places[min((first for _, first in asked), default=0) :]
-        if len(np.unique(taken)) != len(taken):
+        taken = np.sort(places[min((first for _, first in asked), default=0) :])
+        if (taken[1:] == taken[:-1]).any():  # np.unique would import numpy.ma, on an engine's thread
             raise ConfigError("rows: a block of memory is named twice; each block needs one of its own")
         sections = [
             Section(
