@@ -35,7 +35,8 @@ class FakeVhostTarget {
   // What the device is, and how it lies. Set before start(); the functions are called on its thread.
   struct Manner {
     uint64_t bytes = 8 * MiB;
-    uint64_t features = kFeatureFlush | kFeatureIndirect | kFeatureProtocol | kFeatureVersion1 | kFeatureMultiQueue;
+    uint64_t features =
+        kFeatureFlush | kFeatureIndirect | kFeatureEventIndex | kFeatureProtocol | kFeatureVersion1 | kFeatureMultiQueue;
     uint64_t protocol = 1ULL << 0 | 1ULL << 3 | 1ULL << 9;
     uint16_t queues = 4;
     uint32_t size_max = 0;

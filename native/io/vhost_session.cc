@@ -136,6 +136,7 @@ Fault VhostSession::open(const std::string& socket, bool read_only, std::unique_
             "vhost-user target " + socket + ": its device is read-only; export it writable, or use another target"};
   }
   session->features_ = offered & kFeaturesUsed;
+  session->event_index_ = (offered & kFeatureEventIndex) != 0;
   session->bell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (session->bell_ < 0) return {{Code::IoError, -errno}, "eventfd for " + socket + ": " + errno_name(errno)};
   *out = std::move(session);
@@ -337,7 +338,8 @@ Fault VhostSession::set_up(const std::vector<VhostMember*>& members, const Judge
   uint64_t offered = 0;
   BlockDeviceConfig found;
   if (Fault fault = look(&offered, &found); !fault.ok()) return fault;
-  if ((offered & features_) != features_ || found.bytes < device_.bytes || found.queues < members.size() ||
+  const bool other_kind = event_index_ && (offered & kFeatureEventIndex) == 0;
+  if (other_kind || (offered & features_) != features_ || found.bytes < device_.bytes || found.queues < members.size() ||
       found.piece_bytes_max < device_.piece_bytes_max) {
     return {Code::Unsupported, "vhost-user target " + path_ + ": has less than when the store was opened (then " +
                                    std::to_string(device_.bytes) + " bytes, now " + std::to_string(found.bytes) +

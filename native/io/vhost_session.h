@@ -68,6 +68,9 @@ class VhostSession {
   bool indirect() const noexcept { return (features_ & kFeatureIndirect) != 0; }
   // Whether the device has a cache that a flush empties.
   bool flushes() const noexcept { return (features_ & kFeatureFlush) != 0; }
+  // Whether the target may be given reserved 2 MiB pages alone. SPDK's ends by SIGSEGV when it is given others. It polls its
+  // queues and so offers no EVENT_IDX, by which it is known here: one that offers none is asked for no more trust than that.
+  bool takes_reserved_pages_alone() const noexcept { return !event_index_; }
 
   // From now on, each connection. On the thread.
   void judge_by(Judge judge);
@@ -105,6 +108,7 @@ class VhostSession {
 
   const std::string path_;
   uint64_t features_ = 0;  // of those that are used, what the target has
+  bool event_index_ = false;
   BlockDeviceConfig device_;
   VhostWire wire_;  // the thread's, but for open()
   int bell_ = -1;   // an eventfd that ends the thread's wait

@@ -16,6 +16,8 @@ namespace halfstep::io {
 namespace {
 
 constexpr int kWaitMs = 100;
+// Beside the arena: the queue and its bounce pages, twice while they are renewed, and a page to move the arena by.
+constexpr uint64_t kSparePages = 8;
 // What is under way when the engine ends gets so long; then its memory is taken back.
 constexpr auto kEndPatience = std::chrono::seconds(10);
 
@@ -62,6 +64,8 @@ Fault VhostUserEngine::set_up() {
   if (wake_ < 0 || epoll_ < 0) return {{Code::IoError, -errno}, "eventfd for the vhost-user engine: " + errno_name(errno)};
   watch(epoll_, wake_);
   member_.wake = wake_;
+  const SharedMapping* arena = arena_.shared();
+  if (arena != nullptr && session_.takes_reserved_pages_alone() && !arena->reserved()) return no_reserved_pages("the arena");
   if (Fault fault = make_bells(); !fault.ok()) return fault;
   return make_memory();
 }
@@ -93,15 +97,27 @@ void VhostUserEngine::close_bells() noexcept {
   member_.call = -1;
 }
 
+// Before the target has had a byte.
+Fault VhostUserEngine::no_reserved_pages(const std::string& what) const {
+  const uint64_t arena_pages = arena_.shared() != nullptr ? arena_.bytes().size() / (2 * MiB) : 0;
+  return {Code::Unsupported, "vhost-user target " + session_.socket() +
+                                 ": it offers no EVENT_IDX, as SPDK's does not, and such a target ends by " +
+                                 "SIGSEGV when it is given memory in other than reserved 2 MiB pages, which " + what +
+                                 " has not: `sudo sysctl " + "vm.nr_hugepages=" + std::to_string(arena_pages + kSparePages) +
+                                 "` or more for each shard, without --no-huge-pages"};
+}
+
 // All of it new: nothing that is kept here comes from the target.
 Fault VhostUserEngine::make_memory() {
   const bool indirect = session_.indirect();
   const uint64_t queue_bytes = Virtqueue::memory_bytes(slot_count_, indirect);
   SharedMapping fresh;
+  const bool reserved_alone = session_.takes_reserved_pages_alone();
   const SharedMapping::Request request{.bytes = queue_bytes + uint64_t{kBounces} * kBounceBytes,
-                                       .large_pages = arena_.facts().reserved,
+                                       .large_pages = arena_.facts().reserved || reserved_alone,
                                        .what = "queue of the vhost-user engine"};
   if (Fault fault = SharedMapping::create(request, &fresh); !fault.ok()) return fault;
+  if (reserved_alone && !fresh.reserved()) return no_reserved_pages("the engine's queue");
   own_ = std::move(fresh);
   bounces_ = own_.bytes().data() + queue_bytes;
   queue_ = std::make_unique<Virtqueue>(own_.bytes().first(queue_bytes), slot_count_, indirect);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/shared_mapping.h"
@@ -56,6 +57,7 @@ class VhostUserEngine final : public Engine {
   VhostUserEngine(Arena& arena, VhostSession& session, uint16_t slots);
   Fault set_up();
   Fault make_memory();
+  Fault no_reserved_pages(const std::string& what) const;
   Fault make_bells();
   void close_bells() noexcept;
   void offer();

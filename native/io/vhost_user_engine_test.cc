@@ -91,7 +91,7 @@ TEST_F(VhostUserEngineTest, BytesOfASharedArenaMoveWithoutACopyAndOthersBounce) 
 }
 
 TEST_F(VhostUserEngineTest, WithoutIndirectDescriptorsAndWithSmallPiecesItIsTheSame) {
-  target_.manner.features = kFeatureProtocol | kFeatureVersion1 | kFeatureSizeMax;
+  target_.manner.features = kFeatureEventIndex | kFeatureProtocol | kFeatureVersion1 | kFeatureSizeMax;
   target_.manner.protocol = 1ULL << 9;
   target_.manner.size_max = 20'000;
   open();
@@ -130,6 +130,30 @@ TEST_F(VhostUserEngineTest, ATurnKicksOnceAtMost) {
   EXPECT_EQ(engine_->counters().kicks, before + 1);
   turn_until([&] { return engine_->in_flight() == 0; });
   EXPECT_EQ(engine_->counters().kicks, before + 1);
+}
+
+// As SPDK's: it polls, and ends by SIGSEGV when it is given ordinary pages.
+TEST_F(VhostUserEngineTest, ATargetThatPollsIsGivenReservedPagesOrNothing) {
+  target_.manner.features &= ~kFeatureEventIndex;
+  target_.start();
+  ASSERT_TRUE(open_backing().ok());
+  EngineConfig config;
+  config.queue_depth = kQueueDepth;
+  Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
+  ASSERT_FALSE(fault.ok()) << "the arena is in ordinary pages";
+  EXPECT_NE(fault.what.find("vm.nr_hugepages="), std::string::npos) << fault.what;
+  EXPECT_EQ(target_.connections(), 1U) << "it was connected to again, to be given memory";
+  ASSERT_TRUE(Arena::create_shared(2 * MiB, true, &arena_).ok());
+  if (!arena_->shared()->reserved())
+    GTEST_SKIP() << "no 2 MiB pages are reserved here (vm.nr_hugepages): refusal alone was seen";
+  fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
+  if (fault.status == Code::Unsupported) GTEST_SKIP() << "too few pages are reserved here: " << fault.what;
+  ASSERT_TRUE(fault.ok()) << fault.what;
+  Tracked tracked;
+  std::fill_n(at(0), 4096, std::byte{0x44});
+  tracked.set(Op::Write, 0, at(0), 4096);
+  EXPECT_EQ(run(tracked), 0);
+  EXPECT_EQ(target_.disk(4095, 1)[0], std::byte{0x44});
 }
 
 // It has a descriptor of the kick, and does with it what it can: blocking, full, and never read.
@@ -341,7 +365,7 @@ TEST_F(VhostUserEngineTest, ATargetThatComesBackWithoutAFeatureInUseIsNotTakenAn
   Tracked tracked;
   tracked.set(Op::Write, 0, at(0), 4096);
   ASSERT_EQ(run(tracked), 0);
-  for (const uint64_t lost : {kFeatureFlush, kFeatureIndirect}) {
+  for (const uint64_t lost : {kFeatureFlush, kFeatureIndirect, kFeatureEventIndex}) {
     target_.stop();
     target_.manner.features = all & ~lost;
     target_.start();

@@ -83,6 +83,7 @@ inline constexpr uint64_t kFeatureReadOnly = 1ULL << 5;
 inline constexpr uint64_t kFeatureFlush = 1ULL << 9;
 inline constexpr uint64_t kFeatureMultiQueue = 1ULL << 12;
 inline constexpr uint64_t kFeatureIndirect = 1ULL << 28;
+inline constexpr uint64_t kFeatureEventIndex = 1ULL << 29;
 inline constexpr uint64_t kFeatureProtocol = 1ULL << 30;
 inline constexpr uint64_t kFeatureVersion1 = 1ULL << 32;
 
