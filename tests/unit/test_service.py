@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(params=["halfstepd", "halfstep-mount"])
+@pytest.fixture(params=["halfstepd", "halfstepd@", "halfstep-mount"])
 def unit(request: pytest.FixtureRequest, repository: Path) -> Path:
     return repository / "systemd" / f"{request.param}.service"
 
@@ -60,3 +60,22 @@ def test_memory_max_leaves_room_for_all_that_may_be_taken_by_default(unit: Path)
     requests, rings, rest = 64 * MIB, config.shm_memory_bytes, 256 * MIB
     blocks = MountConfig.memory_bytes if "mount" in unit.name else config.arena_bytes + 16 * MIB
     assert int(text[:-1]) * GIB >= blocks + requests + rings + rest
+
+
+def test_a_daemon_of_several_differs_from_a_single_one_by_its_name_alone(repository: Path) -> None:
+    def settings(name: str) -> list[str]:
+        text = (repository / "systemd" / name).read_text()
+        return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+    one, template = settings("halfstepd.service"), settings("halfstepd@.service")
+    assert [line for line in one if line not in template] == [
+        "Description=Halfstep KV cache daemon",
+        "StateDirectory=halfstep",
+        "RuntimeDirectory=halfstep",
+        "Environment=XDG_STATE_HOME=%S XDG_RUNTIME_DIR=%t",
+    ]
+    assert [line for line in template if line not in one] == [
+        "Description=Halfstep KV cache daemon %i",
+        "StateDirectory=halfstep-%i",
+        "RuntimeDirectory=halfstep-%i",
+    ]
