@@ -93,6 +93,12 @@ lab: SET = guest
 lab: native ## SET (guest, host) of scenarios on devices that this machine has not: RDMA in a guest; skips say why
 	@$(PYTHON) -m tests.lab --set $(SET) || { code=$$?; [ $$code -eq 77 ] || exit $$code; }
 
+VHOST_USER_TESTS ?= $(addprefix tests/integration/test_, client_data.py client_values.py client_queues.py life.py parts.py \
+  prefetch.py wire_client.py serve_vhost_user.py drives.py serve_spdk.py)
+.PHONY: vhost-user
+vhost-user: build ## integration tests with their stores on qemu-storage-daemon's devices (VHOST_USER_TESTS), 20 kills of it
+	HALFSTEP_TEST_ENGINE=vhost_user $(PYTHON) -m pytest $(VHOST_USER_TESTS) $(PYTEST_ARGS)
+
 .PHONY: connectors connectors-short
 connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes
 	@scripts/setup.sh vllm lmcache sglang

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,15 +22,27 @@ import numpy.typing as npt
 import pytest
 from tests.integration import serving
 from tests.integration.commands import COMMAND, PATIENCE_S, Done, Run
+from tests.integration.vhost_target import Target
 from tests.wire.rings import SharedMemoryStream
 from tests.wire.session import Session
 from tests.wire.streams import SocketStream, Stream
 
 import halfstep
+from halfstep.daemon.units import parse_bytes
 from halfstep.tools.daemon_process import DaemonProcess
 
 # Segments of 8 MiB, so that a block may have 1.75 MiB; and the smallest that is quick to make.
 LARGE_STORE, SMALL_STORE, ARENA = "1100MiB", "256MiB", "64MiB"
+# vhost_user: stores are on qemu-storage-daemon's devices instead of in files (`make vhost-user`).
+ENGINE = os.environ.get("HALFSTEP_TEST_ENGINE", "uring")
+
+
+def target_of(directory: Path, size: str) -> Target:
+    """A blank device of that size, where the tests' stores are behind a target."""
+    program = shutil.which("qemu-storage-daemon")
+    if program is None:
+        pytest.skip("no vhost-user-blk target: there is no qemu-storage-daemon here")
+    return Target(directory, program, parse_bytes(size))
 
 
 class Daemon(DaemonProcess):
@@ -39,7 +52,11 @@ class Daemon(DaemonProcess):
         # A socket's path is short; a test's directory may not be.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
         self._socket = Path(self._socket_directory.name) / "h.sock"
-        super().__init__(directory, "--size", size, "--arena", arena, *arguments, unix=str(self._socket))
+        self._target = target_of(Path(self._socket_directory.name), size) if ENGINE == "vhost_user" else None
+        sized = ("--size", size) if self._target is None else ()
+        super().__init__(directory, *sized, "--arena", arena, *arguments, unix=str(self._socket))
+        if self._target is not None:
+            self.store = Path(self._target.store)
 
     @property
     def unix_url(self) -> str:
@@ -80,7 +97,10 @@ class Daemon(DaemonProcess):
         """No process stays, whatever happened, and no store: pytest would keep it for three runs."""
         if self._process is not None:
             self.end(signal.SIGKILL)
-        self.store.unlink(missing_ok=True)
+        if self._target is not None:
+            self._target.kill()
+        else:
+            self.store.unlink(missing_ok=True)
         self._socket_directory.cleanup()
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from tests.integration.vhost_target import BLOCK_BYTES, IMAGE_BYTES, PATIENCE_S, Target, block_of
 
 import halfstep
 from halfstep.errors import HalfstepError
@@ -21,51 +21,7 @@ from halfstep.tools.daemon_process import DaemonProcess
 
 pytestmark = pytest.mark.integration
 
-PATIENCE_S = 60
-IMAGE_BYTES = 160 << 20
 ARGUMENTS = ("--arena", "32MiB", "--scrub", "off")
-BLOCK_BYTES = 50_000
-
-
-class Target:
-    """A qemu-storage-daemon that exports an image at a socket; killed and started again."""
-
-    def __init__(self, directory: Path, program: str) -> None:
-        self.image, self.socket = directory / "image", directory / "target.sock"
-        self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
-        with self.image.open("wb") as file:
-            file.truncate(IMAGE_BYTES)
-        self.start()
-
-    @property
-    def store(self) -> str:
-        """As `--store` takes it."""
-        return f"vhost-user:{self.socket}"
-
-    def start(self) -> None:
-        """Until it listens: its predecessor's socket is gone before."""
-        self.socket.unlink(missing_ok=True)
-        self._process = subprocess.Popen(
-            [
-                self._program,
-                *("--blockdev", f"driver=file,node-name=f0,filename={self.image}"),
-                *("--blockdev", "driver=raw,node-name=d0,file=f0"),
-                "--export",
-                f"type=vhost-user-blk,id=e0,node-name=d0,addr.type=unix,addr.path={self.socket},writable=on,num-queues=2",
-            ]
-        )
-        until = time.monotonic() + PATIENCE_S
-        while not self.socket.exists():
-            assert self._process.poll() is None, "qemu-storage-daemon ended"
-            assert time.monotonic() < until, "qemu-storage-daemon does not listen"
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """With whatever it has in hand."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
 
 
 @pytest.fixture
@@ -87,11 +43,6 @@ def daemon(tmp_path: Path, target: Target) -> Iterator[DaemonProcess]:
     yield one
     if one.running:
         one.end(signal.SIGKILL)
-
-
-def block_of(number: int) -> npt.NDArray[np.uint8]:
-    """The content of block `number`: nobody else's."""
-    return np.random.default_rng(number).integers(0, 256, BLOCK_BYTES, dtype=np.uint8)
 
 
 def test_a_blank_target_becomes_a_store_that_is_there_after_a_restart(target: Target, daemon: DaemonProcess) -> None:
