@@ -179,7 +179,7 @@ def test_the_policies_are_those_of_the_store() -> None:
 def test_the_native_core_has_the_same_defaults() -> None:
     core = _shard.Config()
     same = {"eviction": "policy", "daily_writes_bytes": "rewrite_bytes_per_day", "discard_rate_bytes": "discard_bytes_per_s"}
-    others = {"store", "size_bytes", "numa", "listen", "unix", "require_direct", "metrics"}
+    others = {"store", "size_bytes", "numa", "listen", "unix", "require_direct", "metrics", "spdk"}
     others.add("scrub_bytes_per_s")  # a store that somebody embeds verifies nothing unasked
     for one in SETTINGS:
         if one.field in others:

@@ -156,6 +156,15 @@ class ServeConfig:
         remedy="a store has at least 64 segments of 2 MiB",
         help="Bytes of a new file. A block device is taken whole: leave it out there.",
     )
+    spdk: str = setting(
+        "",
+        option="spdk",
+        section="store",
+        kind=Kind(unit="FILE"),
+        without="none",
+        bound="a file of TOML, beside `--store vhost-user:SOCKET`",
+        help="Bdev and controller of the SPDK target that has the drive: made at the start, and when it comes back.",
+    )
     segment_bytes: int = setting(
         0,
         option="segment",
@@ -366,6 +375,10 @@ class ServeConfig:
         if str(self.store) == VHOST_USER:
             raise ConfigError(
                 f"store='{VHOST_USER}': names no socket; write {VHOST_USER}/run/drive.sock, as the target listens"
+            )
+        if self.spdk and not is_vhost_user(self.store):
+            raise ConfigError(
+                f"spdk={self.spdk}: the store is {self.store}, which no SPDK target has; name one: --store {VHOST_USER}SOCKET"
             )
         if size == 0 and not is_vhost_user(self.store) and not self.store.exists():
             size = default_store_bytes(self.store.parent)

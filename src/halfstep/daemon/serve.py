@@ -25,9 +25,11 @@ from halfstep.daemon.refusals import error_of
 from halfstep.daemon.report import lines
 from halfstep.daemon.served_file import ServedFile
 from halfstep.daemon.signals import StopSignals
+from halfstep.daemon.spdk import Keeper, ready_target
 from halfstep.daemon.units import MIB, format_bytes
 from halfstep.daemon.watch import Watch
 from halfstep.errors import ConfigError, DeviceError
+from halfstep.io.spdk.target import Target
 
 # How often the main thread looks whether a shard has stopped by itself.
 WATCH_S = 0.5
@@ -149,15 +151,18 @@ def run(config: ServeConfig, *, as_json: bool = False, out: TextIO | None = None
             config = config.validated()
             if config.metrics:
                 check_address(config.metrics, beyond_loopback=config.insecure_listen)
+            target = ready_target(config)
             server = start(config, _progress(stop, None if as_json else Log(out)))
-            return _serve(server, config, stop, as_json=as_json, out=out)
+            return _serve(server, config, stop, target, as_json=as_json, out=out)
         except KeyboardInterrupt:
             if not as_json:
                 Log(out).say("stopped before the store was ready; nothing was left behind")
             return EXIT_INTERRUPTED
 
 
-def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_json: bool, out: TextIO) -> int:
+def _serve(
+    server: _shard.Server, config: ServeConfig, stop: StopSignals, target: Target | None, *, as_json: bool, out: TextIO
+) -> int:
     # With --json stdout has one line, the first.
     first, log = Log(out), Log(sys.stderr if as_json else out)
     flushed = False
@@ -187,6 +192,10 @@ def _serve(server: _shard.Server, config: ServeConfig, stop: StopSignals, *, as_
         watch = Watch(server, file, log, recovering=recovering, when_recovered=when_recovered)
         ends.callback(watch.end)
         watch.begin()
+        if target is not None:
+            keeper = Keeper(target, log)
+            ends.callback(keeper.end)
+            keeper.begin()
         notify(READY="1", STATUS=f"{serving}, still recovering" if recovering else serving)
         _wait(server, stop, watch, log)
         notify(STOPPING="1")

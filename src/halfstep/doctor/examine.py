@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from halfstep.doctor.areas import daemon, drive, endurance, gpu, machine, memory, network, process, rdma, service, store
+from halfstep.doctor.areas import daemon, drive, endurance, gpu, machine, memory, network, process, rdma, service, spdk, store
 from halfstep.doctor.case import Case
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
 from halfstep.doctor.host import Host
@@ -24,6 +24,7 @@ AREAS: tuple[Area, ...] = (
     store.AREA,
     drive.AREA,
     endurance.AREA,
+    spdk.AREA,
     network.AREA,
     rdma.AREA,
     daemon.AREA,

@@ -24,6 +24,9 @@ from halfstep import _peer
 from halfstep.doctor.cuda import Cuda, ask_driver
 from halfstep.doctor.verbs import Port, Verbs, ask_library, ask_pyverbs
 from halfstep.io import nvme
+from halfstep.io.second_opinion import Opinion, ask
+from halfstep.io.spdk.config import SpdkConfig, read_config
+from halfstep.io.spdk.target import State, Target
 
 # io_uring(7): the numbers are those of every architecture but alpha.
 _IO_URING_SETUP, _IO_URING_ENTER, _IO_URING_REGISTER = 425, 426, 427
@@ -186,6 +189,15 @@ class Kernel:
         command: the opcode of one that only reads. word10: command dword 10.
         """
         return nvme.admin(f"/dev/{controller}", command, namespace, word10, 0, count).data
+
+    def second_opinion(self) -> Opinion:
+        """Of io_uring, by the Python package liburing."""
+        return ask()
+
+    def spdk(self, file: str) -> tuple[SpdkConfig, State | None]:
+        """What an SPDK target is to have, and what it has; None where something is missing. Errors: HalfstepError."""
+        config = read_config(Path(file))
+        return config, Target(config).state()
 
     def nvme_feature(self, controller: str, number: int, group: int) -> int:
         """A feature of a controller, of an endurance group where it has one. Errors: as nvme()."""

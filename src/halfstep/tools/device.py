@@ -16,6 +16,7 @@ from halfstep.tools.streams import say
 if TYPE_CHECKING:
     from halfstep.io.devices import Device
     from halfstep.io.probe import Drive, Probe
+    from halfstep.io.spdk.target import State
 
 EXIT_REFUSED = 1
 # Options of `serve` that say what a new store is like.
@@ -157,6 +158,48 @@ def _drive_lines(drive: Drive) -> list[tuple[str, str]]:
         ("health", f"{health.used_percent} % used, spare {health.spare_percent} %, {health.media_errors} media errors"),
         *[("warning", text) for text in health.warnings],
     ]
+
+
+@device.command("spdk")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--check", is_flag=True, help="Look alone: make nothing. Exit status 1 where something is missing.")
+@json_option
+def spdk_command(file: str, check: bool, as_json: bool) -> None:
+    """Make in an SPDK target what FILE wants, where it is missing, and say how it is: bdev, controller, drive.
+
+    `halfstep serve --spdk FILE` does so at its start, and when the target comes back. docs/drives.md shows a FILE.
+    """
+    from pathlib import Path
+
+    from halfstep.io.spdk.config import read_config
+    from halfstep.io.spdk.target import Target
+
+    config = read_config(Path(file))
+    target = Target(config)
+    state = target.state() if check else target.ensure()
+    if as_json:
+        print_json(None if state is None else dataclasses.asdict(state))
+    elif state is None:
+        say(f"missing    bdev {config.block_device} or vhost controller {config.controller} is not there")
+    else:
+        _print_state(state)
+    if state is None:
+        sys.exit(EXIT_REFUSED)
+
+
+def _print_state(state: State) -> None:
+    from halfstep.daemon.units import format_bytes
+
+    say(f"target     {state.version or 'version not told'}")
+    say(f"bdev       {state.bdev}, {format_bytes(state.blocks * state.block_bytes)}, blocks of {state.block_bytes} bytes")
+    mask = f", cores {state.cpumask}" if state.cpumask else ""
+    say(f"controller {state.controller} at {state.socket or 'a socket that it does not tell'}{mask}")
+    known = ("temperature_celsius", "percentage_used", "available_spare_percentage", "media_errors")
+    if told := [f"{key} {state.drive[key]}" for key in known if key in state.drive]:
+        say(f"health     {', '.join(told)}")
+    say(f"made       {', '.join(state.made) or 'nothing: all of it was there'}")
+    if state.socket:
+        say(f"next       halfstep serve --store vhost-user:{state.socket}")
 
 
 @device.command("format")

@@ -17,7 +17,11 @@ from halfstep.doctor.finding import Finding
 from halfstep.doctor.host import Host
 from halfstep.doctor.kernel import Clock, Kernel, Place, RingRefusal, Route
 from halfstep.doctor.verbs import Port, Verbs
+from halfstep.errors import HalfstepError
 from halfstep.io import nvme
+from halfstep.io.second_opinion import NEEDED, Opinion
+from halfstep.io.spdk.config import SpdkConfig
+from halfstep.io.spdk.target import State
 
 REPOSITORY = Path(__file__).parents[3]
 PID = 4711
@@ -39,6 +43,7 @@ STATUS = "Name:\thalfstep\nVmSwap:\t       0 kB\nCapEff:\t0000000000000000\nSecc
 PORTS = (Port("mlx5_0", 1, "ACTIVE", 4096, 4096),)
 VERBS = Verbs("", "1.14.50.0", too_old=False, devices=("mlx5_0",), refused={}, ports=PORTS)
 CUDA = Cuda("", 0, "13.0", (Gpu("H100", "0000:42:00.0", gpudirect=True, dma_buf=True),))
+OPINION = Opinion(frozenset((*NEEDED, "NOP", "URING_CMD")))
 CLOCK, WAY = Clock(synchronised=True, error_s=0.004), Route("10.0.0.8", "10.0.0.5", 9000, "eth0")
 URL = "halfstep://10.0.0.5:7350/default"
 COUNTERS = {
@@ -82,6 +87,9 @@ class MadeUpKernel(Kernel):
     admin: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     # By controller, number, and endurance group.
     features: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    # Of an SPDK target: (what it is to have, what it has), or why it did not say.
+    opinion: Opinion = OPINION
+    spdk_target: tuple[SpdkConfig, State | None] | HalfstepError | None = None
 
     def name(self) -> str:
         return "flash-1"
@@ -154,6 +162,16 @@ class MadeUpKernel(Kernel):
         if (controller, command, word10) not in self.admin:
             raise PermissionError(errno.EACCES, "Permission denied", f"/dev/{controller}")
         return self.admin[controller, command, word10].ljust(count, b"\0")
+
+    def second_opinion(self) -> Opinion:
+        return self.opinion
+
+    def spdk(self, file: str) -> tuple[SpdkConfig, State | None]:
+        assert file == "/etc/halfstep/spdk.toml"
+        assert self.spdk_target is not None
+        if isinstance(self.spdk_target, HalfstepError):
+            raise self.spdk_target
+        return self.spdk_target
 
     def nvme_feature(self, controller: str, number: int, group: int) -> int:
         return self.features[controller, number, group]

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.doctor.machine import PID, Machine
 
 from halfstep.doctor.kernel import Kernel, RingRefusal
+from halfstep.io.second_opinion import NEEDED, Opinion
 
 
 @pytest.mark.parametrize("release", ["5.14.21-generic", "4.18.0-553.el8"])
@@ -91,3 +92,17 @@ def test_the_real_kernel_is_asked_without_a_trace() -> None:
     refusal = kernel.ring_refusal()
     assert refusal is None or refusal.call in ("io_uring_setup", "io_uring_register", "io_uring_enter")
     assert kernel.core_missing() == ""
+
+
+def test_operations_that_the_kernel_lacks_are_found_by_a_second_opinion(machine: Machine) -> None:
+    assert machine.outcome("io_uring, second opinion").seen == ("9 operations by liburing",)
+    machine.kernel.opinion = Opinion(frozenset(NEEDED) - {"READ_FIXED"})
+    assert machine.findings()["io-uring-operations"].value == "without READ_FIXED"
+    machine.kernel.opinion = Opinion()
+    assert machine.findings()["io-uring-views-differ"].value == "the doctor made a ring, liburing sees 0 operations"
+
+
+def test_a_second_opinion_that_there_is_not_says_why(machine: Machine) -> None:
+    machine.kernel.opinion = Opinion(why_none="liburing ended by SIGILL")
+    assert machine.outcome("io_uring, second opinion").why_skipped == "liburing ended by SIGILL"
+    assert machine.findings() == {}

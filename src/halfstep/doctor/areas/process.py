@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from halfstep.doctor.case import Case
 from halfstep.doctor.finding import Area, Check, Finding, Rule, Severity, SkipCheck
 from halfstep.doctor.host import Host
+from halfstep.io.second_opinion import NEEDED
 
 KERNEL_MIN = (5, 15)
 KERNEL_OLD = Rule(
@@ -26,6 +27,20 @@ IO_URING_REFUSED = Rule(
     "{remedy}",
     remedies="of `kernel.io_uring_disabled`: `sudo sysctl kernel.io_uring_disabled=0`; of a container: the three calls in its "
     "seccomp profile; the finding names who refuses",
+)
+OPERATIONS_MISSING = Rule(
+    "io-uring-operations",
+    Severity.WARNING,
+    "the kernel takes {needed}",
+    "The engine goes without what is missing, or a pool of threads stands in for it; the line `engine` says which.",
+    "upgrade the kernel, or see what filters the operations (a container's seccomp profile, IORING_REGISTER_RESTRICTIONS)",
+)
+VIEWS_DIFFER = Rule(
+    "io-uring-views-differ",
+    Severity.WARNING,
+    "that both the doctor's own ring and the Python package liburing reach io_uring, or neither",
+    "One of them is refused where the other is not: a filter that looks at the caller, or a build that does not fit.",
+    "`pip install --upgrade 'halfstep[doctor]'`; `dmesg` names what a security module refused",
 )
 OPEN_FILES_LOW = Rule(
     "open-files-low",
@@ -74,6 +89,23 @@ def io_uring(host: Host, case: Case) -> Iterator[Finding | str]:
         return
     told = f"{refusal.call}: {errno.errorcode.get(refusal.error, refusal.error)}"
     yield IO_URING_REFUSED.found(told, remedy=_ring_remedy(host, refusal.error, disabled))
+
+
+def second_opinion(host: Host, case: Case) -> Iterator[Finding | str]:
+    """The kernel's operations by the Python package liburing, beside the ring that the doctor made."""
+    if case.config.engine == "pread":
+        raise SkipCheck("the daemon has --engine pread")
+    opinion = host.kernel.second_opinion()
+    if opinion.why_none:
+        raise SkipCheck(opinion.why_none)
+    refusal = host.kernel.ring_refusal()
+    if bool(opinion.operations) != (refusal is None):
+        own = "made a ring" if refusal is None else f"is refused by {refusal.call}"
+        yield VIEWS_DIFFER.found(f"the doctor {own}, liburing sees {len(opinion.operations)} operations")
+    elif opinion.operations and opinion.missing:
+        yield OPERATIONS_MISSING.found(f"without {', '.join(opinion.missing)}", needed=", ".join(NEEDED))
+    else:
+        yield f"{len(opinion.operations)} operations by liburing" + ("" if refusal is None else ", and no ring for the doctor")
 
 
 def _ring_remedy(host: Host, error: int, disabled: int | None) -> str:
@@ -142,6 +174,7 @@ AREA = Area(
     (
         Check("kernel", kernel_version, (KERNEL_OLD,)),
         Check("io_uring", io_uring, (IO_URING_REFUSED,)),
+        Check("io_uring, second opinion", second_opinion, (OPERATIONS_MISSING, VIEWS_DIFFER)),
         Check("open files", open_files, (OPEN_FILES_LOW,)),
         Check("threads", threads, (THREADS_LOW,)),
         Check("native core", native_core, (CORE_MISSING,)),
