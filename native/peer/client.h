@@ -3,7 +3,7 @@
 // caller who waits, if nobody else has anything under way: a call then costs no switch of threads and its bytes arrive in the
 // cache of who wants them. Else it is the client's own thread, which also takes over from callers that have gone away.
 // A ticket waits until every shard has been reached or tried in vain once, or until its deadline; after that a shard without a
-// connection is answered at once.
+// connection is answered at once. Until a daemon has told its shards, all addresses of the one that was given count as one.
 // A client has one store, the first that greets it, also where a name or a balancer leads to several: another one is taken only
 // when no connection to the first is left, and, of a name with several addresses, only after those were tried again and again.
 // Invariants: a ticket is finished exactly once, and only when no connection can touch its memory any more (the fence);
@@ -111,7 +111,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   struct Link {  // one shard
     net::Address address;
     bool reached = false;  // a connection of it has been up
-    bool tried = false;    // each connection of it has failed once
+    bool tried = false;    // each connection of it has tried each address in vain
     std::string failure;   // of its latest attempt while it was never reached
     std::vector<std::unique_ptr<Connection>> connections;
   };

@@ -46,26 +46,55 @@ TEST(Connect, WhatWaitsForTheFirstHandshakeIsAskedInTheOrderOfSubmission) {
   EXPECT_EQ(asked, (std::vector<uint32_t>{1, 2, 3}));
 }
 
-TEST(Connect, WithoutADaemonCallsWaitForTheFirstHandshakeWithinTheirDeadline) {
-  uint16_t port = 0;
-  {
-    const FakeDaemon gone;
-    port = gone.port();
-  }
-  TryClient client("127.0.0.1:" + std::to_string(port));
+// A port at which nobody listens.
+uint16_t closed_port() {
+  const FakeDaemon gone;
+  return gone.port();
+}
+
+TEST(Connect, CallsWaitForTheFirstHandshakeWithinTheirDeadline) {
+  const FakeDaemon daemon;  // its socket listens, and nobody answers
+  TryClient client("127.0.0.1:" + std::to_string(daemon.port()));
   const int layout = client.layout(make_layout({kOpaque}));
   TrySection match(layout, names(1));
   hs_batch batch = TryClient::batch(HS_OP_MATCH, 30'000);
   client.call(batch, match);
   EXPECT_TRUE(match.all("unavailable(no_connection)")) << text_of(match.answers[0]);
+}
+
+// Each deadline is an hour: a call that waited for it would not end.
+TEST(Connect, WithoutADaemonCallsFailOnceItWasTriedInVain) {
+  const uint16_t port = closed_port();
+  TryClient client("127.0.0.1:" + std::to_string(port), 2);
+  const int layout = client.layout(make_layout({kOpaque}));
+  TrySection match(layout, names(3));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 3'600'000'000U);
+  std::vector<Octets> blocks(3, random_octets(50, 1));
+  TrySection put(layout, names(3));
+  hs_batch puts = TryClient::batch(HS_OP_PUT, 3'600'000'000U);
+  for (int call = 0; call < 2; ++call) {
+    client.call(batch, match);
+    EXPECT_TRUE(match.all("unavailable(no_connection)")) << text_of(match.answers[0]);
+  }
+  client.call(puts, put.into(blocks));
+  EXPECT_TRUE(put.all("unavailable(no_connection)")) << text_of(put.answers[0]);
   EXPECT_NE(std::string(client.facts().last_error), "");
 
-  hs_batch patient = TryClient::batch(HS_OP_MATCH, 20'000'000);
-  ASSERT_NE(client.submit(patient, match), 0U);
-  FakeDaemon daemon(port);
+  FakeDaemon daemon(port, 2);
   daemon.start();
-  client.wait();
+  ASSERT_TRUE(client.ready()) << client.facts().last_error;
+  client.call(batch, match);
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
+}
+
+TEST(Connect, WithANameThatDoesNotResolveCallsFailOnceItWasAskedFor) {
+  TryClient client("name.invalid:7350");
+  const int layout = client.layout(make_layout({kOpaque}));
+  TrySection match(layout, names(1));
+  hs_batch batch = TryClient::batch(HS_OP_MATCH, 3'600'000'000U);
+  client.call(batch, match);
+  EXPECT_TRUE(match.all("unavailable(no_connection)")) << text_of(match.answers[0]);
+  EXPECT_NE(std::string(client.facts().last_error).find("name.invalid"), std::string::npos) << client.facts().last_error;
 }
 
 TEST(Connect, ADaemonOfAnotherVersionIsNamed) {
@@ -201,11 +230,7 @@ TEST(Connect, AnotherStoreIsTakenOnceNoConnectionToTheFirstIsLeft) {
 }
 
 TEST(Connect, ShardsThatAreReachedServeAndThePortOfOneThatIsNotIsNamed) {
-  uint16_t closed = 0;
-  {
-    const FakeDaemon gone;
-    closed = gone.port();
-  }
+  const uint16_t closed = closed_port();
   FakeDaemon daemon(0, 2);
   daemon.told_ports[1] = closed;
   TryClient client(daemon.address());

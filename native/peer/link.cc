@@ -156,7 +156,8 @@ void Client::stop_connections() {
 }
 
 bool Client::reached() const noexcept {
-  return map_known_ && std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached || link.tried; });
+  return !links_.empty() &&
+         std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.reached || link.tried; });
 }
 
 bool Client::connected() const noexcept {
@@ -208,11 +209,12 @@ void Client::on_rings_refused(const Connection& connection, const std::string& w
 }
 
 void Client::on_attempt_over(const Connection& connection) {
-  if (!map_known_ || connection.shard() >= links_.size()) return;
-  Link& link = links_[connection.shard()];
+  const uint32_t shard = map_known_ ? connection.shard() : 0;  // the seed is alone until it has told the map
+  if (shard >= links_.size()) return;
+  Link& link = links_[shard];
   if (link.reached || link.tried) return;
-  link.tried =
-      std::all_of(link.connections.begin(), link.connections.end(), [](const auto& other) { return other->attempts() > 0; });
+  link.tried = std::all_of(link.connections.begin(), link.connections.end(),
+                           [](const auto& other) { return other->attempts() >= other->hosts(); });
   if (link.tried) dispatch_waiting();
 }
 

@@ -79,8 +79,8 @@ def test_required_raises_with_the_reason(nobody: str, mute: str) -> None:
         halfstep.connect(mute, required=True, deadline_ms=300)
 
 
-def test_closing_ends_whoever_waits_for_a_daemon(nobody: str) -> None:
-    client = halfstep.connect(nobody)
+def test_closing_ends_whoever_waits_for_a_daemon(mute: str) -> None:
+    client = halfstep.connect(mute)
     waits = threading.Barrier(5)
     heard: list[str] = []
 

@@ -414,13 +414,13 @@ def test_four_hundred_interrupts_leave_a_client_that_works(daemon: Any, run_scri
 FORKS = """
 import os, sys, threading
 import halfstep
-client = halfstep.connect(sys.argv[1], mode="on", deadline_ms=600_000)
+client = halfstep.connect(sys.argv[1], mode="on", required=True, deadline_ms=600_000)
 queue = client.queue()
 lock = threading.Lock()
 called = []
-ticket = queue.get([b"a"], bytearray(3))
+ticket = queue.get([b"nobody stores it"], bytearray(3), wait=True)
 ticket.add_done_callback(lambda t: (lock.acquire(), called.append(os.getpid())))
-future = client.submit("get", [b"a"], bytearray(3))
+future = client.submit("get", [b"nobody stores it"], bytearray(3), wait=True)
 future.add_done_callback(lambda f: called.append("future"))
 lock.acquire()                          # held by somebody else, for ever
 if child := os.fork():
@@ -443,8 +443,8 @@ else:
 CLOSES_IN_A_FORK = """
 import os, sys, threading
 import halfstep
-client = halfstep.connect("halfstep://127.0.0.1:1", mode="on", layout=halfstep.Layout.opaque("fork"), deadline_ms=60_000)
-future = client.submit("get", [b"a"], bytearray(3))
+client = halfstep.connect(sys.argv[1], mode="on", required=True, deadline_ms=600_000)
+future = client.submit("get", [b"nobody stores it"], bytearray(3), wait=True)
 begins, later = threading.Thread.start, []
 threading.Thread.start = lambda thread: later.append(thread)        # the thread comes too late
 if child := os.fork():
@@ -459,14 +459,14 @@ else:
 """
 
 
-def test_the_parents_futures_end_in_a_fork_that_closes_at_once(run_script: Any) -> None:
-    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + CLOSES_IN_A_FORK)
+def test_the_parents_futures_end_in_a_fork_that_closes_at_once(daemon: Any, run_script: Any) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + CLOSES_IN_A_FORK, daemon.url)
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
 
 
 @pytest.mark.parametrize("child", ["polls", "ends"])
-def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(run_script: Any, child: str) -> None:
-    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKS, "halfstep://127.0.0.1:1", child)
+def test_call_backs_of_the_parents_tickets_do_not_run_in_a_fork(daemon: Any, run_script: Any, child: str) -> None:
+    done = run_script("import warnings; warnings.simplefilter('ignore')\n" + FORKS, daemon.url, child)
     assert (done.returncode, done.stdout) == (0, "7 False False\n"), done.stderr
 
 
