@@ -10,7 +10,7 @@ seconds=${1:-60}
 
 clang=$(scripts/setup.sh find-clang)
 cmake --preset fuzz -DCMAKE_CXX_COMPILER="$clang" >/dev/null
-cmake --build --preset fuzz -j "$(nproc)"
+cmake --build --preset fuzz --target halfstep_fuzzers -j "$(nproc)"
 mapfile -t targets < <(find build/fuzz/fuzz -maxdepth 1 -name '*_fuzz' -type f | sort)
 if ! ((${#targets[@]})); then
   echo "fuzz.sh: no native/*/*_fuzz.cc was built" >&2
