@@ -7,6 +7,7 @@
 # has to be empty at the end. Leaks are judged in the native tests, which hold no interpreter.
 #
 #   SANITIZE_EXCEPT  native tests that are left out, besides those of the preset: HALFSTEP_TESTS_EXCEPT of CMakeLists.txt
+#   PYTEST_JOBS      files of Python tests that run at once (default: one a core)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,7 +57,8 @@ env LD_PRELOAD="$runtime $(g++ -print-file-name=libstdc++.so)" PYTHONMALLOC=mall
   ASAN_OPTIONS="detect_leaks=0:verify_asan_link_order=0:log_path=$reports/asan" \
   UBSAN_OPTIONS="print_stacktrace=1:log_path=$reports/ubsan" \
   TSAN_OPTIONS="log_path=$reports/tsan:second_deadlock_stack=1:die_after_fork=0:exitcode=66" \
-  "${wrapper[@]}" "$venv/bin/python" -m pytest -m "not slow" --timeout 600 -p no:cacheprovider "$@" || status=$?
+  "${wrapper[@]}" "$venv/bin/python" -m pytest -m "not slow" --timeout 600 -p no:cacheprovider \
+  -n "${PYTEST_JOBS:-$(nproc)}" --dist loadfile --max-worker-restart 0 "$@" || status=$?
 
 found=$(find "$reports" -type f -size +0 | wc -l)
 if ((found)); then
