@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # fuzz.sh [SECONDS] — build every *_fuzz.cc with clang and run each for SECONDS (default 60), as many at once as there are cores.
+# With FUZZ_ONLY=build it ends once they are built.
 #
 # Inputs that reach new code are kept in build/fuzz/corpus/<target> between runs; seeds that are checked in lie in
 # tests/corpus/<target>. A crash leaves its input in build/fuzz/found/<target> and fails the run.
@@ -12,6 +13,7 @@ clang=$(scripts/setup.sh find-clang)
 cmake --preset fuzz -DCMAKE_CXX_COMPILER="$clang" >/dev/null
 cmake --build --preset fuzz --target halfstep_fuzzers -j "$(nproc)"
 mapfile -t targets < <(find build/fuzz/fuzz -maxdepth 1 -name '*_fuzz' -type f | sort)
+if [[ ${FUZZ_ONLY:-} == build ]]; then exit; fi
 if ! ((${#targets[@]})); then
   echo "fuzz.sh: no native/*/*_fuzz.cc was built" >&2
   exit 1

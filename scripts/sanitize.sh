@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # sanitize.sh asan|tsan [pytest arguments] — build the preset, run the native tests and then the Python tests under it.
+# With SANITIZE_ONLY=build it ends once everything is built.
 #
 # The modules are installed into build/venv-<preset>, which sees the packages of .venv behind its own, so the release build
 # in .venv stays what it is. The interpreter is not instrumented: the sanitizer's runtime is preloaded, Python's own
@@ -27,6 +28,7 @@ fi
   --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
   ${SANITIZE_EXCEPT:+--config-settings=cmake.define.HALFSTEP_TESTS_EXCEPT="$SANITIZE_EXCEPT"}
 cmake --build --preset "$preset"
+if [[ ${SANITIZE_ONLY:-} == build ]]; then exit; fi
 
 rm -rf "$reports"
 mkdir -p "$reports"

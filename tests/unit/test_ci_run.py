@@ -1,4 +1,4 @@
-"""What `.ci/run` does about engines whose packages the network refuses: it says so and goes on; a failed test fails it."""
+"""What `.ci/run` does about engines whose packages the network refuses, and about what it compiles beside the tests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # In the place of everything that takes long: it says what a runner says at its end.
 MAKE = """#!/bin/sh
 echo "made: $*"
+echo "${SANITIZE_ONLY:-all}$FUZZ_ONLY $1 ${SANITIZE_EXCEPT:-}" >>made
+if [ "$FAILS" = ahead ] && [ "$SANITIZE_ONLY" = build ]; then echo "no compiler today"; exit 2; fi
 if [ "$1" = "$FAILS" ]; then echo "=== 1 failed in 1.00s ==="; exit 2; fi
 echo "100% tests passed, 0 tests failed out of 7"
 echo "=== $1 passed: 3 passed in 1.00s ==="
@@ -74,3 +76,20 @@ def test_a_set_up_that_breaks_is_no_skip(checkout: Path) -> None:
     ran = run(checkout)
     assert ran.returncode != 0
     assert "made: connectors-short" not in ran.stdout
+
+
+def test_what_is_compiled_beside_the_tests_is_what_the_later_steps_run(checkout: Path) -> None:
+    assert run(checkout).returncode == 0
+    made = (checkout / "made").read_text().splitlines()
+    ahead = [line.removeprefix("buildbuild ") for line in made if line.startswith("buildbuild ")]
+    later = [line.removeprefix("all ") for line in made if line.startswith("all ")]
+    assert [line.split()[0] for line in ahead] == ["asan", "tsan", "fuzz"]
+    assert set(ahead) <= set(later), "the same tests are left out"
+    assert ahead[0].split()[1:], "what CI leaves out is left out of the build, too"
+
+
+def test_a_build_beside_the_tests_that_fails_is_shown_and_left_to_its_own_step(checkout: Path) -> None:
+    ran = run(checkout, FAILS="ahead")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "no compiler today" in ran.stdout
+    assert "made: tsan" in ran.stdout
