@@ -80,6 +80,7 @@ void Batch::set_outputs(bool lengths) {
   outputs.answers = true;
   if (!lengths) return;
   lengths_.resize(outputs.lengths_at + now_->items());
+  if (batch_.operation == HS_OP_GET) error_bounds_.resize(lengths_.size());
   outputs.lengths = true;
   batch_.wants_lengths = batch_.operation == HS_OP_MATCH ? 1 : 0;
 }
@@ -183,7 +184,8 @@ nb::object Batch::ok() const {
 const hs_section& Batch::prepared(Section& section) {
   const Section::Outputs& outputs = section.outputs;
   return section.prepared(outputs.answers ? answers_.data() + outputs.answers_at : nullptr,
-                          outputs.lengths ? lengths_.data() + outputs.lengths_at : nullptr);
+                          outputs.lengths ? lengths_.data() + outputs.lengths_at : nullptr,
+                          outputs.lengths && !error_bounds_.empty() ? error_bounds_.data() + outputs.lengths_at : nullptr);
 }
 
 // Setters ran Python code between them: what they left has to be of one batch.

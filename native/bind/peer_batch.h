@@ -109,6 +109,8 @@ class Batch {
   // Once it is done: an hs_answer per item, or per item and selected part; a uint32 per item.
   nb::bytes answers() const { return nb::bytes(answers_.data(), answers_.size() * sizeof(hs_answer)); }
   nb::bytes lengths() const { return nb::bytes(lengths_.data(), lengths_.size() * sizeof(uint32_t)); }
+  // Of gets alone: where the lengths are.
+  nb::bytes error_bounds() const { return nb::bytes(error_bounds_.data(), error_bounds_.size() * sizeof(float)); }
   // (record, name) as they came.
   nb::list records() const;
 
@@ -148,6 +150,7 @@ class Batch {
   std::array<uint8_t, 16> layout_id_{};
   std::vector<hs_answer> answers_;
   std::vector<uint32_t> lengths_;
+  std::vector<float> error_bounds_;
 
   nb::object owner_;
 

@@ -26,7 +26,7 @@ struct Options {
   uint32_t tickets_max = 0;
   uint64_t codecs = 0;
   std::string transport = "auto";
-  std::string coding = "always";
+  std::string coding = "auto";
 };
 
 // Room for the core's text of why a call failed.

@@ -162,6 +162,7 @@ void bind_batch(nb::module_& m) {
       .def_prop_ro("ok", &Batch::ok, nb::for_getter(nb::sig("def ok(self) -> bytearray")))
       .def_prop_ro("answers", &Batch::answers)
       .def_prop_ro("lengths", &Batch::lengths)
+      .def_prop_ro("error_bounds", &Batch::error_bounds)
       .def_prop_ro("packed_keys", &Batch::packed_keys)
       .def_prop_ro("item_count", &Batch::item_count)
       .def_prop_ro("submitted", &Batch::submitted)
@@ -190,7 +191,7 @@ void bind_core(nb::module_& m) {
                                     .coding = std::move(coding)});
           },
           "address"_a, "name_space"_a, "connections"_a, "tickets_max"_a, "codecs"_a = 0, "transport"_a = "auto",
-          "coding"_a = "always")
+          "coding"_a = "auto")
       .def("close", &Core::close)
       .def("abandon", &Core::abandon)
       .def("register_layout", &Core::register_layout, "canonical"_a)

@@ -367,7 +367,7 @@ size_t Section::answer_count() const noexcept {
   return items() * (ranges_.empty() ? 1 : selected);
 }
 
-const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
+const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds) {
   if (header_.layout < 0) throw Lacking("no client core could be made when the batch was built");
   // Setters ran Python code between them: what they left has to be of one section.
   const auto is_per_item = [this](size_t count) { return count == items(); };
@@ -398,6 +398,7 @@ const hs_section& Section::prepared(hs_answer* answers, uint32_t* lengths) {
   header_.depths = depths_.empty() ? nullptr : depths_.data();
   header_.answers = answers;
   header_.lengths = lengths;
+  header_.error_bounds = error_bounds;
   return header_;
 }
 

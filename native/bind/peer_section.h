@@ -88,8 +88,8 @@ class Section {
     bool answers = false, lengths = false;
   } outputs;
 
-  // As the core wants it, which then writes to `answers` and `lengths` (null: not wanted).
-  const hs_section& prepared(hs_answer* answers, uint32_t* lengths);
+  // As the core wants it, which then writes to `answers`, `lengths` and `error_bounds` (null: not wanted).
+  const hs_section& prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds);
   // The regions that it names are in use from here to release().
   void started();
   [[nodiscard]] Kept release();

@@ -83,11 +83,11 @@ Fault read_options(const hs_options& from, Options* out) {
   }
   out->codecs = from.codecs | 1;
   using halfstep::peer::CodingMode;
-  const std::string_view coding = from.coding != nullptr ? from.coding : "always";
+  const std::string_view coding = from.coding != nullptr ? from.coding : "auto";
   if (coding != "always" && coding != "auto" && coding != "never") {
-    return {Code::Invalid, "coding=" + std::string(coding) + ": must be always, auto or never"};
+    return {Code::Invalid, "coding=" + std::string(coding) + ": must be auto, always or never"};
   }
-  out->coding = coding == "auto" ? CodingMode::Auto : coding == "never" ? CodingMode::Never : CodingMode::Always;
+  out->coding = coding == "always" ? CodingMode::Always : coding == "never" ? CodingMode::Never : CodingMode::Auto;
   out->tickets_max = static_cast<uint32_t>(or_default(from.tickets_max, out->tickets_max));
   return {};
 }

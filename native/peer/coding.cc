@@ -129,11 +129,13 @@ const PartCoding* LayoutCoding::find(wire::Component component, uint32_t part) c
 PartCoding LayoutCoding::part(wire::Component component, uint32_t part, uint32_t depth) const noexcept {
   const PartCoding* found = find(component, part);
   PartCoding coding = found != nullptr ? *found : PartCoding{exact_, {}};
-  if (depth < exact_blocks_ && coding.codec != nullptr && coding.codec->lossy) coding.codec = exact_;
+  const bool exact = component.variant() != 0 || depth < exact_blocks_;
+  if (exact && coding.codec != nullptr && coding.codec->lossy) coding.codec = exact_;
   return coding;
 }
 
 bool LayoutCoding::allows(uint8_t lossy_codec, wire::Component component, uint32_t part) const noexcept {
+  if (component.variant() != 0) return false;
   const PartCoding* found = find(component, part);
   return found != nullptr && found->codec != nullptr && found->codec->lossy && found->codec->number == lossy_codec;
 }

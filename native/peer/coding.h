@@ -26,7 +26,7 @@ class LayoutCoding {
   // Of parts that a lossy codec refuses; null: they are raw.
   const compress::Codec* exact() const noexcept { return exact_; }
   bool lossy() const noexcept { return codec_->lossy; }
-  // Of a block that so many blocks of its sequence precede.
+  // Of a block that so many blocks of its sequence precede. Variants but the first are siblings of it, and exact.
   PartCoding part(wire::Component component, uint32_t part, uint32_t depth) const noexcept;
   // Whether this part may be of a lossy codec: it is the layout's, and there is a step for the part.
   bool allows(uint8_t lossy_codec, wire::Component component, uint32_t part) const noexcept;

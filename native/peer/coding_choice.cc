@@ -24,6 +24,7 @@ std::string_view coding_reason_name(CodingReason reason) noexcept {
     case CodingReason::Always: return "always";
     case CodingReason::Unmeasured: return "unmeasured";
     case CodingReason::Faster: return "faster";
+    case CodingReason::Room: return "room";
     case CodingReason::Probe: return "probe";
     case CodingReason::Never: return "never";
     case CodingReason::Pages: return "pages";
@@ -42,19 +43,22 @@ bool saves_pages(uint64_t block_bytes, uint64_t stored_bytes, uint64_t parts) no
 CodingReason choose_coding(CodingMode mode, const CodingInputs& inputs) noexcept {
   if (mode == CodingMode::Always) return CodingReason::Always;
   if (mode == CodingMode::Never) return CodingReason::Never;
+  const auto bytes = static_cast<double>(inputs.block_bytes);
+  const double stored = inputs.ratio_milli == 0 ? 0 : bytes * 1000 / inputs.ratio_milli;
+  if (inputs.ratio_milli != 0 && !saves_pages(inputs.block_bytes, static_cast<uint64_t>(stored), inputs.parts)) {
+    return CodingReason::Pages;
+  }
   const uint64_t path = slower_of(inputs.link_bytes_per_s, inputs.service_bytes_per_s);
   if (path == 0 || inputs.encode_bytes_per_s == 0 || inputs.decode_bytes_per_s == 0 || inputs.ratio_milli == 0) {
     return CodingReason::Unmeasured;
   }
-  const auto bytes = static_cast<double>(inputs.block_bytes);
-  const double stored = bytes * 1000 / inputs.ratio_milli;
-  if (!saves_pages(inputs.block_bytes, static_cast<uint64_t>(stored), inputs.parts)) return CodingReason::Pages;
+  const double raw = bytes / static_cast<double>(path);
   const double travel = stored / static_cast<double>(path);
-  const double encode = bytes / static_cast<double>(inputs.encode_bytes_per_s);
-  const double decode = bytes / static_cast<double>(inputs.decode_bytes_per_s);
-  const double raw = 2 * bytes / static_cast<double>(path);
-  if (std::max(travel, encode) + std::max(travel, decode) <= raw) return CodingReason::Faster;
-  return encode >= decode ? CodingReason::SlowEncode : CodingReason::SlowDecode;
+  const double get = std::max(travel, bytes / static_cast<double>(inputs.decode_bytes_per_s));
+  const double put = std::max(travel, bytes / static_cast<double>(inputs.encode_bytes_per_s));
+  if (get > raw) return CodingReason::SlowDecode;
+  if (put > kPutTimesMax * raw) return CodingReason::SlowEncode;
+  return put > raw ? CodingReason::Room : CodingReason::Faster;
 }
 
 }  // namespace halfstep::peer

@@ -1,6 +1,8 @@
 // coding_choice.h — whether a put codes a block or leaves it as it is: whoever reads it later meets what is stored.
-// The choice is a pure function of what was measured. A block is written once and, at the least, read once; it travels while
-// it is coded and decoded, so of each way the slower of the two counts. What was not measured stands in nobody's way.
+// The choice is a pure function of what was measured. A coded block leaves room on flash for others, so it is coded unless
+// that makes its gets slower; its put, for which nobody waits, may take longer within a bound. A block travels while it is
+// coded and decoded, so of each way the slower of the two counts. What was not measured stands in nobody's way: coding is
+// what measures it, within the first blocks.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +27,19 @@ struct CodingInputs {
 enum class CodingReason : uint8_t {
   Always,      // coded: it was asked for
   Unmeasured,  // coded: a speed or the ratio is not known yet
-  Faster,      // coded: a put and a get of it take less time, or the same
+  Faster,      // coded: neither a get nor a put of it takes longer
+  Room,        // coded: a get takes no longer; its put does, within kPutTimesMax, and room on flash is worth it
   Probe,       // coded: one in so many that would be raw, so that the speeds stay those of today
   Never,       // raw: it was asked for
   Pages,       // raw: at this ratio it needs as many pages on flash
-  SlowEncode,  // raw: coded it takes more time, and most of it to encode
-  SlowDecode,  // raw: … to decode
+  SlowEncode,  // raw: its put would take longer than kPutTimesMax of a plain one
+  SlowDecode,  // raw: a get of it would take longer
   NoGain,      // raw: it was coded, and needs as many pages
   NoMemory,    // raw: there was none to code it, or its put was given up
 };
-inline constexpr uint32_t kCodingReasons = 10;
+inline constexpr uint32_t kCodingReasons = 11;
+// A put that takes longer is behind what an engine computes, and blocks would be lost for it.
+inline constexpr uint32_t kPutTimesMax = 4;
 
 constexpr bool codes(CodingReason reason) noexcept { return reason < CodingReason::Never; }
 std::string_view coding_reason_name(CodingReason reason) noexcept;

@@ -111,6 +111,8 @@ bool DeviceLander::decode(Ticket& ticket, const Piece& piece) {
       ticket.part_copied(*piece.section, piece.item, piece.part);
       return true;
     }
+    Item& item = ticket.item(*piece.section, piece.item);
+    item.error_bound = std::max(item.error_bound, PartDecoder::error_bound_of(*piece.coded, stored));
     if (in_slot) {
       append(piece, filling_->slot + used_, 0, raw_bytes, true);
       used_ += raw_bytes;

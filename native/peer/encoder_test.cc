@@ -263,6 +263,15 @@ TEST(LayoutCodings, OfTheFirstBlocksOfASequenceAreExact) {
   EXPECT_EQ(codings_of(coding, {0}, 2, 2), "ubq10 raw ");
 }
 
+TEST(LayoutCodings, OfSiblingVariantsAreExact) {
+  const LayoutCoding coding(layout_coded_by("bf16/64/0.1,raw"));
+  const auto sibling = wire::Component::of(0, 1, 0);
+  EXPECT_EQ(codings_of(coding, {0}, 2, 7), "ubq10 raw ");
+  EXPECT_EQ(codings_of(coding, sibling, 2, 7), "bfx raw ");
+  EXPECT_TRUE(coding.allows(compress::kUbq, {0}, 0));
+  EXPECT_FALSE(coding.allows(compress::kUbq, sibling, 0)) << "nor is a lossy one taken for it";
+}
+
 TEST(EncodedBlocks, ThatBeginASequenceAreExact) {
   const wire::GroupShape shape{.part_count = 1, .size_count = 1, .part_bytes = {kBlockBytes}};
   wire::Layout layout;

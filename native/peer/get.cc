@@ -299,7 +299,7 @@ void Lander::end_steps() {
 
 void Lander::end_part(const Step& step, uint32_t crc) {
   Ticket& ticket = *request_->ticket;
-  const Item& item = ticket.item(*step.section, step.item);
+  Item& item = ticket.item(*step.section, step.item);
   bool good = !step.lands || wire::wire_check(crc, item.name_number, step.part) == step.check;
   if (!good) ++checksum_failures_;
   if (good && step.lands && step.landed != nullptr && item.units_left > 0) {
@@ -317,6 +317,7 @@ void Lander::end_part(const Step& step, uint32_t crc) {
     const ConstBytes stored(step.staged, record.stored_bytes);
     const Status decoded = decoder_.decode(record, stored, *step.section, step.item, step.part, at);
     good = decoded.ok();
+    item.error_bound = std::max(item.error_bound, PartDecoder::error_bound_of(record, stored));
     if (decoded.code() == Code::Corrupt) ++decode_failures_;
   }
   ticket.part_arrived(*step.section, step.item, step.part, good);

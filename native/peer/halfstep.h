@@ -60,8 +60,8 @@ typedef struct hs_options {
                                 * are coded by put and decoded by get; without it such blocks of others are misses. Parts
                                 * that a lossy codec refuses are bfx's where its bit is set too, else raw */
   const char* transport;       /* over TCP: "auto" (the same as null), "tcp", or "rdma", which refuses to do without */
-  const char* coding;          /* whether blocks of such layouts are coded: "always" (the same as null), "auto": where a put and
-                                * a get of them take no longer by it, as far as that was measured, or "never" */
+  const char* coding;          /* whether blocks of such layouts are coded: "always", "auto" (the same as null): unless a get of
+                                * them would take longer by it, as far as that was measured, or "never" */
 } hs_options;
 
 /* 0; -1 with a sentence in `why` for options that cannot be (bad address); -2 for what may be there later (out of descriptors,
@@ -99,7 +99,7 @@ typedef struct hs_client_facts {
   /* What the newest choice knew whether to code a block: bytes a second, 0 = not yet, and the ratio times 1,000. */
   uint64_t encode_bytes_per_s, unit_decode_bytes_per_s, link_bytes_per_s, service_bytes_per_s;
   uint32_t coding_ratio_milli;
-  uint64_t coding_blocks[10]; /* blocks of puts by why they were coded, or not: hs_coding_reason_name() of each */
+  uint64_t coding_blocks[11]; /* blocks of puts by why they were coded, or not: hs_coding_reason_name() of each */
   char gpu[256];              /* CUDA devices in use: "cuda:0 (NVIDIA H100 80GB HBM3, driver 12.4)"; "" while there is none */
   char gpu_error[256];        /* the newest failure of a copy, in the driver's words */
   uint32_t gpu_slots, gpu_slots_used; /* of 256 KiB pinned memory each, that there are, and that are in use */
@@ -111,7 +111,7 @@ typedef struct hs_client_facts {
    * 0 any, 1 none (docs/compression.md, *A namespace's default and floor*). */
   uint32_t namespace_policy, namespace_step_limit;
 } hs_client_facts;
-/* "" from the number on where there is no further one. The first four are coded. */
+/* "" from the number on where there is no further one. The first five are coded. */
 const char* hs_coding_reason_name(uint32_t reason);
 void hs_client_get_facts(hs_client* client, hs_client_facts* out);
 
@@ -246,10 +246,12 @@ typedef struct hs_section {
   uint8_t hint;
 
   /* Out: must stay valid until the terminal event. Null where not wanted. hs_submit() sets all answers to HS_PENDING and all
-   * lengths to 0; each is then written once, before the event that counts it, by another thread: read those that an event has
-   * told of. */
-  hs_answer* answers; /* per item; with ranges: per item and selected part */
-  uint32_t* lengths;  /* per item: block bytes (match with wants_lengths, get), 0 = not there */
+   * lengths and bounds to 0; each is then written once, before the event that counts it, by another thread: read those that an
+   * event has told of. */
+  hs_answer* answers;  /* per item; with ranges: per item and selected part */
+  uint32_t* lengths;   /* per item: block bytes (match with wants_lengths, get), 0 = not there */
+  float* error_bounds; /* get, per item: half the largest step of its lossy parts that were asked for, in the values' own unit:
+                        * no value is off by more, and its own rounding (docs/quantiser.md); 0 = all of them are exact */
 } hs_section;
 #define HS_STOP_AT_MISS 1u /* match, get: keys after the first miss may be answered miss(skipped) */
 #define HS_PARENT_ROOT UINT64_MAX

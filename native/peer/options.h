@@ -29,7 +29,7 @@ struct Options {
   uint64_t backoff_us_max = 2'000'000;
   uint32_t tickets_max = 4096;
   uint64_t codecs = 1;  // bit c: codec c is spoken; blocks of layouts that name another one are raw
-  CodingMode coding = CodingMode::Always;
+  CodingMode coding = CodingMode::Auto;
   Carrier carrier = Carrier::Auto;
   std::function<gpu::Cuda*(std::string*)> cuda = &gpu::system_cuda;  // likewise
   gpu::StagingLimits staging;

@@ -25,6 +25,13 @@ Status PartDecoder::decode(const wire::PartRecord& record, ConstBytes stored, By
   return crc32c(out) == record.raw_crc ? Status() : Status(Code::Corrupt);
 }
 
+float PartDecoder::error_bound_of(const wire::PartRecord& record, ConstBytes stored) noexcept {
+  const compress::Codec* codec = compress::find_codec(uint32_t{record.codec});
+  if (codec == nullptr || !codec->lossy) return 0;
+  compress::UnitFacts facts;
+  return codec->inspect(stored, &facts).ok() ? facts.step / 2 : 0;
+}
+
 Status PartDecoder::decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item,
                                 uint32_t part, uint64_t part_at) {
   Bytes whole;

@@ -25,6 +25,9 @@ class PartDecoder {
   // The same, to memory in one piece.
   Status decode(const wire::PartRecord& record, ConstBytes stored, Bytes out);
 
+  // Of a lossy part that was decoded: half of its step. 0: it is exact.
+  static float error_bound_of(const wire::PartRecord& record, ConstBytes stored) noexcept;
+
  private:
   Status decode_into(const wire::PartRecord& record, ConstBytes stored, const Section& section, uint32_t item, uint32_t part,
                      uint64_t part_at);

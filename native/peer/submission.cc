@@ -175,6 +175,7 @@ Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
     }
     to.answers = from.answers;
     to.lengths = from.lengths;
+    to.error_bounds = from.error_bounds;
     items += to.item_count;
     units += uint64_t{to.item_count} * (to.selection.all() ? 1 : to.selection.count(0));
   }

@@ -96,6 +96,7 @@ void Ticket::prepare() {
     const uint32_t answers = section.item_count * section.units_per_item;
     if (section.answers != nullptr) std::fill_n(section.answers, answers, hs_answer{});
     if (section.lengths != nullptr) std::fill_n(section.lengths, section.item_count, 0U);
+    if (section.error_bounds != nullptr) std::fill_n(section.error_bounds, section.item_count, 0.0F);
   }
   if (outcome != nullptr) *outcome = {};
   items.resize(item_count);
@@ -238,6 +239,7 @@ void Ticket::settle(Section& section, uint32_t number, uint32_t ordinal, wire::A
   if (section.answers != nullptr) section.answers[number * section.units_per_item + ordinal] = out_of(answer);
   if (--of.units_left > 0) return;
   if (section.lengths != nullptr) section.lengths[number] = of.block_bytes;
+  if (section.error_bounds != nullptr) section.error_bounds[number] = of.error_bound;
   ++items_settled;
   if (!of.has(Item::kFailed)) ++items_ok;
   if (step_left.empty()) {

@@ -49,6 +49,7 @@ struct Item {
   uint32_t open_bytes = 0;
   uint32_t open_crc = 0;
   uint8_t flags = 0;
+  float error_bound = 0;  // get: by how much no value of its parts is off, in their own unit; 0: none is lossy
   bool has(uint8_t flag) const noexcept { return (flags & flag) != 0; }
 };
 
@@ -84,6 +85,7 @@ struct Section {
   std::vector<wire::Offer> offers;             // put: by item; parent = ordinal of a key of this section where kParentInBatch
   hs_answer* answers = nullptr;
   uint32_t* lengths = nullptr;
+  float* error_bounds = nullptr;
 
   // Null for a block that is plain.
   const CodedBlock* coded(uint32_t item) const noexcept {

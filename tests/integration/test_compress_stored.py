@@ -60,7 +60,7 @@ def filled(daemon: Any) -> Iterator[str]:
     url = f"{daemon.url}/analysed"
     with halfstep.connect(daemon.url, required=True) as operator:
         operator.admin.create_namespace("analysed")
-    with halfstep.connect(url, codecs=("bfx",), required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(url, codecs=("bfx",), coding="always", required=True, deadline_ms=30_000) as client:
         source = blocks(11)
         keys = [b"kv-%d" % i for i in range(11)]
         assert client.put(keys[:6], source[:6], layout=CODED.layout).ok.all()
@@ -102,7 +102,7 @@ def test_a_sample_is_read_as_it_is_analysed_and_ends_at_its_bytes(filled: str, m
     monkeypatch.setattr(stored, "_GET_BYTES", 2 * block_bytes)
     read: list[int] = []
 
-    with halfstep.connect(filled, codecs=("bfx",), required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(filled, codecs=("bfx",), coding="always", required=True, deadline_ms=30_000) as client:
         get = client.get
         monkeypatch.setattr(client, "get", lambda keys, *rest, **more: read.append(len(keys)) or get(keys, *rest, **more))
         taken = stored.Sample(keep_bytes=3 * block_bytes - 1, bytes_max=7 * block_bytes + 1)
@@ -147,7 +147,7 @@ def test_what_cannot_be_analysed_is_said_in_one_line(daemon: Any, filled: str) -
 def test_quantised_blocks_are_no_sample(daemon: Any, filled: str) -> None:
     quantised = KVLayout("q", "r", "bfloat16", TOKENS, CODED.kinds, codec="ubq", step=0.1)
     remark = "3 blocks of codec ubq: what was quantised is no sample of real K and V"
-    with halfstep.connect(filled, codecs=("ubq",), required=True, deadline_ms=30_000) as client:
+    with halfstep.connect(filled, codecs=("ubq",), coding="always", required=True, deadline_ms=30_000) as client:
         assert client.put([b"q0", b"q1", b"q2"], blocks(3), layout=quantised.layout).ok.all()
     document = json.loads(analyse(filled, "--json").stdout)
     assert document["lengths"][0]["raw_bytes"] == blocks(11).nbytes, "of the others alone"
@@ -156,7 +156,9 @@ def test_quantised_blocks_are_no_sample(daemon: Any, filled: str) -> None:
     with halfstep.connect(daemon.url, required=True) as operator:
         operator.admin.create_namespace("quantised")
     try:
-        with halfstep.connect(f"{daemon.url}/quantised", codecs=("ubq",), required=True, deadline_ms=30_000) as client:
+        with halfstep.connect(
+            f"{daemon.url}/quantised", codecs=("ubq",), coding="always", required=True, deadline_ms=30_000
+        ) as client:
             assert client.put([b"q0", b"q1", b"q2"], blocks(3), layout=quantised.layout).ok.all()
         assert remark in error_of(analyse(f"{daemon.url}/quantised"))
     finally:

@@ -77,7 +77,7 @@ def test_no_put_is_lossier_than_the_floor(tenant: Any) -> None:
 
     def put(policy: str) -> Any:
         with (
-            halfstep.connect(url, codecs=("bfx", "ubq"), **PATIENT) as client,
+            halfstep.connect(url, codecs=("bfx", "ubq"), coding="always", **PATIENT) as client,
             client.tier(layout(policy)) as tier,
             tier.memory([list(layer) for layer in cache()]) as memory,
         ):
@@ -98,7 +98,7 @@ def test_the_reason_of_a_refused_put_is_policy(tenant: Any) -> None:
     admin.limit_namespace(name, floor="exact")
     values = (np.random.default_rng(3).standard_normal(32768).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     coarse = halfstep.Layout({"codec": "ubq", "codec.0": "bf16/64/0.5"}, [halfstep.Group(0, (65536,))])
-    with halfstep.connect(url, codecs=("ubq",), **PATIENT) as client:
+    with halfstep.connect(url, codecs=("ubq",), coding="always", **PATIENT) as client:
         result = client.put([b"lossy"], values.tobytes(), layout=coarse)
         assert result.reasons.tolist() == [REASON_POLICY]
 

@@ -130,7 +130,7 @@ def test_rows_of_an_engine_come_back_to_another_process_from_fewer_bytes(
     daemon: Any, name: str, another: Callable[..., None], dtype: str
 ) -> None:
     logical = rows_of(dtype)
-    with halfstep.connect(daemon.url, codecs=("bfx",), required=True, **PATIENT) as client:
+    with halfstep.connect(daemon.url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         before = Held.now(client)
         another(put_rows, daemon.unix_url, dtype, name)
         stored = before.bytes_of_more(client, ROWS)
@@ -159,7 +159,7 @@ def test_cells_of_layers_and_heads_come_back_to_another_process_from_fewer_bytes
     logical = cells_of(dtype)
     layout = cell_layout(name, dtype, "bfx")
     assert layout.layout.fields["codec.0"].endswith("/64")
-    with halfstep.connect(daemon.url, codecs=("bfx",), required=True, **PATIENT) as client:
+    with halfstep.connect(daemon.url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         before = Held.now(client)
         another(put_cells, daemon.unix_url, dtype, name)
         stored = before.bytes_of_more(client, 2 * 8)
@@ -184,7 +184,7 @@ def test_cells_of_layers_and_heads_come_back_to_another_process_from_fewer_bytes
 def test_an_engine_with_paged_memory_loads_coded_blocks_as_they_were(daemon: Any, name: str) -> None:
     kind = Kind("full", (0, 1, 2, 3), 2, (16,))
     plain, coded = (KVLayout(name, "1", "bfloat16", 16, (kind,), Grid(layers=4), codec=codec) for codec in ("", "bfx"))
-    with halfstep.connect(daemon.unix_url, codecs=("bfx",), required=True, **PATIENT) as client:
+    with halfstep.connect(daemon.unix_url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         cold, warm, other = Engine(client, coded), Engine(client, coded), Engine(client, plain)
         prompt = Asking(keys(5))
         cold.compute("a", prompt, [3, 1, 4, 20, 5], seed=1)
@@ -236,7 +236,7 @@ def test_objects_of_lmcache_whose_values_nobody_names_are_coded_by_looking(daemo
 
 def test_values_that_gain_nothing_are_stored_as_they_are(daemon: Any, name: str) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (4, ROW_BYTES), np.uint8)
-    with halfstep.connect(daemon.url, codecs=("bfx",), required=True, **PATIENT) as client:
+    with halfstep.connect(daemon.url, codecs=("bfx",), coding="always", required=True, **PATIENT) as client:
         values = client.values(row_layout(name, "bfloat16", "bfx"))
         into = np.zeros_like(noise)
         with values.rows(noise, ROW_BYTES) as rows:

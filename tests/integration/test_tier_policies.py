@@ -33,7 +33,7 @@ def values(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 def restored(url: str, layout: KVLayout, saved: npt.NDArray[np.uint16] | None, policy: str) -> tuple[Any, int, int]:
     """What a get brings, how many blocks of it, and the bytes that were sent for a put."""
     into = np.zeros_like(cache(0))
-    with connect(url, policy=policy, **PATIENT) as client, client.tier(layout) as tier:
+    with connect(url, policy=policy, coding="always", **PATIENT) as client, client.tier(layout) as tier:
         prefix = tier.prefix_of(KEYS)
         sent = client.facts().bytes_sent  # type: ignore[attr-defined]
         if saved is not None:

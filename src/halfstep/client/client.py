@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 from halfstep import _peer
 from halfstep.arguments import real_number
 from halfstep.client.admin import Admin
+from halfstep.client.canary import Canary
 from halfstep.client.coding import NONE, policy_text
 from halfstep.client.entries import Entry, Namespace
 from halfstep.client.facts import ClientFacts, CodingFacts, GpuFacts, ShardLoad
@@ -82,7 +83,8 @@ class ClientOptions:
     connections: int
     mode: Mode
     codecs: tuple[str, ...] = ()
-    coding: Coding = "always"
+    coding: Coding = "auto"
+    canary: int = 0
 
 
 class Client:
@@ -90,6 +92,7 @@ class Client:
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
+        self.canary = Canary(options.canary)
         self._endpoint = Endpoint.parse(options.url)
         self._links = Links(self._endpoint, options.mode, options.connections, options.codecs, options.coding)
         self._terms = _Terms(options, self._links)
@@ -423,7 +426,9 @@ class Client:
             return ClientFacts()
         told = core.facts()
         shards, coding = tuple(ShardLoad(*load) for load in told["shards"]), CodingFacts(**told["coding"])
-        return ClientFacts(**told | {"shards": shards, "coding": coding, "gpu": GpuFacts(**told["gpu"])})
+        return ClientFacts(
+            **told | {"shards": shards, "coding": coding, "gpu": GpuFacts(**told["gpu"]), "canary": self.canary.facts()}
+        )
 
     @property
     def path(self) -> str:

@@ -18,7 +18,7 @@ from halfstep.layout import Layout
 CONNECTIONS_MAX = 16
 MODE_VARIABLE = "HALFSTEP_MODE"
 _MODES = ("on", "off", "shadow")
-_CODINGS = ("always", "auto", "never")
+_CODINGS = ("auto", "always", "never")
 
 
 def connect(
@@ -31,7 +31,8 @@ def connect(
     connections: int = 1,
     mode: str | None = None,
     codecs: Sequence[str] = (),
-    coding: str = "always",
+    coding: str = "auto",
+    canary: int = 0,
 ) -> Client:
     """A client of the daemon at `url`, which need not be there yet: until it is, everything is a miss with a reason.
 
@@ -41,8 +42,10 @@ def connect(
     connections: data connections per shard. mode: "on", "off" (every call is a miss at once), "shadow" (all the work is done,
     every lookup is answered as a miss, the truth is in result.shadow); by default $HALFSTEP_MODE, or "on".
     codecs: spoken besides raw, such as ("bfx",): blocks of layouts that name one are coded and decoded (docs/compression.md).
-    A lossy one brings "bfx" with it, by which parts are coded that it refuses. coding: whether such blocks are coded: "always",
-    "never", or "auto": where that costs a put and a get no time, as far as it was measured; facts().coding says why.
+    A lossy one brings "bfx" with it, by which parts are coded that it refuses. coding: whether such blocks are coded: "auto":
+    unless a get of them would take longer by it, as far as that was measured; "always"; or "never". facts().coding says why.
+    canary: of so many lossy blocks that a tier puts, one is put exactly as well, beside it, for `halfstep compress canary`; 0:
+    none.
     Errors: ConfigError (an argument), Unavailable (required=True and no daemon).
     """
     chosen = os.environ.get(MODE_VARIABLE, "on") if mode is None else mode
@@ -63,6 +66,7 @@ def connect(
             mode=cast("Mode", chosen),
             codecs=_checked_codecs(codecs),
             coding=_checked_coding(coding),
+            canary=canary,
         )
     )
     if required and chosen != "off":

@@ -32,6 +32,19 @@ class CodingFacts:
 
 
 @dataclass(frozen=True)
+class CanaryFacts:
+    """Exact siblings of lossy blocks that tiers have put (docs/compression.md, *Canary*). one_in: 0 = none are wanted.
+
+    stored: written now; present: there already; refused: not stored, whatever became of their blocks.
+    """
+
+    one_in: int = 0
+    stored: int = 0
+    present: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
 class GpuFacts:
     """Copies to and from GPUs. devices: in use, "" while there are none. error: the newest failure, in the driver's words.
 
@@ -62,7 +75,7 @@ class ClientFacts:
     memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
     be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
     answered at once. namespace_policy, namespace_step_limit: the namespace's default and floor, as NamespaceCoding of
-    docs/wire-protocol.md has them. gpu: see GpuFacts.
+    docs/wire-protocol.md has them. gpu, canary: see GpuFacts, CanaryFacts.
     """
 
     connected: int = 0
@@ -90,3 +103,4 @@ class ClientFacts:
     namespace_policy: int = 0
     namespace_step_limit: int = 0
     gpu: GpuFacts = GpuFacts()
+    canary: CanaryFacts = CanaryFacts()

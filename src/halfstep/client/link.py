@@ -32,7 +32,7 @@ class Links:
     """Makes the core, and remembers who has to hear of a fork."""
 
     def __init__(
-        self, endpoint: Endpoint, mode: Mode, connections: int, codecs: tuple[str, ...] = (), coding: Coding = "always"
+        self, endpoint: Endpoint, mode: Mode, connections: int, codecs: tuple[str, ...] = (), coding: Coding = "auto"
     ) -> None:
         self.endpoint = endpoint
         self.mode = mode

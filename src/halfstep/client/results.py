@@ -164,7 +164,7 @@ class GetResult(Result):
     shadow: in shadow mode, the result that an engine would have had.
     """
 
-    __slots__ = ("_lengths", "shadow")
+    __slots__ = ("_error_bounds", "_lengths", "shadow")
 
     def __init__(
         self,
@@ -173,19 +173,21 @@ class GetResult(Result):
         components: int,
         lengths: bytes | None = None,
         batch: _peer.Batch | None = None,
+        error_bounds: bytes = b"",
     ) -> None:
-        """lengths: of uint32, one for each item; None = as `batch` has them."""
+        """lengths: of uint32, one for each item; None = as `batch` has them. error_bounds: of float32; none = all 0."""
         # Without super(): of each get there is one.
         self._told = answers
         self._batch = batch
         self.keys = keys
         self.components = components
         self._lengths = lengths
+        self._error_bounds = error_bounds
         self.shadow: GetResult | None = None
 
     def _settle(self) -> None:
         if self._lengths is None and self._batch is not None:
-            self._lengths = self._batch.lengths
+            self._lengths, self._error_bounds = self._batch.lengths, self._batch.error_bounds
         super()._settle()
 
     @property
@@ -194,6 +196,15 @@ class GetResult(Result):
         # Made when somebody asks: few do, and it would be a twentieth of what a get costs here.
         told = self._batch.lengths if self._lengths is None and self._batch is not None else self._lengths
         return np.frombuffer(told or b"", np.uint32)
+
+    @property
+    def error_bounds(self) -> npt.NDArray[np.float32]:
+        """Per item, by how much no value that came is off, and its own rounding: half the largest step of its lossy parts.
+
+        In the values' own unit; 0 = they are exact, or the item is not ok.
+        """
+        told = self._batch.error_bounds if self._lengths is None and self._batch is not None else self._error_bounds
+        return np.where(self.items_ok, np.frombuffer(told, np.float32) if told else np.float32(0), np.float32(0))
 
 
 class PutResult(Result):

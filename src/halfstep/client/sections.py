@@ -111,7 +111,8 @@ def get_request(
 
     def result(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
-        return GetResult(shaped, part.keys, part.components, making.lengths(part).tobytes())
+        bounds = making.error_bounds(part).tobytes()
+        return GetResult(shaped, part.keys, part.components, making.lengths(part).tobytes(), None, bounds)
 
     def unseen(answers: Answers, part: _Part) -> GetResult:
         shaped = answers.reshape(part.items, part.selected) if part.selected else answers
@@ -204,6 +205,10 @@ class _Making:
     def lengths(self, part: _Part) -> npt.NDArray[np.uint32]:
         """Of the section's items."""
         return np.frombuffer(self.batch.lengths, np.uint32)[part.first_item : part.first_item + part.items]
+
+    def error_bounds(self, part: _Part) -> npt.NDArray[np.float32]:
+        """Of the section's items, in a get."""
+        return np.frombuffer(self.batch.error_bounds, np.float32)[part.first_item : part.first_item + part.items]
 
     def request(self, result: Any, unseen: Any = None) -> Request[list[Any]]:
         """unseen: what an engine is told in shadow mode, where that differs."""

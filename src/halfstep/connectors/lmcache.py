@@ -31,6 +31,7 @@ from halfstep.layout import Layout
 from halfstep.tier import (
     BACKGROUND,
     HOLD_MS,
+    Coding,
     Counts,
     Moved,
     Notices,
@@ -48,7 +49,18 @@ INTERFACE = "native-plugin-1"
 # Whose adapter was read and run. Another one is tried, with a word about it.
 VERSIONS = ("0.5.6",)
 
-SETTINGS = ("url", "contents", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy")
+SETTINGS = (
+    "url",
+    "contents",
+    "ttl_s",
+    "deadline_ms",
+    "match_deadline_ms",
+    "hold_ms",
+    "connections",
+    "codec",
+    "policy",
+    "coding",
+)
 
 log = logging.getLogger("halfstep.connectors.lmcache")
 
@@ -71,7 +83,8 @@ class HalfstepClient:
     deadline_ms: of gets and sets; match_deadline_ms: of questions. hold_ms: for so long the daemon keeps what was found,
     until it is got; 0 = not. connections: data connections per shard. codec: "bfx" = objects are stored coded, exactly; "" = as
     they are. LMCache says nothing of their values, so the codec looks for itself. policy: instead of a codec, "exact" or "off";
-    a lossy one is refused, since nobody says which values are K and V.
+    a lossy one is refused, since nobody says which values are K and V. coding: whether objects are coded: "auto", "always" or
+    "never"; see halfstep.connect.
     Errors: ConfigError. A daemon that is not there is none.
     """
 
@@ -87,6 +100,7 @@ class HalfstepClient:
         connections: int = 1,
         codec: str = "",
         policy: str = "",
+        coding: Coding = "auto",
         **unknown: object,
     ) -> None:
         refuse_unknown({"url", *unknown} if url else unknown, SETTINGS, "adapter_params")
@@ -104,6 +118,7 @@ class HalfstepClient:
             connections=connections,
             codecs=codecs_of(codec),
             policy=policy,
+            coding=coding,
         )
         self._values = self._connection.values(self.layout, ttl_s=ttl_s, notices=Notices(f"halfstep at {url}"))
         self._values.hold_options(hold_ms)  # refuses what is no time

@@ -35,6 +35,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage
 from sglang.srt.runtime_context import get_server_args
 
 from halfstep.connectors.found_pages import FoundPages
+from halfstep.connectors.pages import depths_of, lossy_pages
 from halfstep.connectors.settings import refuse_unknown
 from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision, hub_revision
@@ -53,6 +54,7 @@ from halfstep.tier import (
     codecs_of,
     coding_of,
     connect,
+    policy_of,
     values_of,
 )
 
@@ -63,7 +65,18 @@ if TYPE_CHECKING:
 INTERFACE = "hicache-1"
 # Whose interface was read and run. Another one is tried, with a word about it; its blocks are kept apart.
 VERSIONS = ("0.5.23",)
-OPTIONS = {"url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy"}
+OPTIONS = {
+    "url",
+    "weights_revision",
+    "ttl_s",
+    "deadline_ms",
+    "match_deadline_ms",
+    "hold_ms",
+    "connections",
+    "codec",
+    "policy",
+    "coding",
+}
 # SGLang's own, of the same dictionary; and what begins so.
 THEIRS = {"backend_name", "module_path", "class_name", "interface_v1", "tp_lcm_size"}
 THEIRS_BEGIN = ("prefetch_", "hicache_")
@@ -77,9 +90,11 @@ class HalfstepHiCache(HiCacheStorage):
     url: the daemon's. weights_revision: see halfstep.connectors.vllm. ttl_s: of stored pages, 0 = the namespace's default.
     deadline_ms: of a batch of pages, 2000; match_deadline_ms: of a question, 100. hold_ms: for so long the daemon keeps what
     was found, until it is read; 0 = not. connections: data connections per shard. codec: "bfx" = pages are stored coded,
-    exactly; "" (default) = as they are. policy: instead of a codec, "exact" or "off"; a lossy one is refused, since a page's
-    pieces hold all layers.
-    Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered, an SGLang that asks for more.
+    exactly; "" (default) = as they are. policy: instead of a codec, one of
+    halfstep.tier.KVLayout, or a file; a lossy one takes pools of K and V by their pointers (interface_v1), and what
+    halfstep.connectors.pages tells apart. coding: whether pages are coded: "auto", "always" or "never"; see halfstep.connect.
+    Errors: ConfigError, which ends SGLang's start: a wrong option, a pool that is not covered, an SGLang that
+    asks for more.
     """
 
     def __new__(cls, *_: object, **__: object) -> Self:
@@ -102,6 +117,11 @@ class HalfstepHiCache(HiCacheStorage):
         self._counting = threading.Lock()
         self._line = FoundPages(EXPECT_S)
         self._codec, self._policy = options.pop("codec", ""), options.pop("policy", "")
+        self._lossy = self._policy != "" and policy_of(self._policy).lossy
+        if self._lossy and not (storage_config.extra_config or {}).get("interface_v1"):
+            raise ConfigError(
+                f'halfstep: policy={self._policy!r}: is lossy, and flat pages say nothing of K and V; set "interface_v1": 1'
+            )
         self._notices = Notices(f"halfstep at {url}")
         self._connection = connect(
             url, codecs=codecs_of(self._codec), policy=self._policy, **{"match_deadline_ms": 100} | options
@@ -132,10 +152,9 @@ class HalfstepHiCache(HiCacheStorage):
         }
         self._dtype = _values_dtype(mem_pool_host)
         self._flat_pages = self._make_flat()
-        pieces = _pieces(mem_pool_host)
+        coding, pieces = self._coding(mem_pool_host, _pieces(mem_pool_host))
         sizes = _sizes([piece.bytes for piece in pieces])
-        values = values_of(self._dtype, _row_bytes(mem_pool_host))
-        fields = self._fields | {"name": "sglang", "interface": INTERFACE} | coding_of(self._codec, [values], self._policy)
+        fields = self._fields | {"name": "sglang", "interface": INTERFACE} | coding
         self._pages = self._make(Layout(fields, [Group(len(pieces), sizes)]))
         buffers = mem_pool_host.kv_buffer
         tensors = list(buffers) if isinstance(buffers, (list, tuple)) else [buffers]
@@ -183,7 +202,8 @@ class HalfstepHiCache(HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
         """Pages from the pool; what is there already is not sent."""
         memory, rows = self._place(keys, host_indices)
-        stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, priority=BACKGROUND).ok.tolist()
+        depths = depths_of(len(keys), getattr(extra_info, "prefix_keys", None))
+        stored: list[bool] = self._pages.put(_names(keys), memory, rows=rows, depths=depths, priority=BACKGROUND).ok.tolist()
         self._count(stores=sum(stored), stores_failed=len(stored) - sum(stored))
         return stored
 
@@ -253,8 +273,27 @@ class HalfstepHiCache(HiCacheStorage):
 
     def _make_flat(self) -> Values:
         # One after the other K and V of all layers: there is no row that all of them repeat.
-        coding = coding_of(self._codec, [values_of(self._dtype)], self._policy)
+        # A lossy policy is of pages by their pointers, and none are flat then.
+        coding = {} if self._lossy else coding_of(self._codec, [values_of(self._dtype)], self._policy)
         return self._make(Layout.opaque("sglang", **self._fields | {"interface": f"{INTERFACE}-flat"} | coding))
+
+    def _coding(self, pool: Any, pieces: list[Stride]) -> tuple[dict[str, str], list[Stride]]:
+        values = values_of(self._dtype, _row_bytes(pool))
+        if not self._lossy:
+            return coding_of(self._codec, [values], self._policy), pieces
+        if self._config.is_mla_model:
+            raise ConfigError(
+                f"halfstep: policy={self._policy!r}: is lossy, and a row of MLA holds its rotary part, which never is; "
+                "take 'exact'"
+            )
+        return lossy_pages(
+            policy_of(self._policy),
+            str(pool.layout),
+            pieces,
+            layers=int(pool.layer_num),
+            page_tokens=self._page_tokens,
+            values=values,
+        )
 
     def _used(self) -> Values:
         return self._pages if (self._config.extra_config or {}).get("interface_v1") else self._flat_pages

@@ -37,7 +37,7 @@ from halfstep.connectors.versions import refuse_unknown_methods, warn_of_version
 from halfstep.connectors.weights import folder_revision
 from halfstep.errors import ConfigError
 from halfstep.layout import OPAQUE_PART_BYTES, Group, Layout
-from halfstep.tier import HOLD_MS, Counts, Lookups, Notices, codecs_of, coding_of, connect, counted, values_of
+from halfstep.tier import HOLD_MS, Coding, Counts, Lookups, Notices, codecs_of, coding_of, connect, counted, values_of
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.base import OffloadingSpec, OffloadKey, ReqContext, ScheduleEndContext
@@ -50,7 +50,18 @@ INTERFACE = "secondary-tier-1"
 # Whose interface was read. Another one is tried, with a word about it; its blocks are kept apart.
 VERSIONS = ("0.32", "0.33")
 
-SETTINGS = ("url", "weights_revision", "ttl_s", "deadline_ms", "match_deadline_ms", "hold_ms", "connections", "codec", "policy")
+SETTINGS = (
+    "url",
+    "weights_revision",
+    "ttl_s",
+    "deadline_ms",
+    "match_deadline_ms",
+    "hold_ms",
+    "connections",
+    "codec",
+    "policy",
+    "coding",
+)
 
 log = logging.getLogger("halfstep.connectors.vllm")
 
@@ -63,7 +74,8 @@ class HalfstepTier(SecondaryTierManager):
     blocks; 0 = the namespace's default. deadline_ms: of a load or store; match_deadline_ms: of a lookup. hold_ms: for so long
     the daemon keeps what a lookup found, until its load; 0 = not. connections: data connections per shard. codec: "bfx" =
     blocks are stored coded, exactly; "" = as they are. policy: instead of a codec, "exact" or "off"; a lossy one is refused,
-    since a tier is not told which values are K and V.
+    since a tier is not told which values are K and V. coding: whether blocks are coded: "auto", "always" or "never"; see
+    halfstep.connect.
     Errors: ConfigError, which ends vLLM's start: a wrong argument, a vLLM that lacks what this needs. A daemon that is not
     there is none.
     """
@@ -91,6 +103,7 @@ class HalfstepTier(SecondaryTierManager):
         connections: int = 1,
         codec: str = "",
         policy: str = "",
+        coding: Coding = "auto",
         backpressure_detector: BackpressureDetector | None = None,
         **unknown: object,
     ) -> None:
@@ -106,6 +119,7 @@ class HalfstepTier(SecondaryTierManager):
             connections=connections,
             codecs=codecs_of(codec),
             policy=policy,
+            coding=coding,
         )
         # vLLM leaves its rows in /dev/shm when it is killed.
         if swept := sweep():

@@ -49,6 +49,7 @@ from halfstep.errors import ConfigError
 from halfstep.layout import PARTS_MAX
 from halfstep.tier import (
     HOLD_MS,
+    Coding,
     Counts,
     Grid,
     Kind,
@@ -115,7 +116,8 @@ class Options:
     of a lookup. hold_ms: for so long the daemon keeps what a lookup found, until its load; 0 = not. connections: data
     connections per shard. layer_cells: into how many pieces a block is cut along the layers, each stored as soon as it is
     computed; 0: as its size suggests. codec: "bfx" = blocks are stored coded, exactly; "" = as they are. policy:
-    instead of a codec, "exact" or "off"; a lossy one is refused, since K and V of a head are one part here. plan: "auto" =
+    instead of a codec, "exact" or "off"; a lossy one is refused, since K and V of a head are one part here. coding: whether
+    blocks are coded: "auto", "always" or "never"; see halfstep.connect. plan: "auto" =
     no more is loaded than ends before computing it would, once vLLM was seen to compute; "always" = all that is there.
     """
 
@@ -129,6 +131,7 @@ class Options:
     layer_cells: int = 0
     codec: str = ""
     policy: str = ""
+    coding: Coding = "auto"
     plan: Plan = "always"
 
 
@@ -162,6 +165,7 @@ class HalfstepConnector(KVConnectorBase_V1):
             connections=options.connections,
             codecs=codecs_of(options.codec),
             policy=options.policy,
+            coding=options.coding,
         )
         roles, on = vllm_config.kv_transfer_config, self._connection.mode != "off"
         self._loading, self._storing = on and roles.is_kv_consumer, on and roles.is_kv_producer
@@ -403,8 +407,11 @@ def options_of(given: dict[str, Any]) -> Options:
     options = Options(**given)
     codecs_of(options.codec)
     refuse_two_words(options.codec, options.policy)
-    if options.policy != "":
-        policy_of(options.policy)
+    if options.policy != "" and policy_of(options.policy).lossy:
+        raise ConfigError(
+            f"halfstep: policy={options.policy!r}: is lossy, and how K and V lie in a head's entry is the attention "
+            "backend's own, which no connector is told; take 'exact' or 'off'"
+        )
     return options
 
 

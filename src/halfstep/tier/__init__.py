@@ -1,7 +1,9 @@
 """The semantic face: prefixes of tokens instead of keys, a model's KV cache instead of buffers."""
 
+from halfstep.client.options import Coding
 from halfstep.client.results import Answer
-from halfstep.compress.policy import Policy, policy_of
+from halfstep.compress import PartValues
+from halfstep.compress.policy import Plane, Policy, policy_of
 from halfstep.tier.ahead import EXPECT_S, Expected, TierAhead
 from halfstep.tier.catalogue import kinds_of, layout_of
 from halfstep.tier.channel import BACKGROUND, HOLD_MS, Layered, Pending
@@ -13,6 +15,7 @@ from halfstep.tier.lookups import Lookups
 from halfstep.tier.memory import Memory
 from halfstep.tier.notices import Notices
 from halfstep.tier.planning import Planned, Planning
+from halfstep.tier.policy import Part, listed_fields
 from halfstep.tier.prefix import Found, Loaded, Prefix, Stored
 from halfstep.tier.shapes import Cell, Grid, Kind, KVLayout
 from halfstep.tier.values import BATCH_KEYS, Moved, Present, RowMemory, Stride, Values
@@ -26,6 +29,7 @@ __all__ = [
     "MEASURED_TOKENS_MIN",
     "Answer",
     "Cell",
+    "Coding",
     "Connection",
     "Counts",
     "Expected",
@@ -39,7 +43,10 @@ __all__ = [
     "Memory",
     "Moved",
     "Notices",
+    "Part",
+    "PartValues",
     "Pending",
+    "Plane",
     "Planned",
     "Planning",
     "Policy",
@@ -61,6 +68,7 @@ __all__ = [
     "element_of",
     "kinds_of",
     "layout_of",
+    "listed_fields",
     "policy_of",
     "refuse_two_words",
     "values_of",

@@ -62,13 +62,14 @@ def connect(
     connections: int = 1,
     codecs: Sequence[str] = (),
     policy: str | Policy = "",
-    coding: str = "always",
+    coding: str = "auto",
+    canary: int = 0,
 ) -> Connection:
     """As halfstep.connect, for connectors: every layout is named where it is used.
 
     codecs: those that its layouts name; codecs_of() makes them of an engine's setting. policy: that of its layouts, the codecs
-    of which are spoken as well. coding: see there. The daemon need not be there, now or ever: until it is, everything is a
-    miss with a reason.
+    of which are spoken as well. coding, canary: see there. The daemon need not be there, now or ever: until it is, everything
+    is a miss with a reason.
     Errors: ConfigError.
     """
     if policy != "" and not isinstance(codecs, str):
@@ -80,4 +81,5 @@ def connect(
         connections=connections,
         codecs=codecs,
         coding=coding,
+        canary=canary,
     )

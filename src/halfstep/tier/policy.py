@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from halfstep.compress import PartValues, coding_fields
+from halfstep.compress import LOSSY, PartValues, coding_fields
 from halfstep.compress.policy import EXACT_TOKENS, Choice, Plane, Policy
 from halfstep.errors import ConfigError
 
@@ -89,7 +89,52 @@ def uniform_fields(policy: Policy, parts: Sequence[PartValues | None]) -> dict[s
     return _named(policy) | coding_fields("bfx", [known if len(known) == len(parts) else []])
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a block whose inside an engine knows. layer: of the model; None: it has all layers. values: None: not known."""
+
+    layer: int | None
+    plane: Plane
+    values: PartValues | None
+
+
+def listed_fields(policy: Policy, parts: Sequence[Part], layers: int, block_tokens: int) -> dict[str, str]:
+    """Of a layout of one group with these parts, in turn. layers: of the model.
+
+    Errors: ConfigError (the policy tells layers apart that a part has together, or codes lossily what does not allow it).
+    """
+    fields, words = _named(policy), []
+    used = set()
+    for part in parts:
+        choice = _choice_of(policy, part, layers)
+        used.add(choice.codec)
+        words.append(_word(policy, f"this pool's {part.plane} parts", part.values, choice))
+    if policy.lossy and not used & LOSSY:
+        held = ", ".join(sorted({part.plane for part in parts}))
+        raise ConfigError(f"policy {policy.name!r}: is lossy, and fits none of these parts, which hold {held}; take 'exact'")
+    if used == {"raw"}:
+        return fields
+    fields["codec"] = "ubq" if used & LOSSY else "bfx"
+    if used & LOSSY:
+        fields["codec.exact_blocks"] = str(-(-EXACT_TOKENS // block_tokens))
+    if set(words) != {"any"}:
+        runs = [(word, len(list(run))) for word, run in groupby(words)]
+        fields["codec.0"] = words[0] if len(runs) == 1 else ",".join(_times(count, word) for word, count in runs)
+    return fields
+
+
 # ---- within ----
+
+
+def _choice_of(policy: Policy, part: Part, layers: int) -> Choice:
+    own = range(layers) if part.layer is None else (part.layer,)
+    choices = {policy.choice(layer, part.plane, layers=layers) for layer in own}
+    if len(choices) > 1:
+        raise ConfigError(
+            f"policy {policy.name!r}: has several steps for the layers' {part.plane}, and a part of this pool holds all "
+            "layers; take one that has a single step for each plane, such as 'compact', or a pool whose pages go layer by layer"
+        )
+    return choices.pop()
 
 
 def _named(policy: Policy) -> dict[str, str]:
@@ -105,6 +150,11 @@ def _parts(policy: Policy, parts: KindParts, choices: Sequence[Choice]) -> tuple
 
 
 def _part(policy: Policy, kind: Kind, plane: Plane, values: PartValues | None, choice: Choice) -> str:
+    return _word(policy, f"{plane} of kind {kind.name!r}", values, choice)
+
+
+def _word(policy: Policy, what: str, values: PartValues | None, choice: Choice) -> str:
+    """Of one part, as the field has it. what: for people."""
     if choice.codec == "raw":
         return "raw"
     if not choice.lossy:
@@ -115,9 +165,7 @@ def _part(policy: Policy, kind: Kind, plane: Plane, values: PartValues | None, c
         coarse = replace(values, step=choice.step)
         coarse.check_for(choice.codec)
     except ConfigError as error:
-        raise ConfigError(
-            f"policy {policy.name!r}: codes {plane} of kind {kind.name!r} lossily, and cannot: {error}; take policy 'exact'"
-        ) from None
+        raise ConfigError(f"policy {policy.name!r}: codes {what} lossily, and cannot: {error}; take policy 'exact'") from None
     return str(coarse)
 
 

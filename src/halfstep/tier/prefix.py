@@ -18,6 +18,7 @@ import numpy.typing as npt
 from halfstep.arguments import whole_number
 from halfstep.client.ahead import Item
 from halfstep.client.arrays import PARENT_ROOT, PARENT_UNKNOWN
+from halfstep.client.canary import SIBLING
 from halfstep.client.numbers import REASON_PENDING
 from halfstep.client.region import Rows
 from halfstep.client.results import Answer, GetResult, MatchResult, PutResult
@@ -309,9 +310,13 @@ class Prefix:
             for piece in own
         ]
         unowned = (len(pieces) - len(own)) * count
+        siblings = self._siblings(own, keys, places, depth)
 
         def finish(results: list[list[PutResult]]) -> Stored:
-            answers = [one for some in results for one in some]
+            every = [one for some in results for one in some]
+            answers = every[: len(own)]
+            for sibling in every[len(own) :]:
+                tier.client.canary.count(sibling)
             stored = present = refused = moved = 0
             reason, why = "", Answer.OK
             for piece, put in zip(own, answers, strict=True):
@@ -336,9 +341,29 @@ class Prefix:
         asked = sections if count and own else []
         tickets = submitted(
             tier.queue.put_sections(some, durability=tier.durability, priority=urgency, deadline_ms=deadline_ms, stream=stream)
-            for some in _sixteen(asked)
+            for some in (*_sixteen(asked), *_sixteen(siblings if asked else []))
         )
         return Pending(tickets, finish if asked else lambda _: Stored(0, 0, 0, unowned, 0, ""))
+
+    def _siblings(
+        self, pieces: Sequence[Piece], keys: Sequence[bytes], places: npt.NDArray[np.int64], depth: int
+    ) -> list[Section]:
+        """Of these blocks, which begin at `depth`: see halfstep.tier.canary."""
+        tier = self._tier
+        layout = tier.layout.layout
+        chosen = tier.client.canary.chosen(layout, keys, depth)
+        return [
+            Section(
+                [keys[at] for at in chosen],
+                Rows(piece.template, places[chosen]),
+                layout=layout,
+                first_component=piece.cell.component | SIBLING,
+                parents=np.full(len(chosen), PARENT_UNKNOWN, np.int64),
+                depths=np.minimum(depth + np.array(chosen), 0xFFFF),
+                ttl_s=tier.ttl_s,
+            )
+            for piece in (pieces if chosen else ())
+        ]
 
     # ---- Its life ----
 

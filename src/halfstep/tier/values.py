@@ -284,19 +284,24 @@ class Values(Channel):
         from_: Places,
         *,
         rows: npt.ArrayLike | None = None,
+        depths: npt.ArrayLike | None = None,
         priority: int | None = None,
         deadline_ms: float | None = None,
     ) -> Pending[Moved]:
         """Store values from rows of `from_`, or of a buffer each, which must not change until it is done.
 
-        Values that are there already are not sent. priority: None = the channel's. Errors: ConfigError.
+        Values that are there already are not sent. depths: per key, at least how many values of its sequence lie before it, for
+        a layout whose first ones are exact; None: not known, and all count as first. priority: None = the channel's.
+        Errors: ConfigError.
         """
         urgency, (places, sizes) = self.urgency(priority), _places(keys, from_, rows)
+        below = None if depths is None else _depths(depths, len(keys))
         tickets = submitted(
             self.queue.put(
                 some,
                 places(at, len(some)),
                 layout=self.layout,
+                depths=None if below is None else below[at : at + len(some)],
                 ttl_s=self.ttl_s,
                 durability=self.durability,
                 priority=urgency,
@@ -366,6 +371,14 @@ def _places(
     except TypeError as error:
         raise ConfigError(f"memory: {error}; pass numpy arrays or memoryviews") from None
     return lambda at, count: memory[at : at + count], sizes
+
+
+def _depths(given: npt.ArrayLike, keys: int) -> npt.NDArray[np.int64]:
+    depths = np.asarray(given)
+    if depths.shape != (keys,) or (keys and (depths.dtype.kind not in "iu" or int(depths.min()) < 0)):
+        raise ConfigError(f"depths: shape {depths.shape} of {depths.dtype}; must be {keys} whole numbers from 0 on, one a key")
+    below: npt.NDArray[np.int64] = np.minimum(depths, 0xFFFF).astype(np.int64)
+    return below
 
 
 def _batches(keys: Sequence[bytes]) -> list[Sequence[bytes]]:

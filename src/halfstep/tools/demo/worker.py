@@ -35,7 +35,7 @@ def main(role: str, kind: str, url: str, tokens: int, new_tokens: int, codec: st
     torch.set_num_threads(max(1, torch.get_num_threads() - 1))  # leave a core to the daemon, which shares the machine here
     model, ids = build(kind), prompt(kind, tokens)
     codecs = (codec,) if codec else ()
-    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS, codecs=codecs) as client:
+    with halfstep.connect(url, required=True, deadline_ms=DEADLINE_MS, codecs=codecs, coding="always") as client:
         store = PromptCache(client, model, block_tokens=BLOCK_TOKENS, durability="persist", codec=codec)
         told: dict[str, Any] = {"role": role, "kind": kind, "prompt_tokens": tokens, "block_bytes": store.block_bytes}
         if role == "fill":
