@@ -9,7 +9,7 @@ Deterministic: the same file gives the same figures on every machine. Speeds are
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from halfstep.compress import ELEMENTS, ROW_VALUES_MAX, Element, decode, encode, path
+from halfstep.compress import ELEMENTS, LOSSY, LOSSY_ELEMENTS, ROW_VALUES_MAX, Element, decode, encode, path
 from halfstep.compress.tensors import Tensor
 
 # docs/on-flash-format.md, *Extent*.
@@ -25,6 +25,7 @@ PAGE_BYTES, TRAILER_BYTES, TRAILER_PART_BYTES = 4096, 32, 24
 _EXPONENTS = {"bf16": (7, 8), "fp16": (10, 5), "e4m3": (3, 4), "e5m2": (2, 5)}
 _GAIN_MIN = 1.03
 _ROUNDS = 5
+_STEP = 0.1
 
 
 @dataclass
@@ -74,8 +75,9 @@ class LengthFigures:
 
 @dataclass(frozen=True)
 class Speeds:
-    """GB/s of raw bytes on one core, each unit's best of five; path: which of the three."""
+    """GB/s of raw bytes on one core, each unit's best of five; path: which of the three. codec: bfx, or ubq at 0.1."""
 
+    codec: str
     path: str
     encode_gb_s: float
     decode_gb_s: float
@@ -97,8 +99,13 @@ class Block(NamedTuple):
     units: Sequence[Unit]
 
 
-def analyse(tensors: Iterable[Tensor], lengths: Sequence[int]) -> tuple[list[LengthFigures], list[PlaneFigures]]:
-    """Figures of the tensors' units, by unit length, and by plane and unit length."""
+Seen = Callable[[Block], None]
+
+
+def analyse(
+    tensors: Iterable[Tensor], lengths: Sequence[int], seen: Seen = lambda _: None
+) -> tuple[list[LengthFigures], list[PlaneFigures]]:
+    """Figures of the tensors' units, by unit length, and by plane and unit length. seen: is handed each block, too."""
     account = _Account(lengths)
     for tensor in tensors:
         for label, values in _planes(tensor):
@@ -106,16 +113,18 @@ def analyse(tensors: Iterable[Tensor], lengths: Sequence[int]) -> tuple[list[Len
         for length in lengths:
             for block in _blocks(tensor, length):
                 account.count(block)
+                seen(block)
     return account.figures()
 
 
-def analyse_blocks(blocks: Iterable[Block]) -> tuple[list[LengthFigures], list[PlaneFigures]]:
+def analyse_blocks(blocks: Iterable[Block], seen: Seen = lambda _: None) -> tuple[list[LengthFigures], list[PlaneFigures]]:
     """The same of blocks as they are cut already."""
     account = _Account()
     for block in blocks:
         for unit in block.units:
             account.see(unit.plane, unit.element, unit.bits)
         account.count(block)
+        seen(block)
     return account.figures()
 
 
@@ -161,27 +170,28 @@ class _Account:
         return [whole for whole in self._wholes.values() if whole.raw_bytes], list(self._planes.values())
 
 
-def measure(tensors: Iterable[Tensor], length: int) -> Speeds:
+def measure(tensors: Iterable[Tensor], length: int, codec: str = "bfx") -> Speeds:
     """How fast units of that length are coded and decoded here, out of the cache of the moment."""
-    return measure_blocks(block for tensor in tensors for block in _blocks(tensor, length))
+    return measure_blocks((block for tensor in tensors for block in _blocks(tensor, length)), codec)
 
 
-def measure_blocks(blocks: Iterable[Block]) -> Speeds:
-    """The same of blocks as they are cut already."""
+def measure_blocks(blocks: Iterable[Block], codec: str = "bfx") -> Speeds:
+    """The same of blocks as they are cut already. Units that the codec refuses are passed over."""
     encode_s = decode_s = 0.0
     raw_bytes = 0
     for block in blocks:
         for unit in block.units:
             raw = unit.bits.tobytes()
-            coded = encode(raw, element=unit.element, row_values=unit.row_values)
-            if coded is None:
+            terms = _terms(unit, codec)
+            coded = None if terms is None else encode(raw, **terms)
+            if terms is None or coded is None:
                 continue
             raw_bytes += len(raw)
-            encode_s += min(_timed_encode(raw, unit) for _ in range(_ROUNDS))
-            decode_s += min(_timed_decode(coded, len(raw)) for _ in range(_ROUNDS))
+            encode_s += min(_timed(lambda: encode(raw, **terms)) for _ in range(_ROUNDS))  # noqa: B023 -- called at once
+            decode_s += min(_timed(lambda: decode(coded, len(raw), codec=codec)) for _ in range(_ROUNDS))  # noqa: B023
     if raw_bytes == 0:
-        return Speeds(path(), 0.0, 0.0)
-    return Speeds(path(), raw_bytes / encode_s / 1e9, raw_bytes / decode_s / 1e9)
+        return Speeds(codec, path(), 0.0, 0.0)
+    return Speeds(codec, path(), raw_bytes / encode_s / 1e9, raw_bytes / decode_s / 1e9)
 
 
 def _row_values(values: np.ndarray) -> int:
@@ -189,15 +199,18 @@ def _row_values(values: np.ndarray) -> int:
     return values.shape[-1] if values.shape[-1] <= ROW_VALUES_MAX else 0
 
 
-def _timed_encode(raw: bytes, unit: Unit) -> float:
-    started = time.perf_counter()
-    encode(raw, element=unit.element, row_values=unit.row_values)
-    return time.perf_counter() - started
+def _terms(unit: Unit, codec: str) -> dict[str, Any] | None:
+    """What encode() is told; None: the codec does not take such units."""
+    terms: dict[str, Any] = {"codec": codec, "element": unit.element, "row_values": unit.row_values}
+    if codec not in LOSSY:
+        return terms
+    takes = unit.element in LOSSY_ELEMENTS and unit.row_values > 0
+    return terms | {"step": _STEP} if takes else None
 
 
-def _timed_decode(unit: bytes, raw_bytes: int) -> float:
+def _timed(work: Callable[[], object]) -> float:
     started = time.perf_counter()
-    decode(unit, raw_bytes)
+    work()
     return time.perf_counter() - started
 
 

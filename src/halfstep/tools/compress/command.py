@@ -14,8 +14,11 @@ from halfstep.compress import ELEMENTS, Element
 from halfstep.compress.analysis import LengthFigures, PlaneFigures, Speeds, measure, measure_blocks
 from halfstep.compress.analysis import analyse as analyse_tensors
 from halfstep.compress.analysis import analyse_blocks as analyse_stored
+from halfstep.compress.errors import DEFAULT_POLICIES, ErrorFigures, Errors, PolicyFigures, recommended
+from halfstep.compress.policy import policy_of
 from halfstep.compress.tensors import read_tensors
 from halfstep.errors import ConfigError
+from halfstep.tools.compress.canary import canary
 from halfstep.tools.options import connected, json_option, print_json, print_table
 from halfstep.tools.picture import check_picture
 from halfstep.tools.streams import say
@@ -28,6 +31,9 @@ BLOCKS_MAX = 100_000
 @click.group()
 def compress() -> None:
     """Codecs of KV: what they make of real values."""
+
+
+compress.add_command(canary)
 
 
 @compress.command()
@@ -47,8 +53,16 @@ def compress() -> None:
     metavar="N",
     help="Blocks of a namespace to look at, at most; of 1 GiB in all.",
 )
+@click.option(
+    "--policy",
+    "policies",
+    metavar="NAME|FILE,…",
+    help=f"Lossy policies to try; none: exact coding alone.  [default: {','.join(DEFAULT_POLICIES)}]",
+)
 @click.option("--speed", is_flag=True, help="Measure this machine too; all else is the same everywhere.")
-@click.option("--picture", type=click.Path(path_type=Path), help="Draw ratio and bound of each plane into a .png or .svg file.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Draw ratio, bound and errors of each plane into a .png or .svg file."
+)
 @json_option
 def analyse(
     source: str,
@@ -56,6 +70,7 @@ def analyse(
     element: str | None,
     tensor: str | None,
     blocks: int,
+    policies: str | None,
     speed: bool,
     picture: Path | None,
     as_json: bool,
@@ -67,56 +82,72 @@ def analyse(
     are coded as they are stored. The blocks' layout says what their values are. --speed takes the first 64 MiB of them.
 
     Flash counts pages, trailers and padding, for blocks of all layers. The bound is that of any code which looks at one
-    exponent at a time. bfx is exact: there is no error to tell of.
+    exponent at a time. bfx is exact. Of lossy policies the second half tells, where planes are K and V of a layer: the error,
+    its root mean square as a share of the values' and the largest, and how far a value may be off; the same of a cast to fp8.
     """
     if picture is not None:
         check_picture(picture, "picture")
     named = cast("Element | None", element)
     remarks: list[str] = []
+    errors = Errors([policy_of(name) for name in _names(policies)])
     if source.startswith(_URLS):
         for option, given in (("--unit-tokens", unit_tokens), ("--tensor", tensor)):
             if given is not None:
                 raise click.UsageError(f"{option}: is for files; a stored block's units are its parts")
-        wholes, planes, speeds, remarks = _of_namespace(source, blocks, named, speed=speed)
+        wholes, planes, speeds, remarks = _of_namespace(source, blocks, named, errors, speed=speed)
     else:
         wholes, planes, speeds = _of_file(
-            Path(source), _lengths(unit_tokens or _UNIT_TOKENS), tensor or "*", named, speed=speed
+            Path(source), _lengths(unit_tokens or _UNIT_TOKENS), tensor or "*", named, errors, speed=speed
         )
     if picture is not None:
         from halfstep.tools.compress.plot import plot
 
-        plot(planes, source, picture)
+        plot(planes, errors.planes(), source, picture)
     if as_json:
-        print_json(_document(wholes, planes, speeds) | ({"remarks": remarks} if remarks else {}))
+        print_json(_document(wholes, planes, errors, speeds) | ({"remarks": remarks} if remarks else {}))
         return
     _print(wholes, planes)
+    _print_errors(errors)
     for remark in remarks:
         say(remark)
-    if speeds is not None:
-        say(f"{speeds.path}: {speeds.encode_gb_s:.1f} GB/s in, {speeds.decode_gb_s:.1f} GB/s out, one core, one unit at a time")
+    for one in speeds or ():
+        said = f"{one.encode_gb_s:.1f} GB/s in, {one.decode_gb_s:.1f} GB/s out"
+        say(f"{one.codec}, {one.path}: {said}, one core, one unit at a time")
 
 
 def _of_file(
-    file: Path, lengths: list[int], pattern: str, element: Element | None, *, speed: bool
-) -> tuple[list[LengthFigures], list[PlaneFigures], Speeds | None]:
+    file: Path, lengths: list[int], pattern: str, element: Element | None, errors: Errors, *, speed: bool
+) -> tuple[list[LengthFigures], list[PlaneFigures], list[Speeds] | None]:
     tensors = [one for one in read_tensors(file, element=element) if fnmatchcase(one.name, pattern)]
-    wholes, planes = analyse_tensors(tensors, lengths)
+    wholes, planes = analyse_tensors(tensors, lengths, errors.count)
     if not wholes:
         raise ConfigError(f"{file}: has no tensor of bf16, fp16 or fp8 with {min(lengths)} tokens; see --element, --tensor")
-    return wholes, planes, measure(tensors, wholes[-1].unit_tokens) if speed else None
+    length = wholes[-1].unit_tokens
+    return wholes, planes, [measure(tensors, length, codec) for codec in _timed_codecs(errors)] if speed else None
 
 
 def _of_namespace(
-    url: str, blocks: int, element: Element | None, *, speed: bool
-) -> tuple[list[LengthFigures], list[PlaneFigures], Speeds | None, list[str]]:
+    url: str, blocks: int, element: Element | None, errors: Errors, *, speed: bool
+) -> tuple[list[LengthFigures], list[PlaneFigures], list[Speeds] | None, list[str]]:
     from halfstep.tools.compress.stored import KEEP_BYTES, Sample, complaint, lines, sample
 
     taken = Sample(KEEP_BYTES if speed else 0)
     with connected(url, codecs=("bfx",)) as client:
-        wholes, planes = analyse_stored(sample(client, blocks, taken, element=element))
+        wholes, planes = analyse_stored(sample(client, blocks, taken, element=element), errors.count)
     if not taken.blocks:
         raise complaint(taken, url)
-    return wholes, planes, measure_blocks(taken.kept) if speed else None, list(lines(taken))
+    speeds = [measure_blocks(taken.kept, codec) for codec in _timed_codecs(errors)] if speed else None
+    return wholes, planes, speeds, list(lines(taken))
+
+
+def _timed_codecs(errors: Errors) -> list[str]:
+    return ["bfx", "ubq"] if errors.planes() else ["bfx"]
+
+
+def _names(policies: str | None) -> list[str]:
+    if policies is None:
+        return list(DEFAULT_POLICIES)
+    return [] if policies == "none" else [name for name in policies.split(",") if name]
 
 
 def _print(wholes: Iterable[LengthFigures], planes: Iterable[PlaneFigures]) -> None:
@@ -143,6 +174,53 @@ def _print(wholes: Iterable[LengthFigures], planes: Iterable[PlaneFigures]) -> N
     )
 
 
+def _print_errors(errors: Errors) -> None:
+    policies = errors.of_policies()
+    if not policies:
+        return
+    longest = max(one.unit_tokens for one in errors.planes())
+    right = "right"
+    print_table(
+        [
+            "plane",
+            ("step", right),
+            ("ratio", right),
+            ("bound", right),
+            ("error, rms", right),
+            ("largest", right),
+            ("half a step", right),
+            "exact units",
+        ],
+        [_error_row(one, f"{one.step:g}") for one in errors.planes() if one.unit_tokens == longest]
+        + [_error_row(one, "fp8") for one in errors.fp8() if one.unit_tokens == longest],
+    )
+    print_table(
+        ["policy", ("tokens", right), ("ratio", right), ("error of K", right), ("of V", right), "within that of a cast to fp8"],
+        [
+            (p.policy, _tokens(p.unit_tokens), f"{p.ratio:.3f}", f"{p.k_error:.4f}", f"{p.v_error:.4f}", _yes(p.within_fp8))
+            for p in policies
+        ],
+    )
+    best = recommended(policies)
+    if best:
+        say(
+            f"recommended: exact; {best} where the error of a cast to fp8 may be had; what it costs a model: halfstep calibrate"
+        )
+    else:
+        say("recommended: exact; all lossy ones tried are off by more than a cast to fp8; see halfstep calibrate")
+
+
+def _error_row(one: ErrorFigures, step: str) -> tuple[str, ...]:
+    exact = f"{one.exact_units} of {one.units}"
+    bound = f"{one.bound:.3g}" if one.bound else ""
+    entropy = f"{one.entropy_bound:.3f}" if one.entropy_bound else ""
+    return one.plane, step, f"{one.ratio:.3f}", entropy, f"{one.error_share:.4f}", f"{one.error_max:.3g}", bound, exact
+
+
+def _yes(told: bool) -> str:
+    return "yes" if told else "no"
+
+
 def _tokens(unit_tokens: int) -> str:
     return str(unit_tokens) if unit_tokens else "not said"
 
@@ -157,9 +235,22 @@ def _lengths(text: str) -> list[int]:
     return sorted(set(lengths))
 
 
-def _document(wholes: list[LengthFigures], planes: list[PlaneFigures], speeds: Speeds | None) -> dict[str, object]:
+def _document(
+    wholes: list[LengthFigures], planes: list[PlaneFigures], errors: Errors, speeds: list[Speeds] | None
+) -> dict[str, object]:
+    policies: list[PolicyFigures] = errors.of_policies()
     return {
         "lengths": [asdict(w) | {"ratio": w.ratio, "flash_ratio": w.flash_ratio, "policy": w.policy} for w in wholes],
         "planes": [asdict(p) | {"ratio": p.ratio} for p in planes],
-        "speeds": None if speeds is None else asdict(speeds),
+        "errors": [_error_document(one) for one in errors.planes()],
+        "fp8": [_error_document(one) for one in errors.fp8()],
+        "policies": [asdict(one) for one in policies],
+        "recommended": {"exact": wholes[-1].policy, "lossy": recommended(policies)},
+        "speeds": None if speeds is None else [asdict(one) for one in speeds],
     }
+
+
+def _error_document(one: ErrorFigures) -> dict[str, object]:
+    told = asdict(one)
+    del told["level_counts"]
+    return told | {name: getattr(one, name) for name in ("ratio", "entropy_bound", "error_rms", "error_share")}

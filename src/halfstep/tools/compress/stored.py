@@ -61,7 +61,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """Of one group of a layout. planes: what part p is called, by cell; None: nobody says."""
 
     values: tuple[PartValues, ...]
@@ -82,15 +82,15 @@ def sample(client: Client, count: int, taken: Sample, *, element: Element | None
             taken.blocks += 1
             if kept_bytes + block_bytes <= max(taken.keep_bytes, block_bytes if taken.keep_bytes else 0):
                 kept_bytes += block_bytes
-                taken.kept.append(_block(raw.copy(), layout, component, shape))
-            yield _block(raw, layout, component, shape)
+                taken.kept.append(block_of(raw.copy(), layout, component, shape))
+            yield block_of(raw, layout, component, shape)
 
 
 def _wanted(
     client: Client, count: int, taken: Sample, element: Element | None
-) -> Iterator[tuple[Layout, _Shape, Sequence[Entry]]]:
+) -> Iterator[tuple[Layout, Shape, Sequence[Entry]]]:
     """Entries that one get can ask for, by their layout: alike in component and size."""
-    shapes: dict[bytes, tuple[Layout, dict[int, _Shape]] | None] = {}
+    shapes: dict[bytes, tuple[Layout, dict[int, Shape]] | None] = {}
     wanted: list[Entry] = []
     wanted_bytes = 0
     for entry in islice(client.admin.list(limit=count * _LOOKED_AT), count * _LOOKED_AT):
@@ -124,7 +124,7 @@ def _alike(entry: Entry) -> tuple[bytes, int, int]:
     return entry.layout_id, entry.component, entry.block_bytes
 
 
-def shapes_of(layout: Layout, element: Element | None = None) -> dict[int, _Shape]:
+def shapes_of(layout: Layout, element: Element | None = None) -> dict[int, Shape]:
     """By group, of those groups whose values are known."""
     dtype = layout.fields.get("dtype", "")
     tokens = layout.fields.get("block_tokens", "")
@@ -139,7 +139,7 @@ def shapes_of(layout: Layout, element: Element | None = None) -> dict[int, _Shap
             entries = block_tokens // int(kind[3]) if kind else 0
             values = tuple(PartValues(named, _row_values(size // ELEMENTS[named], entries)) for size in group.part_bytes)
         if values:
-            shapes[number] = _Shape(values, block_tokens, _namer(layout, number, kind))
+            shapes[number] = Shape(values, block_tokens, _namer(layout, number, kind))
     return shapes
 
 
@@ -208,7 +208,8 @@ def _read(
                 taken.went += 1
 
 
-def _block(raw: np.ndarray, layout: Layout, component: int, shape: _Shape) -> Block:
+def block_of(raw: np.ndarray, layout: Layout, component: int, shape: Shape) -> Block:
+    """A block's parts as units. component: its own, of the first variant."""
     group = layout.groups[component >> _GROUP_SHIFT]
     units = []
     at = 0
