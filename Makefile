@@ -60,12 +60,18 @@ check: lint native ## what lint looks at, stubs, layering and unit tests, in und
 	ctest --preset $(PRESET) -j $(JOBS) --no-tests=error
 	$(PYTHON) -m pytest -m "not slow" tests/unit
 
-.PHONY: asan tsan fuzz torture
+.PHONY: asan tsan fuzz torture bounded-units
 asan: $(VENV)/.tools ## all tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	scripts/sanitize.sh asan $(PYTEST_ARGS)
 
 tsan: $(VENV)/.tools ## all tests under ThreadSanitizer
 	scripts/sanitize.sh tsan $(PYTEST_ARGS)
+
+bounded-units: UNITS = 100000
+bounded-units: $(VENV)/.tools ## UNITS (100000) units with hazards through the quantiser: bounded or exact, the same on every path
+	cmake --preset $(PRESET)
+	cmake --build --preset $(PRESET) --target compress_ubq_hazards_test
+	HALFSTEP_UNITS=$(UNITS) build/$(PRESET)/native/compress/compress_ubq_hazards_test
 
 fuzz: $(VENV)/.tools ## every fuzz target for FUZZ_SECONDS (60)
 	scripts/setup.sh fuzz
