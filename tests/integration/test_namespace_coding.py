@@ -51,7 +51,7 @@ def test_a_tier_without_a_policy_follows_the_namespace(tenant: Any) -> None:
         assert client.codecs == ()
     admin.limit_namespace(name, policy="exact")
     saved = cache()
-    with halfstep.connect(url, **PATIENT) as client:
+    with halfstep.connect(url, coding="always", **PATIENT) as client:
         client.put([b"before"], bytes(4096))
         with client.tier(layout()) as tier:
             assert tier.layout.layout.id == layout("exact").layout.id

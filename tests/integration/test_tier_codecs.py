@@ -83,7 +83,7 @@ ROW_KEYS = [b"row %d" % number for number in range(ROWS)]
 
 def put_rows(url: str, dtype: str, name: str) -> None:
     with (
-        connect(url, codecs=codecs_of("bfx"), **PATIENT) as client,
+        connect(url, codecs=codecs_of("bfx"), coding="always", **PATIENT) as client,
         client.values(row_layout(name, dtype, "bfx")) as values,
         values.rows(rows_of(dtype), ROW_BYTES) as rows,
     ):
@@ -109,7 +109,7 @@ PREFIX = [b"block %d" % number for number in range(8)]
 def put_cells(url: str, dtype: str, name: str) -> None:
     layout = cell_layout(name, dtype, "bfx")
     with (
-        connect(url, codecs=codecs_of("bfx"), **PATIENT) as client,
+        connect(url, codecs=codecs_of("bfx"), coding="always", **PATIENT) as client,
         client.tier(layout) as tier,
         tier.memory([[layer] for layer in cells_of(dtype)]) as memory,
     ):
