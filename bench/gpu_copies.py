@@ -28,6 +28,7 @@ SLOT_BYTES, SLOTS = 256 * KIB, 64
 PIECES_PER_LAUNCH, THREADS = 128, 256  # as native/gpu/mover.h
 KERNEL_TEXT = Path(__file__).parents[1] / "native" / "gpu" / "move_kernel.h"
 NON_BLOCKING, PORTABLE = 1, 1
+WAYS = ("copies", "kernel", "batch", "whole")
 SOURCE_ORDER_STREAM = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
 
@@ -81,8 +82,13 @@ class Driver:
         """Memory of the device, of zeros."""
         at = ctypes.c_uint64()
         self("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(count))
-        self("cuMemsetD8_v2", at, ctypes.c_ubyte(0), ctypes.c_size_t(count))
+        self.zero(at.value, count)
         return at.value
+
+    def zero(self, at: int, count: int) -> None:
+        """This memory of the device, and it is done. The call itself is not of our stream."""
+        self("cuMemsetD8_v2", ctypes.c_uint64(at), ctypes.c_ubyte(0), ctypes.c_size_t(count))
+        self("cuCtxSynchronize")
 
     def wait(self) -> None:
         self("cuStreamSynchronize", self.stream)
@@ -97,13 +103,13 @@ class Driver:
 
 
 class Pieces:
-    """Slots and the device's memory, in pieces of one size; each way moves all of them."""
+    """Slots and the device's memory, in pieces of one size that lie `step` apart on the device; each way moves all of them."""
 
-    def __init__(self, driver: Driver, host: int, device: int, size: int, *, to_device: bool) -> None:
+    def __init__(self, driver: Driver, host: int, device: int, size: int, step: int, *, to_device: bool) -> None:
         self._driver, self._size, self._to_device = driver, size, to_device
         self.count = SLOTS * SLOT_BYTES // size
         self._hosts = host + np.arange(self.count, dtype=np.uint64) * np.uint64(size)
-        self._devices = device + np.arange(self.count, dtype=np.uint64) * np.uint64(2 * size)
+        self._devices = device + np.arange(self.count, dtype=np.uint64) * np.uint64(step)
         self._from, self._to = (self._hosts, self._devices) if to_device else (self._devices, self._hosts)
 
     def copies(self) -> None:
@@ -144,15 +150,6 @@ class Pieces:
             self._driver("cuLaunchKernel", function, *grid, *block, ctypes.c_uint(0), self._driver.stream, arguments, None)
         self._driver.wait()
 
-    def whole(self, device: int) -> None:
-        for slot in range(SLOTS):
-            host, at = int(self._hosts[0]) + slot * SLOT_BYTES, device + slot * SLOT_BYTES
-            ends = (ctypes.c_uint64(at), ctypes.c_uint64(host))
-            name = "cuMemcpyHtoDAsync_v2" if self._to_device else "cuMemcpyDtoHAsync_v2"
-            to, of = ends if self._to_device else ends[::-1]
-            self._driver(name, to, of, ctypes.c_size_t(SLOT_BYTES), self._driver.stream)
-        self._driver.wait()
-
 
 def gb_per_s(call: Callable[[], None], rounds: int) -> dict[str, float]:
     call()
@@ -164,38 +161,53 @@ def gb_per_s(call: Callable[[], None], rounds: int) -> dict[str, float]:
     return {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds)}
 
 
+class Bench:
+    """Bytes in pinned memory, pinned memory for what comes back, and the device's memory, which each way finds of zeros."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver, self._kernel = driver, driver.kernel()
+        self._source, self._sent = driver.host(SLOTS * SLOT_BYTES)
+        self._target, self._came = driver.host(SLOTS * SLOT_BYTES)
+        self._device_bytes = 2 * SLOTS * SLOT_BYTES
+        self._device = driver.device(self._device_bytes)
+        self._sent[:] = np.random.default_rng(1).integers(0, 256, len(self._sent), np.uint8)
+
+    def row(self, size: int, way: str, rounds: int, *, to_device: bool) -> dict[str, Any]:
+        """Its speed, or why the driver does not have this way. Errors: SystemExit (other bytes arrived)."""
+        found: dict[str, Any] = {"piece_bytes": size, "to_device": to_device, "way": way}
+        piece, step = (SLOT_BYTES, SLOT_BYTES) if way == "whole" else (size, 2 * size)
+        out = Pieces(self._driver, self._source, self._device, piece, step, to_device=True)
+        back = Pieces(self._driver, self._target, self._device, piece, step, to_device=False)
+        measured = out if to_device else back
+        calls: dict[str, Callable[[], None]] = {
+            "copies": measured.copies,
+            "kernel": lambda: measured.kernel(self._kernel),
+            "batch": measured.batch,
+            "whole": measured.copies,
+        }
+        # The measured way alone brings the bytes: where it writes there are zeros, and the other way is that of plain copies.
+        self._driver.zero(self._device, self._device_bytes)
+        self._came[:] = 0
+        if not to_device:
+            out.copies()
+        try:
+            found["gb_per_s"] = gb_per_s(calls[way], rounds)
+        except (Failed, AttributeError) as error:
+            return found | {"error": str(error)}
+        if to_device:
+            back.copies()
+        if not np.array_equal(self._sent, self._came):
+            raise SystemExit(f"{way}, {size} bytes {'to the device' if to_device else 'to the host'}: other bytes arrived")
+        return found
+
+
 def measure(driver: Driver, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each size, direction and way."""
-    host, host_bytes = driver.host(SLOTS * SLOT_BYTES)
-    back, back_bytes = driver.host(SLOTS * SLOT_BYTES)
-    device, flat = driver.device(2 * SLOTS * SLOT_BYTES), driver.device(SLOTS * SLOT_BYTES)
-    host_bytes[:] = np.random.default_rng(1).integers(0, 256, len(host_bytes), np.uint8)
-    function = driver.kernel()
+    bench = Bench(driver)
     for size in options.piece_bytes:
         for to_device in (True, False):
-            pieces = Pieces(driver, host if to_device else back, device, size, to_device=to_device)
-            ways: dict[str, Callable[[], None]] = {
-                "copies": pieces.copies,
-                "kernel": lambda pieces=pieces: pieces.kernel(function),
-                "batch": pieces.batch,
-                "whole": lambda pieces=pieces: pieces.whole(flat),
-            }
-            for way, call in ways.items():
-                # Nothing of an earlier way is left where this one has to write.
-                if to_device:
-                    driver("cuMemsetD8_v2", ctypes.c_uint64(device), ctypes.c_ubyte(0), ctypes.c_size_t(2 * SLOTS * SLOT_BYTES))
-                else:
-                    back_bytes[:] = 0
-                try:
-                    speed = gb_per_s(call, options.rounds)
-                except (Failed, AttributeError) as error:
-                    yield {"piece_bytes": size, "to_device": to_device, "way": way, "error": str(error)}
-                    continue
-                if to_device and way != "whole":
-                    Pieces(driver, back, device, size, to_device=False).copies()
-                if way != "whole" and not np.array_equal(host_bytes, back_bytes):
-                    raise SystemExit(f"{way}, {size} bytes: other bytes arrived")
-                yield {"piece_bytes": size, "to_device": to_device, "way": way, "gb_per_s": speed}
+            for way in WAYS:
+                yield bench.row(size, way, options.rounds, to_device=to_device)
 
 
 def main() -> int:

@@ -3,6 +3,8 @@
 // driver. Copies are late by default: they are carried out by a thread of their own.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <thread>
 
 #include "gpu/fake_cuda.h"
@@ -48,6 +50,19 @@ int cuCtxPushCurrent_v2(void* context) { return cuda().ctx_push_current(context)
 int cuCtxPopCurrent_v2(void** context) { return cuda().ctx_pop_current(context); }
 int cuThreadExchangeStreamCaptureMode(int* mode) { return cuda().thread_exchange_capture_mode(mode); }
 int cuPointerGetAttribute(void* out, int attribute, uint64_t at) { return cuda().pointer_get_attribute(out, attribute, at); }
+int cuCtxSetCurrent(void* context) { return cuda().ctx_push_current(context); }
+int cuCtxSynchronize() { return cuda().carry_out(), 0; }
+// For programs that have their own memory of the device, as bench/gpu_copies.py. It is never freed.
+int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
+  void* const at = std::malloc(bytes);
+  if (at == nullptr) return 2;
+  cuda().add_memory(at, bytes);
+  *out = reinterpret_cast<uint64_t>(at);
+  return 0;
+}
+int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+  return std::memset(reinterpret_cast<void*>(at), value, bytes), 0;
+}
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags) { return cuda().mem_host_alloc(memory, bytes, flags); }
 int cuMemFreeHost(void* memory) { return cuda().mem_free_host(memory); }
 int cuStreamCreate(void** stream, unsigned flags) { return cuda().stream_create(stream, flags); }

@@ -14,6 +14,7 @@ from .conftest import Daemon
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+BATCH = "cuMemcpyBatchAsync"  # which older drivers do not have
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +43,14 @@ def test_the_bench_measures_or_says_why_not(bench: list[str]) -> None:
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert said["measured"] or said["why"]
+
+
+def test_the_ways_of_copies_are_compared_by_their_bytes(fake_driver: Path) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "gpu_copies.py"), "--piece-bytes", "65536", "--rounds", "1", "--json"]
+    paths = {"LD_LIBRARY_PATH": str(fake_driver.parent)}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ | paths)
+    assert ended.returncode == 0, ended.stderr
+    rows = json.loads(ended.stdout)["rows"]
+    seen = {(row["to_device"], row["way"]) for row in rows if "gb_per_s" in row}
+    assert seen == {(to_device, way) for to_device in (True, False) for way in ("copies", "kernel", "whole")}
+    assert [row["error"] for row in rows if "gb_per_s" not in row] == 2 * [f"{fake_driver}: undefined symbol: {BATCH}"]
