@@ -3,8 +3,8 @@
 
 A model of Llama's shape with more than 100 million random parameters runs on this machine's CPU, in the dtype that it computes
 faster, so that computing has the advantage; with --device cuda on its first GPU, in bfloat16. --model 8b has the shape of
-Llama 3 of 8 billion parameters. The time to the first token is that from the prompt's ids to the most likely next
-token. Six ways, in turns, in an order that is drawn for each round:
+Llama 3 of 8 billion parameters, 32b that of Qwen 2.5 of 32 billion. The time to the first token is that from the prompt's ids
+to the most likely next token. Six ways, in turns, in an order that is drawn for each round:
 
     computed   one forward over the whole prompt, without the tier
     memory     all full blocks are restored from the daemon's memory, the rest is computed
@@ -189,7 +189,7 @@ def understood() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="those alone; computed is always (all)")
     parser.add_argument("--block-tokens", type=positive, default=16, help="of a block (16)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="what computes (cpu)")
-    parser.add_argument("--model", choices=("140m", "8b"), default="140m", help="its size (140m)")
+    parser.add_argument("--model", choices=("140m", "8b", "32b"), default="140m", help="its size (140m)")
     parser.add_argument("--transport", choices=("tcp", "shm"), default="tcp", help="between client and daemon (tcp)")
     parser.add_argument("--dtype", choices=DTYPES, default="auto", help="auto: the one that computes faster here")
     # What connect() has without being told.

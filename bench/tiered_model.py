@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
 
 import halfstep
 from halfstep.connectors.transformers import PromptCache, cache_argument
+from halfstep.daemon.config import setting_named
+from halfstep.daemon.setting import Bytes
 from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice
 from halfstep.tools.bench.machine import device_name
@@ -53,16 +55,17 @@ RESTORING = ("memory", "flash")
 # ---- The model ----
 
 
-# Hidden and intermediate size, layers, heads, KV heads, vocabulary: four query heads to a KV head.
+# Hidden and intermediate size, layers, heads, KV heads, vocabulary: four or five query heads to a KV head.
 SHAPES = {
     "tiny": (64, 128, 2, 4, 1, 256),
     "140m": (768, 2048, 16, 12, 3, 16_384),
     "8b": (4096, 14_336, 32, 32, 8, 128_256),
+    "32b": (5120, 27_648, 64, 40, 8, 152_064),
 }
 
 
 def config_of(name: str, positions: int) -> LlamaConfig:
-    """tiny: for a test of this script, and of no use for a figure. 8b: the shape of Llama 3 of that size."""
+    """tiny: for a test of this script, and of no use for a figure. 8b, 32b: the shapes of Llama 3 and Qwen 2.5 of that size."""
     hidden, intermediate, layers, heads, kv_heads, vocabulary = SHAPES[name]
     return LlamaConfig(
         vocab_size=vocabulary,
@@ -365,6 +368,22 @@ class Stage:
 # ---- All of them ----
 
 
+def arena_for(prompts_bytes: Sequence[int]) -> int:
+    """Three times what all prompts have, as far as a daemon may have that. Errors: SystemExit (no room for the largest).
+
+    Each prompt is brought into memory before it is restored from there. So what must fit is the largest one, twice: the
+    others' blocks, which are evicted for it, may have the other half.
+    """
+    kind = setting_named("arena").kind
+    assert isinstance(kind, Bytes)
+    if 2 * max(prompts_bytes) <= kind.most:
+        return min(max(ARENA_BYTES_MIN, 3 * sum(prompts_bytes)), kind.most)
+    raise SystemExit(
+        f"the longest prompt has {format_bytes(max(prompts_bytes))} of KV, and a daemon's arena at most "
+        f"{format_bytes(kind.most)}, half of it for one prompt: fewer --tokens, or a smaller --model"
+    )
+
+
 def measure(
     options: argparse.Namespace, ways: Sequence[str], head: dict[str, Any]
 ) -> list[tuple[Prompt, list[dict[str, Run]]]]:
@@ -379,7 +398,7 @@ def measure(
     token_bytes = 2 * config.num_hidden_layers * kv_heads * head_bytes
     all_bytes = sum(options.tokens) * token_bytes
     block_bytes = options.block_tokens * token_bytes
-    arena = max(ARENA_BYTES_MIN, 3 * all_bytes)
+    arena = arena_for([tokens * token_bytes for tokens in options.tokens])
     # A store has 64 segments at least, and a segment is four times the largest block at least.
     size = max(GIB, 4 * all_bytes, 64 * 8 * (block_bytes + 256 * KIB))
     terms: dict[str, Any] = {"deadline_ms": options.deadline_ms, "match_deadline_ms": options.match_deadline_ms, "mode": "on"}

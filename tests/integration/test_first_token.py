@@ -110,6 +110,15 @@ def bench(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(script=importlib.import_module("first_token"), model=importlib.import_module("tiered_model"))
 
 
+def test_the_arena_is_what_a_daemon_may_have(bench: Any) -> None:
+    gib = 1 << 30
+    assert bench.model.arena_for([1 << 20]) == bench.model.ARENA_BYTES_MIN
+    assert bench.model.arena_for([gib, gib // 2]) == 3 * gib + 3 * gib // 2
+    assert bench.model.arena_for([4 * gib, 2 * gib]) == 8 * gib
+    with pytest.raises(SystemExit, match=r"the longest prompt has 4 GiB of KV, and a daemon's arena at most 8 GiB, half of it"):
+        bench.model.arena_for([4 * gib + 1])
+
+
 def runs_of(bench: Any, **changes: Any) -> dict[str, Any]:
     """A round in which restoring takes a tenth of the time; changes: of the run from memory."""
     said = {way: bench.model.Run(way, 100.0, 1.0, 7, 0, "", None, None) for way in WAYS}
