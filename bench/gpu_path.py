@@ -4,7 +4,8 @@
 Needs torch with CUDA and a device. Elsewhere it says why it measures nothing, and its exit status is 0. The blocks come from
 the device's memory by a put, and are in the memory of a daemon of this machine. The limit is what asynchronous copies of
 256 KiB from pinned memory move. With --piece-bytes the blocks lie in pieces on the device, as in an engine's pages: twice
-their length apart. What lands is compared with what was put.
+their length apart. With --clients the blocks are also had by so many clients, each of which gets its share in a thread of its
+own, as the ranks of an engine do. What lands is compared with what was put.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 from script import header, positive, run
 
 import halfstep
-from halfstep.daemon.units import KIB, MIB
+from halfstep.daemon.units import GIB, KIB, MIB
 from halfstep.errors import ConfigError
 from halfstep.tools.bench.place import own_daemon
 
@@ -100,6 +103,17 @@ def in_pieces(region: halfstep.Region, size: int, options: argparse.Namespace) -
     return halfstep.Rows(region.template(parts), np.arange(options.blocks))
 
 
+def get_by(clients: list[halfstep.Client], keys: list[bytes], where: Any, rounds: int) -> dict[str, float]:
+    """All blocks, by all clients at once; in one batch each."""
+    shares = [slice(len(keys) * n // len(clients), len(keys) * (n + 1) // len(clients)) for n in range(len(clients))]
+
+    def get(client: halfstep.Client, share: slice) -> None:
+        ok(client.get(keys[share], where[share], stream=-1))
+
+    with ThreadPoolExecutor(len(clients)) as pool:
+        return gb_per_s(lambda: list(pool.map(get, clients, shares)), where.nbytes, rounds)
+
+
 def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Of one size of batch, all ways in turn."""
     count, block_bytes = options.blocks, options.block_bytes
@@ -114,12 +128,17 @@ def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
             to.copy_(of, non_blocking=True)
         torch.cuda.synchronize()
 
+    size, shards = str(4 * GIB * options.shards), str(options.shards)
     with (
-        own_daemon("--size", "4GiB", "--arena", "1GiB", unix=options.transport == "shm") as daemon,
-        halfstep.connect(
-            daemon.shared_url if options.transport == "shm" else daemon.url, required=True, mode="on", deadline_ms=30_000
-        ) as client,
+        own_daemon("--size", size, "--shards", shards, "--arena", "1GiB", unix=options.transport == "shm") as daemon,
+        ExitStack() as opened,
     ):
+        url = daemon.shared_url if options.transport == "shm" else daemon.url
+        clients = [
+            opened.enter_context(halfstep.connect(url, required=True, mode="on", deadline_ms=30_000))
+            for _ in range(options.clients)
+        ]
+        client = clients[0]
         ok(client.put(keys, source, stream=-1))
         found = {"limit": gb_per_s(limit, total, options.rounds)}
         target.zero_()
@@ -130,6 +149,12 @@ def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
         found["get_host"] = Way(client, keys, plain, options).get()
         if not torch.equal(plain, host):
             raise SystemExit("the host has other bytes than were put")
+        if len(clients) > 1:
+            target.zero_()
+            torch.cuda.synchronize()
+            found[f"get_by_{len(clients)}"] = get_by(clients, keys, target, options.rounds)
+            if not torch.equal(target, source):
+                raise SystemExit(f"{len(clients)} clients: the device has other bytes than were put")
         for size in options.piece_bytes:
             pool = torch.zeros((count, block_bytes // size, 2, size), dtype=torch.uint8, device="cuda")
             torch.cuda.synchronize()
@@ -141,9 +166,14 @@ def measure(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
                 found[f"put_{size // KIB}_kib"] = way.put()
         found["put_device"] = Way(client, keys, source, options).put()
         found["put_host"] = Way(client, keys, host, options).put()
-        facts = client.facts().gpu
-    counts = {"copies": facts.copies, "slot_waits": facts.slot_waits, "error": facts.error}
-    return {"gb_per_s": found, "device": facts.devices, **counts}
+        facts = [one.facts().gpu for one in clients]
+    counts = {name: sum(getattr(one, name) for one in facts) for name in ("copies", "slot_waits")}
+    return {
+        "gb_per_s": found,
+        "device": facts[0].devices,
+        **counts,
+        "error": next((one.error for one in facts if one.error), ""),
+    }
 
 
 def main() -> int:
@@ -153,17 +183,21 @@ def main() -> int:
     parser.add_argument("--block-bytes", type=positive, default=MIB)
     parser.add_argument("--piece-bytes", type=positive, nargs="*", default=[], help="divisors of 256 KiB, of 1 KiB at least")
     parser.add_argument("--transport", choices=("tcp", "shm"), default="tcp", help="between client and daemon (tcp)")
+    parser.add_argument("--clients", type=positive, default=1, help="that get their share at once (1)")
+    parser.add_argument("--shards", type=positive, default=1, help="of the daemon: threads (1)")
     parser.add_argument("--rounds", type=positive, default=9)
     parser.add_argument("--json", action="store_true", help="one document on stdout")
     options = parser.parse_args()
     for size in options.piece_bytes:
         if SLOT_BYTES % size or size % KIB or options.block_bytes % SLOT_BYTES:
             parser.error(f"--piece-bytes {size}: must divide {SLOT_BYTES}, in whole KiB, and that the --block-bytes")
+    if options.clients > options.blocks:
+        parser.error(f"--clients {options.clients}: must be at most the {options.blocks} --blocks")
     torch = cuda()
     if isinstance(torch, str):
         print(json.dumps({"measured": False, "why": torch}) if options.json else f"nothing is measured: {torch}")
         return 0
-    head = header(blocks=options.blocks, block_bytes=options.block_bytes, rounds=options.rounds)
+    head = header(blocks=options.blocks, block_bytes=options.block_bytes, shards=options.shards, rounds=options.rounds)
     try:
         found = measure(torch, options)
     except ConfigError as error:
