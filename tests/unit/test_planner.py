@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
@@ -322,6 +323,22 @@ def test_a_probe_is_not_sent_into_a_queue_and_is_sent_to_a_tier_that_was_never_q
     slow = probe(WORK, TERMS, ENGINE, FetchSpeed(0.0, 2e6))
     assert (slow.blocks, slow.reason, slow.deadline_s) == (1, Reason.PROBE, approx(1.0))
     assert probe(WORK, TERMS, ENGINE, FetchSpeed()).blocks == 1
+
+
+def test_a_probe_never_waits_for_the_callers_whole_deadline() -> None:
+    """Unless computing its block takes as long."""
+    dice = random.Random(7)
+    most = 0.0
+    for _ in range(2_000):
+        fetch = FetchSpeed(dice.choice((0.0, 1e-3, 0.5)), 10 ** dice.uniform(3, 10))
+        work = Work(dice.randint(1, 200), 16, 10 ** dice.uniform(4, 8), dice.randint(0, 10_000))
+        terms, engine = Terms(10 ** dice.uniform(-2, 1)), PrefillSpeed(10 ** dice.uniform(-6, -1), dice.choice((0.0, 1e-4)))
+        made = probe(work, terms, engine, fetch, failed=dice.randint(0, 20))
+        assert made.blocks > 0, "nothing waits there: the tier may be quicker than it was"
+        block_s = engine.seconds(work.before_tokens, work.before_tokens + work.block_tokens)
+        assert made.deadline_s <= max(terms.deadline_s / 2, min(block_s, terms.deadline_s)), (work, terms, fetch)
+        most = max(most, made.deadline_s / terms.deadline_s)
+    assert most > 0.25, "none of them was slow"
 
 
 def _planning(tally: Tally | None) -> Planning:

@@ -31,11 +31,12 @@ GAIN_MIN = 0.05
 PATIENCE = 2.0
 # A probe is at most so much of the prefix, and as little as its time allows. It is given up after so many times what it took
 # when the tier was well, doubled with each that failed up to that share of computing all; but not before PROBE_S_MIN, and
-# always after that share of the caller's deadline.
+# always after that share of the caller's deadline. A tier that needs longer for a block at its best gets up to half of the
+# deadline, or as long as computing the block takes.
 PROBE_SHARE = 8
 PROBE_PATIENCE = 4.0
 PROBE_S_MIN = 0.020
-PROBE_DEADLINE_SHARE = 4
+PROBE_DEADLINE_SHARE, PROBE_DEADLINE_SHARE_MAX = 4, 2
 
 _Floats = npt.NDArray[np.float64]
 
@@ -207,8 +208,11 @@ def probe(
         blocks = min(in_time, max(1, work.blocks // PROBE_SHARE))
         # Of a tier that takes so long for a block at its best, one is asked for all the same.
         least_s = fetch.round_trip_s + work.block_bytes / fetch.bytes_per_s
-        longest_s = min(terms.deadline_s, max(longest_s, PATIENCE * least_s))
-        if blocks == 0 and each.fetch_s[1] <= longest_s:
+        block_s = prefill.seconds(work.before_tokens, work.before_tokens + work.block_tokens)
+        most_s = max(terms.deadline_s / PROBE_DEADLINE_SHARE_MAX, block_s)
+        longest_s = min(terms.deadline_s, max(longest_s, min(PATIENCE * least_s, most_s)))
+        # What it took may be long ago: where it is not the queue that takes the time, it may be quicker now.
+        if blocks == 0 and (each.fetch_s[1] <= longest_s or queue_s <= longest_s / 2):
             blocks = 1
         fetch_s = float(each.fetch_s[blocks])
         usual_s = PROBE_PATIENCE * fetch_s
