@@ -65,6 +65,10 @@ def write_days(folder: Path) -> Path:
             engine.load(15, 15 if number < 7 else 5, block_bytes=65_536, wait_s=0.05)
         engine.tally.add(prefill_tokens=1440, prefill_s=0.18)
         engine.tally.prefetched(50, 48)
+        engine.tally.add(
+            ahead_turn_used_bytes=40 * 65_536, ahead_turn_late_bytes=3 * 65_536, ahead_turn_unused_bytes=5 * 65_536
+        )
+        engine.tally.add(ahead_window_used_bytes=0)  # it can, and had none
         engine.write(USED_DAY_S + (hour + 1) * HOUR_S)
         if 9 <= hour < 17:
             for _ in range(2):

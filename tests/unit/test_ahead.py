@@ -138,6 +138,20 @@ def test_every_item_ends_once_and_the_budget_is_never_passed(seed: int) -> None:
         assert counts.asked_bytes == 10 * counts.asked
 
 
+def test_ends_are_told_once_each_with_their_bytes() -> None:
+    told: list[tuple[str, str, int]] = []
+    ahead = Ahead(1000, lambda kind, how, count: told.append((kind, how, count)))
+    ahead.follow(items(0, 4), kind="turn", window=4, keep_s=5, now_s=0)
+    asked(ahead)
+    for number, there in ((0, True), (1, False), (3, True)):
+        ahead.landed(number, there)
+    ahead.read([0, 2], 1)
+    ahead.landed(2, there=True)
+    ahead.close()
+    assert told == [("turn", "absent", 10), ("turn", "used", 10), ("turn", "late", 10), ("turn", "unused", 10)]
+    assert sum(getattr(ahead.counts["turn"], how) for how in ("used", "late", "unused", "absent")) == ahead.counts["turn"].asked
+
+
 def test_without_room_or_window_none_is_made() -> None:
     with pytest.raises(ConfigError, match="budget_bytes=0"):
         Ahead(0)

@@ -53,6 +53,9 @@ def test_the_used_day_is_what_its_script_says(days: Path) -> None:
         "wait_s": 12.0,
         "prefetch_blocks": 1200,  # 24 x 50
         "circuit_openings": "not counted",  # this engine has no circuit
+        "ahead_turn_used_bytes": 62_914_560,  # 24 x 40 x 65,536
+        "ahead_turn_late_bytes": 4_718_592,  # 24 x 3 x 65,536
+        "ahead_turn_unused_bytes": 7_864_320,  # 24 x 5 x 65,536
     }
     code = {
         "lookups": 16,  # 8 h x 2
@@ -91,6 +94,7 @@ def test_the_used_day_is_what_its_script_says(days: Path) -> None:
     assert of(span["namespaces"]["code"], code) == code
     assert of(span["all"], both) == both
     assert of(span["daemon"], daemon) == daemon
+    assert not [name for name in span["all"] if "window" in name], "kinds of which nothing was brought"
     assert span["prefill_rate"] == {
         "chat": {"tokens_per_s": 8000.0, "source": "measured by clients in this span: 34,560 tokens in 4.3 s"}
     }

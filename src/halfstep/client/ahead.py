@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -20,6 +20,9 @@ from halfstep.errors import ConfigError
 
 Kind = Literal["window", "layers", "turn", "named"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# How what was asked for ends.
+End = Literal["used", "late", "unused", "absent"]
+ENDS: tuple[End, ...] = get_args(End)
 
 # Of the bytes of a kind that ended of late, those that nobody read.
 UNUSED_SHARE_MAX = 0.5
@@ -102,6 +105,7 @@ class _Staged:
 
 @dataclass
 class _Trust:
+    unused_share_max: float
     used: float = 0
     unused: float = 0
     items: int = 0
@@ -114,18 +118,25 @@ class _Trust:
 
     @property
     def rests(self) -> bool:
-        return self.items >= JUDGED_ITEMS_MIN and self.unused > UNUSED_SHARE_MAX * (self.used + self.unused)
+        return self.items >= JUDGED_ITEMS_MIN and self.unused > self.unused_share_max * (self.used + self.unused)
 
 
 class Ahead:
-    """Of one process, or of one staging area that several share."""
+    """Of one process, or of one staging area that several share. on_end: told of each item that has ended, once."""
 
-    def __init__(self, budget_bytes: int) -> None:
+    def __init__(
+        self,
+        budget_bytes: int,
+        on_end: Callable[[Kind, End, int], object] = lambda _kind, _how, _bytes: None,
+        *,
+        unused_share_max: float = UNUSED_SHARE_MAX,
+    ) -> None:
         if budget_bytes <= 0:
             raise ConfigError(f"budget_bytes={budget_bytes}: must be above 0; without a prefetch make none")
         self.budget_bytes = budget_bytes
+        self._on_end = on_end
         self.counts: dict[Kind, Counts] = {kind: Counts() for kind in KINDS}
-        self._trust: dict[Kind, _Trust] = {kind: _Trust() for kind in KINDS}
+        self._trust: dict[Kind, _Trust] = {kind: _Trust(unused_share_max) for kind in KINDS}
         self._readers: dict[int, _Reader] = {}
         self._staged: dict[Hashable, _Staged] = {}
         self._bytes = 0
@@ -210,6 +221,7 @@ class Ahead:
             elif not staged.late:
                 staged.late = True  # it stays in the budget until it has come
                 self._count(staged.kind, "late", staged.item)
+                self._on_end(staged.kind, "late", staged.item.bytes)
                 self._trust[staged.kind].note(staged.item.bytes, 0)
             for reader in readers:
                 reader.position = max(reader.position, reader.places[key] + 1)
@@ -287,6 +299,7 @@ class Ahead:
 
     def _leave(self, staged: _Staged, how: Literal["used", "unused", "absent"]) -> None:
         self._count(staged.kind, how, staged.item)
+        self._on_end(staged.kind, how, staged.item.bytes)
         if how != "absent":
             self._trust[staged.kind].note(*((staged.item.bytes, 0) if how == "used" else (0, staged.item.bytes)))
         self._forget(staged)

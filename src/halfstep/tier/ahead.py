@@ -16,7 +16,7 @@ from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfstep.arguments import real_number
-from halfstep.client.ahead import Ahead, Ask, Counts, Item, Kind
+from halfstep.client.ahead import ENDS, KINDS, Ahead, Ask, Counts, End, Item, Kind
 from halfstep.client.results import Answer, PrefetchResult
 from halfstep.client.ticket import Ticket
 from halfstep.errors import ConfigError
@@ -65,12 +65,20 @@ class TierAhead:
 
     def __init__(self, client: Client, layout: Layout, budget_bytes: int) -> None:
         self._layout = layout
-        self._policy = Ahead(budget_bytes)
+        self._policy = Ahead(budget_bytes, self._note_end)
+        self._tally = client.tally
+        if self._tally is not None:
+            # From here on one that is not there was none.
+            self._tally.add(**{_recorded(kind, how): 0 for kind in KINDS for how in ENDS})
         # A queue of its own: the end of a prefetch is no event of the tier's.
         self._queue = client.queue()
         self._asked: list[_Asked] = []
         self._lock = threading.RLock()  # a signal's handler may read in the thread that has it
         self._closed = False
+
+    def _note_end(self, kind: Kind, how: End, count_bytes: int) -> None:
+        if self._tally is not None:
+            self._tally.add(**{_recorded(kind, how): count_bytes})
 
     def expect(self, items: Sequence[Item], seconds: float) -> Expected:
         """Somebody will read these in this order, and begins within so many seconds. Errors: ConfigError."""
@@ -183,3 +191,8 @@ class TierAhead:
         for asked in self._asked:
             if nobodys.issuperset(asked.wanted):
                 asked.ticket.cancel()
+
+
+def _recorded(kind: Kind, how: End) -> str:
+    """What such bytes are called in a record."""
+    return f"ahead_{kind}_{how}_bytes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from halfstep.client.ahead import ENDS, KINDS
 from halfstep.tools.effect.records import Increment
 from halfstep.tools.effect.spans import Span
 
@@ -62,6 +63,8 @@ _OF_DAEMON = {
 DAEMON_COUNTERS = tuple(_OF_DAEMON.values())
 # A planner counts what it decided under names that begin so.
 PLAN_PREFIX = "plan_"
+# What tiers brought ahead, by what for, and how it ended there.
+AHEAD_ROWS = {f"ahead_{kind}_{how}_bytes": (f"brought ahead, {kind}: {how}", "bytes") for kind in KINDS for how in ENDS}
 
 
 class Rate(NamedTuple):
@@ -154,7 +157,12 @@ def _pooled(increments: list[Increment]) -> Figures:
         "circuit_openings": sums.get("circuit_openings", NOT_COUNTED),
     }
     decisions: Figures = {name: value for name, value in sorted(sums.items()) if name.startswith(PLAN_PREFIX)}
-    return figures | decisions
+    ahead: Figures = {}
+    for kind in KINDS:
+        names = [f"ahead_{kind}_{how}_bytes" for how in ENDS]
+        if any(sums.get(name) for name in names):
+            ahead |= {name: sums[name] for name in names if name in sums}
+    return figures | ahead | decisions
 
 
 def _sums(increments: Iterable[Increment]) -> dict[str, float]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from halfstep.daemon.units import format_bytes
-from halfstep.tools.effect.figures import CLIENT_ROWS, DAEMON_ROWS, Figure, Figures, daemon_figures
+from halfstep.tools.effect.figures import (
+    AHEAD_ROWS,
+    CLIENT_ROWS,
+    DAEMON_ROWS,
+    Figure,
+    Figures,
+    daemon_figures,
+)
 from halfstep.tools.effect.report import STEP_FIGURES, Report
 from halfstep.tools.effect.spans import time_text
 from halfstep.tools.options import print_table
@@ -33,10 +40,10 @@ def print_report(report: Report, *, steps: bool) -> None:
 
 
 def _print_figures(report: Report, figures: list[Figures], rows: Mapping[str, tuple[str, str]]) -> None:
-    names = list(dict.fromkeys([*rows, *(name for some in figures for name in sorted(some.keys() - rows.keys()))]))
+    names = list(dict.fromkeys([*rows, *(name for some in figures for name in some if name not in rows)]))
     print_table(
         ["figure", *((column.name, "right") for column in report.columns)],
-        [_row(name, rows.get(name, (f"decisions: {name}", "count")), figures) for name in names],
+        [_row(name, AHEAD_ROWS.get(name, rows.get(name, (f"decisions: {name}", "count"))), figures) for name in names],
     )
 
 
