@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tests.wire.requests import LAYER_MAJOR, WAIT, Batch, Section
 from tests.wire.session import FEATURE_WAIT, Session
 
 import halfstep
+from halfstep.tier import Grid, Kind, KVLayout
 
 pytestmark = pytest.mark.integration
 
@@ -40,6 +41,44 @@ with halfstep.connect(url, required=True, deadline_ms=60_000) as client:
             pass
         print("stored", flush=True)
 """
+
+
+# A prefill host: stores the layers of all blocks, as many at once as a cell has, each cell when a line comes.
+LAYER_PREFILL = """
+import sys
+import numpy as np
+import halfstep
+from tests.integration.test_wait import LAYERED, BLOCKS, cache_of, tokens_of
+
+with halfstep.connect(sys.argv[1], required=True, deadline_ms=60_000) as client:
+    tier = client.tier(LAYERED)
+    with tier.memory([list(layer) for layer in cache_of(int(sys.argv[2]))]) as memory:
+        prefix = tier.prefix(tokens_of(int(sys.argv[2])))
+        for line in sys.stdin:
+            first, last = map(int, line.split())
+            assert prefix.put(memory, layers=range(first, last)).refused == 0
+            print("stored", flush=True)
+"""
+LAYERS, CELLS, BLOCKS, BLOCK_TOKENS = 6, 3, 5, 16
+LAYERED = KVLayout(
+    "waits",
+    "1",
+    "bfloat16",
+    BLOCK_TOKENS,
+    (Kind("full", tuple(range(LAYERS)), 2, (64, 64)),),
+    grid=Grid(layers=CELLS),
+)
+
+
+def cache_of(seed: int | None) -> Any:
+    """Of each layer K and V."""
+    shape = (LAYERS, 2, BLOCKS, 2, BLOCK_TOKENS, 32)
+    return np.zeros(shape, np.uint16) if seed is None else np.random.default_rng(seed).integers(0, 1 << 16, shape, np.uint16)
+
+
+def tokens_of(seed: int) -> Any:
+    """A prompt of so many full blocks."""
+    return np.arange(BLOCKS * BLOCK_TOKENS) + 100_000 * seed
 
 
 class Prefill:
@@ -188,3 +227,72 @@ def test_a_client_written_from_the_page_waits(
     assert gets.match(session, [more], soon).present == [[True] * len(keys) + [False]]
     # On a machine that stands still the bytes may be late; what is not there is absent all the same.
     assert str(gets.get(session, [more], soon).statuses[0][-1]) == "miss(absent)"
+
+
+@pytest.fixture
+def layer_prefill(daemon: Any) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+    """layer_prefill(seed): a prefill process of that prompt."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(seed: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", LAYER_PREFILL, daemon.url, str(seed)]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def store_layers(process: subprocess.Popen[str], first: int, last: int) -> None:
+    """Returns when they are stored."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{first} {last}\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "stored\n"
+
+
+def test_a_decode_host_that_asks_first_gets_layer_after_layer_before_a_block_is_whole(
+    decode: halfstep.Client, layer_prefill: Callable[[int], subprocess.Popen[str]], request: pytest.FixtureRequest
+) -> None:
+    seed = 1 if "tcp" in request.node.name else 2  # a prompt that nobody has stored
+    sent, back = cache_of(seed), cache_of(None)
+    prefill = layer_prefill(seed)
+    asked = counter(decode, 'halfstep_requests_total{command="get"}')
+    with decode.tier(LAYERED) as tier, tier.memory([list(layer) for layer in back]) as memory:
+        loading = tier.prefix(tokens_of(seed)).begin_get(memory, wait=True, deadline_ms=PATIENCE_MS)
+        wait_until_awaited(decode, CELLS * BLOCKS)
+        each = LAYERS // CELLS
+        for cell in range(CELLS):
+            assert not loading.wait_layers(cell * each + 1, timeout_s=0.05), "a layer that nobody has stored"
+            store_layers(prefill, cell * each, (cell + 1) * each)
+            assert loading.wait_layers((cell + 1) * each, timeout_s=PATIENCE_MS / 1000)
+            assert (back[: (cell + 1) * each] == sent[: (cell + 1) * each]).all(), (
+                "the first layers, before the last are stored"
+            )
+            assert loading.done == (cell + 1 == CELLS)
+        assert loading.result().blocks == BLOCKS
+    assert counter(decode, 'halfstep_requests_total{command="get"}') - asked == CELLS, (
+        "one request a cell, and none asked again"
+    )
+
+
+def test_layers_of_a_prefill_host_that_was_killed_midway_are_misses_at_the_deadline(
+    decode: halfstep.Client, layer_prefill: Callable[[int], subprocess.Popen[str]], request: pytest.FixtureRequest
+) -> None:
+    seed = 3 if "tcp" in request.node.name else 4
+    sent, back = cache_of(seed), cache_of(None)
+    prefill = layer_prefill(seed)
+    each = LAYERS // CELLS
+    with decode.tier(LAYERED) as tier, tier.memory([list(layer) for layer in back]) as memory:
+        store_layers(prefill, 0, each)  # it runs: the deadline is for what comes now
+        loading = tier.prefix(tokens_of(seed)).begin_get(memory, wait=True, deadline_ms=4_000)
+        prefill.kill()
+        loaded = loading.result()
+        assert loaded.blocks == 0
+        assert loaded.reason in ("miss (absent)", "late (deadline)"), "the answer may come late on a busy machine"
+        assert (back[:each] == sent[:each]).all()
+        assert not back[each:].any()
+    assert counter(decode, "halfstep_blocks_awaited") == 0

@@ -179,6 +179,7 @@ class Prefix:
         priority: int | None = None,
         deadline_ms: float | None = None,
         stream: object = None,
+        wait: bool = False,
     ) -> Layered[Loaded]:
         """Read the first `blocks` (all of them) of the layers and heads that `into` has.
 
@@ -186,7 +187,8 @@ class Prefix:
         first layers of all blocks first, and `layers_done` says how many have come; layer cells come side by side, each in that
         order. session: whose urgency it has. priority: another one, of this call; 0 = the most urgent. deadline_ms: None = see
         Tier.computed. stream: of CUDA, whose work so far comes before memory of a GPU is written; None: the legacy default
-        stream, -1: none. Kinds with a window get the blocks that it needs.
+        stream, -1: none. Kinds with a window get the blocks that it needs. wait: cells that another process is still storing
+        come when they are stored, until the deadline; each cell's layers are known to be there without those of other cells.
         Errors: ConfigError. What did not come in time, or did not verify, ends the prefix before it.
         """
         tier, layout = self._tier, self._tier.layout
@@ -244,9 +246,10 @@ class Prefix:
             tier.ahead.read(Wanted(piece.cell.component, key) for piece, first in asked for key in self.keys[first:count])
         urgency = _urgency(tier, session, priority)
         deadline_ms = tier.deadline_ms(count * layout.block_tokens, deadline_ms)
+        batches = _batches(sections if count else [], alone=wait)
         tickets = submitted(
-            tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms, stream=stream)
-            for some in _sixteen(sections if count else [])
+            tier.queue.get_sections(some, order=order, priority=urgency, deadline_ms=deadline_ms, stream=stream, wait=wait)
+            for some in batches
         )
         if tier.ahead is not None:
             tier.ahead.go_on()  # behind the get: who reads now goes before who is expected
@@ -254,7 +257,7 @@ class Prefix:
         # Key by key a layer is there with the last key.
         steps = [
             [max(piece.steps.get(layer, 0) for piece in some) if order == "layer" else UNTIL_DONE for layer in layers]
-            for some in _sixteen(into.pieces if count else [])
+            for some in _batches(into.pieces if count else [], alone=wait)
         ]
         return Layered(tickets, finish if count else lambda _: Loaded(0, 0, 0, ""), layers, steps)
 
@@ -512,4 +515,10 @@ def _places(rows: npt.ArrayLike | None, first: int, count: int, memory: Memory) 
 
 
 def _sixteen(sections: Sequence[T]) -> list[Sequence[T]]:
-    return [sections[at : at + SECTIONS_MAX] for at in range(0, len(sections), SECTIONS_MAX)]
+    return _batches(sections, alone=False)
+
+
+def _batches(sections: Sequence[T], *, alone: bool) -> list[Sequence[T]]:
+    """alone: each in a batch of its own, so that none is kept back by what another one waits for."""
+    size = 1 if alone else SECTIONS_MAX
+    return [sections[at : at + size] for at in range(0, len(sections), size)]
