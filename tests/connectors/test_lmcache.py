@@ -43,7 +43,7 @@ def loaded(hits: int, equal: int) -> dict[str, int]:
 @pytest.mark.parametrize("codec", [pytest.param("", marks=pytest.mark.short), "bfx"])
 def test_a_new_process_loads_what_another_stored(daemon: Any, codec: str) -> None:
     patient = {"url": daemon.unix_url, "contents": "tiny", "match_deadline_ms": 30_000, "deadline_ms": 30_000}
-    parameters = patient | {"codec": codec}
+    parameters = patient | {"codec": codec, "coding": "always"}
     assert run("store", parameters, OBJECTS) == {"stored": OBJECTS}
     assert run("load", parameters, OBJECTS, 1) == loaded(OBJECTS, OBJECTS)
 

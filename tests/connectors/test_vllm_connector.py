@@ -116,7 +116,7 @@ def test_with_one_word_blocks_are_stored_coded_and_come_back_exactly(start: Star
     prompt = prompts(35, (5,))[0]
     with halfstep.connect(daemon.unix_url, required=True, deadline_ms=30_000) as looking:
         before = looking.stat()["halfstep_store_bytes_live"]
-        with start(daemon.unix_url, codec="bfx") as cold:
+        with start(daemon.unix_url, codec="bfx", coding="always") as cold:
             assert cold.layout_fields["codec.0"] == "bf16/128"
             first = cold.generate(prompt)
             computed = cold.digests()

@@ -56,6 +56,7 @@ def backend(url: str, model: str, kind: str, layout: str, pool: Any, codec: str,
             "match_deadline_ms": 30_000,
             "deadline_ms": 30_000,
             "codec": codec,
+            "coding": "always",
         },
     )
     made = StorageBackendFactory.create_backend("dynamic", config, pool)
