@@ -42,6 +42,8 @@ endfunction()
 halfstep_find(halfstep::isal NAME isal HEADER isa-l.h PROBE "crc32_iscsi(nullptr, 0, 0)" PACKAGE libisal-dev)
 # io_uring. The only caller is io/; the client never links it.
 halfstep_find(halfstep::uring NAME uring HEADER liburing.h PROBE "io_uring_queue_init(1, nullptr, 0)" PACKAGE liburing-dev)
+# The codec of values of unknown make. The only caller is compress/.
+halfstep_find(halfstep::zstd NAME zstd HEADER zstd.h PROBE "ZSTD_createCCtx()" PACKAGE libzstd-dev)
 
 # XXH3, as headers alone. XXH_INLINE_ALL is defined empty so that a source that says it itself agrees.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)

@@ -85,6 +85,7 @@ wanted_packages() {  # what `base` lacks, one package a line
 isa-l.h libisal-dev
 liburing.h liburing-dev
 xxhash.h libxxhash-dev
+zstd.h libzstd-dev
 gtest/gtest.h libgtest-dev
 HEADERS
   [[ -x $VENV/bin/python ]] || find_python >/dev/null || printf '%s\n' python3 python3-venv python3-dev

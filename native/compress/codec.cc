@@ -3,6 +3,7 @@
 #include "compress/bfx.h"
 #include "compress/raw.h"
 #include "compress/ubq.h"
+#include "compress/zstd.h"
 
 namespace halfstep::compress {
 namespace {
@@ -11,6 +12,7 @@ constexpr Codec kTable[] = {
     {kRaw, "raw", false, &raw_encode, &raw_decode, &raw_inspect},
     {kBfx, "bfx", false, &bfx_encode, &bfx_decode, &bfx_inspect},
     {kUbq, "ubq", true, &ubq_encode, &ubq_decode, &ubq_inspect},
+    {kZstd, "zstd", false, &zstd_encode, &zstd_decode, &zstd_inspect},
 };
 
 }  // namespace

@@ -12,12 +12,13 @@ namespace halfstep::compress {
 inline constexpr uint8_t kRaw = 0;
 inline constexpr uint8_t kBfx = 1;
 inline constexpr uint8_t kUbq = 2;
+inline constexpr uint8_t kZstd = 3;
 // The codecs of this build, as HelloClient.codecs has them.
-inline constexpr uint64_t kCodecs = uint64_t{1} << kRaw | uint64_t{1} << kBfx | uint64_t{1} << kUbq;
+inline constexpr uint64_t kCodecs = uint64_t{1} << kRaw | uint64_t{1} << kBfx | uint64_t{1} << kUbq | uint64_t{1} << kZstd;
 // Of these decoding does not give what was encoded: parts of a layout have one only where it names it.
 inline constexpr uint64_t kLossyCodecs = uint64_t{1} << kUbq;
-// Of what was coded by these, or by codecs that this build does not know, nobody says that decoding gives it back. Numbers 3
-// and 4 are kept free for exact codecs.
+// Of what was coded by these, or by codecs that this build does not know, nobody says that decoding gives it back. Number 4
+// is kept free for an exact codec.
 constexpr bool may_be_lossy(uint32_t codec) noexcept { return codec == kUbq || codec > 4; }
 // The length of a row is 16 bits of a header, and nobody has such rows: a longer one is as one that is not known.
 inline constexpr uint32_t kRowValuesMax = 16384;
@@ -50,10 +51,14 @@ class Scratch {
     bytes_ = bytes;
   }
   uint8_t* area(size_t which) noexcept { return areas_[which].get(); }
+  // What a library that a codec calls keeps for itself: 0 to encode, 1 to decode. The codec makes it.
+  using Context = std::unique_ptr<void, void (*)(void*)>;
+  Context& context(size_t which) noexcept { return contexts_[which]; }
 
  private:
   std::unique_ptr<uint8_t[]> areas_[2];
   size_t bytes_ = 0;
+  Context contexts_[2] = {{nullptr, +[](void*) {}}, {nullptr, +[](void*) {}}};
 };
 
 // A unit takes at most this of its part's bytes; else the part is raw.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::string_view kField = "codec";
 constexpr std::string_view kRawPart = "raw";
+constexpr std::string_view kZstdPart = "zstd";
 // Of a list, written out: the parts of 25 cells of the most parts. A layout itself ends at 16 KiB.
 constexpr size_t kListedMax = size_t{1} << 16;
 constexpr uint32_t kNestedMax = 4;
@@ -36,11 +37,16 @@ Number number_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? out : 0;
 }
 
-// list = item *("," item); item = [count "*"] (part / "(" list ")"); part = "raw", "bf16", "bf16/1024" or "bf16/1024/0.1".
+// list = item *("," item); item = [count "*"] (part / "(" list ")"); part = "raw", "zstd", "bf16", "bf16/1024" or
+// "bf16/1024/0.1".
 class ListReader {
  public:
-  ListReader(std::string_view text, const compress::Codec* lossy, const compress::Codec* exact)
-      : text_(text), lossy_(lossy), exact_(exact) {}
+  struct Codecs {
+    const compress::Codec* lossy;
+    const compress::Codec* exact;
+    const compress::Codec* zstd;
+  };
+  ListReader(std::string_view text, const Codecs& codecs) : text_(text), codecs_(codecs) {}
 
   // Empty: it is no such list.
   std::vector<PartCoding> read() {
@@ -87,15 +93,15 @@ class ListReader {
 
   PartCoding part_of(std::string_view text) const {
     if (text == kRawPart) return {};
+    if (text == kZstdPart) return {codecs_.zstd, {}};
     compress::UnitShape shape{.element = compress::element_of(take_word(&text))};
     shape.row_values = number_of<uint32_t>(take_word(&text));
     shape.step = number_of<float>(text);
-    return {lossy_ != nullptr && shape.step > 0 ? lossy_ : exact_, shape};
+    return {codecs_.lossy != nullptr && shape.step > 0 ? codecs_.lossy : codecs_.exact, shape};
   }
 
   std::string_view text_;
-  const compress::Codec* lossy_;
-  const compress::Codec* exact_;
+  Codecs codecs_;
 };
 
 }  // namespace
@@ -104,15 +110,16 @@ LayoutCoding::LayoutCoding(const wire::Layout& layout, uint64_t codecs) {
   const compress::Codec* codec = compress::find_codec(value_of(layout, kField));
   if (codec == nullptr || codec->number == compress::kRaw || (codecs >> codec->number & 1) == 0) return;
   codec_ = codec;
-  exact_ = codec;
-  if (codec->lossy) {
-    exact_ = (codecs >> compress::kBfx & 1) != 0 ? compress::find_codec(uint32_t{compress::kBfx}) : nullptr;
-  }
+  const auto spoken = [codecs](uint32_t number) {
+    return (codecs >> number & 1) != 0 ? compress::find_codec(number) : nullptr;
+  };
+  exact_ = codec->lossy ? spoken(compress::kBfx) : codec;
+  const ListReader::Codecs of_parts{codec->lossy ? codec : nullptr, exact_, spoken(compress::kZstd)};
   const std::string field(kField);
   exact_blocks_ = number_of<uint32_t>(value_of(layout, field + ".exact_blocks"));
   for (size_t g = 0; g < layout.groups().size(); ++g) {
     const std::string name = field + "." + std::to_string(g);
-    ListReader reader(value_of(layout, name), codec->lossy ? codec : nullptr, exact_);
+    ListReader reader(value_of(layout, name), of_parts);
     groups_.push_back(
         {reader.read(), layout.groups()[g].part_count, number_of<uint32_t>(value_of(layout, name + ".head_cells"))});
   }

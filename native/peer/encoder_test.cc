@@ -224,6 +224,7 @@ TEST(LayoutCodings, RepeatPartsAndListsOfThem) {
       {"bf16/64/0.1", "ubq10 ubq10 ubq10 ubq10 ubq10 ubq10 "},
       {"2*bf16/64/0.1,raw,bf16", "ubq10 ubq10 raw bfx ubq10 ubq10 "},
       {"1*(2*raw,2*(bf16/64/0.5,raw))", "raw raw ubq50 raw ubq50 raw "},
+      {"zstd,raw,bf16,bf16/64/0.1", "zstd raw bfx ubq10 zstd raw "},
       {"(bf16/64/0.2,(raw))", "ubq20 raw ubq20 raw ubq20 raw "},
   };
   for (const auto& [list, told] : lists) {

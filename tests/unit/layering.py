@@ -55,6 +55,7 @@ HOME_OF_HEADER: Mapping[str, str] = {
     "nanobind/": "bind",
     "liburing": "io",
     "isa-l": "base",
+    "zstd.h": "compress",
     "infiniband/": "rdma",
 }
 
@@ -231,7 +232,8 @@ def include_faults(root: Path, folder: str, stem: str, target: str) -> Iterator[
             yield f"includes {target}, which only native/{home}/ may know; ask {home}/ for what you need of it"
     first = target.split("/")[0]
     if "/" not in target or first not in NATIVE_MAY_INCLUDE:
-        if (root / "native" / folder / target).is_file():
+        # A library's header may be called as one of ours is: it is written in angles, and its home is known.
+        if (root / "native" / folder / target).is_file() and target not in HOME_OF_HEADER:
             yield f'includes "{target}"; write it from the root of native/: "{folder}/{target}"'
         return
     if first == folder:

@@ -105,14 +105,14 @@ def test_a_lossy_codec_takes_nothing_that_is_not_stated() -> None:
 
 def test_wrong_arguments_are_named() -> None:
     for arguments, words in (
-        ({"codec": "zstd"}, "raw, bfx, ubq"),
+        ({"codec": "lz4"}, "raw, bfx, ubq, zstd"),
         ({"element": "int8"}, "bf16, fp16"),
         ({"element": "bf16", "row_values": -1}, "row_values"),
     ):
         with pytest.raises(ConfigError, match=words):
             compress.encode(b"x" * 512, **arguments)
-    with pytest.raises(ConfigError, match="zstd"):
-        compress.coding_fields("zstd")
+    with pytest.raises(ConfigError, match="lz4"):
+        compress.coding_fields("lz4")
 
 
 def encode_on(name: str, raw: bytes) -> list[str]:

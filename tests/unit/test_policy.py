@@ -120,8 +120,8 @@ RULE = '[[rule]]\nplanes = ["k"]\ncodec = "ubq"\nstep = 0.1\n'
         (RULE.replace("0.1", "nan"), "line 1: step=nan: must be 0.001 to 4"),
         (RULE.replace("step = 0.1", ""), "p.toml, line 1: step is missing: must be 0.001 to 4"),
         (RULE.replace("ubq", "bfx"), "line 1: step=0.1: codec 'bfx' is exact and has none; take it out"),
-        (RULE.replace("ubq", "upq"), "line 1: codec='upq': did you mean ubq? must be raw, bfx, ubq"),
-        ("[[rule]]", "p.toml, line 1: codec is missing: must be raw, bfx, ubq"),
+        (RULE.replace("ubq", "upq"), "line 1: codec='upq': did you mean ubq? must be raw, bfx, ubq, zstd"),
+        ("[[rule]]", "p.toml, line 1: codec is missing: must be raw, bfx, ubq, zstd"),
         (RULE.replace('planes = ["k"]', ""), "line 1: codec='ubq': is lossy and needs planes; add planes = [\"k\"]"),
         (RULE.replace('"k"', '"k", "rotary"'), "line 1: planes: 'rotary' is never coded lossily; give it codec = \"bfx\""),
         (RULE.replace('"k"', '"K"'), "line 1: planes: 'K': did you mean k? must be k, v, latent"),
@@ -131,8 +131,8 @@ RULE = '[[rule]]\nplanes = ["k"]\ncodec = "ubq"\nstep = 0.1\n'
         (RULE + "layers = [-1]", "line 1: layers: '-1': must be like"),
         (RULE + 'layers = ["7-4"]', "line 1: layers: '7-4': must be like"),
         (RULE + "kinds = [true]", "line 1: kinds=[True]: must be a list"),
-        ('rule = [{codec = "bfx"}, {codec = "lz4"}]', "p.toml, rule 2: codec='lz4': must be raw, bfx, ubq"),
-        ('rule = [{codec = ["ubq"]}]', "p.toml, rule 1: codec=['ubq']: must be raw, bfx, ubq"),
+        ('rule = [{codec = "bfx"}, {codec = "lz4"}]', "p.toml, rule 2: codec='lz4': must be raw, bfx, ubq, zstd"),
+        ('rule = [{codec = ["ubq"]}]', "p.toml, rule 1: codec=['ubq']: must be raw, bfx, ubq, zstd"),
     ],
 )
 def test_a_wrong_file_is_refused_by_file_place_key_bound_and_remedy(text: str, said: str) -> None:

@@ -71,13 +71,13 @@ def test_wheel_carries_the_package_and_nothing_else(wheel: Path, repository: Pat
     wanted = {
         str(path.relative_to(package))
         for path in (package / "halfstep").rglob("*")
-        # What is built into a checkout is not of it, the copy of ISA-L included.
+        # What is built into a checkout is not of it, the copies of ISA-L and zstd included.
         if path.is_file() and not re.search(r"\.so(\.\d+)*$", path.name) and "__pycache__" not in path.parts
     }
     modules = {name for name in names if name.endswith(".so")}
     assert {name.partition(".")[0] for name in modules} == {"halfstep/_peer", "halfstep/_shard", "halfstep/_store"}
-    # ISA-L, where the machine that built the wheel had only a shared one.
-    carried = {name for name in names if re.fullmatch(r"halfstep/libisal\.so\.\d+", name)}
+    # ISA-L and zstd, where the machine that built the wheel had only shared ones.
+    carried = {name for name in names if re.fullmatch(r"halfstep/lib(isal|zstd)\.so\.\d+", name)}
     assert names - modules - carried == wanted
 
 

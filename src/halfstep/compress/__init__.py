@@ -4,7 +4,8 @@
     compress.decode(unit, raw_bytes=len(part)) == part
 
 A client that is opened with `connect(url, codecs=("bfx",))` codes and decodes by itself, for layouts that name the codec.
-`ubq` is lossy: it codes nothing without a step, and no value is off by more than half of it (and its own rounding).
+`ubq` is lossy: it codes nothing without a step, and no value is off by more than half of it (and its own rounding). `zstd` is
+exact, for values of unknown make.
 
 Source: docs/compression.md, docs/quantiser.md.
 """

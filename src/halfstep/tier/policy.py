@@ -58,7 +58,7 @@ def policy_fields(policy: Policy, kinds: Sequence[KindParts], block_tokens: int)
     fields = _named(policy)
     if not used:
         return fields
-    fields["codec"] = "ubq" if lossy else "bfx"
+    fields["codec"] = "ubq" if lossy else "zstd" if used == {"zstd"} else "bfx"
     if lossy:
         fields["codec.exact_blocks"] = str(-(-EXACT_TOKENS // block_tokens))
     for number, (one, of_kind) in enumerate(zip(kinds, chosen, strict=True)):
@@ -83,10 +83,11 @@ def uniform_fields(policy: Policy, parts: Sequence[PartValues | None]) -> dict[s
             f"policy {policy.name!r}: tells planes or layers apart, and here nobody says which part is of which; "
             "take exact, or off"
         )
-    if policy.choice(0, "mixed", layers=1).codec == "raw":
+    choice = policy.choice(0, "mixed", layers=1)
+    if choice.codec == "raw":
         return _named(policy)
     known = [part for part in parts if part is not None]
-    return _named(policy) | coding_fields("bfx", [known if len(known) == len(parts) else []])
+    return _named(policy) | coding_fields(choice.codec, [known if len(known) == len(parts) else []])
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def listed_fields(policy: Policy, parts: Sequence[Part], layers: int, block_toke
         raise ConfigError(f"policy {policy.name!r}: is lossy, and fits none of these parts, which hold {held}; take 'exact'")
     if used == {"raw"}:
         return fields
-    fields["codec"] = "ubq" if used & LOSSY else "bfx"
+    fields["codec"] = "ubq" if used & LOSSY else "zstd" if used - {"raw"} == {"zstd"} else "bfx"
     if used & LOSSY:
         fields["codec.exact_blocks"] = str(-(-EXACT_TOKENS // block_tokens))
     if set(words) != {"any"}:
@@ -155,8 +156,8 @@ def _part(policy: Policy, kind: Kind, plane: Plane, values: PartValues | None, c
 
 def _word(policy: Policy, what: str, values: PartValues | None, choice: Choice) -> str:
     """Of one part, as the field has it. what: for people."""
-    if choice.codec == "raw":
-        return "raw"
+    if choice.codec in ("raw", "zstd"):
+        return choice.codec
     if not choice.lossy:
         return "any" if values is None else str(values)
     try:
