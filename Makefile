@@ -86,6 +86,22 @@ torture: build ## KILLS (200), POWER_CUTS (50), HOURS (24) of churn, FRAMES (100
 	$(PYTHON) -m tests.torture.flips --flips $(FLIPS) || status=$$?; \
 	exit $$status
 
+.PHONY: damaged-units cut-decodes
+damaged-units: UNITS = 1000000
+damaged-units: $(VENV)/.tools ## UNITS (1000000) damaged units through each codec's decoder under ASan and UBSan: under ten minutes
+	cmake --preset asan
+	cmake --build --preset asan --target compress_damaged_units_test
+	printf '%s\n' raw bfx ubq zstd | HALFSTEP_DAMAGED_UNITS=$(UNITS) HALFSTEP_SEED=$(SEED) UBSAN_OPTIONS=print_stacktrace=1 \
+	  xargs -P $(JOBS) -I{} build/asan/native/compress/compress_damaged_units_test --gtest_filter='*/{}'
+
+cut-decodes: CUTS = 1000
+cut-decodes: $(VENV)/.tools ## CUTS (1000) gets a transport that end in the midst of decoding, under TSan: nothing is written later
+	cmake --preset tsan
+	cmake --build --preset tsan --target integration_cut_decodes_test
+	HALFSTEP_CUT_DECODES=$(CUTS) HALFSTEP_SEED=$(SEED) TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
+	  $$(setarch -R true 2>/dev/null && echo setarch -R) \
+	  $$(find build/tsan -name integration_cut_decodes_test -type f)
+
 .PHONY: hostile torture-client
 hostile: MINUTES = 5
 hostile: build ## MINUTES (5) of hostile clients from SEED (1), with good ones beside them
