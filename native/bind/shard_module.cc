@@ -148,6 +148,7 @@ void add_config(nb::module_& m) {
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
       .def_rw("shm_memory_bytes", &Config::shm_memory_bytes, "Of all clients over shared memory; beyond it one gets a stream.")
+      .def_rw("decode_bytes", &Config::decode_bytes, "For blocks decoded for clients without their codec; 0: none are.")
       .def_rw("latency_goal_us", &Config::latency_goal_us, "Of a get's read from the device; 0: nothing gives way to them.")
       .def_prop_rw("zero_copy", &zero_copy_of, &set_zero_copy, "Sending without a copy: auto, off, or always, for tests.")
       .def_prop_rw(

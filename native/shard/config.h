@@ -46,6 +46,7 @@ struct Config {
   uint32_t connections_max = 4096;                       // of one shard
   uint32_t shm_ring_bytes = 1U << 20;                    // each way, of a client that asks for shared memory on a unix socket
   uint64_t shm_memory_bytes = 1ULL << 30;  // of the rings of all of them, of all shards; beyond it a client gets none
+  uint64_t decode_bytes = 0;  // of all shards, beside the arena: blocks decoded for clients that cannot; 0: none are
   ZeroCopy zero_copy = ZeroCopy::Off;
   RdmaConfig rdma;
   uint64_t connection_credit_bytes = 16ULL << 20;  // put bytes granted to, and get bytes in memory for, one connection

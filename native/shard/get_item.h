@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "shard/decoder.h"
 #include "store/store.h"
 
 namespace halfstep::shard {
@@ -34,11 +36,18 @@ struct GetItem {
   bool coded = false;       // known, as `selected` is, once it is ready
   bool table_sent = false;  // of a coded one
   bool in_chunk = false;    // of the Chunk being built
+  // Read, and to be decoded here, for its client cannot: not ready before that.
+  bool undecoded = false;
+  bool decoding = false;  // a worker has it
+  std::unique_ptr<DecodedBlock> decoded;
 
-  // Nobody reads into it, and no Chunk has its bytes.
-  bool unused() const noexcept { return !reading && references == 0 && !in_chunk; }
+  // Nobody reads into it or decodes it, and no Chunk has its bytes.
+  bool unused() const noexcept { return !reading && !decoding && references == 0 && !in_chunk; }
   // What there is to send from, once it is ready.
-  store::Resident& resident() const noexcept { return read.resident != nullptr ? *read.resident : *read.early; }
+  store::Resident& resident() const noexcept {
+    if (decoded != nullptr && !undecoded) return *decoded;
+    return read.resident != nullptr ? *read.resident : *read.early;
+  }
 };
 
 // What a queued Chunk refers to, until its last byte has left and nobody reads it any more: its connection may be gone by then.

@@ -277,4 +277,11 @@ uint32_t GetPlanner::round_end_of(uint32_t section) const noexcept {
   return shape != nullptr ? end_of_round(view_->sections[section], *shape, round_first_, round_bytes_) : round_first_;
 }
 
+bool GetPlanner::names_codec(uint32_t section, std::string_view codec) const {
+  const wire::Layout* layout = store_->layout_of(sections_[section].scope);
+  if (layout == nullptr) return false;
+  return std::any_of(layout->fields().begin(), layout->fields().end(),
+                     [codec](const auto& field) { return field.first == "codec" && field.second == codec; });
+}
+
 }  // namespace halfstep::shard

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "shard/client.h"
@@ -48,6 +49,9 @@ class GetPlanner {
   bool is_hopeless(const GetAwaited::Item& item) const noexcept {
     return store_->layout_of(sections_[item.section].scope) == nullptr;
   }
+
+  // Whether the section's layout says that its blocks are coded by this codec.
+  bool names_codec(uint32_t section, std::string_view codec) const;
 
   // Begins the next round. False: there are none, or this one was the last.
   bool next_round();

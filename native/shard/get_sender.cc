@@ -19,6 +19,7 @@ void GetSender::begin(const wire::RequestView& view, uint64_t codecs) noexcept {
   layer_major_ = view.batch.order == wire::Order::LayerMajor;
   window_at_ = 0;
   pass_ = window_first_ = 0;
+  undecoded_ = 0;
 }
 
 // ---- Windows -------------------------------------------------------------------------------------------------------------
@@ -53,6 +54,8 @@ void GetSender::drop() {
 void GetSender::leave(GetItem& item) {
   HALFSTEP_DCHECK(!item.left_window);
   item.left_window = true;
+  if (item.decoding) item.decoded->abandon();
+  if (item.undecoded && !item.decoding && item.state == GetItem::State::Reading) --undecoded_;
   if (item.unused()) owner_.release(item);
 }
 
@@ -68,9 +71,76 @@ void GetSender::accept(GetItem& item) {
   if (status.ok()) return;
   item.state = GetItem::State::Dead;
   if (status == Code::Invalid) return outcomes_.miss(item.section, item.index, {Answer::Miss, Reason::Length});
+  if (!owner_.decodes(item)) return refuse_codec(item);
+  // What comes in pieces is decoded when all of it is there.
+  item.state = GetItem::State::Reading;
+  if (item.reading) return;
+  item.undecoded = true;
+  ++undecoded_;
+  if (!layer_major_ || begin_decode(item) != Code::Throttled) return;
+  // Those of its window that have memory would keep it until this one has some.
+  --undecoded_;
+  item.state = GetItem::State::Dead;
+  outcomes_.miss(item.section, item.index, {Answer::Throttled, Reason::Budget});
+}
+
+void GetSender::refuse_codec(GetItem& item) {
+  item.state = GetItem::State::Dead;
   const bool absent = (view_->batch.flags & wire::kBatchDecodable) != 0;
   outcomes_.miss(item.section, item.index,
                  absent ? AnswerReason{Answer::Miss, Reason::Absent} : AnswerReason{Answer::Rejected, Reason::Unsupported});
+}
+
+// ---- Decoding ------------------------------------------------------------------------------------------------------------
+
+bool GetSender::begin_decodes() {
+  if (undecoded_ == 0 || layer_major_) return false;
+  for (size_t i = window_at_; i < window_.size(); ++i) {
+    GetItem& item = *window_[i];
+    if (item.state != GetItem::State::Reading || item.decoding) continue;
+    // One that is still read would find its memory taken by those behind it.
+    if (!item.undecoded) return false;
+    if (begin_decode(item) == Code::Throttled) return true;
+  }
+  return false;
+}
+
+// Throttled: it is not begun, and nothing is said of it.
+Status GetSender::begin_decode(GetItem& item) {
+  if (outcomes_.behind_miss(item.section, item.index)) {
+    outcomes_.skip(item.section, item.index);
+    item.state = GetItem::State::Dead;
+    --undecoded_;
+    return {};
+  }
+  // What is sent of it in this window, and no more.
+  parts_.clear();
+  const uint32_t end = std::min(item.selected, item.end);
+  for (uint32_t place = item.ordinal; place < end; ++place) {
+    parts_.push_back(static_cast<uint32_t>(part_at(view_->sections[item.section], place)));
+  }
+  std::ranges::sort(parts_);
+  parts_.erase(std::unique(parts_.begin(), parts_.end()), parts_.end());
+  const Status status = owner_.decode(item, parts_);
+  if (status == Code::Throttled) return status;
+  --undecoded_;
+  if (!status.ok()) refuse_codec(item);
+  return {};
+}
+
+void GetSender::accept_decoded(GetItem& item, Status status) {
+  item.undecoded = false;
+  if (status.ok()) {
+    item.coded = false;
+    item.state = GetItem::State::Ready;
+    [[maybe_unused]] const Status counted = count_parts(item);
+    HALFSTEP_DCHECK(counted.ok());
+    return;
+  }
+  item.state = GetItem::State::Dead;
+  const bool corrupt = status == Code::Corrupt;
+  outcomes_.miss(item.section, item.index,
+                 corrupt ? AnswerReason{Answer::Miss, Reason::Corrupt} : AnswerReason{Answer::Throttled, Reason::Budget});
 }
 
 // Invalid: a range reaches beyond the block; Unsupported: the client cannot decode it.

@@ -27,6 +27,11 @@ class GetSender {
    public:
     // Nothing more of it will be sent, and it is unused(). Of one that is not yet, whoever used it last says so.
     virtual void release(GetItem& item) = 0;
+    // The client lacks a codec of this item: whether it is decoded here.
+    virtual bool decodes(const GetItem& item) const = 0;
+    // Begins to decode these parts of it, in ascending order. Throttled: there is no memory now; anything else that is not ok:
+    // never.
+    virtual Status decode(GetItem& item, std::span<const uint32_t> parts) = 0;
 
    protected:
     ~Owner() = default;
@@ -46,6 +51,12 @@ class GetSender {
   }
   // The first of an item's parts are there, or all of them: whether it can be sent, and how much of it.
   void accept(GetItem& item);
+  // Begins to decode what is to be decoded, in the order of sending: so of the memory for it the first has some before those
+  // behind it. True: memory is short, and some of it will come back without this request's being sent first, or while it is.
+  // Layer by layer all of a window are sent together, and accept() begins each.
+  bool begin_decodes();
+  // It was decoded, or will never be.
+  void accept_decoded(GetItem& item, Status status);
   // It was read once more, as `resident`. False: it was written anew meanwhile.
   bool accept_again(const GetItem& item, const store::Resident& resident) noexcept {
     return outcomes_.is_same_version(item.number, resident);
@@ -67,6 +78,8 @@ class GetSender {
   bool fill_layer_major(ChunkBuilder& chunk);
   bool add_part(GetItem& item, ChunkBuilder& chunk);
   uint32_t part_of(const GetItem& item) const noexcept;
+  Status begin_decode(GetItem& item);
+  void refuse_codec(GetItem& item);
   void look_over(GetItem& item);
   void end_pass();
   void cut_window();
@@ -85,6 +98,8 @@ class GetSender {
   uint32_t pass_ = 0;
   uint32_t window_first_ = 0;
   std::vector<GetItem*> ahead_;
+  std::vector<uint32_t> parts_;  // used within begin_decode()
+  uint32_t undecoded_ = 0;       // items that wait for the memory to be decoded in, or for those before them
 };
 
 }  // namespace halfstep::shard

@@ -88,6 +88,8 @@ class GetSenderTest : public GetPartsTest, private GetSender::Owner {
 
  private:
   void release(GetItem& item) override { unpin(item); }
+  bool decodes(const GetItem&) const override { return false; }
+  Status decode(GetItem&, std::span<const uint32_t>) override { return Code::TooLarge; }
   void unpin(GetItem& item) {
     if (item.read.resident != nullptr) store_->unpin(item.read.resident);
     if (item.read.early != nullptr) store_->unpin(item.read.early);

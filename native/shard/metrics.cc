@@ -234,6 +234,15 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_waits_total", "outcome", "expired", waits.expired);
   add(counters, "halfstep_waits_total", "outcome", "ended", waits.ended);
   add(counters, "halfstep_waits_total", "outcome", "throttled", waits.refused);
+  add(counters, "halfstep_decodes_total", "outcome", "done", decodes.blocks);
+  add(counters, "halfstep_decodes_total", "outcome", "corrupt", decodes.corrupt);
+  add(counters, "halfstep_decodes_total", "outcome", "failed", decodes.failed);
+  add(counters, "halfstep_decodes_total", "outcome", "throttled", decodes.throttled);
+  add(counters, "halfstep_decode_waits_total", decodes.waits);
+  add(counters, "halfstep_decoded_bytes_total", "of", "stored", decodes.stored_bytes);
+  add(counters, "halfstep_decoded_bytes_total", "of", "raw", decodes.raw_bytes);
+  add(out->gauges, "halfstep_decode_memory_bytes", "of", "used", decodes.memory_bytes);
+  add(out->gauges, "halfstep_decode_memory_bytes", "of", "capacity", decodes.capacity_bytes);
   add(out->gauges, "halfstep_connections_open", connections_open);
   add(out->gauges, "halfstep_connections_shm", connections_shm);
   add(out->gauges, "halfstep_connections_rdma", connections_rdma);

@@ -5,12 +5,14 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/numa.h"
 #include "io/engine.h"
 #include "net/rdma_pipe.h"
 #include "net/zero_copy.h"
+#include "shard/decoder.h"
 #include "shard/histogram.h"
 #include "shard/key_waiters.h"
 #include "shard/samples.h"
@@ -66,6 +68,7 @@ class Counts {
   uint64_t requests_open = 0;          // gauge
   uint64_t requests_waiting = 0;       // gauge: of them, those that have waited for blocks that others store
   KeyWaiters::Counts waits;            // collect() is told it
+  Decoder::Counts decodes;             // collect() is told it
   uint64_t bytes_received = 0;         // of connections that have ended; collect() is told those of live ones
   uint64_t bytes_sent = 0;
   uint64_t get_payload_bytes = 0;

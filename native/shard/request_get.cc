@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/units.h"
+#include "compress/codec.h"
 #include "shard/client.h"
 #include "shard/reply.h"
 #include "shard/request_host.h"
@@ -176,7 +177,7 @@ void GetRequest::on_read(store::Read& read) {
     item->state = GetItem::State::Dead;
     request.outcomes_.miss(item->section, item->index, {Answer::Miss, Reason::Absent});
   }
-  request.client()->offer_chunks(request);
+  request.begin_decodes();
 }
 
 void GetRequest::on_landed(store::Read& read) {
@@ -185,6 +186,45 @@ void GetRequest::on_landed(store::Read& read) {
   GetRequest& request = *item->request;
   if (item->state == GetItem::State::Reading) request.sender_.accept(*item);
   request.client()->offer_chunks(request);
+}
+
+// ---- Decoding ------------------------------------------------------------------------------------------------------------
+
+// What is lossy is given to nobody whose layout does not name its codec.
+bool GetRequest::decodes(const GetItem& item) const {
+  if (host().decoder() == nullptr) return false;
+  for (const store::PartInfo& part : item.resident().parts()) {
+    const compress::Codec* codec = compress::find_codec(uint32_t{part.codec});
+    if (codec == nullptr) return false;
+    if (codec->lossy && !planner_.names_codec(item.section, codec->name)) return false;
+  }
+  return true;
+}
+
+Status GetRequest::decode(GetItem& item, std::span<const uint32_t> parts) {
+  const Status status = host().decoder()->begin(*item.read.resident, parts, &GetRequest::on_decoded, &item, &item.decoded);
+  item.decoding = status.ok();
+  if (status == Code::Throttled && sender_.layer_major()) ++host().decoder()->counts().throttled;
+  return status;
+}
+
+void GetRequest::on_decoded(void* of) {
+  auto* item = static_cast<GetItem*>(of);
+  GetRequest& request = *item->request;
+  item->decoding = false;
+  if (item->left_window) {
+    if (item->unused()) request.release(*item);
+    return;
+  }
+  request.sender_.accept_decoded(*item, item->decoded->status());
+  request.client()->offer_chunks(request);
+}
+
+// What is read may have to be decoded; then, or at once, it may be sent.
+void GetRequest::begin_decodes() {
+  if (finished()) return;
+  if (sender_.begin_decodes()) host().decoder()->wait(*this);
+  client()->offer_chunks(*this);
 }
 
 // ---- Sending -------------------------------------------------------------------------------------------------------------
@@ -297,6 +337,10 @@ void GetRequest::release(GetItem& item) {
   HALFSTEP_CHECK(item.references == 0, item.references);
   if (item.read.resident != nullptr) host().store().unpin(item.read.resident);
   if (item.read.early != nullptr) host().store().unpin(item.read.early);
+  if (item.decoded != nullptr) {
+    item.decoded.reset();
+    host().decoder()->note_freed();
+  }
   Client* of = client();
   if (of != nullptr && item.credit_bytes != 0) {
     of->get_credit().give(item.credit_bytes);
@@ -340,6 +384,7 @@ void GetRequest::end(AnswerReason with) {
 // Gives back what nobody else refers to; reads under way and queued Chunks give back the rest as they end.
 void GetRequest::on_drop() {
   end_waits(false);
+  if (host().decoder() != nullptr) host().decoder()->leave(*this);
   sender_.drop();
   for (GetItem* item : step_.not_begun()) {
     if (!step_.has_credit()) item->credit_bytes = 0;

@@ -7,6 +7,7 @@
 // takes half of it for each window, and reads one while the one before is sent.
 // With kBatchWait what is not there is waited for: it is read, as a step of its own, when somebody has stored it, and is absent
 // when that did not happen by the deadline.
+// Where the daemon decodes (decoder.h), what the client cannot decode is sent once that is done, as plain blocks are.
 // Invariants: a step's memory is reserved all at once or not at all; a block is pinned from its read until the last of its
 // bytes has left; what is not queued when the deadline passes is late; items are answered in no order but told in Final.
 // Thread: the shard's.
@@ -31,7 +32,7 @@ namespace halfstep::shard {
 
 struct GetPools;
 
-class GetRequest final : public Request, private GetSender::Owner, private KeyWaiters::Owner {
+class GetRequest final : public Request, private GetSender::Owner, private KeyWaiters::Owner, private Decoder::Waiter {
  public:
   explicit GetRequest(GetPools& pools) noexcept : pools_(pools), sender_(*this, outcomes_) {}
   void start(Client& client, uint64_t id, ConstBytes body);
@@ -64,6 +65,13 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
   bool begin_reads();
   static void on_read(store::Read& read);
   static void on_landed(store::Read& read);
+
+  // Decoding.
+  bool decodes(const GetItem& item) const override;
+  Status decode(GetItem& item, std::span<const uint32_t> parts) override;
+  static void on_decoded(void* item);
+  void begin_decodes();
+  void go_on_decoding() override { begin_decodes(); }
 
   // Waiting.
   void await();

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
 #include "net/loop.h"
+#include "shard/decoder.h"
 #include "shard/key_waiters.h"
 #include "shard/load_meter.h"
 #include "shard/memory_waiters.h"
@@ -56,6 +58,10 @@ class RequestHost {
   // Of it, what those may have who wait for blocks that are not there: as long as their deadlines are away.
   RequestMemory& wait_memory() noexcept { return wait_memory_; }
   KeyWaiters& key_waiters() noexcept { return key_waiters_; }
+  // Null: this daemon decodes for nobody.
+  Decoder* decoder() const noexcept { return decoder_.get(); }
+  // Of parts that somebody can be given who decodes `own` alone.
+  uint64_t readable_codecs(uint64_t own) const noexcept { return own | (decoder_ != nullptr ? Decoder::codecs() : 0); }
   // Some was taken that is to go back when it is not needed any more.
   virtual void watch_memory() = 0;
   // Reads and writes have memory of their own, so neither waits behind the other.
@@ -84,6 +90,7 @@ class RequestHost {
   RequestMemory wait_memory_;
   KeyWaiters key_waiters_;
   MemoryWaiters write_waiters_;
+  std::unique_ptr<Decoder> decoder_;  // outlives the pools of those who use it
   std::vector<std::byte> frame_buffer_;
 
  private:

@@ -42,7 +42,7 @@ Matched match_section(Client& client, const wire::Batch& batch, const wire::Sect
   uint32_t present = 0;
   const uint64_t owner = batch.hold_owner != 0 ? client.owner_of(batch.hold_owner) : 0;
   const bool decodable = (batch.flags & wire::kBatchDecodable) != 0;
-  const uint64_t codecs = decodable ? client.codecs() : store::kAllCodecs;
+  const uint64_t codecs = decodable ? host.readable_codecs(client.codecs()) : store::kAllCodecs;
   const auto take = [&](uint32_t item, const store::Sought& sought, const store::Found& found) {
     if (item % cells == 0) present = 0;
     if (found.present) {
@@ -166,7 +166,7 @@ uint32_t MatchRequest::look() {
     const size_t count = walk_.names().size() - at_;
     for (size_t i = 0; i < count; ++i) {
       sought[i] = {walk_.index_keys()[at_ + i], walk_.names()[at_ + i].component};
-      sought[i].codecs = decodable ? client()->codecs() : store::kAllCodecs;
+      sought[i].codecs = decodable ? host().readable_codecs(client()->codecs()) : store::kAllCodecs;
     }
     store.find_many(std::span(sought).first(count), std::span(found).first(count));
     looked += static_cast<uint32_t>(count);

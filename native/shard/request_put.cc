@@ -169,7 +169,7 @@ Status PutRequest::describe(PutItem& item, const wire::Offer& offer, AnswerReaso
   write.depth = offer.depth;
   write.hint = offer.hint;
   write.persist = view_.batch.durability == wire::Durability::Persist;
-  if ((view_.batch.flags & wire::kBatchDecodable) != 0) write.codecs = client()->codecs();
+  if ((view_.batch.flags & wire::kBatchDecodable) != 0) write.codecs = host().readable_codecs(client()->codecs());
   write.done = &PutRequest::on_written;
   write.owner = &item;
   set_parent(write, offer);

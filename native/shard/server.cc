@@ -35,6 +35,7 @@ namespace halfstep::shard {
 namespace {
 
 constexpr uint64_t kArenaBytesMin = 16 * MiB;
+constexpr uint64_t kDecodeBytesMin = 8 * MiB;
 constexpr uint32_t kConnectionsMax = 65'536;
 constexpr uint32_t kShmRingBytesMin = 64 * 1024;
 constexpr auto kProgressEvery = std::chrono::milliseconds(100);
@@ -76,6 +77,12 @@ Fault check_memory(const Config& config, uint32_t shards) {
     return {Code::Invalid, "connection_credit_bytes=" + std::to_string(config.connection_credit_bytes) + ": must be " +
                                std::to_string(wire::kChunkBytesMax) + " to " + (shards == 1 ? "" : "a shard's share of ") +
                                "arena=" + std::to_string(arena_bytes)};
+  }
+  const uint64_t decode_bytes = config.decode_bytes / shards;
+  if (config.decode_bytes != 0 && (decode_bytes < kDecodeBytesMin || decode_bytes > kArenaBytesMax)) {
+    return {Code::Invalid, "decode=" + std::to_string(config.decode_bytes) + ": must be " +
+                               std::to_string(kDecodeBytesMin * shards) + " to " + std::to_string(kArenaBytesMax * shards) +
+                               (shards == 1 ? "" : " for " + std::to_string(shards) + " shards") + ", or 0 for none"};
   }
   const uint64_t rings_bytes = net::ring_memory_bytes(config.shm_ring_bytes, config.shm_ring_bytes);
   if (config.shm_memory_bytes != 0 && config.shm_memory_bytes / shards < rings_bytes) {
@@ -205,7 +212,10 @@ class RunningServer final : public Server {
     join();
     // Another server may take the store, and the memory, though somebody still looks at this one's last numbers.
     file_.close();
-    for (const auto& own : shards_) own->arena = nullptr;
+    for (const auto& own : shards_) {
+      own->arena = nullptr;
+      own->decode_arena = nullptr;
+    }
     const std::lock_guard lock(mutex_);
     return why_ended_.empty() ? Status() : Status(Code::IoError);
   }
@@ -227,6 +237,7 @@ class RunningServer final : public Server {
     uint32_t number = 0;
     MemoryPlace place;
     std::unique_ptr<Arena> arena;
+    std::unique_ptr<Arena> decode_arena;
     std::thread thread;
     std::promise<Fault> opened;
     ShardFacts facts;  // these are the thread's until it has opened
@@ -256,6 +267,11 @@ class RunningServer final : public Server {
       Fault fault = shares_arenas() ? Arena::create_shared(bytes, config_.huge_pages, &own->arena, own->place.node)
                                     : Arena::create(bytes, config_.huge_pages, &own->arena, own->place.node);
       if (!fault.ok()) return fault;
+      if (config_.decode_bytes != 0) {
+        const uint64_t of_shard = config_.decode_bytes / shards;
+        fault = Arena::create(of_shard, config_.huge_pages, &own->decode_arena, own->place.node);
+        if (!fault.ok()) return fault;
+      }
       shards_.push_back(std::move(own));
     }
     return {};
@@ -296,6 +312,12 @@ class RunningServer final : public Server {
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     Fault no_thread;
+    if (config_.decode_bytes != 0) {
+      if (const Status status = decode_pool_.start(); !status.ok()) {
+        no_thread = {status,
+                     "a thread that decodes: " + errno_name(status.detail()) + "; raise the limit of processes (ulimit -u)"};
+      }
+    }
     for (const auto& own : shards_) {
       if (no_thread.ok()) no_thread = start_thread(*own);
       if (!no_thread.ok()) own->opened.set_value(no_thread);
@@ -381,6 +403,8 @@ class RunningServer final : public Server {
     setup.config = &config_;
     setup.clock = &clock_;
     setup.arena = own.arena.get();
+    setup.decode_arena = own.decode_arena.get();
+    setup.decode_pool = &decode_pool_;
     setup.rdma_budget = &rdma_budget_;
     setup.number = own.number;
     setup.shards = static_cast<uint32_t>(shards_.size());
@@ -478,6 +502,7 @@ class RunningServer final : public Server {
   Listening listening_;
   MemoryPlaces places_;
   std::shared_ptr<store::HeaderKeeper> keeper_;
+  DecodePool decode_pool_;  // of the shards, which have ended before it does
   std::vector<std::unique_ptr<Own>> shards_;
   std::shared_future<bool> go_;  // whether all shards could be opened
 

@@ -90,6 +90,9 @@ Fault Shard::open() {
   const auto wake = [this] { loop_.wake(); };
   if (Fault fault = setup_.open_store(*engine_, slots_, wake, &opened_store_); !fault.ok()) return fault;
   store_ = opened_store_.get();
+  if (setup_.decode_arena != nullptr) {
+    decoder_ = std::make_unique<Decoder>(*setup_.decode_pool, *setup_.decode_arena, wake);
+  }
   if (Fault fault = check_memory(); !fault.ok()) return fault;
   const auto memory_bytes = static_cast<double>(slots_.capacity_bytes());
   get_credits_.memory_bytes = static_cast<uint64_t>(memory_bytes * (1 - config_.store.write_share));
@@ -155,6 +158,10 @@ void Shard::run(std::string* why, Metrics* last) {
         "another process has taken the store (the start number in its header is not ours): nothing is written to it any more; "
         "serve it once";
   close_connections();
+  if (decoder_ != nullptr) {
+    decoder_->wait_idle();
+    decoder_->turn();
+  }
   {
     const std::lock_guard lock(posted_mutex_);
     ended_ = true;
@@ -169,6 +176,7 @@ void Shard::turn() {
   run_posted();
   engine_->poll();
   store_->turn();
+  if (decoder_ != nullptr) decoder_->turn();
   if (recovering_ && !store_->recovering()) {
     recovering_ = false;
     key_waiters_.look_again();  // what was found is there, and nobody stored it
@@ -203,6 +211,7 @@ void Shard::end_of_turn() {
     read_waiters_.resume();
     write_waiters_.resume();
   }
+  if (decoder_ != nullptr) decoder_->resume();
   for (size_t i = 0; i < dirty_connections_.size(); ++i) {
     if (dirty_connections_[i] != nullptr) dirty_connections_[i]->resume_waiters();
   }
@@ -285,6 +294,7 @@ void Shard::collect_own(Metrics* out) {
   now.rings_refused = ring_graveyard_.refused();
   now.request_bytes = request_memory_.bytes();
   now.waits = key_waiters_.counts();
+  if (decoder_ != nullptr) now.decodes = decoder_->counts_now();
   now.zero_copy_held_bytes += zero_copy_linger_.bytes();
   now.zero_copy_on = zero_copy_on_;
   now.zero_copy = zero_copy_linger_.counts();

@@ -42,6 +42,9 @@ class Shard final : public ConnectionHost {
     const Config* config = nullptr;
     const Clock* clock = nullptr;
     Arena* arena = nullptr;
+    // Memory for what is decoded, and who does it; null: nobody.
+    Arena* decode_arena = nullptr;
+    DecodePool* decode_pool = nullptr;
     net::RdmaBudget* rdma_budget = nullptr;  // of the process
     uint32_t number = 0;
     uint32_t shards = 1;

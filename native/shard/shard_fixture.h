@@ -175,6 +175,13 @@ class ShardFixture : public ::testing::Test {
     directory_ = directory;
     socket_ = directory_ + "/s";
     ASSERT_TRUE(Arena::create(arena_bytes(), false, &arena_).ok());
+    decode_arena_ = nullptr;
+    if (config_.decode_bytes != 0) {
+      ASSERT_TRUE(Arena::create(config_.decode_bytes, false, &decode_arena_).ok());
+      if (decode_pool_.threads() == 0) {
+        ASSERT_TRUE(decode_pool_.start().ok());
+      }
+    }
     if (!device_) device_ = std::make_unique<io::MemoryDevice>(device_bytes());
     let_go_ = {};
     std::promise<void> ready;
@@ -192,6 +199,8 @@ class ShardFixture : public ::testing::Test {
     setup.rdma_budget = &rdma_budget_;
     setup.clock = &clock_;
     setup.arena = arena_.get();
+    setup.decode_arena = decode_arena_.get();
+    setup.decode_pool = &decode_pool_;
     setup.shards = shards_;
     setup.boot_id = {std::byte{1}};
     setup.open_engine = [this](std::unique_ptr<io::Engine>* out) {
@@ -249,6 +258,8 @@ class ShardFixture : public ::testing::Test {
   net::RdmaBudget rdma_budget_{256 * MiB};
   uint16_t rdma_port_ = 0;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Arena> decode_arena_;
+  DecodePool decode_pool_;
   std::unique_ptr<io::MemoryDevice> device_;
   std::thread thread_;
   std::promise<void> let_go_;

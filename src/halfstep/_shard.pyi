@@ -109,6 +109,13 @@ class Config:
     def shm_memory_bytes(self, arg: int, /) -> None: ...
 
     @property
+    def decode_bytes(self) -> int:
+        """For blocks decoded for clients without their codec; 0: none are."""
+
+    @decode_bytes.setter
+    def decode_bytes(self, arg: int, /) -> None: ...
+
+    @property
     def latency_goal_us(self) -> int:
         """Of a get's read from the device; 0: nothing gives way to them."""
 

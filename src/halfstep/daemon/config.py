@@ -220,6 +220,15 @@ class ServeConfig:
         bound="two rings for each shard, or 0 for none",
         help="Rings of all connections, over all shards. A client for which there is no more is served through the socket.",
     )
+    decode_bytes: int = setting(
+        0,
+        option="decode",
+        section="memory",
+        kind=Bytes(least=8 * MIB, most=8 * GIB, for_each_shard=True, given=True),
+        without="coded blocks are refused to clients without their codec",
+        remedy="a block of a get stays in it until it has left",
+        help="Decode blocks for clients without their codec, into so much memory beside the arena, of all shards together.",
+    )
     cores: tuple[int, ...] = setting(
         (),
         option="cores",

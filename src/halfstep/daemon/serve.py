@@ -94,6 +94,7 @@ def native_config(config: ServeConfig) -> _shard.Config:
     native.insecure_listen = config.insecure_listen
     native.shm_ring_bytes = config.shm_ring_bytes
     native.shm_memory_bytes = config.shm_memory_bytes
+    native.decode_bytes = config.decode_bytes
     native.zero_copy = config.zero_copy
     native.rdma = config.rdma
     native.rdma_memory_bytes = config.rdma_memory_bytes

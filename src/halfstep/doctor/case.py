@@ -93,9 +93,8 @@ class Case:
         config = self.config
         remembered = round(REMEMBERED_SHARE * config.arena_bytes)
         rings = config.rdma_memory_bytes if config.rdma != "off" else 0
-        return (
-            config.arena_bytes + remembered + self.index_bytes + max(config.shards, 1) * REQUEST_BYTES + PROCESS_BYTES + rings
-        )
+        blocks = config.arena_bytes + remembered + config.decode_bytes
+        return blocks + self.index_bytes + max(config.shards, 1) * REQUEST_BYTES + PROCESS_BYTES + rings
 
     @property
     def local_rings(self) -> int:
