@@ -22,7 +22,6 @@ namespace {
 
 constexpr size_t kUnitBytesMin = 64;
 constexpr size_t kUnitBytesMax = size_t{64} << 10;
-constexpr size_t kGoodUnits = 400;  // that are damaged in turn
 constexpr size_t kHeaderBytes = 48;
 
 uint64_t of_environment(const char* name, uint64_t otherwise) {
@@ -54,10 +53,11 @@ std::vector<std::byte> part_for(Prng& prng, const Codec& codec, size_t bytes, Un
   return raw;
 }
 
-std::vector<Good> good_units(Prng& prng, const Codec& codec) {
+// That are damaged in turn.
+std::vector<Good> good_units(Prng& prng, const Codec& codec, size_t count) {
   std::vector<Good> out;
   Scratch scratch;
-  while (out.size() < kGoodUnits) {
+  while (out.size() < count) {
     const size_t wanted = unit_bytes_wanted(prng);
     UnitShape shape;
     const std::vector<std::byte> raw = part_for(prng, codec, wanted * (1 + prng.below(4)), &shape);
@@ -88,7 +88,7 @@ TEST_P(DamagedUnits, AreRefusedOrDecodeInsideTheirTarget) {
   const uint64_t count = of_environment("HALFSTEP_DAMAGED_UNITS", 1500);
   const uint64_t seed = of_environment("HALFSTEP_SEED", 30);
   Prng prng(seed * 64 + codec.number);
-  const std::vector<Good> good = good_units(prng, codec);
+  const std::vector<Good> good = good_units(prng, codec, std::clamp<size_t>(count / 25, 40, 400));
   uint64_t refused = 0;
   Scratch scratch;
   for (uint64_t i = 0; i < count; ++i) {

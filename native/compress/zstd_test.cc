@@ -177,16 +177,20 @@ TEST(Zstd, DamagedUnitsStayInsideTheirTarget) {
   Prng prng(54);
   uint64_t refused = 0;
   uint64_t decoded = 0;
-  for (int round = 0; round < 4000; ++round) {
+  std::vector<std::pair<size_t, std::vector<std::byte>>> good;
+  while (good.size() < 40) {
     const size_t bytes = 1000 + prng.below(3000);
     const std::vector<std::byte> raw = prng.below(2) == 0 ? texts(bytes) : kv_values(prng, Element::Bf16, bytes);
-    std::vector<std::byte> unit = encode(raw);
-    ASSERT_FALSE(unit.empty());
+    good.emplace_back(raw.size(), encode(raw));
+    ASSERT_FALSE(good.back().second.empty());
+  }
+  for (int round = 0; round < 2000; ++round) {
+    auto [raw_bytes, unit] = good[prng.below(good.size())];
     damage(prng, 48, unit);
     std::vector<std::byte> back;
-    ++(decode(unit, raw.size(), &back).ok() ? decoded : refused);
+    ++(decode(unit, raw_bytes, &back).ok() ? decoded : refused);
   }
-  EXPECT_GT(refused, 1000U);
+  EXPECT_GT(refused, 500U);
   EXPECT_GT(decoded, 10U) << "a literal that is another, which the checksum of the raw bytes finds";
 }
 

@@ -57,10 +57,8 @@ class Decoder final : private DecodePool::Owner {
   // Who waits for memory.
   class Waiter {
    public:
+    virtual ~Waiter() = default;
     virtual void go_on_decoding() = 0;
-
-   protected:
-    ~Waiter() = default;
 
    private:
     friend class Decoder;

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compress/codec.h"
 #include "io/scheduler.h"
 #include "store/account/events.h"
 #include "wire/names.h"
@@ -318,6 +319,52 @@ void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Met
     };
     add_coding("policy", n.coding.policy);
     add_coding("step_limit", n.coding.step_limit);
+  }
+}
+
+std::string codecs_name(uint64_t codecs) {
+  std::string out;
+  for (uint32_t number = 1; number < 64; ++number) {
+    if ((codecs >> number & 1) == 0) continue;
+    const compress::Codec* codec = compress::find_codec(number);
+    out += out.empty() ? "" : "+";
+    out += codec != nullptr ? std::string(codec->name) : std::to_string(number);
+  }
+  return out.empty() ? "raw" : out;
+}
+
+void collect_stocks(std::span<const store::NamespaceStock> stocks, Metrics* out) {
+  const auto add_row = [out](const store::NamespaceStock& stock, bool other) {
+    const std::string group = other ? "other" : std::to_string(stock.group);
+    const std::string codec = other ? "other" : codecs_name(stock.codecs);
+    out->gauges.push_back({"halfstep_blocks_by_codec",
+                           {{"namespace", stock.name_space}, {"group", group}, {"codec", codec}},
+                           static_cast<double>(stock.blocks)});
+    const auto add_bytes = [&](const char* of, uint64_t bytes) {
+      out->gauges.push_back({"halfstep_bytes_by_codec",
+                             {{"namespace", stock.name_space}, {"group", group}, {"codec", codec}, {"of", of}},
+                             static_cast<double>(bytes)});
+    };
+    add_bytes("logical", stock.logical_bytes);
+    add_bytes("stored", stock.stored_bytes);
+    add_bytes("flash", stock.flash_bytes);
+  };
+  for (size_t at = 0; at < stocks.size();) {
+    store::NamespaceStock rest;
+    const store::NamespaceStock& first = stocks[at];
+    for (size_t kinds = 0; at < stocks.size() && stocks[at].number == first.number; ++at) {
+      const store::NamespaceStock& stock = stocks[at];
+      if (!stock.any && kinds++ < kKindsShown) {
+        add_row(stock, false);
+        continue;
+      }
+      rest.name_space = stock.name_space;
+      rest.blocks += stock.blocks;
+      rest.logical_bytes += stock.logical_bytes;
+      rest.stored_bytes += stock.stored_bytes;
+      rest.flash_bytes += stock.flash_bytes;
+    }
+    if (rest.blocks > 0) add_row(rest, true);
   }
 }
 

@@ -110,6 +110,11 @@ class Counts {
 void collect_events(const store::Events& events, Metrics* out);
 // What every namespace may have and has; their first label is its name.
 void collect_namespaces(const std::vector<store::NamespaceInfo>& namespaces, Metrics* out);
+// What each has, by group and codecs: the first kKindsShown of a namespace, and the rest of them together.
+inline constexpr size_t kKindsShown = 16;
+void collect_stocks(std::span<const store::NamespaceStock> stocks, Metrics* out);
+// "raw", "bfx", "bfx+ubq"; a number where this build has no name.
+std::string codecs_name(uint64_t codecs);
 
 // On which memory nodes the pages lie that were looked at. of: what they are of.
 void collect_pages(const char* of, const numa::Pages& pages, Metrics* out);

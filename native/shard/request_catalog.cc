@@ -356,6 +356,7 @@ void answer_stat(Client& client, uint64_t id, ConstBytes body) {
     for (const auto* samples : {&own.counters, &own.gauges}) page.add_all(*samples);
   }
   uint64_t next = 0;
+  const std::vector<store::NamespaceStock> stocks = host.store().stocks();
   for (const store::NamespaceInfo& info : host.namespaces()) {
     if (info.number < cursor.position) continue;
     // A tenant sees its own account and nobody else's.
@@ -366,6 +367,8 @@ void answer_stat(Client& client, uint64_t id, ConstBytes body) {
     }
     Metrics of;
     collect_namespaces({info}, &of);
+    const auto [first, end] = std::ranges::equal_range(stocks, info.number, {}, &store::NamespaceStock::number);
+    collect_stocks({first, end}, &of);
     page.add_all(of.gauges);
   }
   reply.frame().close_tlv();

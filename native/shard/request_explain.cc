@@ -96,6 +96,7 @@ void put_life(JsonWriter& json, const store::ExplainedBlock& block) {
   constexpr std::array kHints = {"none", "final_turn", "thinking", "tool_pause", "system_prompt"};
   json.number("block_bytes", block.block_bytes);
   json.number("extent_bytes", block.extent_bytes);
+  json.word("codec", block.codecs_known ? codecs_name(block.codecs) : std::string("other"));
   json.name("created_s");
   json.value(block.created_s == 0 ? "null" : std::to_string(block.created_s));
   json.number("expiry_s", block.expiry_s);

@@ -275,6 +275,7 @@ void Shard::close_connections() {
 void Shard::collect(Metrics* out) {
   collect_own(out);
   collect_namespaces(namespaces(), out);
+  collect_stocks(store_->stocks(), out);
 }
 
 void Shard::collect_own(Metrics* out) {

@@ -171,7 +171,10 @@ Status StoreImpl::begin_write(Write& write) {
     return throttled(kThrottledQuota);
   }
   if (streams_.starved() && source_.exhausted()) return throttled(kThrottledSpace);
-  if (catalog_.index_full() || !catalog_.scope_fits(write.name.scope)) {
+  uint64_t codecs = 0;
+  for (const PartInfo& part : cut_) codecs |= codec_bit(part.codec);
+  if (catalog_.index_full() ||
+      !catalog_.scope_fits(write.name.scope, static_cast<uint16_t>(write.name.component.group()), codecs)) {
     ++counters_.index_full;
     sweeper_.want_pass();
     return throttled(kThrottledSpace);

@@ -76,6 +76,8 @@ class Store {
   // Names ------------------------------------------------------------------------------------------------------------------
   virtual bool has_namespace(std::string_view name) const noexcept = 0;
   virtual std::vector<NamespaceInfo> namespaces() const = 0;
+  // What each has, by group and codecs; in the order of their numbers. Costs a look at every segment.
+  virtual std::vector<NamespaceStock> stocks() const { return {}; }
   // These rewrite the store header: `done(status)` comes when it is on media, or from inside the call when nothing had to
   // change. delete_namespace and clear retire scopes in O(1); their blocks are gone for match and get at once. A layout that
   // was cleared has a new scope, which is empty: find_scope() tells it.

@@ -116,6 +116,8 @@ class Explainer {
       out->stream = segment.stream;
       out->block_bytes = catalog_.block_bytes(block, out->component);
       out->extent_bytes = static_cast<uint32_t>(block.extent_bytes());
+      out->codecs = catalog_.kind_of(block).codecs;
+      out->codecs_known = !catalog_.kind_of(block).any;
       if (extent != nullptr && extent->location() == block.location) out->created_s = extent->entry.created_s;
       out->expiry_s = block.expiry_s;
       out->touch_class = block.touch_class;
@@ -124,6 +126,7 @@ class Explainer {
     } else {
       out->block_bytes = extent->entry.raw_bytes;
       out->extent_bytes = static_cast<uint32_t>(extent->shape.extent_bytes());
+      out->codecs = extent->entry.codecs;
       out->created_s = extent->entry.created_s;
       out->expiry_s = extent->entry.expiry_s;
       out->touch_class = extent->touched ? kTouchedOnce : kUntouched;

@@ -84,6 +84,7 @@ class StoreImpl final : public Store {
 
   bool has_namespace(std::string_view name) const noexcept override { return header_.find_namespace(name) != nullptr; }
   std::vector<NamespaceInfo> namespaces() const override;
+  std::vector<NamespaceStock> stocks() const override;
   void create_namespace(const NamespaceInfo& info, std::function<void(Status)> done) override;
   void limit_namespace(const NamespaceInfo& info, std::function<void(Status)> done) override;
   void delete_namespace(std::string_view name, std::function<void(Status)> done) override;

@@ -1,6 +1,9 @@
 // store_names.cc — namespaces, layouts and their scopes: all of it is in the store header.
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "store/format/mutant.h"
@@ -79,6 +82,34 @@ std::vector<NamespaceInfo> StoreImpl::namespaces() const {
     out.push_back({n.name, n.record.quota_bytes, n.record.default_ttl_s, n.record.pin_budget_bytes,
                    (n.record.flags & format::kNamespaceSliding) != 0, coding_of(n.record), names_.used_bytes(number),
                    names_.pinned_bytes(number), names_.leased_bytes(number), holds_.of_namespace(number), number});
+  }
+  return out;
+}
+
+std::vector<NamespaceStock> StoreImpl::stocks() const {
+  std::map<std::tuple<uint32_t, bool, uint16_t, uint64_t>, NamespaceStock> by_kind;
+  for (const Stock& stock : catalog_.stocks()) {
+    const ScopeSlots::Kind& kind = stock.kind;
+    const uint32_t number = names_.namespace_of(kind.scope);
+    if (number == 0) continue;  // it was cleared, or its namespace deleted: nobody's any more
+    const uint16_t group = kind.any ? uint16_t{0} : kind.group;
+    const uint64_t codecs = kind.any ? 0 : kind.codecs;
+    NamespaceStock& to = by_kind[{number, kind.any, group, codecs}];
+    to.number = number;
+    to.group = group;
+    to.any = kind.any;
+    to.codecs = codecs;
+    to.blocks += stock.blocks;
+    to.logical_bytes += stock.logical_bytes;
+    to.stored_bytes += stock.stored_bytes;
+    to.flash_bytes += stock.flash_bytes;
+  }
+  std::vector<NamespaceStock> out;
+  for (auto& [key, stock] : by_kind) {
+    for (const StoredNamespace& n : header_.namespaces) {
+      if (n.record.number == stock.number) stock.name_space = n.name;
+    }
+    out.push_back(std::move(stock));
   }
   return out;
 }

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.wire.frames import Kind as Tlv
 from tests.wire.frames import Op, frame, tlv
 
 import halfstep
+from halfstep.client.entries import Stock, stocks_of
 from halfstep.client.layout_question import ask_layout
 from halfstep.errors import ProtocolError, Unavailable
 from halfstep.layout import Layout
@@ -185,11 +187,12 @@ def test_a_listing_tells_pages_on_flash_and_codecs(filled: str) -> None:
     done = listed("--flash", "--json", "--url", filled)
     assert done.returncode == 0, done.stderr
     entries = json.loads(done.stdout)
-    by_codec = {codec: [one for one in entries if one["codec"] == codec] for codec in ("bfx", "")}
+    by_codec = {codec: [one for one in entries if one["codec"] == codec] for codec in ("bfx", "raw")}
+    assert sum(map(len, by_codec.values())) == len(entries)
     assert {one["block_bytes"] for one in by_codec["bfx"]} == {24576}
     # Twelve parts of 24 bytes and the tail of 32 beside what is coded, in whole pages.
     assert {one["flash_bytes"] for one in by_codec["bfx"]} == {20480}
-    assert sorted(one["flash_bytes"] for one in by_codec[""]) == [8192] + [24576] * 5
+    assert sorted(one["flash_bytes"] for one in by_codec["raw"]) == [8192] + [24576] * 5
     with halfstep.connect(filled, required=True) as client:
         (space,) = (one for one in client.admin.namespaces() if one.name == "analysed")
     assert space.used_bytes == sum(one["flash_bytes"] for one in entries), "what the quota counts"
@@ -199,6 +202,32 @@ def test_a_listing_tells_pages_on_flash_and_codecs(filled: str) -> None:
     assert "1.200" in table
     plain = listed("--json", "--url", filled)
     assert "flash_bytes" not in json.loads(plain.stdout)[0]
+
+
+def stocks_in_frames(url: str, space: str) -> dict[str, Stock]:
+    """By codec, of group 0, once no block waits for its frame any more."""
+    with halfstep.connect(url, required=True) as client:
+        for _ in range(3000):
+            used = next(one for one in client.admin.namespaces() if one.name == space).used_bytes
+            stocks = [one for one in stocks_of(client.admin.stat()) if one.namespace == space]
+            if sum(one.flash_bytes for one in stocks) == used:
+                return {one.codec: one for one in stocks if one.group == "0"}
+            time.sleep(0.01)
+    raise AssertionError(f"{stocks}: {used} bytes are used")
+
+
+def test_a_daemon_tells_bytes_by_codec(filled: str) -> None:
+    stocks = stocks_in_frames(filled, "analysed")
+    assert set(stocks) == {"raw", "bfx"}
+    coded, raw = stocks["bfx"], stocks["raw"]
+    assert (coded.blocks, coded.logical_bytes, coded.flash_bytes) == (6, 6 * 24576, 6 * 20480)
+    assert 6 * 16384 < coded.stored_bytes < 6 * (20480 - 32 - 12 * 24)
+    assert (raw.blocks, raw.flash_bytes) == (6, 8192 + 5 * 24576)
+    assert raw.logical_bytes == raw.stored_bytes
+    done = subprocess.run(
+        [sys.executable, "-m", "halfstep.tools.cli", "stat", "--json", filled], capture_output=True, text=True, timeout=120
+    )
+    assert {"namespace": "analysed", "group": "0", "codec": "bfx"}.items() <= json.loads(done.stdout)["stocks"][0].items()
 
 
 # ---- the question for a layout ----

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from halfstep.client.entries import Entry
+from halfstep.client.entries import Entry, Stock, stocks_of
 from halfstep.tools.footprint import Footprint, by_layout
 from halfstep.tools.stat import stored
 
 
-def entry(layout: int, block_bytes: int) -> Entry:
-    return Entry(bytes([layout] * 16), 0, b"key", block_bytes, 1, 0, 0)
+def entry(layout: int, block_bytes: int, group: int = 0) -> Entry:
+    return Entry(bytes([layout] * 16), group << 24 | 7, b"key", block_bytes, 1, 0, 0)
 
 
 def test_layouts_are_summed_apart_and_what_went_is_left_out() -> None:
@@ -20,15 +20,38 @@ def test_layouts_are_summed_apart_and_what_went_is_left_out() -> None:
         Footprint(entry(1, 24576), "bfx", 16384),
         Footprint(entry(1, 24576), "bfx", None),
         Footprint(entry(3, 100), "", None),
+        Footprint(entry(1, 4096), "raw", 4096),
+        Footprint(entry(1, 8192, 2), "bfx", 4096),
     ]
     sums = by_layout(told)
-    assert [(one.layout_id[0], one.codec, one.blocks, one.logical_bytes, one.flash_bytes) for one in sums] == [
-        (1, "bfx", 2, 49152, 36864),
-        (2, "", 1, 5000, 8192),
+    assert [(one.layout_id[0], one.group, one.codec, one.blocks, one.logical_bytes, one.flash_bytes) for one in sums] == [
+        (1, 0, "bfx", 2, 49152, 36864),
+        (2, 0, "", 1, 5000, 8192),
+        (1, 0, "raw", 1, 4096, 4096),
+        (1, 2, "bfx", 1, 8192, 4096),
     ]
     assert sums[0].ratio == pytest.approx(4 / 3)
     assert sums[1].ratio < 1, "padding"
     assert by_layout([]) == []
+
+
+def test_stat_tells_bytes_by_namespace_group_and_codec() -> None:
+    of = 'halfstep_{}_by_codec{{namespace="{}",group="{}",codec="{}"{}}}'.format
+    counters: dict[str, float] = {"halfstep_store_bytes_live": 9}
+    for kind, sizes in {
+        (r"b\"c", "1", "bfx+ubq"): (3, 30, 20, 24),
+        ("a", "0", "raw"): (1, 8, 8, 8),
+        ("a", "other", "other"): (2, 5, 4, 4),
+    }.items():
+        counters[of("blocks", *kind, "")] = sizes[0]
+        for what, size in zip(("logical", "stored", "flash"), sizes[1:], strict=True):
+            counters[of("bytes", *kind, f',of="{what}"')] = size
+    assert stocks_of(counters) == [
+        Stock("a", "0", "raw", 1, 8, 8, 8),
+        Stock("a", "other", "other", 2, 5, 4, 4),
+        Stock('b"c', "1", "bfx+ubq", 3, 30, 20, 24),
+    ]
+    assert stocks_of({"halfstep_store_bytes_live": 9}) == [], "a daemon of before"
 
 
 def test_stat_tells_flash_from_what_was_written() -> None:

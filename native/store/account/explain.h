@@ -55,8 +55,10 @@ struct ExplainedBlock {
   uint8_t stream = 0;
   uint32_t block_bytes = 0;
   uint32_t extent_bytes = 0;
-  uint64_t created_s = 0;  // 0: nothing in memory says it
-  uint64_t expiry_s = 0;   // 0 = never
+  uint64_t codecs = 0;       // bit c: a part has codec c; 0: all are raw
+  bool codecs_known = true;  // false: its scope has more kinds of blocks than are told apart
+  uint64_t created_s = 0;    // 0: nothing in memory says it
+  uint64_t expiry_s = 0;     // 0 = never
   uint8_t touch_class = 0;
   uint8_t hint = 0;                 // hint.h, as it was put; a copy of what was used has none
   double touch_age_capacities = 0;  // since the last touch, or since it was written

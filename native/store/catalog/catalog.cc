@@ -45,7 +45,8 @@ Block Catalog::decode(const index::Entry& entry) const noexcept {
   block.pages = entry.pages();
   block.pages_back = entry.pages_back();
   block.bound_checksum = entry.checksum();
-  block.scope = slots_.scope(entry.scope_slot());
+  block.slot = entry.scope_slot();
+  block.scope = slots_.scope(block.slot);
   block.expiry_code = entry.expiry_code();
   block.expiry_s = segment.marks.expiry_s(block.location.page, block.expiry_code);
   block.touch_stamp = entry.touch_stamp();
@@ -83,7 +84,7 @@ index::Entry Catalog::encode(const Segment& segment, const format::Entry& entry,
   to.set_checksum(bound(entry.checksum, key_of(entry)));
   to.set_touch(touch.stamp, touch.touch_class);
   to.set_hint(entry.hint <= index::kHintMax ? entry.hint : 0);
-  to.set_scope_slot(slots_.take(entry.scope));
+  to.set_scope_slot(slots_.take(entry.scope, static_cast<uint16_t>(wire::Component{entry.component}.group()), entry.codecs));
   to.set_expiry(segment.marks.code(entry.page, entry.expiry_s), (entry.flags & format::kEntrySliding) != 0);
   return to;
 }
@@ -92,12 +93,12 @@ Status Catalog::add(Segment& segment, const format::Entry& entry, const Touch& t
   const index::Entry fresh = encode(segment, entry, touch);
   if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
   const IndexKey key = key_of(entry);
-  const Status placed = place(key, fresh);
+  const Status placed = place(fresh, entry);
   if (placed == Code::Present) {
     const index::Found before = index_->find(hash_of(key));
     leave(before.entry);
     replace(before, fresh);
-    enter(fresh);
+    enter(fresh, entry);
   } else if (!placed.ok()) {
     return placed;
   }
@@ -108,10 +109,11 @@ Status Catalog::add(Segment& segment, const format::Entry& entry, const Touch& t
 Status Catalog::add_absent(Segment& segment, const format::Entry& entry, const Touch& touch) {
   const index::Entry fresh = encode(segment, entry, touch);
   if (fresh.scope_slot() == ScopeSlots::kNone) return Code::NoSpace;
-  return place(key_of(entry), fresh);
+  return place(fresh, entry);
 }
 
-Status Catalog::place(const IndexKey& key, const index::Entry& fresh) {
+Status Catalog::place(const index::Entry& fresh, const format::Entry& of) {
+  const IndexKey key = key_of(of);
   Status inserted = index_->insert(hash_of(key), fresh);
   if (inserted == Code::Present) {
     const index::Found before = index_->find(hash_of(key));
@@ -120,7 +122,7 @@ Status Catalog::place(const IndexKey& key, const index::Entry& fresh) {
     replace(before, fresh);
     inserted = {};
   }
-  if (inserted.ok()) enter(fresh);
+  if (inserted.ok()) enter(fresh, of);
   return inserted;
 }
 
@@ -134,7 +136,7 @@ bool Catalog::move(const IndexKey& key, const Location& original, const format::
   moved.set_expiry(moved.expiry_code(), found.entry.sliding());  // it may have been given another end meanwhile
   leave(found.entry);
   replace(found, moved);
-  enter(moved);
+  enter(moved, copy);
   const uint32_t expiry_s = copy.expiry_s;
   to.expires_s = std::max(to.expires_s, expiry_s == 0 ? Segment::kNeverExpires : expiry_s);
   if (touched_since) mark_touched(moved);
@@ -146,7 +148,23 @@ void Catalog::replace(const index::Found& found, const index::Entry& entry) noex
   HALFSTEP_CHECK(replaced);
 }
 
-void Catalog::count(const index::Entry& entry, int sign) noexcept {
+void Catalog::enter(const index::Entry& entry, const format::Entry& of) noexcept {
+  Share& share = count(entry, 1);
+  ++share.blocks;
+  share.pages += entry.pages();
+  share.logical_bytes += of.raw_bytes;
+  share.stored_bytes += of.stored_bytes;
+}
+
+void Catalog::leave_share(const index::Entry& entry, Share& share) noexcept {
+  HALFSTEP_CHECK(share.blocks > 0 && share.pages >= entry.pages(), share.blocks, share.pages, entry.pages());
+  share.leave(entry.pages());
+  std::vector<Share>& shares = segments_[segment_of(entry)].shares;
+  if (share.blocks == 0) shares.erase(shares.begin() + (&share - shares.data()));
+}
+
+// All sums of the segment but those of the block's share, which it returns.
+Share& Catalog::count(const index::Entry& entry, int sign) noexcept {
   Segment& segment = segments_[segment_of(entry)];
   const uint32_t pages = entry.pages();
   const auto sign32 = static_cast<uint32_t>(sign);  // modulo 2^n: subtracts
@@ -159,11 +177,8 @@ void Catalog::count(const index::Entry& entry, int sign) noexcept {
   auto share = std::lower_bound(segment.shares.begin(), segment.shares.end(), entry.scope_slot(),
                                 [](const Share& s, uint16_t slot) { return s.slot < slot; });
   if (share == segment.shares.end() || share->slot != entry.scope_slot()) {
-    share = segment.shares.insert(share, {entry.scope_slot(), 0, 0});
+    share = segment.shares.insert(share, {.slot = entry.scope_slot()});
   }
-  share->blocks += sign32;
-  share->pages += sign64 * pages;
-  if (share->blocks == 0) segment.shares.erase(share);
   if (entry.touch_class() != kUntouched) {
     const uint64_t when = clock_.when(entry.touch_stamp());
     sign > 0 ? segment.touched.add(when, pages) : segment.touched.remove(when, pages);
@@ -171,6 +186,7 @@ void Catalog::count(const index::Entry& entry, int sign) noexcept {
     segment.first_pages += sign64 * pages;
   }
   if (entry.held()) count_held(entry, sign);
+  return *share;
 }
 
 void Catalog::count_held(const index::Entry& entry, int sign) noexcept {
@@ -306,6 +322,23 @@ void Catalog::release(Segment& segment) {
 
 // ---- Facts -----------------------------------------------------------------------------------------------------------------
 
+std::vector<Stock> Catalog::stocks() const {
+  std::vector<Stock> by_slot;
+  for (const Segment& segment : segments_) {
+    for (const Share& share : segment.shares) {
+      if (share.slot >= by_slot.size()) by_slot.resize(size_t{share.slot} + 1);
+      Stock& stock = by_slot[share.slot];
+      stock.kind = slots_.kind(share.slot);
+      stock.blocks += share.blocks;
+      stock.logical_bytes += share.logical_bytes;
+      stock.stored_bytes += share.stored_bytes;
+      stock.flash_bytes += share.pages * kPageBytes;
+    }
+  }
+  std::erase_if(by_slot, [](const Stock& stock) { return stock.blocks == 0; });
+  return by_slot;
+}
+
 uint64_t Catalog::oldest_generation(uint64_t none) const noexcept {
   uint64_t oldest = none;
   for (const Segment& segment : segments_) {
@@ -364,7 +397,7 @@ void Catalog::check_invariants() const {
     auto share = std::lower_bound(segment.shares.begin(), segment.shares.end(), entry.scope_slot(),
                                   [](const Share& s, uint16_t slot) { return s.slot < slot; });
     if (share == segment.shares.end() || share->slot != entry.scope_slot()) {
-      share = segment.shares.insert(share, {entry.scope_slot(), 0, 0});
+      share = segment.shares.insert(share, {.slot = entry.scope_slot()});
     }
     ++share->blocks;
     share->pages += entry.pages();
@@ -381,7 +414,14 @@ void Catalog::check_invariants() const {
     HALFSTEP_CHECK(segment.held_blocks == as_walked.held_blocks && segment.held_pages == as_walked.held_pages, segment.number,
                    segment.held_blocks, as_walked.held_blocks);
     HALFSTEP_CHECK(segment.first_pages == as_walked.first_pages, segment.number, segment.first_pages, as_walked.first_pages);
-    HALFSTEP_CHECK(segment.shares == as_walked.shares, segment.number);
+    const auto alike = [](const Share& a, const Share& b) {
+      return a.slot == b.slot && a.blocks == b.blocks && a.pages == b.pages;
+    };
+    HALFSTEP_CHECK(std::ranges::equal(segment.shares, as_walked.shares, alike), segment.number);
+    for (const Share& share : segment.shares) {
+      // Stored bytes lie in their pages.
+      HALFSTEP_CHECK(share.stored_bytes <= share.pages * kPageBytes, segment.number, share.stored_bytes, share.pages);
+    }
     check_segment(segment);
   }
 }

@@ -42,6 +42,7 @@ struct Block {
   uint32_t pages_back = 0;
   uint32_t bound_checksum = 0;  // with the key in it: under a wrong key it verifies nothing
   uint32_t scope = 0;
+  uint16_t slot = 0;      // kind_of()
   uint32_t expiry_s = 0;  // 0: never; rounded down
   uint16_t expiry_code = 0;
   uint16_t touch_stamp = 0;  // of LogClock: last touch, or when it was written
@@ -54,6 +55,16 @@ struct Block {
   explicit operator bool() const noexcept { return location.valid(); }
   uint64_t extent_bytes() const noexcept { return uint64_t{pages} * kPageBytes; }
   uint32_t checksum(const IndexKey& key) const noexcept;
+};
+
+// Live blocks of one kind: bytes that were put, those of their parts as they are stored, and whole pages with trailers and
+// padding.
+struct Stock {
+  ScopeSlots::Kind kind;
+  uint64_t blocks = 0;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+  uint64_t flash_bytes = 0;
 };
 
 struct Touch {
@@ -108,6 +119,7 @@ class Catalog {
   // Some ten keys before they are changed.
   [[gnu::always_inline]] void prefetch(const IndexKey& key) const noexcept { index_->prefetch(hash_of(key)); }
   uint32_t scope_of(const Share& share) const noexcept { return slots_.scope(share.slot); }
+  const ScopeSlots::Kind& kind_of(const Block& block) const noexcept { return slots_.kind(block.slot); }
   // When a block ends, to the second as far as anything but the index says it. `known_s`: what its entry and the log say.
   uint32_t exact_expiry_s(const Block& block, uint32_t known_s) const noexcept {
     const Segment& segment = segments_[block.location.segment];
@@ -166,7 +178,11 @@ class Catalog {
   uint64_t oldest_generation_unknown(uint64_t none) const noexcept;
 
   // No slot for the scope: every one is taken, by the living or until the sweep has been round.
-  bool scope_fits(uint32_t scope) { return slots_.take(scope) != ScopeSlots::kNone; }
+  bool scope_fits(uint32_t scope, uint16_t group, uint64_t codecs) {
+    return slots_.take(scope, group, codecs) != ScopeSlots::kNone;
+  }
+  // Of each kind that has any. Costs a look at every segment.
+  std::vector<Stock> stocks() const;
 
   uint64_t live_blocks() const noexcept { return live_blocks_; }
   uint64_t live_bytes() const noexcept { return live_bytes_; }
@@ -193,15 +209,16 @@ class Catalog {
   index::Entry encode(const Segment& segment, const format::Entry& entry, const Touch& touch);
 
   // The sums of its segment, not the index.
-  void enter(const index::Entry& entry) noexcept { count(entry, 1); }
+  void enter(const index::Entry& entry, const format::Entry& of) noexcept;
   void leave(const index::Entry& entry) noexcept {
-    count(entry, -1);
+    leave_share(entry, count(entry, -1));
     ++segments_[segment_of(entry)].departed;
   }
-  void count(const index::Entry& entry, int sign) noexcept;
+  Share& count(const index::Entry& entry, int sign) noexcept;
+  void leave_share(const index::Entry& entry, Share& share) noexcept;
   void count_held(const index::Entry& entry, int sign) noexcept;
   // In the index, under a key that has none, or a stale one. Present: a live one is there.
-  Status place(const IndexKey& key, const index::Entry& fresh);
+  Status place(const index::Entry& fresh, const format::Entry& of);
   void mark_touched(const index::Entry& entry) noexcept;
   void replace(const index::Found& found, const index::Entry& entry) noexcept;
   void lap_ended() noexcept;

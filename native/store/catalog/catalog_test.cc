@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
@@ -64,6 +66,50 @@ TEST(ScopeSlots, RunOutAt65535) {
   ScopeSlots slots;
   for (uint32_t scope = 1; scope <= UINT16_MAX; ++scope) ASSERT_NE(slots.take(scope), ScopeSlots::kNone);
   EXPECT_EQ(slots.take(UINT16_MAX + 1), ScopeSlots::kNone);
+}
+
+TEST(ScopeSlots, TellTheKindsOfAScopeApartAndGoWithIt) {
+  ScopeSlots slots;
+  const uint16_t raw = slots.take(7, 0, 0);
+  const uint16_t coded = slots.take(7, 0, 2);
+  const uint16_t other_group = slots.take(7, 3, 2);
+  EXPECT_EQ(slots.take(7, 0, 2), coded);
+  EXPECT_EQ((std::set<uint16_t>{raw, coded, other_group}).size(), 3U);
+  for (const uint16_t slot : {raw, coded, other_group}) EXPECT_EQ(slots.scope(slot), 7U);
+  EXPECT_EQ(slots.kind(other_group).group, 3U);
+  EXPECT_EQ(slots.kind(other_group).codecs, 2U);
+  slots.lap_begins([](uint32_t scope) { return scope != 7; });
+  slots.lap_ended();
+  for (const uint16_t slot : {raw, coded, other_group}) EXPECT_EQ(slots.scope(slot), 0U);
+  const uint16_t again = slots.take(8, 1, 4);
+  EXPECT_EQ(slots.scope(again), 8U);
+  EXPECT_NE(slots.take(9), again);
+}
+
+TEST(ScopeSlots, OfMoreKindsThanAScopeMayHaveAreOfAny) {
+  ScopeSlots slots;
+  const uint16_t raw = slots.take(1, 0, 0);
+  uint16_t last = ScopeSlots::kNone;
+  for (uint32_t kind = 1; kind <= ScopeSlots::kScopeKindsMax; ++kind) last = slots.take(1, 0, kind);
+  EXPECT_TRUE(slots.kind(last).any);
+  EXPECT_EQ(slots.take(1, 9, uint64_t{1} << 40), last);
+  EXPECT_EQ(slots.take(1, 0, 0), raw) << "those that it has are still told apart";
+  EXPECT_FALSE(slots.kind(raw).any);
+}
+
+TEST(ScopeSlots, KeepPlaceForScopesThatHaveNone) {
+  ScopeSlots slots;
+  uint32_t scope = 0;
+  for (size_t taken = 0; taken < ScopeSlots::kKindsMax; taken += 16) {
+    ++scope;
+    for (uint16_t group = 0; group < 16; ++group) ASSERT_NE(slots.take(scope, group), ScopeSlots::kNone);
+  }
+  const uint16_t more = slots.take(scope, 16);
+  EXPECT_EQ(slots.scope(more), scope);
+  EXPECT_TRUE(slots.kind(more).any);
+  const uint16_t of_another = slots.take(scope + 1, 16);
+  EXPECT_EQ(slots.scope(of_another), scope + 1);
+  EXPECT_FALSE(slots.kind(of_another).any);
 }
 
 // ---- The catalog -----------------------------------------------------------------------------------------------------------

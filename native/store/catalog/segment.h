@@ -47,12 +47,21 @@ class Lengths {
   std::vector<Length> lengths_;
 };
 
-// What of a segment belongs to one scope, by its slot: so that voiding it needs no look at its blocks.
+// What of a segment belongs to one scope, group and set of codecs, by their slot: so that voiding it needs no look at its
+// blocks. What the index does not say of a block is added up as it comes; of one that leaves alone, its pages' part of it goes.
 struct Share {
   uint16_t slot = 0;
   uint32_t blocks = 0;
   uint64_t pages = 0;
-  bool operator==(const Share&) const noexcept = default;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+
+  void leave(uint32_t block_pages) noexcept {
+    logical_bytes -= logical_bytes * block_pages / pages;
+    stored_bytes -= stored_bytes * block_pages / pages;
+    pages -= block_pages;
+    --blocks;
+  }
 };
 
 struct Segment {

@@ -24,6 +24,21 @@ struct NamespaceInfo {
   uint32_t number = 0;        // grows with each that is made
 };
 
+// Live blocks of a namespace, of one group of its layouts and of one set of codecs: logical bytes were put, stored ones are
+// those of their parts, and flash has whole pages, with trailers and padding. Blocks that are in no frame yet are not among
+// them, nor is what is not found yet of a store that recovers.
+struct NamespaceStock {
+  std::string name_space;
+  uint32_t number = 0;  // of the namespace
+  uint16_t group = 0;
+  bool any = false;     // of several groups and codecs: there are more kinds than are told apart
+  uint64_t codecs = 0;  // bit c: parts of them have codec c; 0: all are raw
+  uint64_t blocks = 0;
+  uint64_t logical_bytes = 0;
+  uint64_t stored_bytes = 0;
+  uint64_t flash_bytes = 0;
+};
+
 // What a scope stands for, or stood for as far as that is remembered (events.h): else nothing.
 struct ScopeName {
   std::string name_space;

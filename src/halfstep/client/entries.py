@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from halfstep.client.coding import NONE, floor_text, policy_text
@@ -99,6 +99,40 @@ def totals_of(shards: Iterable[dict[str, float]]) -> dict[str, float]:
             before = totals.get(name, 0)
             totals[name] = max(before, value) if name in _OF_THE_WORST_SHARD else before + value
     return totals
+
+
+class Stock(NamedTuple):
+    """Live blocks of a namespace, of one group of its layouts and one set of codecs; "other" where more kinds are together.
+
+    logical_bytes: as they were put. stored_bytes: of their parts, coded or raw. flash_bytes: whole pages, with trailers and
+    padding.
+    """
+
+    namespace: str
+    group: str
+    codec: str
+    blocks: int
+    logical_bytes: int
+    stored_bytes: int
+    flash_bytes: int
+
+
+_STOCK = re.compile(
+    r'halfstep_(blocks|bytes)_by_codec\{namespace="((?:[^"\\]|\\.)*)",group="(\w+)",codec="([\w+]+)"(?:,of="(\w+)")?\}'
+)
+
+
+def stocks_of(counters: Mapping[str, float]) -> list[Stock]:
+    """What `stat` told of the blocks of each namespace, by group and codec; nothing of a daemon of before."""
+    rows: dict[tuple[str, str, str], dict[str, int]] = {}
+    for name, value in counters.items():
+        if match := _STOCK.fullmatch(name):
+            kind = re.sub(r"\\(.)", r"\1", match[2]), match[3], match[4]
+            rows.setdefault(kind, {})[match[5] or "blocks"] = int(value)
+    return [
+        Stock(*kind, *(row.get(what, 0) for what in ("blocks", "logical", "stored", "flash")))
+        for kind, row in sorted(rows.items())
+    ]
 
 
 _ACCOUNT = re.compile(r'halfstep_namespace_bytes\{namespace="((?:[^"\\]|\\.)*)",of="(\w+)"\}')

@@ -124,6 +124,8 @@ HELP = {
     "halfstep_memory_bytes": "The arena (capacity), blocks in it (resident), those in use (pinned), index, segments.",
     "halfstep_memory_sampled_pages": "On which memory node 64 pages of the arena, and of the index, lie.",
     # Namespaces, holds, events
+    "halfstep_blocks_by_codec": "Live blocks in frames, by namespace, group of their layout, and codecs of their parts.",
+    "halfstep_bytes_by_codec": "Their bytes: as they were put (logical), of their parts (stored), in whole pages (flash).",
     "halfstep_namespace_bytes": "Quota, use, pin budget, pinned and leased bytes of a namespace.",
     "halfstep_namespace_holds": "Leases and pins of a namespace.",
     "halfstep_namespace_default_ttl_seconds": "The default TTL of a namespace.",

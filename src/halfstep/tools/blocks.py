@@ -280,13 +280,13 @@ def match(keys: tuple[str, ...], url: str, as_json: bool) -> None:
 
 @click.command()
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="Blocks to show at most.")
-@click.option("--flash", is_flag=True, help="Ask of each block what it takes on flash, and of each layout its codec.")
+@click.option("--flash", is_flag=True, help="Ask of each block what it takes on flash, and of which codecs its parts are.")
 @url_option
 @json_option
 def ls(limit: int, flash: bool, url: str, as_json: bool) -> None:
     """List a namespace's blocks, of every layout. Bytes are those that were put, before any codec.
 
-    With --flash also whole pages on flash, with trailer and padding, and sums by layout; a request for each block.
+    With --flash also whole pages on flash, with trailer and padding, and sums by layout, group and codec: a request a block.
     """
     with connected(url, file_layout()) as client:
         entries = list(client.admin.list(limit=limit))
@@ -326,10 +326,11 @@ def _flash_text(one: Footprint) -> str:
 
 def _print_layouts(told: list[Footprint]) -> None:
     print_table(
-        ["layout", "codec", ("blocks", "right"), ("bytes", "right"), ("on flash", "right"), ("ratio", "right")],
+        ["layout", "group", "codec", ("blocks", "right"), ("bytes", "right"), ("on flash", "right"), ("ratio", "right")],
         [
             (
                 one.layout_id.hex()[:8],
+                one.group,
                 one.codec or "none",
                 f"{one.blocks:,}",
                 f"{one.logical_bytes:,}",

@@ -133,6 +133,8 @@ def _print_blocks(told: Mapping[str, Any]) -> None:
             "component",
             "where",
             ("bytes", "right"),
+            ("on flash", "right"),
+            "codec",
             "since",
             "touched",
             "holds",
@@ -150,6 +152,8 @@ def _row(block: Mapping[str, Any]) -> tuple[object, ...]:
         f"{block['component']:#x}",
         _place(block["where"]),
         f"{block['block_bytes']:,}",
+        f"{block['extent_bytes']:,}",
+        block.get("codec", ""),  # an older daemon does not say
         _since(block),
         _use(block),
         ", ".join(_hold(hold) for hold in block["holds"]) or "none",

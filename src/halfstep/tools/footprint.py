@@ -1,4 +1,4 @@
-"""What blocks take on flash, beside the bytes that clients put: by block, and by layout with its codec.
+"""What blocks take on flash, beside the bytes that clients put: by block, and by layout, group and codec.
 
 Logical bytes are a block's own, as the listing tells them. Flash bytes are its extent: coded or plain parts, trailer, padding
 to whole pages; the daemon tells them of one key at a time (Explain). They are what a namespace's quota counts.
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from halfstep.client.entries import Entry
 
 
+_GROUP_SHIFT = 24  # of a component
+
+
 @dataclass(frozen=True)
 class Footprint:
-    """Of one block. flash_bytes: None where it went meanwhile. codec: what its layout names, "" for none."""
+    """Of one block. flash_bytes: None where it went meanwhile.
+
+    codec: of its parts, such as "raw" or "bfx+ubq"; what its layout names where the block went or its daemon does not say.
+    """
 
     entry: Entry
     codec: str
@@ -28,9 +34,10 @@ class Footprint:
 
 @dataclass
 class LayoutFootprint:
-    """Of the blocks of one layout that were looked at and are still there."""
+    """Of the blocks of one layout, group and codec that were looked at and are still there."""
 
     layout_id: bytes
+    group: int
     codec: str
     blocks: int = 0
     logical_bytes: int = 0
@@ -51,20 +58,21 @@ def footprints(client: Client, entries: Iterable[Entry]) -> Iterator[Footprint]:
             codecs[entry.layout_id] = "" if layout is None else layout.fields.get("codec", "")
         told = client.admin.explain(entry.key, [range(entry.component, entry.component + 1)], every_group=False)
         here = (
-            block["extent_bytes"]
+            (block.get("codec", codecs[entry.layout_id]), block["extent_bytes"])
             for block in told["blocks"]
             if block["layout"] == entry.layout_id.hex() and block["component"] == entry.component and block["there"]
         )
-        yield Footprint(entry, codecs[entry.layout_id], next(here, None))
+        yield Footprint(entry, *next(here, (codecs[entry.layout_id], None)))
 
 
 def by_layout(told: Iterable[Footprint]) -> list[LayoutFootprint]:
     """The sums, in the order of the first block of each."""
-    sums: dict[bytes, LayoutFootprint] = {}
+    sums: dict[tuple[bytes, int, str], LayoutFootprint] = {}
     for one in told:
         if one.flash_bytes is None:
             continue
-        layout = sums.setdefault(one.entry.layout_id, LayoutFootprint(one.entry.layout_id, one.codec))
+        kind = one.entry.layout_id, one.entry.component >> _GROUP_SHIFT, one.codec
+        layout = sums.setdefault(kind, LayoutFootprint(*kind))
         layout.blocks += 1
         layout.logical_bytes += one.entry.block_bytes
         layout.flash_bytes += one.flash_bytes

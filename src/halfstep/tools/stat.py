@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from halfstep.client.entries import totals_of
+from halfstep.client.entries import stocks_of, totals_of
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
 from halfstep.tools.streams import say
 
@@ -25,6 +25,7 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     each = shards if len(shards) > 1 else {}
     if as_json:
         told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
+        told["stocks"] = [one._asdict() for one in stocks_of(counters)]
         told["load"] = [load._asdict() for load in facts.shards]
         print_json(told | ({"shards": list(each.values())} if each else {}))
         return
@@ -34,6 +35,21 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     say(f"flash  {stored(counters)}")
     say(f"scrub  {scrubbed(counters)}")
     say(f"sends  {sent(counters)}")
+    if stocks := stocks_of(counters):
+        print_table(
+            ["namespace", "group", "codec", *((one, "right") for one in ("blocks", "logical", "stored", "on flash", "ratio"))],
+            [
+                (
+                    one.namespace,
+                    one.group,
+                    one.codec,
+                    f"{one.blocks:,}",
+                    *(f"{size:,}" for size in (one.logical_bytes, one.stored_bytes, one.flash_bytes)),
+                    f"{one.logical_bytes / one.flash_bytes:.3f}" if one.flash_bytes else "",
+                )
+                for one in stocks
+            ],
+        )
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
     columns += [(f"shard {number}", "right") for number in each]
     print_table(
