@@ -19,7 +19,7 @@ namespace {
 
 using nb::literals::operator""_a;
 
-void require_ok(const Fault& fault) {
+void require_opened(const Fault& fault) {
   if (!fault.ok()) throw StartError(std::string(code_name(fault.status.code())), fault.what);
 }
 
@@ -37,7 +37,7 @@ nb::dict backing_of(const io::BackingFacts& facts) {
 }
 
 // What is read lies nowhere; an engine only wants an arena to be there.
-constexpr uint64_t kArenaBytes = 2 * MiB;
+constexpr uint64_t kProbeArenaBytes = 2 * MiB;
 
 nb::dict look_at_backing(const OsText& path) {
   io::BackingFacts backing_facts;
@@ -45,12 +45,12 @@ nb::dict look_at_backing(const OsText& path) {
   {
     const Unlocked unlocked;
     std::unique_ptr<io::Backing> backing;
-    require_ok(io::Backing::open({.path = path.bytes, .read_only = true}, &backing));
+    require_opened(io::Backing::open({.path = path.bytes, .read_only = true}, &backing));
     backing_facts = backing->facts();
     std::unique_ptr<Arena> arena;
-    require_ok(Arena::create(kArenaBytes, false, &arena));
+    require_opened(Arena::create(kProbeArenaBytes, false, &arena));
     std::unique_ptr<io::Engine> engine;
-    require_ok(io::open_engine({}, *arena, {backing.get()}, &engine));
+    require_opened(io::open_engine({}, *arena, {backing.get()}, &engine));
     engine_facts = engine->facts();
   }
   nb::dict dict = backing_of(backing_facts);
@@ -73,7 +73,7 @@ nb::dict make_store(const shard::Config& asked, bool wipe, const nb::object& pro
     fault = shard::make_store(config, wipe, &made);
   }
   say.raise_again();
-  require_ok(fault);
+  require_opened(fault);
   nb::dict dict = backing_of(made.backing);
   dict["segment_bytes"] = made.geometry.segment_bytes;
   dict["segments"] = made.geometry.segments;
