@@ -4,7 +4,8 @@
 #   base     compiler, libraries, Python; .venv with the build backend and the test tools
 #   models   torch (a CPU build where one can be had) and transformers, into .venv
 #   fuzz     clang with libFuzzer
-#   lab      QEMU, a kernel and RDMA's libraries, for `make lab`
+#   lab      QEMU, a kernel, RDMA's libraries and an NBD server, for `make lab`
+#   lab-long QEMU 8 or newer in build/lab/qemu where the installed one is older, for `make lab SET=long`; after `lab`
 #   vllm     the vLLM engine for CPUs, in build/connectors/vllm, and tiny models for it; after `make build`
 #   lmcache  LMCache's server, in build/connectors/lmcache; after `make build`
 #   sglang   SGLang for CPUs, in build/connectors/sglang; after `make build`
@@ -281,17 +282,44 @@ busybox busybox
 rdma iproute2
 /sbin/modprobe kmod
 zstd zstd
+nbdkit nbdkit
 PROGRAMS
   compgen -G '/boot/vmlinuz-*' >/dev/null || wanted+=("linux-image-$(dpkg --print-architecture 2>/dev/null || echo amd64)")
   [[ -e /usr/include/infiniband/verbs.h ]] || wanted+=(libibverbs-dev ibverbs-providers rdma-core)
   if (( ${#wanted[@]} )); then apt_install "the lab" "${wanted[@]}"; fi
 }
 
+qemu_major() { "$1" --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9]*\)\..*/\1/p'; }
+
+# Flexible data placement came with QEMU 8. From the distribution's backports, unpacked and not installed: the machine's own QEMU
+# stays as it is.
+lab_long() {
+  lab
+  local folder=build/lab/qemu codename uri list size packages=(qemu-system-x86 qemu-system-common qemu-system-data)
+  if (( $(qemu_major qemu-system-x86_64) >= 8 )) || [[ -x $folder/usr/bin/qemu-system-x86_64 ]]; then return; fi
+  codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  uri=$(apt-get indextargets --format '$(REPO_URI) $(CODENAME)' | awk -v of="$codename" '$2 == of { print $1; exit }')
+  [[ -n $uri ]] || die "QEMU is older than 8, and no package source of $codename is known here; install a newer one"
+  list=$PWD/build/lab/apt
+  mkdir -p "$list/lists/partial" "$list/archives/partial" "$folder"
+  echo "deb $uri $codename-backports main" >"$list/sources"
+  local apt=(apt-get -o "Dir::Etc::sourcelist=$list/sources" -o Dir::Etc::sourceparts=- -o "Dir::State::lists=$list/lists"
+    -o "Dir::Cache=$list" -o APT::Sandbox::User=)
+  say "package lists of $codename-backports (5 MB, some seconds)"
+  "${apt[@]}" update -qq || die "the package lists of $codename-backports could not be had"
+  size=$("${apt[@]}" download --print-uris "${packages[@]}" | awk '{ bytes += $3 } END { printf "%.0f MB", bytes / 1e6 }')
+  say "QEMU of $codename-backports into $folder: ${packages[*]} ($size to load, four times that unpacked, a minute)"
+  (cd "$list" && "${apt[@]}" download -qq "${packages[@]}") || die "QEMU of $codename-backports could not be had"
+  local package
+  for package in "$list"/qemu-*.deb; do dpkg -x "$package" "$folder"; done
+}
+
 (( $# )) || set -- base
 for part in "$@"; do
   case $part in
     base | models | fuzz | lab | vllm | lmcache | sglang) "$part" ;;
+    lab-long) lab_long ;;
     find-clang) find_clang ;;
-    *) die "unknown part '$part': base, models, fuzz, lab, vllm, lmcache or sglang" ;;
+    *) die "unknown part '$part': base, models, fuzz, lab, lab-long, vllm, lmcache or sglang" ;;
   esac
 done

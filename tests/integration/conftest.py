@@ -1,7 +1,7 @@
 """A daemon for tests: `halfstep serve` as a process of its own, on a free port and a unix socket, with a store of its own.
 
 `daemon` is shared by all tests of a run; each test sees blocks of its own, because `client` has a layout of its own.
-`own_daemon` is for tests that kill it.
+`own_daemon` is for tests that kill it. HALFSTEP_TEST_STORE names a device for the store of `daemon`; its bytes are lost.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.wire.session import Session
 from tests.wire.streams import SocketStream, Stream
 
 import halfstep
+from halfstep.daemon.config import block_device_of
 from halfstep.daemon.units import parse_bytes
 from halfstep.tools.daemon_process import DaemonProcess
 
@@ -99,15 +100,19 @@ class Daemon(DaemonProcess):
             self.end(signal.SIGKILL)
         if self._target is not None:
             self._target.kill()
-        else:
-            self.store.unlink(missing_ok=True)
+        elif self.store.is_file():
+            self.store.unlink()
         self._socket_directory.cleanup()
 
 
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """The daemon of a module's tests: a namespace holds 256 layouts, and most tests register one of their own."""
-    started = Daemon(tmp_path_factory.mktemp("daemon"), LARGE_STORE)
+    device = os.environ.get("HALFSTEP_TEST_STORE")
+    started = Daemon(tmp_path_factory.mktemp("daemon"), "" if device else LARGE_STORE)
+    if device:
+        subprocess.run(["blkdiscard", "-z", block_device_of(device)], check=True, timeout=PATIENCE_S)
+        started.store = Path(device)
     try:
         started.start()
         yield started

@@ -1,9 +1,10 @@
 """make lab: scenarios that need more than this machine has, in a guest that has it. docs/lab-machine.md.
 
-    python -m tests.lab [--set host|guest] [--scenario NAME]... [--results DIR] [--shell COMMAND]
+    python -m tests.lab [--set host|guest|long] [--scenario NAME]... [--results DIR] [--shell COMMAND]
 
-host: what needs no guest, in seconds. guest: a boot each with an RDMA device, some minutes. A scenario that cannot run here
-is a skip, which says why; the exit status is 0 when nothing failed, and 77 when everything was skipped.
+host: what needs no guest, in seconds. guest: a boot each with an RDMA device or drives, some minutes. long: many boots. A
+scenario that cannot run here is a skip, which says why; the exit status is 0 when nothing failed, and 77 when everything was
+skipped.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab.guest import CannotRun, Guest, check
+from tests.lab import drives, power
+from tests.lab.drives import Drives
+from tests.lab.guest import CannotRun, Guest, Outcome, check
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "release"
@@ -42,16 +46,35 @@ rdma link add rxe0 type rxe netdev lab0
 rdma link
 """
 
+# The drives of QEMU: a command that hangs is given up after 6 s, and one queue has polled completions.
+_DRIVES = """
+set -e
+modprobe nvme_core io_timeout=6
+modprobe nvme poll_queues=1
+for _ in $(seq 300); do [ -e /dev/ng0n1 ] && [ -e /dev/nvme0n1 ] && break; sleep 0.1; done
+ls /dev/ng*
+"""
+
+
+Boot = Callable[[str, Drives, Callable[["subprocess.Popen[bytes]"], None]], Outcome]
+
 
 @dataclass(frozen=True)
 class Scenario:
-    """name: for --scenario. kind: the set it is in. job: the shell text that runs it, there. needs: files of the build."""
+    """name: for --scenario. kind: the set it is in. job: the shell text that runs it, there. needs: files of the build.
+
+    drives: of the guest, made in a folder; None: it has an RDMA device instead. qemu: the oldest major version that will do.
+    boots: for one that is more than a boot; gets the folder, and how to boot.
+    """
 
     name: str
     kind: str
     what: str
     job: Callable[[], str]
     needs: Callable[[], Sequence[Path]] = lambda: ()
+    drives: Callable[[Path], AbstractContextManager[Drives]] | None = None
+    qemu: int = 0
+    boots: Callable[[Path, Boot], Outcome] | None = None
 
 
 def _carrier_programs() -> list[Path]:
@@ -85,6 +108,32 @@ def _refusal() -> str:
     return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.no_device"
 
 
+def _nvme(step: str, *devices: str) -> str:
+    return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.nvme {step} {' '.join(devices)}"
+
+
+def _engine_tests() -> list[Path]:
+    return [BUILD / "native" / "io" / "io_engine_test", BUILD / "native" / "io" / "io_engine_gather_test"]
+
+
+def _nvme_engine() -> str:
+    runs = "\n".join(
+        f"echo '=== {program.name}'; {program} --gtest_filter='*/UringCmd' --gtest_brief=1 --gtest_color=no || failed=1"
+        for program in _engine_tests()
+    )
+    return f"export HALFSTEP_TEST_NVME=/dev/ng0n2\nfailed=0\n{runs}\nexit $failed"
+
+
+# Of a daemon that all of a file's tests share: what is put comes back, whole and in parts, by every call that there is.
+_INTEGRATION = ("test_client_data.py", "test_values.py", "test_parts.py", "test_client_sections.py")
+
+
+def _integration() -> str:
+    files = " ".join(str(ROOT / "tests" / "integration" / name) for name in _INTEGRATION)
+    options = "-q -p no:cacheprovider --timeout=0 --basetemp=/tmp/pytest"
+    return f"cd {ROOT} && export HALFSTEP_TEST_STORE=/dev/ng0n1 && exec {sys.executable} -m pytest {options} {files}"
+
+
 SCENARIOS = (
     Scenario(
         "fake-device", "host", "native tests over a table of verbs that moves bytes within a process", _fake, _carrier_programs
@@ -93,13 +142,50 @@ SCENARIOS = (
     Scenario("carriers", "guest", "the server's tests of carriers over Soft-RoCE", _carriers, _carrier_programs),
     Scenario("blocks", "guest", "daemon and client over Soft-RoCE: 100 blocks compared, either end killed", _blocks),
     Scenario("bench", "guest", "`halfstep bench --transport rdma` over Soft-RoCE; its figures mean nothing", _bench),
+    Scenario("nvme-engine", "guest", "the tests of engines by NVMe commands", _nvme_engine, _engine_tests, drives=drives.plain),
+    Scenario(
+        "nvme-daemon",
+        "guest",
+        "a daemon by NVMe commands: blocks compared after a stop and a kill",
+        lambda: _nvme("daemon", "/dev/ng0n1"),
+        drives=drives.plain,
+    ),
+    Scenario(
+        "nvme-integration",
+        "guest",
+        "integration tests of the client with a daemon by NVMe commands",
+        _integration,
+        drives=drives.plain,
+    ),
+    Scenario(
+        "nvme-errors",
+        "guest",
+        "drives that answer errors and that hang: misses within the deadline",
+        lambda: _nvme("errors", "/dev/ng0n1", "/dev/ng1n1"),
+        drives=drives.failing,
+    ),
+    Scenario(
+        "nvme-placed",
+        "long",
+        "streams by placement identifiers (FDP), and write amplification as the drive counts",
+        lambda: _nvme("placed", "/dev/ng0n1"),
+        drives=drives.placing,
+        qemu=8,
+    ),
+    Scenario(
+        "nvme-power",
+        "long",
+        f"{power.CUTS} power cuts that lose the drive's volatile cache: no wrong byte, no lost `persist` block",
+        lambda: "",
+        boots=power.cuts,
+    ),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what was asked for, prints a line for each scenario. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.lab", description="Scenarios that need more than this machine has.")
-    parser.add_argument("--set", choices=("host", "guest"), default="guest", dest="kind")
+    parser.add_argument("--set", choices=("host", "guest", "long"), default="guest", dest="kind")
     parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS], default=None)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "lab" / "results", help="where logs of guests go")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a guest may take")
@@ -123,12 +209,9 @@ def _run(scenario: Scenario, results: Path, limit_s: float) -> str:
         log, ended = "", f"{time.monotonic() - started:.0f} s"
     else:
         try:
-            guest = Guest(ROOT / "build" / "lab")
+            outcome = _in_guest(scenario, results / scenario.name, limit_s)
         except CannotRun as error:
             return _said(scenario, "skipped", str(error))
-        outcome = guest.run(
-            _DEVICE + scenario.job(), results / scenario.name, limit_s=limit_s, environment=_guest_environment()
-        )
         status = outcome.status if outcome.status is not None else -1
         log = str(results / scenario.name / "console.log")
         ended = f"{outcome.seconds:.0f} s" + (f", killed at its limit of {limit_s:.0f} s" if outcome.timed_out else "")
@@ -136,6 +219,35 @@ def _run(scenario: Scenario, results: Path, limit_s: float) -> str:
     if status == SKIPPED:
         return _said(scenario, "skipped", "what it printed says why")
     return _said(scenario, "ok" if status == 0 else "failed", f"status {status}, {ended}" + (f", {log}" if log else ""))
+
+
+def _in_guest(scenario: Scenario, results: Path, limit_s: float) -> Outcome:
+    guest = Guest(ROOT / "build" / "lab", major=scenario.qemu)
+    results.mkdir(parents=True, exist_ok=True)
+    if scenario.boots is not None:
+
+        def boot(step: str, there: Drives, on_start: Callable[[subprocess.Popen[bytes]], None]) -> Outcome:
+            return guest.run(
+                _DRIVES + _nvme(step),
+                results,
+                limit_s=limit_s,
+                environment=_guest_environment(),
+                devices=there.arguments,
+                on_line=there.said,
+                on_start=on_start,
+            )
+
+        return scenario.boots(results, boot)
+    device = _DEVICE if scenario.drives is None else _DRIVES
+    with scenario.drives(results) if scenario.drives is not None else nullcontext(Drives(())) as there:
+        return guest.run(
+            device + scenario.job(),
+            results,
+            limit_s=limit_s,
+            environment=_guest_environment(),
+            devices=there.arguments,
+            on_line=there.said,
+        )
 
 
 def _said(scenario: Scenario, outcome: str, why: str) -> str:

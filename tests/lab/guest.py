@@ -13,8 +13,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,35 +48,57 @@ class Outcome:
 
 
 class Guest:
-    """Kernel and initramfs, made once in `folder` for the newest kernel that is installed."""
+    """Kernel and initramfs, made once in `folder` for the newest kernel that is installed.
 
-    def __init__(self, folder: Path) -> None:
+    major: the oldest QEMU that will do. Errors: CannotRun where there is none.
+    """
+
+    def __init__(self, folder: Path, *, major: int = 0) -> None:
         self._kernel, self._initramfs = _prepare(folder)
+        self._program, self._firmware = _qemu(folder, major)
 
     def run(
-        self, job: str, results: Path, *, limit_s: float, memory_mb: int = 3072, environment: Mapping[str, str] | None = None
+        self,
+        job: str,
+        results: Path,
+        *,
+        limit_s: float,
+        memory_mb: int = 3072,
+        environment: Mapping[str, str] | None = None,
+        devices: Sequence[str] = (),
+        on_line: Callable[[str], None] = lambda _line: None,
+        on_start: Callable[[subprocess.Popen[bytes]], None] = lambda _process: None,
     ) -> Outcome:
-        """Runs the shell text `job` in /results. limit_s: from QEMU's start to its end; then it is killed."""
+        """Runs the shell text `job` in /results. limit_s: from QEMU's start to its end; then it is killed.
+
+        devices: further arguments of QEMU. on_line: hears each line of the console; on_start: of QEMU's process.
+        """
         results.mkdir(parents=True, exist_ok=True)
         (results / "status").unlink(missing_ok=True)
         (results / "job.sh").write_text(_wrapped(job, environment or {}))
         started = time.monotonic()
-        timed_out = False
-        with (results / "console.log").open("wb") as console:
-            process = subprocess.Popen(
-                self._command(results, memory_mb),
-                stdin=subprocess.DEVNULL,
-                stdout=console,
-                stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,
-            )
-            try:
-                process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                timed_out = True
-            finally:
-                process.kill()
-                process.wait()
+        process = subprocess.Popen(
+            [*self._command(results, memory_mb), *devices],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=_die_with_parent,
+        )
+        on_start(process)
+        limit = threading.Timer(limit_s, process.kill)
+        limit.start()
+        try:
+            assert process.stdout is not None
+            with (results / "console.log").open("wb") as console:
+                for line in process.stdout:
+                    console.write(line)
+                    console.flush()
+                    on_line(line.decode(errors="replace").rstrip("\r\n"))
+        finally:
+            timed_out = not limit.is_alive()
+            limit.cancel()
+            process.kill()
+            process.wait()
         said = (results / "status").read_text().strip() if (results / "status").exists() else ""
         return Outcome(
             status=int(said) if said.isdigit() and not timed_out else None,
@@ -92,9 +115,10 @@ class Guest:
             ]
 
         return [
-            *(_PROGRAM, "-M", "q35", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"),
+            *(self._program, "-M", "q35", "-accel", "tcg,thread=multi,tb-size=256", "-cpu", "max"),
             *("-m", f"{memory_mb}M", "-smp", "2", "-nodefaults", "-no-user-config", "-no-reboot"),
-            *("-display", "none", "-serial", "stdio", "-L", "/usr/share/qemu", "-L", "/usr/share/seabios"),
+            *("-display", "none", "-serial", "stdio"),
+            *(word for place in self._firmware for word in ("-L", place)),
             *("-kernel", str(self._kernel), "-initrd", str(self._initramfs), "-append", _APPEND),
             *share(0, "/", "machine", ",readonly=on,multidevs=remap"),
             *share(1, str(results.resolve()), "results"),
@@ -133,6 +157,29 @@ def _prepare(folder: Path) -> tuple[Path, Path]:
         _write(kernel, kernel_image.unpack(image))
     _write(archive, initramfs.build(release))
     return kernel, archive
+
+
+def _qemu(folder: Path, major: int) -> tuple[str, tuple[str, ...]]:
+    """The installed one if it is new enough, else that which `setup.sh lab-long` has unpacked; and where its firmware lies."""
+    firmware = ("/usr/share/qemu", "/usr/share/seabios")
+    installed = _major(_PROGRAM)
+    if installed >= major:
+        return _PROGRAM, firmware
+    unpacked = folder / "qemu" / "usr"
+    program = str(unpacked / "bin" / _PROGRAM)
+    if _major(program) >= major:
+        return program, (str(unpacked / "share" / "qemu"), *firmware)
+    raise CannotRun(f"QEMU {installed} is installed, and this needs {major} or newer; scripts/setup.sh lab-long gets one")
+
+
+def _major(program: str) -> int:
+    """0: there is none that runs."""
+    try:
+        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return 0
+    found = re.match(r"QEMU emulator version (\d+)", said)
+    return int(found[1]) if found else 0
 
 
 def _write(path: Path, data: bytes) -> None:
