@@ -47,6 +47,7 @@ using halfstep::shard::Server;
 constexpr std::pair<const char*, halfstep::io::EngineChoice> kEngines[] = {
     {"auto", halfstep::io::EngineChoice::Auto},
     {"uring", halfstep::io::EngineChoice::Uring},
+    {"uring_cmd", halfstep::io::EngineChoice::UringCmd},
     {"pread", halfstep::io::EngineChoice::Pread},
 };
 
@@ -92,7 +93,7 @@ void set_engine(Config& config, const std::string& wanted) {
       return;
     }
   }
-  throw StartError("invalid", "engine=" + wanted + ": must be auto, uring or pread");
+  throw StartError("invalid", "engine=" + wanted + ": must be auto, uring, uring_cmd or pread");
 }
 
 std::vector<OsText> listen_of(const Config& config) {
@@ -143,7 +144,7 @@ void add_config(nb::module_& m) {
       .def_rw("arena_bytes", &Config::arena_bytes, "Of all shards together.")
       .def_rw("huge_pages", &Config::huge_pages)
       .def_rw("allow_buffered", &Config::allow_buffered)
-      .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring or pread.")
+      .def_prop_rw("engine", &engine_of, &set_engine, "auto, uring, uring_cmd or pread.")
       .def_prop_rw("listen", &listen_of, &set_listen)
       .def_rw("insecure_listen", &Config::insecure_listen)
       .def_rw("shm_ring_bytes", &Config::shm_ring_bytes, "Each way, of a client over shared memory.")
@@ -165,6 +166,7 @@ void add_config(nb::module_& m) {
   add_field<&Config::memory, &halfstep::shard::MemoryConfig::nodes>(type, "numa_nodes");
   add_field<&Config::engine, &halfstep::io::EngineConfig::queue_depth>(type, "queue_depth");
   add_field<&Config::engine, &halfstep::io::EngineConfig::pread_threads>(type, "pread_threads");
+  add_field<&Config::engine, &halfstep::io::EngineConfig::polled>(type, "polled");
   add_field<&Config::store, &halfstep::store::Options::lease_ms_max>(type, "lease_ms_max");
   add_field<&Config::store, &halfstep::store::Options::index_bytes>(type, "index_bytes");
   add_field<&Config::store, &halfstep::store::Options::policy>(type, "policy");
@@ -189,6 +191,9 @@ nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
   dict["nocow"] = facts.nocow;
   dict["block_device"] = facts.block_device;
   dict["vhost_user"] = facts.vhost_user;
+  dict["noop"] = facts.noop;
+  dict["nvme_block_path"] = os_text(facts.nvme_block_path);
+  dict["why_no_nvme_commands"] = os_text(facts.why_no_nvme_commands);
   dict["discard_granularity_bytes"] = facts.discard.granularity_bytes;
   return dict;
 }
@@ -204,6 +209,10 @@ nb::dict engine_of(const halfstep::io::EngineFacts& facts) {
   dict["queue_depth"] = facts.queue_depth;
   dict["discard"] = facts.discard;
   dict["why_no_discard"] = os_text(facts.why_no_discard);
+  dict["command_bytes_max"] = facts.command_bytes_max;
+  dict["placements"] = facts.placements;
+  dict["why_no_placements"] = os_text(facts.why_no_placements);
+  dict["polled"] = facts.polled;
   return dict;
 }
 

@@ -483,6 +483,7 @@ Fault Backing::create(const Options& options, bool (*progress)(void* context, ui
 Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   const std::string& path = options.path;
   if (!vhost_socket_of(path).empty()) return open_session(options, out);
+  if (path == kNoopName) return open_noop(options, out);
   std::unique_ptr<Backing> backing(new Backing);
   backing->facts_.path = path;
   const auto no_store = [&] {
@@ -491,6 +492,7 @@ Fault Backing::open(const Options& options, std::unique_ptr<Backing>* out) {
   // Looked at before it is opened: opening a pipe waits for its other end, and opening a device may do something.
   struct stat kind {};
   bool there = stat(path.c_str(), &kind) == 0;
+  if (there && S_ISCHR(kind.st_mode)) return open_namespace(options, out);
   // The kernel's claim on a device: no mount, no array and no other daemon has it while we do.
   const int claim = there && S_ISBLK(kind.st_mode) ? O_EXCL : 0;
   if (there && claim == 0 && !S_ISREG(kind.st_mode)) return no_store();

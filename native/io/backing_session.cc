@@ -1,4 +1,5 @@
-// backing_session.cc — a backing that is a vhost-user target: its session in place of a descriptor.
+// backing_session.cc — backings that are no plain descriptor: a vhost-user target has a session, an NVMe namespace commands, a
+// no-op device memory.
 #include <unistd.h>
 
 #include <string>
@@ -6,6 +7,8 @@
 
 #include "base/units.h"
 #include "io/backing.h"
+#include "io/noop_engine.h"
+#include "io/nvme_namespace.h"
 #include "io/vhost_session.h"
 
 namespace halfstep::io {
@@ -23,6 +26,50 @@ Fault Backing::open_session(const Options& options, std::unique_ptr<Backing>* ou
   facts.direct = true;
   facts.direct_align_bytes = kPageBytes;
   facts.vhost_user = true;
+  *out = std::move(backing);
+  return {};
+}
+
+// Through its block device, and with its own name.
+Fault Backing::open_namespace(const Options& options, std::unique_ptr<Backing>* out) {
+  std::string why;
+  Options block = options;
+  block.path = NvmeNamespace::block_device_of(options.path, &why);
+  if (block.path.empty()) {
+    return {Code::Unsupported, why + "; give the path of a store: a file, a block device, or an NVMe namespace /dev/ngXnY"};
+  }
+  if (Fault fault = open(block, out); !fault.ok()) return fault;
+  Backing& backing = **out;
+  backing.facts_.path = options.path;
+  backing.facts_.nvme_block_path = block.path;
+  if (!options.read_only) {
+    backing.open_nvme(block.path);
+  } else {
+    backing.facts_.why_no_nvme_commands = options.path + " is opened for reading alone";
+  }
+  return {};
+}
+
+// It is claimed already. What refuses commands still has a block device.
+void Backing::open_nvme(const std::string& block_path) {
+  facts_.nvme_block_path = block_path;
+  if (!facts_.direct) {
+    facts_.why_no_nvme_commands = block_path + " takes no direct requests, and those by commands would pass its cache by";
+    return;
+  }
+  Fault fault = NvmeNamespace::open(facts_.path, block_path, facts_.bytes, &nvme_);
+  facts_.why_no_nvme_commands = std::move(fault.what);
+}
+
+Fault Backing::open_noop(const Options& options, std::unique_ptr<Backing>* out) {
+  std::unique_ptr<Backing> backing(new Backing);
+  if (Fault fault = NoopDevice::create(options.bytes, &backing->noop_); !fault.ok()) return fault;
+  BackingFacts& facts = backing->facts_;
+  facts.path = options.path;
+  facts.bytes = options.bytes;
+  facts.direct = true;
+  facts.direct_align_bytes = kPageBytes;
+  facts.noop = true;
   *out = std::move(backing);
   return {};
 }

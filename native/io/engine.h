@@ -1,6 +1,7 @@
 // engine.h — how bytes move between an arena and a device. Where they live is the Backing's affair (backing.h).
 // One interface, several engines: `uring` (io_uring, the default), `pread` (a small thread pool, where io_uring is refused),
-// `memory` (RAM with a fault model: simulator and software-cost benchmarks), `vhost_user` (another process that has the drive).
+// `memory` (RAM with a fault model: simulator and software-cost benchmarks), `vhost_user` (another process that has the drive),
+// `uring_cmd` (NVMe commands past the block layer).
 // Invariants: a Request belongs to the engine from submit() to its complete(), which comes exactly once, from poll(), on the
 // shard's thread, never from inside submit(); its memory must stay until then. Short transfers are carried on by the engine:
 // a completed request moved all of its bytes or failed. An address outside the device, or off the page, comes back as
@@ -58,6 +59,7 @@ struct Request {
   // The engine's own.
   uint32_t engine_done_bytes = 0;
   uint8_t engine_retries = 0;
+  uint16_t engine_pieces = 0;  // at the device, where a request is more than one
   Request* engine_next = nullptr;
   // A scheduler's.
   bool engine_gathered = false;  // it goes with the one before, and takes no place of its own
@@ -70,7 +72,7 @@ struct Request {
 
 // What is really in force, for the first lines of `serve` and for `stat`.
 struct EngineFacts {
-  std::string name;          // "uring", "pread", "memory", "vhost_user"
+  std::string name;          // "uring", "pread", "memory", "vhost_user", "uring_cmd"
   std::string why_fallback;  // not empty when this engine stands in for another: cause and remedy
   bool registered_buffers = false;
   bool registered_files = false;
@@ -78,8 +80,13 @@ struct EngineFacts {
   std::string why_async;         // not empty where requests go through threads of the kernel's: whose submission would wait
   std::string ring_features;     // "single_issuer defer_taskrun ..." or empty
   uint32_t queue_depth = 0;
-  std::string discard;         // how ranges are discarded: "ring command", "ioctl", or "none"
+  std::string discard;         // how ranges are discarded: "ring command", "ioctl", "deallocate command", or "none"
   std::string why_no_discard;  // not empty when a device would take discards and gets none: cause and remedy
+  // Of NVMe commands.
+  uint32_t command_bytes_max = 0;  // a request of more is several; 0: no such limit is known
+  uint32_t placements = 0;         // streams that the drive keeps apart; 0: none
+  std::string why_no_placements;   // not empty where the drive has such and gives none
+  bool polled = false;             // completions are looked for, without interrupts
 };
 
 struct EngineCounters {
@@ -126,10 +133,12 @@ class Engine {
   virtual const SchedulerCounters* scheduler_counters() const noexcept { return nullptr; }
 };
 
-enum class EngineChoice : uint8_t { Auto, Uring, Pread };
+enum class EngineChoice : uint8_t { Auto, Uring, UringCmd, Pread };
 
 struct EngineConfig {
-  EngineChoice choice = EngineChoice::Auto;  // Auto: uring, or pread with the reason in facts()
+  // Auto: uring_cmd on an NVMe namespace, else uring, else pread, each with the reason why not the one before in facts().
+  EngineChoice choice = EngineChoice::Auto;
+  bool polled = false;  // completions of uring_cmd; refused where the drive has none
   uint32_t queue_depth = 128;
   uint32_t pread_threads = 4;
   uint32_t engines = 1;  // that share the backings: a vhost-user target has a queue for each, and serves when all are there

@@ -6,6 +6,7 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -13,9 +14,11 @@
 
 #include "base/units.h"
 #include "io/backing.h"
+#include "io/fake_nvme.h"
 #include "io/fake_vhost_target.h"
 #include "io/memory_engine.h"
 #include "io/test_fixtures.h"
+#include "io/uring_cmd_engine.h"
 #include "io/uring_engine.h"
 
 namespace halfstep::io {
@@ -24,11 +27,11 @@ inline constexpr uint64_t kDeviceBytes = 8 * MiB;
 inline constexpr uint64_t kArenaBytes = 8 * MiB;
 inline constexpr uint32_t kQueueDepth = 8;
 
-enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory, VhostUser };
+enum class Kind { Uring, UringOfLinux60, UringOfLinux519, UringOfLinux515, Pread, Memory, VhostUser, UringCmd, Noop };
 
 inline std::string kind_name(const testing::TestParamInfo<Kind>& info) {
-  constexpr const char* kNames[] = {"Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515",
-                                    "Pread", "Memory",         "VhostUser"};
+  constexpr const char* kNames[] = {
+      "Uring", "UringOfLinux60", "UringOfLinux519", "UringOfLinux515", "Pread", "Memory", "VhostUser", "UringCmd", "Noop"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
@@ -70,6 +73,14 @@ class EngineContract : public testing::TestWithParam<Kind> {
       target_.start();
       const Fault fault = Backing::open({.path = std::string(kVhostUserPrefix) + socket_path()}, &backing_);
       ASSERT_TRUE(fault.ok()) << fault.what;
+    } else if (GetParam() == Kind::Noop) {
+      const Fault fault = Backing::open({.path = std::string(kNoopName), .bytes = kDeviceBytes}, &backing_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+    } else if (GetParam() == Kind::UringCmd) {
+      if (nvme_path() == nullptr) return open();
+      const Fault fault = Backing::open({.path = nvme_path()}, &backing_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+      ASSERT_EQ(backing_->facts().bytes, kDeviceBytes) << "HALFSTEP_TEST_NVME names a namespace of 8 MiB";
     } else if (GetParam() != Kind::Memory) {
       const Backing::Options options{directory_.path() + "/device", kDeviceBytes, true};
       Fault fault = Backing::create(options, nullptr, nullptr);
@@ -90,8 +101,15 @@ class EngineContract : public testing::TestWithParam<Kind> {
     }
     EngineConfig config;
     config.queue_depth = kQueueDepth;
+    if (GetParam() == Kind::UringCmd) {
+      config.choice = EngineChoice::UringCmd;
+      const Fault fault = nvme_path() != nullptr ? open_engine(config, *arena_, {backing_.get()}, &engine_)
+                                                 : open_on_fake(drive_, config, *arena_, &engine_);
+      ASSERT_TRUE(fault.ok()) << fault.what;
+      return;
+    }
     config.choice = EngineChoice::Pread;
-    if (GetParam() == Kind::Pread || GetParam() == Kind::VhostUser) {
+    if (GetParam() == Kind::Pread || GetParam() == Kind::VhostUser || GetParam() == Kind::Noop) {
       const Fault fault = open_engine(config, *arena_, {backing_.get()}, &engine_);
       ASSERT_TRUE(fault.ok()) << fault.what;
       if (GetParam() == Kind::VhostUser) connect();
@@ -121,6 +139,8 @@ class EngineContract : public testing::TestWithParam<Kind> {
     }
   }
 
+  // A real namespace, whose bytes are lost; null: a fake one.
+  static const char* nvme_path() { return std::getenv("HALFSTEP_TEST_NVME"); }
   static bool is_uring() { return GetParam() < Kind::Pread; }
   std::string socket_path() const { return directory_.path() + "/socket"; }
 
@@ -144,10 +164,12 @@ class EngineContract : public testing::TestWithParam<Kind> {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Backing> backing_;
   MemoryDevice memory_{kDeviceBytes};
+  FakeNvmeDrive drive_{kDeviceBytes};
   std::unique_ptr<Engine> engine_;
 };
 
-inline const auto kEveryEngine = testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519,
-                                                 Kind::UringOfLinux515, Kind::Pread, Kind::Memory, Kind::VhostUser);
+inline const auto kEveryEngine =
+    testing::Values(Kind::Uring, Kind::UringOfLinux60, Kind::UringOfLinux519, Kind::UringOfLinux515, Kind::Pread, Kind::Memory,
+                    Kind::VhostUser, Kind::UringCmd, Kind::Noop);
 
 }  // namespace halfstep::io

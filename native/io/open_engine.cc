@@ -1,11 +1,14 @@
-// open_engine.cc — chooses the engine: what the backing needs; else io_uring, or the thread pool with the reason.
+// open_engine.cc — chooses the engine: what the backing needs or does best with; else io_uring, or the thread pool. Whatever
+// stands in for another says why.
 #include <limits>
 #include <string>
 
 #include "io/backing.h"
 #include "io/engine.h"
+#include "io/noop_engine.h"
 #include "io/pread_engine.h"
 #include "io/request.h"
+#include "io/uring_cmd_engine.h"
 #include "io/uring_engine.h"
 #include "io/vhost_user_engine.h"
 
@@ -30,20 +33,53 @@ Fault check(const EngineConfig& config, size_t devices) {
   return {};
 }
 
+// By NVMe commands, where the backing is a namespace and nothing else was chosen. `out` stays null where another engine is to
+// be taken, and `why` says why.
+Fault try_commands(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
+                   std::unique_ptr<Engine>* out, std::string* why) {
+  out->reset();
+  const BackingFacts& facts = backings[0]->facts();
+  const bool demanded = config.choice == EngineChoice::UringCmd || config.polled;
+  if (facts.nvme_block_path.empty() && demanded) {
+    const char* setting = config.polled ? "completions=polled: " : "engine=uring_cmd: ";
+    return {Code::Invalid, setting + facts.path + " is no NVMe namespace; name it by its character device, /dev/ngXnY"};
+  }
+  if (facts.nvme_block_path.empty() || (config.choice != EngineChoice::Auto && config.choice != EngineChoice::UringCmd)) {
+    if (!config.polled) return {};
+    return {Code::Invalid, "completions=polled: the engine that was chosen has none; leave --engine out, or take uring_cmd"};
+  }
+  Fault fault{{Code::Unsupported}, facts.why_no_nvme_commands};
+  if (backings[0]->nvme() != nullptr) fault = UringCmdEngine::open(config, arena, backings, out);
+  if (fault.ok()) return {};
+  fault.what = "uring_cmd: " + fault.what;
+  if (demanded) return fault;
+  *why = std::move(fault.what);
+  return {};
+}
+
 }  // namespace
 
 Fault open_engine(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
                   std::unique_ptr<Engine>* out) {
   if (Fault fault = check(config, backings.size()); !fault.ok()) return fault;
-  // What a process serves is reached in one way, whatever is chosen for what the kernel serves.
+  // What a process serves, or what is its memory, is reached in one way, whatever is chosen for what the kernel serves.
   if (backings[0]->session() != nullptr) return VhostUserEngine::open(config, arena, backings, out);
+  if (backings[0]->noop() != nullptr) return NoopEngine::open(config, backings, out);
+  std::string why_fallback;
+  if (Fault fault = try_commands(config, arena, backings, out, &why_fallback); !fault.ok() || *out != nullptr) return fault;
   if (config.choice == EngineChoice::Pread) return PreadEngine::open(config, backings, out);
-  Fault refused = UringEngine::open(config, arena, backings, out);
-  if (refused.ok() || config.choice == EngineChoice::Uring) return refused;
 
   std::unique_ptr<Engine> engine;
+  Fault refused = UringEngine::open(config, arena, backings, &engine);
+  if (refused.ok()) {
+    static_cast<UringEngine&>(*engine).set_why_fallback(std::move(why_fallback));
+    *out = std::move(engine);
+    return {};
+  }
+  if (config.choice == EngineChoice::Uring) return refused;
   if (Fault fault = PreadEngine::open(config, backings, &engine); !fault.ok()) return fault;
-  static_cast<PreadEngine&>(*engine).set_why_fallback(std::move(refused.what));
+  if (!why_fallback.empty()) why_fallback += "; ";
+  static_cast<PreadEngine&>(*engine).set_why_fallback(why_fallback + refused.what);
   *out = std::move(engine);
   return {};
 }

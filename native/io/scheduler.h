@@ -72,9 +72,9 @@ class Scheduler final : public Engine {
   void flush_submissions() noexcept override;
   size_t poll() noexcept override;
   void wait() noexcept override {
-    if (!ready()) inner_->wait();
+    if (landed_.empty()) inner_->wait();
   }
-  bool ready() const noexcept override { return !landed_.empty(); }
+  bool ready() const noexcept override { return !landed_.empty() || inner_->ready(); }
   bool gathers() const noexcept override { return inner_->gathers(); }
   int wake_descriptor() const noexcept override { return inner_->wake_descriptor(); }
   uint32_t in_flight() const noexcept override { return inner_->in_flight() + queued_ + landed_count_; }

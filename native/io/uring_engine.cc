@@ -1,19 +1,17 @@
 #include "io/uring_engine.h"
 
 #include <sys/eventfd.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <ctime>
-#include <fstream>
 #include <span>
 #include <string>
 
 #include "base/check.h"
 #include "io/backing.h"
+#include "io/ring_refusal.h"
 
 namespace halfstep::io {
 namespace {
@@ -50,74 +48,6 @@ constexpr Rung kLadder[] = {
     {IORING_SETUP_CLAMP, ""},
 };
 
-std::string first_word_of(const char* path) {
-  std::ifstream in(path);
-  std::string word;
-  in >> word;
-  return word;
-}
-
-bool under_seccomp_filter() {
-  std::ifstream in("/proc/self/status");
-  for (std::string line; std::getline(in, line);) {
-    if (line.rfind("Seccomp:", 0) == 0) return line.find('2') != std::string::npos;
-  }
-  return false;
-}
-
-// Why no ring is to be had, and what to do: the operator's sentence.
-std::string explain_refusal(int error, const char* call) {
-  std::string what = std::string(call) + ": " + errno_name(error);
-  const std::string disabled = first_word_of("/proc/sys/kernel/io_uring_disabled");
-  switch (-error) {
-    case EPERM:
-    case EACCES:
-      if (disabled == "2") return what + "; kernel.io_uring_disabled=2, set it to 0";
-      if (disabled == "1" && !under_seccomp_filter()) {
-        return what +
-               "; kernel.io_uring_disabled=1 lets only CAP_SYS_ADMIN and the group "
-               "kernel.io_uring_group (" +
-               first_word_of("/proc/sys/kernel/io_uring_group") + ") in: join it or set io_uring_disabled to 0";
-      }
-      what += disabled.empty() ? "; " : "; kernel.io_uring_disabled=" + disabled + ", so ";
-      what += under_seccomp_filter() ? "a seccomp filter forbids it (container runtimes do by default): allow "
-                                       "io_uring_setup, io_uring_enter "
-                                       "and io_uring_register in the profile"
-                                     : "a security module forbids it: allow io_uring for this service";
-      return what;
-    case ENOSYS:
-      return what + (under_seccomp_filter() ? "; a seccomp filter hides it: allow io_uring_setup, io_uring_enter and "
-                                              "io_uring_register in the profile"
-                                            : "; this kernel has no io_uring: 5.15 or newer is needed");
-    case ENOMEM:
-      return what +
-             "; the ring's memory counts as locked on kernels before 5.12: raise the memlock limit "
-             "(ulimit -l)";
-    case EMFILE:
-    case ENFILE: return what + "; raise the limit of open files (ulimit -n)";
-    default: return what;
-  }
-}
-
-// A filter may let a ring be made and refuse to enter it, which would fail each request instead of this start. Tried on a ring
-// of its own, with nothing in it: ours belongs to the thread that enables it. 0 or a negative errno; that of a ring that cannot
-// be made is 0, for ours says why.
-int try_to_enter() {
-  io_uring_params parameters{};
-  const long ring = ::syscall(__NR_io_uring_setup, 1, &parameters);
-  if (ring < 0) return 0;
-  const long result = ::syscall(__NR_io_uring_enter, ring, 0, 0, 0, nullptr, 0);
-  const int error = result < 0 && errno != EINTR && errno != EAGAIN && errno != EBUSY ? -errno : 0;
-  ::close(static_cast<int>(ring));
-  return error;
-}
-
-std::string memlock_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur) + " bytes";
-}
-
 }  // namespace
 
 Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vector<Backing*>& backings,
@@ -131,13 +61,13 @@ Fault UringEngine::open(const EngineConfig& config, Arena& arena, const std::vec
                                  ", which a request may wait for as it is handed over: the kernel's threads carry them all";
     }
   }
-  if (const int error = try_to_enter(); error != 0) {
-    return {{Code::Unsupported, error}, explain_refusal(error, "io_uring_enter")};
+  if (const int error = try_to_enter_ring(); error != 0) {
+    return {{Code::Unsupported, error}, explain_ring_refusal(error, "io_uring_enter")};
   }
   engine->facts_.name = "uring";
   engine->facts_.queue_depth = config.queue_depth;
   if (const int error = engine->set_up_ring(config.queue_depth, features); error != 0) {
-    return {{Code::Unsupported, error}, explain_refusal(error, "io_uring_setup")};
+    return {{Code::Unsupported, error}, explain_ring_refusal(error, "io_uring_setup")};
   }
   engine->event_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (engine->event_ < 0) return {{Code::IoError, -errno}, "eventfd for the ring: " + errno_name(errno)};

@@ -51,6 +51,8 @@ class UringEngine final : public Engine {
   bool gathers() const noexcept override { return gather_pause_.gathers(); }
   const EngineFacts& facts() const noexcept override { return facts_; }
   const EngineCounters& counters() const noexcept override { return counters_; }
+  // For open_engine(), which knows what this engine stands in for.
+  void set_why_fallback(std::string why) { facts_.why_fallback = std::move(why); }
 
  private:
   struct Device {

@@ -263,6 +263,18 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   collect_recovery(recovery, out);
 }
 
+void collect_drive(const io::DriveWatch& drive, Metrics* out) {
+  const auto seen = drive.seen();
+  if (!seen) return;
+  add(out->counters, "halfstep_drive_written_bytes_total", "by", "hosts", seen->last.host_bytes);
+  if (seen->last.media_bytes != 0) {
+    add(out->counters, "halfstep_drive_written_bytes_total", "by", "drive", seen->last.media_bytes);
+  }
+  if (const auto factor = seen->amplification()) {
+    out->gauges.push_back({"halfstep_drive_write_amplification", {}, *factor});
+  }
+}
+
 void collect_pages(const char* of, const numa::Pages& pages, Metrics* out) {
   for (const auto& [node, count] : pages.by_node) {
     out->gauges.push_back({"halfstep_memory_sampled_pages", {{"of", of}, {"node", std::to_string(node)}}, double(count)});

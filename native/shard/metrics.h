@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/numa.h"
+#include "io/drive_watch.h"
 #include "io/engine.h"
 #include "net/rdma_pipe.h"
 #include "net/zero_copy.h"
@@ -115,6 +116,9 @@ inline constexpr size_t kKindsShown = 16;
 void collect_stocks(std::span<const store::NamespaceStock> stocks, Metrics* out);
 // "raw", "bfx", "bfx+ubq"; a number where this build has no name.
 std::string codecs_name(uint64_t codecs);
+
+// What the drive counts as written, as long as it is known.
+void collect_drive(const io::DriveWatch& drive, Metrics* out);
 
 // On which memory nodes the pages lie that were looked at. of: what they are of.
 void collect_pages(const char* of, const numa::Pages& pages, Metrics* out);

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/prng.h"
+#include "io/nvme_namespace.h"
 #include "io/vhost_session.h"
 #include "net/shm_setup.h"
 #include "net/zero_copy_transport.h"
@@ -157,6 +158,7 @@ class RunningServer final : public Server {
     }
     if (Fault fault = file_.open(config_); !fault.ok()) return fault;
     if (Fault fault = look_at_store(); !fault.ok()) return fault;
+    if (Fault fault = watch_drive(); !fault.ok()) return fault;
     if (shards_.empty()) {
       if (Fault fault = make_shards(keeper_->shards()); !fault.ok()) return fault;
     }
@@ -210,6 +212,7 @@ class RunningServer final : public Server {
       }
     }
     join();
+    drive_ = nullptr;
     // Another server may take the store, and the memory, though somebody still looks at this one's last numbers.
     file_.close();
     for (const auto& own : shards_) {
@@ -250,6 +253,12 @@ class RunningServer final : public Server {
     Metrics last_metrics;
     bool ended = false;
   };
+
+  Fault watch_drive() {
+    const io::NvmeNamespace* drive = file_.backing().nvme();
+    if (drive == nullptr) return {};
+    return io::DriveWatch::start([drive](io::NvmeWritten* out) { return drive->written(out); }, &drive_);
+  }
 
   // A vhost-user target maps them.
   bool shares_arenas() const noexcept { return !io::vhost_socket_of(config_.store_path).empty(); }
@@ -406,6 +415,7 @@ class RunningServer final : public Server {
     setup.decode_arena = own.decode_arena.get();
     setup.decode_pool = &decode_pool_;
     setup.rdma_budget = &rdma_budget_;
+    setup.drive = own.number == 0 ? drive_.get() : nullptr;
     setup.number = own.number;
     setup.shards = static_cast<uint32_t>(shards_.size());
     setup.boot_id = facts_.boot_id;
@@ -498,6 +508,7 @@ class RunningServer final : public Server {
   SystemClock clock_;
   Facts facts_;  // written before start() returns
   StoreFile file_;
+  std::unique_ptr<io::DriveWatch> drive_;  // null: no NVMe namespace
   io::DevicePressure pressure_;
   Listening listening_;
   MemoryPlaces places_;

@@ -300,6 +300,7 @@ void Shard::collect_own(Metrics* out) {
   now.zero_copy_on = zero_copy_on_;
   now.zero_copy = zero_copy_linger_.counts();
   now.collect(store_->counters(), store_->gauges(), store_->recovery(), *engine_, out);
+  if (setup_.drive != nullptr) collect_drive(*setup_.drive, out);
   collect_events(store_->events(), out);
   // Asked anew: pages may move. Some microseconds for so few, and a kernel that refuses is not asked again.
   for (const auto& [of, memory] : {std::pair("arena", ConstBytes(setup_.arena->bytes())), {"index", store_->index_memory()}}) {

@@ -17,6 +17,7 @@
 #include "base/arena.h"
 #include "base/clock.h"
 #include "base/slots.h"
+#include "io/drive_watch.h"
 #include "io/engine.h"
 #include "net/rdma_rings.h"
 #include "net/shm_setup.h"
@@ -46,6 +47,7 @@ class Shard final : public ConnectionHost {
     Arena* decode_arena = nullptr;
     DecodePool* decode_pool = nullptr;
     net::RdmaBudget* rdma_budget = nullptr;  // of the process
+    const io::DriveWatch* drive = nullptr;   // of the shard that tells for all of them; null: another one, or nothing to tell
     uint32_t number = 0;
     uint32_t shards = 1;
     std::array<std::byte, 16> boot_id{};

@@ -94,10 +94,14 @@ void StoreFile::close() noexcept {
 Fault StoreFile::open(const Config& config) {
   path_ = config.store_path;
   if (path_.empty()) return {Code::Invalid, "store_path: must name the store's file"};
-  if (!io::vhost_socket_of(path_).empty()) {
-    const io::Backing::Options options{.path = path_, .bytes = 0, .allow_buffered = config.allow_buffered};
+  const bool noop = path_ == io::kNoopName;
+  if (noop || !io::vhost_socket_of(path_).empty()) {
+    const io::Backing::Options options{
+        .path = path_, .bytes = noop ? config.store_bytes : 0, .allow_buffered = config.allow_buffered};
     if (Fault fault = io::Backing::open(options, &backing_); !fault.ok()) return fault;
-    return look_at_device(config);
+    if (!noop) return look_at_device(config);
+    blank_ = true;
+    return plan(config, config.store_bytes);
   }
   for (uint32_t tries = 1;; ++tries) {
     bool there = false;
@@ -162,13 +166,18 @@ Fault StoreFile::look_at_device(const Config& config) {
   return plan(config, bytes);
 }
 
+const std::string& StoreFile::block_path() const {
+  const std::string& block = backing_->facts().nvme_block_path;
+  return block.empty() ? path_ : block;
+}
+
 Fault StoreFile::explain(Fault no_header) const {
   if (no_header.status != Code::NotFound || !data_at_) return no_header;
   return {no_header.status,
           path_ + ": holds something, at byte " + std::to_string(*data_at_) +
               " first, and this is not a store: name another device, or, if nothing on it is wanted any more, " +
               (backing_->facts().vhost_user ? std::string("blank it on the target's side")
-                                            : "`halfstep device format --force " + path_ + "`")};
+                                            : "`halfstep device format --force " + block_path() + "`")};
 }
 
 Fault StoreFile::look_at_left(const io::Backing::Options& options, Left* left, std::string* what) {

@@ -51,6 +51,7 @@ class StoreFile {
   Fault make(const Config& config);
   Fault plan(const Config& config, uint64_t bytes);
   Fault look_at_device(const Config& config);
+  const std::string& block_path() const;
   Fault look_for_data(const std::function<bool(uint64_t done, uint64_t total)>& look);
 
   std::string path_;

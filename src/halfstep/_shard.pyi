@@ -77,7 +77,7 @@ class Config:
 
     @property
     def engine(self) -> str:
-        """auto, uring or pread."""
+        """auto, uring, uring_cmd or pread."""
 
     @engine.setter
     def engine(self, arg: str, /) -> None: ...
@@ -184,6 +184,12 @@ class Config:
 
     @pread_threads.setter
     def pread_threads(self, arg: int, /) -> None: ...
+
+    @property
+    def polled(self) -> bool: ...
+
+    @polled.setter
+    def polled(self, arg: bool, /) -> None: ...
 
     @property
     def lease_ms_max(self) -> int: ...

@@ -250,7 +250,7 @@ def test_a_job_file_is_measured_job_by_job(tmp_path: Path) -> None:
         ("[one]\nlatency-goal = 2\n", "job one: latency_goal=2: not a time"),
         ("[one]\npin = 'no'\n", "job one: pin='no': must be true or false"),
         ("[one]\ndurability = 'disk'\n", "job one: durability='disk': unknown; choose from cache, persist"),
-        ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread"),
+        ("[one]\nengine = 'aio'\n", "job one: engine='aio': unknown; choose from auto, uring, pread, noop"),
         ("[one]\ntransport = 'ib'\n", "job one: transport='ib': unknown; choose from tcp, shm, rdma"),
         ("[one]\nurl = 'halfstep://h:1'\ntransport = 'shm'\n", "job one: transport=shm: the URL halfstep://h:1 says how"),
         ("[one]\ndirectory = '/not/here'\n", "job one: directory=/not/here: is none"),

@@ -114,7 +114,7 @@ def test_a_temporary_directory_of_somebody_else_is_no_place_for_the_socket(tmp_p
         (("--queue-depth", "0"), "queue_depth"),
         (("--connections", "15"), "connections=15: must be 16 to 65536"),
         (("--shards", "17"), "shards=17: must be 1 to 16"),
-        (("--engine", "aio"), "engine=aio: must be auto, uring or pread"),
+        (("--engine", "aio"), "engine=aio: must be auto, uring, uring_cmd or pread"),
         (("--eviction", "lru"), "eviction=lru: must be seg-adapt10, seg-low or seg-fifo"),
         (("--eviction", "\udcff"), "eviction=\\udcff: must be seg-adapt10"),
         (("--rewrite-share", "2"), "rewrite_share"),

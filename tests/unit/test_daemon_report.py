@@ -81,7 +81,21 @@ def engine(*, fallback: str = "", unregistered: str = "") -> dict[str, Any]:
         "ring_features": "",
         "queue_depth": 128,
         "why_fallback": fallback,
+        "command_bytes_max": 0,
+        "placements": 0,
+        "why_no_placements": "",
     }
+
+
+def test_the_engine_of_nvme_commands_says_what_the_drive_takes() -> None:
+    drive = engine() | {"name": "uring_cmd", "ring_features": "coop_taskrun", "command_bytes_max": 131072, "placements": 4}
+    said = _engine(drive)
+    assert said == (
+        "engine     uring_cmd, registered buffers, queue depth 128, coop_taskrun, commands of up to 128 KiB, "
+        "4 placement identifiers"
+    )
+    refused = _engine(drive | {"placements": 0, "why_no_placements": "asking for placement identifiers: status 0x4001"})
+    assert refused.endswith("commands of up to 128 KiB; asking for placement identifiers: status 0x4001")
 
 
 def test_the_engine_says_why_it_is_not_the_other_one_and_why_buffers_are_not_registered() -> None:

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from halfstep import _shard, _store
-from halfstep.daemon.config import SETTINGS, ServeConfig, setting_named
+from halfstep.daemon.config import SETTINGS, ServeConfig, block_device_of, setting_named
 from halfstep.daemon.setting import Bytes, Micros, Number, Setting, Word
 from halfstep.daemon.units import BYTES_MAX, GIB, KIB, MIB, exact_bytes
 from halfstep.errors import ConfigError
@@ -276,3 +276,18 @@ def test_native_refusals_call_a_setting_by_its_option() -> None:
 def test_a_target_without_a_socket_is_refused_by_its_form() -> None:
     with pytest.raises(ConfigError, match=r"names no socket; write vhost-user:/run/drive\.sock"):
         ServeConfig(store=Path("vhost-user:")).validated()
+
+
+@pytest.mark.parametrize("demanded", [{"engine": "uring_cmd"}, {"completions": "polled"}])
+def test_what_only_an_nvme_namespace_has_is_refused_of_a_file(tmp_path: Path, demanded: dict[str, str]) -> None:
+    name, word = next(iter(demanded.items()))
+    with pytest.raises(ConfigError, match=f"{name}={word}: .*store.hs is no NVMe namespace; name one by its character device"):
+        ServeConfig(store=tmp_path / "store.hs", **demanded).validated()  # type: ignore[arg-type]
+    assert ServeConfig(store=Path("/dev/ng0n1"), size_bytes=1 << 30, **demanded).validated()  # type: ignore[arg-type]
+
+
+def test_a_namespace_is_claimed_through_its_block_device() -> None:
+    assert block_device_of("/dev/ng0n1") == "/dev/nvme0n1"
+    assert block_device_of("/dev/ng12n34") == "/dev/nvme12n34"
+    for other in ("/dev/nvme0n1", "/dev/ng0", "/var/lib/ng0n1x", "vhost-user:/run/drive.sock"):
+        assert block_device_of(other) == other

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import tempfile
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ STORE_BYTES_MIN = 132 * MIB
 DEFAULT_STORE_SHARE = 0.25
 DEFAULT_STORE_BYTES_MAX = 64 * GIB
 VHOST_USER = "vhost-user:"  # before the socket of a target that has the store
+NOOP = "noop:"  # bytes in the daemon's memory, to measure the software alone
+_NAMESPACE = re.compile(r"ng(\d+n\d+)")
 SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un has 108, with the NUL at the end
 CORES_MAX = 4096
 NODES_MAX = 1024  # of memory; a kernel can be built for as many
@@ -112,6 +115,18 @@ def is_vhost_user(store: str | Path | None) -> bool:
     return str(store).startswith(VHOST_USER)
 
 
+def is_path(store: str | Path) -> bool:
+    """Whether a store is a file or a device, which has a place; not a vhost-user target, nor a no-op device."""
+    return not is_vhost_user(store) and str(store) != NOOP
+
+
+def block_device_of(store: str | Path) -> str:
+    """The block device of an NVMe namespace that is named by its character device; any other path as it is."""
+    path = Path(store)
+    named = _NAMESPACE.fullmatch(path.name)
+    return str(store) if named is None else str(path.with_name(f"nvme{named[1]}"))
+
+
 def store_path(given: str | Path | None) -> Path:
     """The store's file: that of the state directory where none is given, the one within for a directory.
 
@@ -144,8 +159,9 @@ class ServeConfig:
         section="store",
         kind=Kind(unit="PATH"),
         without="`store.hs` in the state directory",
-        bound="a file, a directory, a block device, or `vhost-user:SOCKET`",
-        help="Where the store lies. A directory that is still to be made ends in a slash.",
+        bound="a file, a directory, a block device, an NVMe namespace `/dev/ngXnY`, `vhost-user:SOCKET`, or `noop:`",
+        help="Where the store lies. A directory that is still to be made ends in a slash. `noop:` is memory that is gone when "
+        "the daemon ends, to measure the software alone.",
     )
     size_bytes: int = setting(
         0,
@@ -305,8 +321,17 @@ class ServeConfig:
         "auto",
         option="engine",
         section="device",
-        kind=Word(choices=("auto", "uring", "pread")),
-        help="io_uring, or a pool of threads. `auto` falls back to the pool and says why.",
+        kind=Word(choices=("auto", "uring", "uring_cmd", "pread")),
+        help="NVMe commands by io_uring where the store is an NVMe namespace, io_uring, or a pool of threads. `auto` takes the "
+        "first that it gets, and says why not the one before.",
+    )
+    completions: str = setting(
+        "interrupt",
+        option="completions",
+        section="device",
+        kind=Word(choices=("interrupt", "polled")),
+        help="How an NVMe namespace tells that it is done. `polled` takes a whole core of each shard while requests are out, "
+        "and queues of the driver for it (`nvme.poll_queues`).",
     )
     queue_depth: int = setting(
         128,
@@ -389,7 +414,8 @@ class ServeConfig:
             raise ConfigError(
                 f"spdk={self.spdk}: the store is {self.store}, which no SPDK target has; name one: --store {VHOST_USER}SOCKET"
             )
-        if size == 0 and not is_vhost_user(self.store) and not self.store.exists():
+        self._check_device()
+        if size == 0 and is_path(self.store) and not self.store.exists():
             size = default_store_bytes(self.store.parent)
             if size < STORE_BYTES_MIN:
                 raise ConfigError(
@@ -399,6 +425,16 @@ class ServeConfig:
         for one in SETTINGS:
             one.check(getattr(self, one.field), self.shards)
         return replace(self, size_bytes=size, unix=self.unix or default_socket())
+
+    def _check_device(self) -> None:
+        """What only an NVMe namespace has, and a no-op device has not. Errors: ConfigError."""
+        demanded = "completions=polled" if self.completions == "polled" else f"engine={self.engine}"
+        if demanded in ("completions=polled", "engine=uring_cmd") and block_device_of(self.store) == str(self.store):
+            raise ConfigError(
+                f"{demanded}: {self.store} is no NVMe namespace; name one by its character device, /dev/ngXnY, or leave it out"
+            )
+        if self.size_bytes == 0 and str(self.store) == NOOP:
+            raise ConfigError(f"store={NOOP}: has no size of its own; give --size, which is taken from memory")
 
     @property
     def addresses(self) -> list[str]:

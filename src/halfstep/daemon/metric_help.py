@@ -99,6 +99,8 @@ HELP = {
     "halfstep_device_kicks": "Times a vhost-user target was told of requests; 0 with another engine.",
     "halfstep_device_losses": "Times the vhost-user target went, and what was in flight failed; 0 with another engine.",
     "halfstep_device_submissions": "Calls by which io_uring took requests; 0 with another engine.",
+    "halfstep_drive_written_bytes": "Bytes that hosts wrote to an NVMe drive, and that it wrote to its media.",
+    "halfstep_drive_write_amplification": "Bytes the drive wrote for each one it was given, since the daemon's start.",
     # Scrub
     "halfstep_store_scrub_bytes_per_second": "The rate of background verification; 0: off.",
     "halfstep_store_scrub_bytes": "Bytes verified in the background.",

@@ -14,9 +14,8 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
     geometry, recovery = facts["geometry"], facts["recovery"]
     yield _engine(engine)
     direct = "O_DIRECT" if backing["direct"] else f"buffered: {backing['why_not_direct']}"
-    kind = ", block device" if backing["block_device"] else ", vhost-user target" if backing["vhost_user"] else ""
-    direct = "its cache is its own" if backing["vhost_user"] else direct
-    yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{kind}, {direct}"
+    direct = "its cache is its own" if backing["vhost_user"] else "gone when this ends" if backing["noop"] else direct
+    yield f"store      {backing['path']}, {format_bytes(backing['bytes'])}{_kind(backing)}, {direct}"
     yield f"memory     arena {format_bytes(arena['bytes'])} {pages_of(arena)}; index {format_bytes(facts['index_bytes'])}"
     shards = facts["shards"]
     if (placed := _placed_alike(shards)) is not None:
@@ -46,6 +45,14 @@ def lines(facts: Mapping[str, Any]) -> Iterator[str]:
         memory = "" if placed is not None else f", memory: {placed_on(shard['memory'])}"
         listening = ", ".join(shard["listening"])
         yield f"shard {number:<4} listens on {listening}{core}{memory}; {shard['recovery']['blocks']} blocks"
+
+
+def _kind(backing: Mapping[str, Any]) -> str:
+    if block := backing["nvme_block_path"]:
+        return f", NVMe namespace, claimed through {block}"
+    if backing["noop"]:
+        return ", no-op device in memory"
+    return ", block device" if backing["block_device"] else ", vhost-user target" if backing["vhost_user"] else ""
 
 
 def latency_of(goal_us: int) -> str:
@@ -91,7 +98,11 @@ def _engine(engine: Mapping[str, Any]) -> str:
     buffers = "registered" if engine["registered_buffers"] else "unregistered"
     features = f", {engine['ring_features']}" if engine["ring_features"] else ""
     text = f"engine     {engine['name']}, {buffers} buffers, queue depth {engine['queue_depth']}{features}"
-    return "; ".join([text, *filter(None, (engine["why_fallback"], engine["why_unregistered"]))])
+    if most := engine["command_bytes_max"]:
+        text += f", commands of up to {format_bytes(most)}"
+    if ids := engine["placements"]:
+        text += f", {ids} placement identifiers"
+    return "; ".join([text, *filter(None, (engine[why] for why in ("why_fallback", "why_unregistered", "why_no_placements")))])
 
 
 def _eviction(eviction: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from halfstep import _shard
-from halfstep.daemon.config import ServeConfig, is_vhost_user, temporary_directory
+from halfstep.daemon.config import ServeConfig, is_path, temporary_directory
 from halfstep.daemon.log import Log
 from halfstep.daemon.metrics import check_address, serve_metrics
 from halfstep.daemon.notify import notify
@@ -48,7 +48,7 @@ def start(config: ServeConfig, progress: Callable[[str, int, int], bool] | None 
     _check_room(config)
     try:
         # Before its directories are made: below a link to a drive that is away, or below /dev, there are to be none.
-        if not is_vhost_user(config.store):
+        if is_path(config.store):
             _shard.look_at_place(os.fsencode(config.store))
         _make_directories(config)
         return _shard.Server(native_config(config), progress)
@@ -76,7 +76,7 @@ def native_config(config: ServeConfig) -> _shard.Config:
     native = _shard.Config()
     native.store_path = os.fsencode(config.store)
     # A blank device may become a store, and then a size that was asked for has to be its own.
-    found = config.store.exists() and not config.store.is_block_device()
+    found = config.store.exists() and not config.store.is_block_device() and not config.store.is_char_device()
     native.store_bytes = 0 if found else config.size_bytes
     native.segment_bytes = config.segment_bytes
     native.shards = config.shards
@@ -88,6 +88,7 @@ def native_config(config: ServeConfig) -> _shard.Config:
     native.huge_pages = config.huge_pages
     native.allow_buffered = not config.require_direct
     native.engine = config.engine
+    native.polled = config.completions == "polled"
     native.queue_depth = config.queue_depth
     native.latency_goal_us = config.latency_goal_us
     native.listen = [os.fsencode(address) for address in config.addresses]
@@ -108,7 +109,7 @@ def native_config(config: ServeConfig) -> _shard.Config:
 
 
 def _make_directories(config: ServeConfig) -> None:
-    store = [] if is_vhost_user(config.store) else [("store", config.store, 0o700)]
+    store = [("store", config.store, 0o700)] if is_path(config.store) else []
     make_directories(*store, *sockets_of(config.addresses))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
-from halfstep.daemon.config import SETTINGS, ServeConfig, store_path
+from halfstep.daemon.config import SETTINGS, ServeConfig, block_device_of, store_path
 from halfstep.daemon.setting import Switch
 from halfstep.daemon.units import MIB, TIB, format_bytes
 from halfstep.doctor.finding import SkipCheck
@@ -260,6 +260,8 @@ def _config_on(host: Host, words: Sequence[str], daemon: Daemon | None, unit: Un
     config = config_of(words)
     if not any(word.partition("=")[0] == "--store" for word in words):
         config = replace(config, store=_default_store(host, daemon, unit))
+    # Of an NVMe namespace the kernel tells by its block device.
+    config = replace(config, store=Path(block_device_of(config.store)))
     with suppress(OSError):  # one that this user may not see is looked at as a new one
         if (found := host.kernel.place(str(config.store))) is not None:
             config = replace(config, size_bytes=_device_bytes(host, found.device) if found.is_block_device else found.bytes)

@@ -106,7 +106,13 @@ def _complete_url(_context: click.Context, _parameter: click.Parameter, incomple
     help="Directory of its own daemon's store, on the drive to be measured.  [default: the temporary directory]",
 )
 @click.option("--arena", default="256MiB", show_default=True, help="Memory for blocks of its own daemon.")
-@click.option("--engine", type=click.Choice(ENGINES), default="auto", show_default=True, help="Engine of its own daemon.")
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="auto",
+    show_default=True,
+    help="Engine of its own daemon; noop: no drive, to measure the software alone.",
+)
 @click.option(
     "--transport",
     type=click.Choice(TRANSPORTS),

@@ -19,9 +19,10 @@ import click
 
 import halfstep
 from halfstep.client.url import Endpoint
+from halfstep.daemon.config import NOOP as NOOP_STORE
 from halfstep.daemon.units import GIB, KIB, MIB
 from halfstep.errors import ConfigError, HalfstepError, Unavailable
-from halfstep.tools.bench.plan import COLD_MEMORIES, Plan
+from halfstep.tools.bench.plan import COLD_MEMORIES, NOOP, Plan
 from halfstep.tools.daemon_process import LOOPBACK, DaemonProcess
 from halfstep.tools.options import connected
 
@@ -41,8 +42,8 @@ class Place:
 
     @property
     def store(self) -> Path | None:
-        """The file of a daemon of our own."""
-        return Path(self.facts["backing"]["path"]) if self.facts else None
+        """The file of a daemon of our own; None where it has none."""
+        return Path(self.facts["backing"]["path"]) if self.facts and not self.facts["backing"]["noop"] else None
 
     @property
     def loopback(self) -> str | None:
@@ -69,7 +70,8 @@ def place_of(plan: Plan) -> Iterator[Place]:
         if plan.url:
             yield Place(plan.url, {}, client_cores)
             return
-        arguments = ["--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes), "--engine", plan.engine]
+        arguments = ["--size", str(store_bytes(plan)), "--arena", str(plan.arena_bytes)]
+        arguments += ["--store", NOOP_STORE] if plan.engine == NOOP else ["--engine", plan.engine]
         shared, listen, query = plan.transport == "shm", LOOPBACK, ""
         if plan.transport == "rdma":
             # Over loopback there is no device: only who comes to a device's own address can have rings on it.

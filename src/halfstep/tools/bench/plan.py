@@ -15,7 +15,8 @@ SCENARIOS = ("get", "cold", "put", "mixed", "coldmixed", "match", "layerwise")
 # Whose calls may come at a rate of their own, however long the ones before take.
 OPEN_LOOP = ("get", "cold", "put", "mixed", "coldmixed")
 DURABILITIES = ("cache", "persist")
-ENGINES = ("auto", "uring", "pread")
+NOOP = "noop"  # no drive: what the software alone costs
+ENGINES = ("auto", "uring", "pread", NOOP)
 TRANSPORTS = ("tcp", "shm", "rdma")
 
 BLOCK_BYTES_MIN = 512
