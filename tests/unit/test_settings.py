@@ -81,7 +81,12 @@ def test_a_default_is_within_its_bound_and_read_as_it_is_shown(one: Setting) -> 
 
 @pytest.mark.parametrize(
     ("option", "typed", "offered"),
-    [("--engine", "u", ["uring"]), ("--numa", "", ["auto", "off"]), ("--arena", "", []), ("--scrub", "o", ["off"])],
+    [
+        ("--engine", "u", ["uring", "uring_cmd"]),
+        ("--numa", "", ["auto", "off"]),
+        ("--arena", "", []),
+        ("--scrub", "o", ["off"]),
+    ],
 )
 def test_a_shell_offers_the_words_of_an_option(option: str, typed: str, offered: list[str]) -> None:
     context = click.Context(serve)
@@ -180,6 +185,7 @@ def test_the_native_core_has_the_same_defaults() -> None:
     core = _shard.Config()
     same = {"eviction": "policy", "daily_writes_bytes": "rewrite_bytes_per_day", "discard_rate_bytes": "discard_bytes_per_s"}
     others = {"store", "size_bytes", "numa", "listen", "unix", "require_direct", "metrics", "spdk"}
+    others.add("completions")  # a word there, and a truth value in the core
     others.add("scrub_bytes_per_s")  # a store that somebody embeds verifies nothing unasked
     for one in SETTINGS:
         if one.field in others:
