@@ -33,7 +33,7 @@ uint64_t MountStore::owner_of(std::string_view name_space, uint64_t owner) const
 
 Status MountStore::hold(const IndexKey& key, uint64_t owner, uint64_t until_us) {
   const Known* known = find_known(key);
-  if (known == nullptr || layout_of(known->scope) == nullptr) return Code::NotFound;
+  if (known == nullptr || layout_of(known->scope) == nullptr) return why_absent(key);
   if (leases_ >= kLeasesMax || sayings_full()) return {Code::Throttled, store::kThrottledHolds};
   const Scope& scope = scopes_[known->scope - 1];
   Holder& holder = holders_[owner];

@@ -35,10 +35,13 @@ constexpr uint64_t kAskingMax = 262'144;
 
 bool MountStore::ask(shard::Question& question) {
   const uint64_t now_us = clock_.now_us();
-  if (closing_ || question.until_us < now_us + kAskUsMin) return false;
-  if (asking_ > kAskingMax) {
-    mount_.asked += question.names.size();
-    mount_.asked_unknown += question.names.size();
+  if (closing_ || question.until_us < now_us + kAskUsMin || asking_ > kAskingMax) {
+    for (const IndexKey& key : question.keys) {
+      if (!is_to_ask(key)) continue;
+      ++mount_.asked;
+      ++mount_.asked_unknown;
+      note_unanswered(key);
+    }
     return false;
   }
   // Not by where it is: the next question may stand at the same place while answers to this one are still to come.
@@ -46,10 +49,7 @@ bool MountStore::ask(shard::Question& question) {
   std::vector<std::unique_ptr<UpstreamRequest>> requests;
   for (size_t i = 0; i < question.names.size(); ++i) {
     const IndexKey& key = question.keys[i];
-    const Extent* extent = memory_.find(key);
-    // What is on its way is there; a put's own name stays until the upstream has it.
-    if (extent != nullptr && extent->state != ExtentState::Clean) continue;
-    if (const Known* known = find_known(key); known != nullptr && fresh(*known)) continue;
+    if (!is_to_ask(key)) continue;
     const store::BlockName& name = question.names[i];
     if (layout_of(name.scope) == nullptr) continue;
     Scope& scope = scopes_[name.scope - 1];
@@ -81,6 +81,14 @@ bool MountStore::ask(shard::Question& question) {
   return true;
 }
 
+// What is on its way is there; a put's own name stays until the upstream has it.
+bool MountStore::is_to_ask(const IndexKey& key) noexcept {
+  const Extent* extent = memory_.find(key);
+  if (extent != nullptr && extent->state != ExtentState::Clean) return false;
+  const Known* known = find_known(key);
+  return known == nullptr || !fresh(*known);
+}
+
 // Its answers still teach us.
 void MountStore::forget(shard::Question& question) noexcept { questions_.erase(question.store_number); }
 
@@ -103,6 +111,7 @@ void MountStore::answered(UpstreamRequest& request) {
         if (known == nullptr || known->seen_us <= request.started_us) forget_block(key);
       } else {
         ++mount_.asked_unknown;
+        note_unanswered(key);
       }
     }
   }
@@ -164,7 +173,7 @@ Status MountStore::begin_reads(std::span<store::Read* const> window) {
   for (store::Read* read : window) {
     Extent* extent = servable(read->key);
     read->store_own = extent;
-    read->status = extent != nullptr ? Status() : Status(Code::NotFound);
+    read->status = extent != nullptr ? Status() : why_absent(read->key);
     if (extent != nullptr) {
       memory_.pin(*extent);
     } else if (const Known* known = find_known(read->key); known != nullptr && fresh(*known)) {
@@ -221,7 +230,9 @@ Status MountStore::begin_reads(std::span<store::Read* const> window) {
   fetch(made);
   for (store::Read* read : ready) {
     read->resident = static_cast<Extent*>(read->store_own);
-    ++(read->resident != nullptr ? counters_.hits_memory : counters_.misses_absent);
+    ++(read->resident != nullptr       ? counters_.hits_memory
+       : read->status == Code::IoError ? counters_.misses_io
+                                       : counters_.misses_absent);
     read->complete(*read);
   }
   return {};
@@ -343,7 +354,7 @@ void MountStore::send_stages() {
     const Known* known = find_known(stage->key);
     stage->was_there = there != nullptr && there->state != ExtentState::Reading;
     if (stage->was_there || (there == nullptr && (known == nullptr || !fresh(*known)))) {
-      stage->status = stage->was_there ? Status() : Status(Code::NotFound);
+      stage->status = stage->was_there ? Status() : why_absent(stage->key);
       stage->done(*stage);
       continue;
     }

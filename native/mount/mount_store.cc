@@ -23,28 +23,33 @@ constexpr uint32_t kReadyMs = 2'000;
 constexpr ptrdiff_t kScopesMax = 4096;  // alive
 // About 150 bytes each.
 constexpr size_t kKnownMax = 262'144;
+// About 100 bytes each. The oldest of more is said to be absent.
+constexpr size_t kUnansweredMax = 262'144;
 // What waits for room to be brought ahead looks again.
 constexpr uint64_t kStageUs = 10'000;
 constexpr uint64_t kCloseUs = 5'000'000;
 
 }  // namespace
 
-Fault MountStore::open(SlotPool& slots, const Clock& clock, const Options& options, double write_share,
+Fault MountStore::open(SlotPool& slots, const Clock& clock, const Options& options, Place place, double write_share,
                        std::unique_ptr<Upstream> upstream, std::unique_ptr<MountStore>* out) {
   if (Fault fault = upstream->wait_ready(kReadyMs); !fault.ok()) return fault;
-  auto store = std::unique_ptr<MountStore>(new MountStore(slots, clock, options, write_share, std::move(upstream)));
+  auto store = std::unique_ptr<MountStore>(new MountStore(slots, clock, options, place, write_share, std::move(upstream)));
   std::array<std::byte, sizeof(HashKey)> secret;
   if (const Status status = system_random(secret); !status.ok()) return {status, "getrandom: " + errno_name(status.detail())};
   std::memcpy(&store->secret_, secret.data(), sizeof(store->secret_));
+  if (store->siblings_ != nullptr) store->siblings_->join(place.shard, std::move(place.wake));
   *out = std::move(store);
   return {};
 }
 
-MountStore::MountStore(SlotPool& slots, const Clock& clock, const Options& options, double write_share,
+MountStore::MountStore(SlotPool& slots, const Clock& clock, const Options& options, const Place& place, double write_share,
                        std::unique_ptr<Upstream> upstream)
     : options_(options),
       clock_(clock),
-      start_number_(clock.wall_s()),
+      shard_(place.shard),
+      siblings_(place.siblings),
+      start_number_(place.start_number),
       memory_(slots, 0, write_share),
       upstream_(std::move(upstream)) {
   // Clients stay with the store that greeted them first: a mount of the same daemon is the same one after a restart.
@@ -59,6 +64,7 @@ MountStore::MountStore(SlotPool& slots, const Clock& clock, const Options& optio
 
 MountStore::~MountStore() {
   closing_ = true;
+  if (siblings_ != nullptr) (void)siblings_->leave(shard_);  // empty unless a start has failed
   upstream_->end();
 }
 
@@ -129,6 +135,7 @@ MountStore::Known* MountStore::find_known(const IndexKey& key) noexcept {
 }
 
 void MountStore::learn(const IndexKey& key, Known known) {
+  unanswered_.erase(key);
   if (Known* before = find_known(key); before != nullptr) {
     // Another length: it was deleted and put again elsewhere, and the copy here is of the block that is gone.
     Extent* extent = before->block_bytes != known.block_bytes ? memory_.find(key) : nullptr;
@@ -155,7 +162,24 @@ void MountStore::learn(const IndexKey& key, Known known) {
 // It is not there any more: not to be asked for, nor served.
 void MountStore::forget_block(const IndexKey& key) noexcept {
   known_.erase(key);
+  unanswered_.erase(key);
   if (Extent* extent = memory_.find(key); extent != nullptr) drop(*extent);
+}
+
+void MountStore::note_unanswered(const IndexKey& key) {
+  const uint64_t number = ++unanswered_noted_;
+  unanswered_.insert_or_assign(key, number);
+  unanswered_order_.emplace_back(key, number);
+  while (unanswered_order_.size() > kUnansweredMax) {
+    const auto& [oldest, its_number] = unanswered_order_.front();
+    if (const auto at = unanswered_.find(oldest); at != unanswered_.end() && at->second == its_number) unanswered_.erase(at);
+    unanswered_order_.pop_front();
+  }
+}
+
+// Of one that is neither in memory nor known.
+Status MountStore::why_absent(const IndexKey& key) const noexcept {
+  return unanswered(key) ? Status(Code::IoError, shard::kNoAnswer) : Status(Code::NotFound);
 }
 
 // Nobody finds it any more. Who reads it, or sends from it, goes on.
@@ -171,43 +195,6 @@ void MountStore::discard(Extent& extent) noexcept {
   memory_.settle(extent);
 }
 
-// ---- Clear ---------------------------------------------------------------------------------------------------------------
-
-void MountStore::clear(std::string_view name, const wire::LayoutId& layout, std::function<void(Status)> done) {
-  const uint32_t scope = find_scope(name, layout);
-  if (scope == 0) {  // nobody has named it here, and the upstream may have it
-    const uint32_t space = upstream_->space_of(name);
-    if (space == UINT32_MAX) return done(Code::NotFound);
-    return send_clear(space, layout, std::move(done));
-  }
-  retire(scope);
-  const Scope& cleared = scopes_[scope - 1];
-  if (cleared.putting == 0) return send_clear(cleared.space, layout, std::move(done));
-  Waiting& waiting = waiting_.emplace_back();
-  waiting.scope = scope;
-  waiting.cleared = std::move(done);
-}
-
-// None of its keys is found from here on: what memory has of it gives way in its time.
-void MountStore::retire(uint32_t scope) {
-  Scope& of = scopes_[scope - 1];
-  of.alive = false;
-  scopes_.push_back({of.space, of.handle, of.layout});
-  events_.note_cleared({});  // for those who wait
-}
-
-void MountStore::send_clear(uint32_t space, const wire::LayoutId& layout, std::function<void(Status)> done) {
-  auto request = make_request(HS_OP_CLEAR, space);
-  request->layout_id = layout;
-  request->done = [this, space, done = std::move(done)](UpstreamRequest& of) {
-    // What was asked for meanwhile may have been told of before the clear, and come from before it.
-    const uint32_t next = find_scope(options_.namespaces[space], of.layout_id);
-    if (next != 0 && scopes_[next - 1].asked) retire(next);
-    done(status_of(of.outcome));
-  };
-  upstream_->submit(std::move(request));
-}
-
 // ---- Driving -------------------------------------------------------------------------------------------------------------
 
 std::unique_ptr<UpstreamRequest> MountStore::make_request(uint32_t operation, uint32_t space) {
@@ -220,6 +207,9 @@ std::unique_ptr<UpstreamRequest> MountStore::make_request(uint32_t operation, ui
 }
 
 void MountStore::turn() {
+  if (siblings_ != nullptr) {
+    for (const Siblings::Call& call : siblings_->take(shard_)) call(*this);
+  }
   upstream_->turn();
   send_puts();
   if (!touches_.empty() && clock_.now_us() >= touch_at_us_) send_touches();
@@ -255,11 +245,16 @@ Status MountStore::close() {
     Waiting waiting = std::move(waiting_.front());
     waiting_.pop_front();
     if (waiting.cleared) {
-      waiting.cleared(Code::Closed);
+      waiting.cleared();
     } else {
       answer(*waiting.change, Code::Closed);
     }
   }
+  // Other shards wait for what they have asked of this one; nothing comes after it.
+  if (siblings_ != nullptr) {
+    for (const Siblings::Call& call : siblings_->leave(shard_)) call(*this);
+  }
+  for (auto& [number, clear] : std::exchange(clears_, {})) clear.done(Code::Closed);
   while (!staged_.empty()) {
     store::Stage* stage = staged_.front();
     staged_.pop_front();

@@ -1,6 +1,6 @@
 // mount_store.h — a store whose blocks are a daemon's, with a copy in memory of those that this host uses.
 // What it knows of a block, and how that changes:
-//   unknown  -> ask(): a match at the upstream -> known (there, so long), or absent, which is not remembered
+//   unknown  -> ask(): a match at the upstream -> known (there, so long), or absent, which is not remembered, or unanswered
 //   known    -> a read: Reading, one fetch for however many wait -> resident | absent
 //   absent   -> a put: Filling -> Dirty (readable, on its way to the upstream) -> resident
 //   resident -> gives way (the policy of store/memory), deleted, or older than max_age_us: asked again before it is served
@@ -28,6 +28,7 @@
 #include "base/hash.h"
 #include "base/slots.h"
 #include "mount/options.h"
+#include "mount/siblings.h"
 #include "mount/upstream.h"
 #include "shard/asks_first.h"
 #include "shard/samples.h"
@@ -39,8 +40,15 @@ namespace halfstep::mount {
 
 class MountStore final : public store::Store, public shard::AsksFirst {
  public:
+  // Which of a mount's shards this is. siblings: null where it is the only one.
+  struct Place {
+    uint32_t shard = 0;
+    std::shared_ptr<Siblings> siblings;
+    std::function<void()> wake;  // makes the shard turn, soon; any thread may call it while the store is there
+    uint64_t start_number = 1;   // the same for all of them, larger after each start
+  };
   // `upstream` is open. write_share: of memory, what puts may have on their way to the upstream.
-  static Fault open(SlotPool& slots, const Clock& clock, const Options& options, double write_share,
+  static Fault open(SlotPool& slots, const Clock& clock, const Options& options, Place place, double write_share,
                     std::unique_ptr<Upstream> upstream, std::unique_ptr<MountStore>* out);
   ~MountStore() override;
 
@@ -49,6 +57,7 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   // shard::AsksFirst
   bool ask(shard::Question& question) override;
   void forget(shard::Question& question) noexcept override;
+  bool unanswered(const store::IndexKey& key) const noexcept override { return unanswered_.count(key) != 0; }
   uint64_t codecs() const noexcept override { return 1; }  // raw: the client core codes what goes to the upstream
 
   // store::Store
@@ -141,7 +150,16 @@ class MountStore final : public store::Store, public shard::AsksFirst {
     store::Change* change = nullptr;
     std::string engine_key;
     wire::Component component;
-    std::function<void(Status)> cleared;  // a clear's
+    std::function<void()> cleared;  // a clear's
+  };
+  // A clear that a client asked this shard for.
+  struct Clear {
+    uint32_t space = 0;
+    uint32_t open = 0;  // shards whose word is awaited
+    bool was_sent = false;
+    wire::LayoutId layout{};
+    Status status;  // the upstream's
+    std::function<void(Status)> done;
   };
   // What an owner says of its holds, or of a block's end, on its way to the upstream.
   struct Saying {
@@ -175,7 +193,7 @@ class MountStore final : public store::Store, public shard::AsksFirst {
     uint64_t puts = 0, put_bytes = 0, puts_failed = 0, deletes = 0, touches = 0, holds = 0, holds_failed = 0;
   };
 
-  MountStore(SlotPool& slots, const Clock& clock, const Options& options, double write_share,
+  MountStore(SlotPool& slots, const Clock& clock, const Options& options, const Place& place, double write_share,
              std::unique_ptr<Upstream> upstream);
   static void answer(store::Change& change, Status status) {
     change.status = status;
@@ -189,6 +207,9 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   Known* find_known(const store::IndexKey& key) noexcept;
   void learn(const store::IndexKey& key, Known known);
   void forget_block(const store::IndexKey& key) noexcept;
+  void note_unanswered(const store::IndexKey& key);
+  bool is_to_ask(const store::IndexKey& key) noexcept;
+  Status why_absent(const store::IndexKey& key) const noexcept;
 
   // Memory (mount_read.cc, mount_write.cc).
   store::Extent* servable(const store::IndexKey& key) noexcept;
@@ -221,11 +242,18 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   void send_waiting();
   bool put_under_way(const Waiting& waiting) const noexcept;
   void send_delete(Waiting waiting);
-  void send_clear(uint32_t space, const wire::LayoutId& layout, std::function<void(Status)> done);
+
+  // Clears (mount_clear.cc).
+  void on_each_shard(uint64_t number, const std::function<void(MountStore&, std::function<void()> then)>& verb);
+  void clear_goes_on(uint64_t number);
+  void retire_named(uint32_t space, const wire::LayoutId& layout, std::function<void()> then);
+  void retire_asked(uint32_t space, const wire::LayoutId& layout);
   void retire(uint32_t scope);
 
   const Options options_;
   const Clock& clock_;
+  const uint32_t shard_;
+  const std::shared_ptr<Siblings> siblings_;
   HashKey secret_;
   std::array<std::byte, 16> uuid_{};
   uint64_t start_number_ = 0;
@@ -237,11 +265,17 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   std::deque<Scope> scopes_;  // scope n is number n - 1; none ever moves or is used again
   std::unordered_map<store::IndexKey, Known, KeyHash> known_;
   std::deque<store::IndexKey> known_order_;  // oldest first; some have gone
+  // About these the upstream gave no answer when it was asked last. Each with a number, by which the oldest go.
+  std::unordered_map<store::IndexKey, uint64_t, KeyHash> unanswered_;
+  std::deque<std::pair<store::IndexKey, uint64_t>> unanswered_order_;
+  uint64_t unanswered_noted_ = 0;
   store::Memory memory_;
   std::deque<Put> to_put_;
   std::unordered_set<store::Extent*> putting_;                           // in to_put_, or on their way
   std::unordered_map<store::IndexKey, uint32_t, KeyHash> putting_keys_;  // of those, how many
   std::deque<Waiting> waiting_;
+  std::unordered_map<uint64_t, Clear> clears_;  // by their numbers
+  uint64_t clears_begun_ = 0;
   std::vector<store::IndexKey> touches_;
   uint64_t touch_at_us_ = 0;
   std::deque<Saying> sayings_;

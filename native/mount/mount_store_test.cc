@@ -18,6 +18,7 @@ namespace halfstep::mount {
 namespace {
 
 constexpr uint32_t kBlockBytes = 4096;
+constexpr Status kNoAnswer{Code::IoError, shard::kNoAnswer};
 // What bounds a hang, not a speed.
 constexpr uint64_t kPatienceUs = 60'000'000;
 
@@ -32,7 +33,7 @@ class MountStoreTest : public ::testing::Test {
     auto upstream = std::make_unique<Upstream>();
     ASSERT_TRUE(upstream->open(options_).ok());
     upstream_ = upstream.get();
-    ASSERT_TRUE(MountStore::open(*slots_, clock_, options_, 0.5, std::move(upstream), &store_).ok());
+    ASSERT_TRUE(MountStore::open(*slots_, clock_, options_, {}, 0.5, std::move(upstream), &store_).ok());
     ASSERT_TRUE(
         wire::Layout::make({{"model", "mount"}}, {{.part_count = 1, .size_count = 1, .part_bytes = {kBlockBytes}}}, &layout_)
             .ok());
@@ -53,6 +54,15 @@ class MountStoreTest : public ::testing::Test {
     write.done = [](store::Write&) {};
     ASSERT_TRUE(store_->begin_write(write).ok());
     store_->commit_write(write);
+  }
+  // Of one that no fetch can be begun for.
+  Status read_of(std::string_view key) {
+    store::Read read;
+    read.key = key_of(key);
+    read.complete = [](store::Read&) {};
+    std::array<store::Read*, 1> window = {&read};
+    EXPECT_TRUE(store_->begin_reads(window).ok());
+    return read.status;
   }
   // Turns until it is so. False: it has not become so.
   template <typename True>
@@ -141,6 +151,63 @@ TEST_F(MountStoreTest, AnAnswerToAForgottenQuestionIsNotTheNextOnes) {
   ASSERT_TRUE(ask(500'000));
   ASSERT_TRUE(turn_until([&] { return done; }));
   EXPECT_EQ(counted("halfstep_mount_asked_blocks_total", "unknown"), 2) << "answers that had come when it was done";
+}
+
+// Nobody has said that it is not there.
+TEST_F(MountStoreTest, WhatTheUpstreamWasAskedInVainIsNotCalledAbsent) {
+  EXPECT_FALSE(store_->unanswered(key_of("k"))) << "nobody has asked";
+  bool done = false;
+  const std::array<store::BlockName, 1> names = {name_of("k")};
+  const std::array<store::IndexKey, 1> keys = {key_of("k")};
+  shard::Question question{.names = names, .keys = keys, .until_us = clock_.now_us() + 100'000, .owner = &done};
+  question.done = [](shard::Question& of) { *static_cast<bool*>(of.owner) = true; };
+  ASSERT_TRUE(store_->ask(question));
+  ASSERT_TRUE(turn_until([&] { return done; }));
+  EXPECT_FALSE(store_->find({key_of("k")}).present);
+  EXPECT_TRUE(store_->unanswered(key_of("k")));
+  EXPECT_EQ(read_of("k"), kNoAnswer);
+  EXPECT_EQ(store_->hold(key_of("k"), 7, clock_.now_us() + 60'000'000), kNoAnswer);
+  put("k");
+  EXPECT_TRUE(store_->find({key_of("k")}).present);
+  EXPECT_FALSE(store_->unanswered(key_of("k")));
+}
+
+// One that there is no time to ask about is not known to be absent either.
+TEST_F(MountStoreTest, WhatThereWasNoTimeToAskAboutIsNotCalledAbsent) {
+  const std::array<store::BlockName, 1> names = {name_of("k")};
+  const std::array<store::IndexKey, 1> keys = {key_of("k")};
+  shard::Question question{.names = names, .keys = keys, .until_us = clock_.now_us()};
+  ASSERT_FALSE(store_->ask(question));
+  EXPECT_TRUE(store_->unanswered(key_of("k")));
+}
+
+TEST_F(MountStoreTest, ADeleteThatTheUpstreamDidNotAnswerSaysSo) {
+  store::Change change;
+  bool done = false;
+  change.key = key_of("k");
+  change.engine_key = as_bytes(std::string_view("k"));
+  change.owner = &done;
+  change.done = [](store::Change& of) { *static_cast<bool*>(of.owner) = true; };
+  store_->remove(change);
+  ASSERT_TRUE(turn_until([&] { return done; }));
+  EXPECT_EQ(change.status, kNoAnswer);
+}
+
+// What is remembered of silence is bounded, as all is.
+TEST_F(MountStoreTest, NamesThatNobodyAnsweredAboutAreBounded) {
+  constexpr size_t kNames = 300'000;
+  std::vector<std::string> texts(kNames);
+  std::vector<store::BlockName> names;
+  for (size_t i = 0; i < kNames; ++i) {
+    texts[i] = std::to_string(i);
+    names.push_back(name_of(texts[i]));
+  }
+  std::vector<store::IndexKey> keys(kNames);
+  store_->keys_of(names, keys);
+  shard::Question question{.names = names, .keys = keys, .until_us = clock_.now_us()};
+  ASSERT_FALSE(store_->ask(question));
+  EXPECT_FALSE(store_->unanswered(keys.front()));
+  EXPECT_TRUE(store_->unanswered(keys.back()));
 }
 
 // A client may ask and go, again and again: what is asked of the upstream for it is bounded.

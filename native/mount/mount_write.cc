@@ -184,7 +184,7 @@ void MountStore::put_ended(Extent& extent, Status status) {
   if (!status.ok()) ++counters_.writes_failed;
   write->status = status == Code::Throttled ? Status(Code::Throttled, store::kThrottledMemory)
                   : status.ok()             ? Status()
-                                            : Status(Code::IoError);
+                                            : Status(Code::IoError, shard::kNoAnswer);
   write->done(*write);
 }
 
@@ -230,8 +230,7 @@ void MountStore::send_waiting() {
     if (waiting.change != nullptr) {
       send_delete(std::move(waiting));
     } else {
-      const Scope& scope = scopes_[waiting.scope - 1];
-      send_clear(scope.space, scope.layout.id(), std::move(waiting.cleared));
+      waiting.cleared();
     }
   }
 }

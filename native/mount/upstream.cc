@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "compress/unit.h"
+#include "shard/asks_first.h"
 
 namespace halfstep::mount {
 namespace {
@@ -219,7 +220,7 @@ Status status_of(const hs_answer& answer) noexcept {
     case HS_OK: return {};
     case HS_MISS: return Code::NotFound;
     case HS_THROTTLED: return Code::Throttled;
-    default: return Code::IoError;
+    default: return {Code::IoError, shard::kNoAnswer};
   }
 }
 

@@ -112,7 +112,8 @@ class Upstream {
   bool ended_ = false;
 };
 
-// What an answer means to whoever asked the mount. Ok; NotFound: the daemon has it not; Throttled; IoError: nobody knows.
+// What an answer means to whoever asked the mount. Ok; NotFound: the daemon has it not; Throttled; IoError(kNoAnswer): nobody
+// knows.
 Status status_of(const hs_answer& answer) noexcept;
 
 }  // namespace halfstep::mount

@@ -11,6 +11,9 @@
 
 namespace halfstep::shard {
 
+// The detail of Code::IoError where no device failed: whoever would know gave no answer. No errno: those are negative.
+inline constexpr int32_t kNoAnswer = 1;
+
 // What a request will look for. Belongs to the store from ask() until `done` or forget().
 struct Question {
   std::span<const store::BlockName> names;  // these, and their engine keys, stay as they are meanwhile
@@ -29,6 +32,8 @@ class AsksFirst {
   // False: all of it is known already, and `done` will not come.
   virtual bool ask(Question& question) = 0;
   virtual void forget(Question& question) noexcept = 0;
+  // Of a block that find() does not find: it was asked about in vain, so that nobody knows.
+  virtual bool unanswered(const store::IndexKey& key) const noexcept = 0;
   // The codecs that clients may send parts in: a bit for each, as in HelloServer.
   virtual uint64_t codecs() const noexcept = 0;
 

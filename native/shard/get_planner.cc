@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/units.h"
 #include "shard/part_places.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 namespace {
@@ -129,7 +130,7 @@ bool GetPlanner::wanted(GetOutcomes& outcomes) {
   }
   if (!found_[found_at_].present) {
     if (waits_) return true;
-    outcomes.miss(section_, index, {wire::Answer::Miss, wire::Reason::Absent});
+    outcomes.miss(section_, index, answer_of_absent(elsewhere_of(*store_), sought_[found_at_].key));
     return false;
   }
   // Else all of it is on its way.

@@ -9,6 +9,7 @@
 #include "shard/request_explain.h"
 #include "shard/request_host.h"
 #include "shard/tlvs.h"
+#include "shard/unanswered.h"
 #include "store/format/format.h"
 #include "wire/records.h"
 
@@ -61,7 +62,7 @@ AnswerReason answer_of_command(Status status) noexcept {
     case Code::NoSpace: return {Answer::Rejected, Reason::Limit};
     case Code::Throttled: return {Answer::Throttled, Reason::Load};
     case Code::Unsupported: return {Answer::Rejected, Reason::Unsupported};
-    case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    case Code::IoError: return answer_of_io_error(status);
     default: return {Answer::Unavailable, Reason::None};
   }
 }

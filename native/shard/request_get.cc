@@ -9,6 +9,7 @@
 #include "shard/client.h"
 #include "shard/reply.h"
 #include "shard/request_host.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 
@@ -28,7 +29,7 @@ AnswerReason answer_of_read(Status status) noexcept {
   switch (status.code()) {
     case Code::NotFound: return {Answer::Miss, Reason::Absent};
     case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
-    case Code::IoError: return {Answer::Unavailable, Reason::Media};
+    case Code::IoError: return answer_of_io_error(status);
     case Code::Throttled: return {Answer::Throttled, Reason::Load};
     default: return {Answer::Unavailable, Reason::None};
   }

@@ -12,6 +12,7 @@
 #include "shard/request_names.h"
 #include "shard/section_items.h"
 #include "shard/tlvs.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 
@@ -37,6 +38,7 @@ AnswerReason answer_of(Status status) noexcept {
         return {Answer::Throttled, Reason::Load};
       return {Answer::Throttled, Reason::Full};
     case Code::Closed: return {Answer::Unavailable, Reason::Stopping};
+    case Code::IoError: return answer_of_io_error(status);
     default: return {Answer::Unavailable, Reason::Media};
   }
 }
@@ -66,8 +68,8 @@ void answer_touch(Client& client, uint64_t id, ConstBytes body) {
       host.store().find_many(std::span(sought).first(names.size()), std::span(found).first(names.size()));
       for (size_t i = 0; i < names.size(); ++i) {
         if (found[i].present) there.push_back(index_keys[i]);
-        const AnswerReason status =
-            found[i].present ? AnswerReason{Answer::Ok, Reason::Present} : AnswerReason{Answer::Miss, Reason::Absent};
+        const AnswerReason status = found[i].present ? AnswerReason{Answer::Ok, Reason::Present}
+                                                     : answer_of_absent(elsewhere_of(host.store()), index_keys[i]);
         host.counts().answer(Opcode::Touch, status);
         statuses.add(item++, status);
       }

@@ -10,6 +10,7 @@
 #include "shard/reply.h"
 #include "shard/request_host.h"
 #include "shard/request_names.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 
@@ -25,14 +26,17 @@ namespace {
 struct Matched {
   std::vector<std::byte> bits;
   std::vector<uint32_t> lengths;
-  std::vector<std::pair<uint32_t, AnswerReason>> unheld;  // there, but the hold that was asked for was refused
+  // Items that are there, but the hold that was asked for was refused; and those about which nobody could be asked.
+  std::vector<std::pair<uint32_t, AnswerReason>> said;
   uint32_t keys = 0;
+  uint32_t keys_unanswered = 0;
   int32_t why_unheld = 0;  // of the last one
 };
 
 Matched match_section(Client& client, const wire::Batch& batch, const wire::SectionView& section, uint64_t until_us) {
   RequestHost& host = client.host();
   store::Store& store = host.store();
+  const AsksFirst* const elsewhere = elsewhere_of(store);
   const uint32_t scope = client.handles()[section.head.layout].scope;
   Matched out;
   out.bits.assign((section.head.key_count + 7) / 8, std::byte{0});
@@ -40,25 +44,34 @@ Matched match_section(Client& client, const wire::Batch& batch, const wire::Sect
   const bool stops = (section.head.flags & wire::kSectionStopAtMiss) != 0;
   const uint32_t cells = section.head.component_count;
   uint32_t present = 0;
+  bool unanswered = false;
   const uint64_t owner = batch.hold_owner != 0 ? client.owner_of(batch.hold_owner) : 0;
   const bool decodable = (batch.flags & wire::kBatchDecodable) != 0;
   const uint64_t codecs = decodable ? host.readable_codecs(client.codecs()) : store::kAllCodecs;
   const auto take = [&](uint32_t item, const store::Sought& sought, const store::Found& found) {
-    if (item % cells == 0) present = 0;
+    if (item % cells == 0) {
+      present = 0;
+      unanswered = false;
+    }
     if (found.present) {
       ++present;
       out.lengths[item] = found.block_bytes;
       const Status held = batch.hold_owner != 0 ? store.hold(sought.key, owner, until_us) : Status();
       if (!held.ok()) {
-        out.unheld.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
+        out.said.emplace_back(item, AnswerReason{Answer::Throttled, Reason::Budget});
         out.why_unheld = held.detail();
       }
+    } else if (elsewhere != nullptr && elsewhere->unanswered(sought.key)) {
+      unanswered = true;
+      out.said.emplace_back(item, answer_of_absent(elsewhere, sought.key));
     }
     if (item % cells != cells - 1) return true;
     const uint32_t k = item / cells;
     if (present == cells) {
       out.bits[k / 8] |= std::byte{1} << (k % 8);
       ++out.keys;
+    } else if (unanswered) {
+      ++out.keys_unanswered;
     }
     return !stops || present == cells;
   };
@@ -99,9 +112,9 @@ void write_matched(Reply& reply, uint16_t s, const wire::SectionView& section, c
     out.put_all(std::span<const uint32_t>(matched.lengths));
     reply.frame().close_tlv();
   }
-  if (matched.unheld.empty()) return;
+  if (matched.said.empty()) return;
   wire::StatusWriter statuses(reply.frame(), s, 0);
-  for (const auto& [item, status] : matched.unheld) statuses.add(item, status);
+  for (const auto& [item, status] : matched.said) statuses.add(item, status);
   statuses.close();
 }
 
@@ -114,9 +127,11 @@ void say_matched(Client& client, uint64_t id, const wire::RequestView& view) {
     const wire::SectionView& section = view.sections[s];
     const Matched matched = match_section(client, view.batch, section, until_us);
     host.counts().answer(Opcode::Match, {Answer::Ok, Reason::Present}, matched.keys);
-    host.counts().answer(Opcode::Match, {Answer::Miss, Reason::Absent}, section.head.key_count - matched.keys);
+    const uint32_t absent = section.head.key_count - matched.keys - matched.keys_unanswered;
+    host.counts().answer(Opcode::Match, {Answer::Miss, Reason::Absent}, absent);
+    host.counts().answer(Opcode::Match, {Answer::Unavailable, wire::kReasonUpstream}, matched.keys_unanswered);
     write_matched(reply, static_cast<uint16_t>(s), section, view.batch, matched);
-    if (!matched.unheld.empty()) why_unheld = matched.why_unheld;
+    if (matched.why_unheld != 0) why_unheld = matched.why_unheld;
   }
   if (why_unheld != 0) reply.frame().tlv_bytes(Tlv::Reason, as_bytes(budget_sentence(why_unheld)));
   reply.send();

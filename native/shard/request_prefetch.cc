@@ -7,6 +7,7 @@
 #include "shard/reply.h"
 #include "shard/request_host.h"
 #include "shard/section_items.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 
@@ -24,6 +25,7 @@ AnswerReason answer_of(const store::Stage& stage) noexcept {
     case Code::Corrupt: return {Answer::Miss, Reason::Corrupt};
     case Code::Throttled: return {Answer::Throttled, Reason::Budget};
     case Code::TooLarge: return {Answer::Rejected, Reason::TooLarge};
+    case Code::IoError: return answer_of_io_error(stage.status);
     default: return {Answer::Unavailable, Reason::Media};
   }
 }

@@ -8,6 +8,7 @@
 #include "shard/client.h"
 #include "shard/reply.h"
 #include "shard/request_host.h"
+#include "shard/unanswered.h"
 
 namespace halfstep::shard {
 
@@ -45,6 +46,7 @@ AnswerReason answer_of_write(Status status) noexcept {
     case Code::NotFound: return {Answer::Rejected, Reason::UnknownLayout};
     case Code::Corrupt: return {Answer::Rejected, Reason::Checksum};
     case Code::Closed: return {Answer::Unavailable, Reason::Stopping};
+    case Code::IoError: return answer_of_io_error(status);
     default: return {Answer::Unavailable, Reason::Media};
   }
 }

@@ -17,6 +17,7 @@ const char* answer_name(Answer answer) noexcept {
 }
 
 const char* reason_name(Reason reason) noexcept {
+  if (reason == kReasonUpstream) return "upstream";
   switch (reason) {
     case Reason::None: return "none";
     case Reason::Stored: return "stored";

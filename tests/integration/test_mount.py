@@ -174,9 +174,22 @@ def test_without_an_upstream_it_serves_what_it_has(own_daemon: Any, mounted: Cal
         there, back = got(client, [b"here", b"behind"])
         assert there == [True, False]
         assert (back[0] == sent[0]).all()
-        assert client.match([b"here", b"behind"]).prefix == 1
+        matched = client.match([b"here", b"behind"])
+        assert matched.prefix == 1
         assert client.put([b"later"], sent[1]).ok.all(), "a cache put needs no upstream"
-        assert not client.put([b"surely"], sent[1], durability="persist").ok.any()
+        # Nobody has said that it is not there.
+        one = [b"behind"]
+        asked: dict[str, halfstep.Result] = {
+            "get": client.get(one, np.zeros((1, BLOCK_BYTES), np.uint8)),
+            "put": client.put([b"surely"], sent[1], durability="persist"),
+            "delete": client.delete(one),
+            "touch": client.touch(one),
+            "hold": client.hold(one, owner=7, seconds=60),
+            "prefetch": client.prefetch(one),
+        }
+        assert matched.reason == "unavailable (upstream)"
+        assert {what: result.reason(0) for what, result in asked.items()} == dict.fromkeys(asked, "unavailable (upstream)")
+        assert not matched.answered, "a match that was not answered is no honest miss"
         own_daemon.start()
         until(lambda: got(client, [b"behind"])[0] == [True], "it did not find its upstream again")
         there, back = got(client, [b"here", b"behind"])
@@ -196,6 +209,7 @@ def test_a_silent_upstream_costs_no_more_than_the_deadline(
         own_daemon.pause()
         there, back = got(client, [b"here", b"behind"])
         assert there == [True, False]
+        assert client.get([b"behind"], back[1:]).reason(0) == "unavailable (upstream)"
         assert (back[0] == sent[0]).all()
         own_daemon.resume()
         until(lambda: got(client, [b"behind"])[0] == [True], "it did not hear its upstream again")

@@ -39,6 +39,7 @@ REASONS = {
     59: "forbidden",
     64: "stopping",
     65: "media",
+    66: "upstream",
 }
 
 

@@ -55,6 +55,7 @@ REASON_FORBIDDEN = 59
 # unavailable, said by the daemon
 REASON_STOPPING = 64
 REASON_MEDIA = 65
+REASON_UPSTREAM = 66
 # unavailable, said by the client's own core
 REASON_NO_CONNECTION = 80
 REASON_OUTCOME_UNKNOWN = 81

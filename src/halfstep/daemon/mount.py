@@ -40,6 +40,7 @@ def start(config: MountConfig) -> _shard.Server:
 def _native(config: MountConfig) -> _shard.Config:
     native = _shard.Config()
     native.arena_bytes = config.memory_bytes
+    native.shards = config.shards
     native.huge_pages = config.huge_pages
     native.numa_auto = config.numa is None
     native.numa_nodes = config.numa or ()
@@ -104,14 +105,17 @@ def _serve(server: _shard.Server, config: MountConfig, stop: StopSignals, *, as_
 
 def lines(facts: Mapping[str, Any], config: MountConfig) -> Iterator[str]:
     """One line per thing that an operator would ask for."""
-    (shard,) = facts["shards"]
+    shards = facts["shards"]
     yield f"halfstep {_shard.build_info()['version']} mounting {config.upstream}; stop with Ctrl-C or SIGTERM"
     yield f"namespaces {', '.join(config.namespaces)}"
     yield f"memory     {format_bytes(facts['arena']['bytes'])} {pages_of(facts['arena'])}"
-    yield f"numa       {placed_on(shard['memory'])}"
+    for place in dict.fromkeys(placed_on(shard["memory"]) for shard in shards):
+        yield f"numa       {place}"
     yield f"blocks     up to {format_bytes(facts['geometry']['block_bytes_max'])}"
     yield f"max age    {format_micros(config.max_age_us)}: a delete made elsewhere holds here by then"
-    for address in facts["listening"]:
+    if len(shards) > 1:
+        yield f"shards     {len(shards)}, each with its share of the memory"
+    for address in (address for shard in shards for address in shard["listening"]):
         yield f"listening  {address}"
     if metrics := facts.get("metrics"):
         yield f"metrics    http://{metrics}/metrics"

@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halfstep.daemon.config import SOCKET_PATH_BYTES_MAX, ServeConfig, default_socket
+from halfstep.daemon.config import SHARDS_MAX, SOCKET_PATH_BYTES_MAX, ServeConfig, default_socket
 from halfstep.daemon.setting import Bytes, Kind, Micros, Number, Setting, setting, settings_of
 from halfstep.daemon.units import GIB, MIB
 from halfstep.errors import ConfigError
@@ -44,8 +44,15 @@ class MountConfig:
         2 * GIB,
         option="memory",
         section="mount",
-        kind=Bytes(least=32 * MIB, most=8 * GIB),
-        help="For blocks. Puts on their way to the upstream may hold half.",
+        kind=Bytes(least=32 * MIB, most=8 * GIB, for_each_shard=True),
+        help="For blocks, of all shards together. Puts on their way to the upstream may hold half.",
+    )
+    shards: int = setting(
+        1,
+        option="shards",
+        section="mount",
+        kind=Number(least=1, most=SHARDS_MAX),
+        help="Threads that serve, each with its share of memory and connections of its own. One is enough for a few engines.",
     )
     max_age_us: int = setting(
         60_000_000,
@@ -99,7 +106,7 @@ class MountConfig:
     def validated(self) -> MountConfig:
         """With every default filled in. Errors: ConfigError with value, bound and remedy."""
         for one in MOUNT_SETTINGS:
-            one.check(getattr(self, one.field), 1)
+            one.check(getattr(self, one.field), self.shards)
         if not 1 <= len(self.namespaces) <= 64:
             raise ConfigError(f"namespace: {len(self.namespaces)} of them; must be 1 to 64: each has connections of its own")
         mount = replace(self, unix=self.unix or default_socket())

@@ -64,8 +64,11 @@ class Planning:
         return self.planner.may_ask()
 
     def matched(self, found: Sequence[Found], seconds: float) -> None:
-        """Matches of a batch's rows have ended, together after so long."""
-        self.planner.asked(seconds, answered=not any(one.why in _FAILED for one in found))
+        """Matches of a batch's rows have ended, together after so long.
+
+        One that found some was answered: a mount whose upstream is away has those.
+        """
+        self.planner.asked(seconds, answered=not any(one.why in _FAILED and not one.blocks for one in found))
 
     def plan(
         self,
