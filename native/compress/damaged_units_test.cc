@@ -103,8 +103,11 @@ TEST_P(DamagedUnits, AreRefusedOrDecodeInsideTheirTarget) {
     const Status status = decode_in_turn(codec, i, given, scratch, {target.get(), from.raw_bytes});
     UnitFacts facts;
     const bool has_head = codec.inspect(given, &facts).ok();
-    if (status.ok()) ASSERT_TRUE(has_head && facts.raw_bytes == from.raw_bytes) << "unit " << i << " of seed " << seed;
-    if (!status.ok()) ASSERT_EQ(status, Code::Corrupt) << "unit " << i << " of seed " << seed;
+    if (status.ok()) {
+      ASSERT_TRUE(has_head && facts.raw_bytes == from.raw_bytes) << "unit " << i << " of seed " << seed;
+    } else {
+      ASSERT_EQ(status, Code::Corrupt) << "unit " << i << " of seed " << seed;
+    }
     refused += status.ok() ? 0 : 1;
   }
   std::printf("%s: %llu damaged units of seed %llu, %llu refused\n", std::string(codec.name).c_str(),
