@@ -18,6 +18,8 @@ from pathlib import Path
 
 from tests.lab.guest import CannotRun
 
+from halfstep.tools.daemon_process import DaemonProcess
+
 MARK = "lab-host: "
 _MIB = 1 << 20
 _PATIENCE_S = 60.0
@@ -140,6 +142,16 @@ def bad_range(first_mib: int, count_mib: int, kind: str, error: int) -> list[dic
     ]
 
 
+def formatted(path: Path, mebibytes: int) -> Path:
+    """An image with an empty store: what cannot be read is not blank, and is made no store."""
+    path.unlink(missing_ok=True)
+    daemon = DaemonProcess(path.parent, "--size", f"{mebibytes}MiB", "--arena", "32MiB")
+    daemon.store = path
+    with daemon:
+        pass
+    return path
+
+
 @contextmanager
 def failing(folder: Path) -> Iterator[Drives]:
     """ng0n1 cannot read nor write what lies from 64 MiB to 160 MiB; ng1n1 hangs when it is asked to."""
@@ -148,7 +160,7 @@ def failing(folder: Path) -> Iterator[Drives]:
         yield Drives(
             [
                 *controller(0),
-                *faulty_node("d0", image(folder / "faulty.img", 256), errors),
+                *faulty_node("d0", formatted(folder / "faulty.img", 256), errors),
                 *namespace("d0", 1),
                 *controller(1),
                 *remote_node("d1", folder / "nbd.sock"),
