@@ -41,6 +41,7 @@ LINES: dict[str, tuple[str, ...]] = {
     "size": ("size", "--blocks", "1000", "--block-bytes", "1MiB"),
     "compress": ("compress", "analyse", str(Path(__file__).parents[1] / "unit" / "tensors" / "kv.npz"), "--unit-tokens", "16"),
     "calibrate": ("calibrate", "--help"),
+    "device": ("device", "list"),
     "bench": ("bench", "--help"),
     "replay": ("replay", "--help"),
     "effect": ("effect", "--records", str(Path(__file__).parents[1] / "unit" / "records"), "--step", "1h"),

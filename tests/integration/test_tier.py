@@ -343,7 +343,7 @@ def test_empty_prefixes_and_wrong_arguments(client: halfstep.Client, request: py
         (planes_of(cache), {"heads": range(4)}, r"shape \(6, 8, 16, 8\) of 2-byte values; must be \[blocks, heads=4"),
         (planes_of(cache), {"heads": range(4, 12)}, r"heads=range\(4, 12\)"),
         (planes_of(cache[..., ::-1]), {}, "may run backwards"),
-        ([[b"no array"] * 2] * 4, {}, "must be a numpy array or a CPU tensor"),
+        ([[b"no array"] * 2] * 4, {}, "must be a numpy array or a tensor"),
         (planes_of(np.broadcast_to(cache[:, :, :1], cache.shape)), {}, "overlap"),
         ([[layer[0], layer[0]] for layer in cache], {}, "two of its planes are the same memory"),
         (planes_of(cache.astype(object)), {}, "has values of object"),
