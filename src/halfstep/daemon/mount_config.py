@@ -8,8 +8,8 @@ import socket
 from dataclasses import dataclass, replace
 from typing import Any
 
-from halfstep.daemon.config import SHARDS_MAX, SOCKET_PATH_BYTES_MAX, ServeConfig, default_socket
-from halfstep.daemon.setting import Bytes, Kind, Micros, Number, Setting, setting, settings_of
+from halfstep.daemon.config import SOCKET_PATH_BYTES_MAX, ServeConfig, default_socket
+from halfstep.daemon.setting import SHARDS_MAX, Bytes, Kind, Micros, Number, Setting, setting, settings_of
 from halfstep.daemon.units import GIB, MIB
 from halfstep.errors import ConfigError
 
