@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import select
+import socket
 import threading
 import time
 import weakref
@@ -343,7 +344,8 @@ def test_closing_the_client_ends_synchronous_calls_and_refuses_later_ones(
 
 
 def test_a_closed_queue_of_the_core_takes_nothing_more(layout: Layout) -> None:
-    core = _peer.Core("127.0.0.1:1", "default", 1, 0)
+    silent = socket.create_server(("127.0.0.1", 0))  # calls wait for a daemon that accepts and never answers
+    core = _peer.Core(f"127.0.0.1:{silent.getsockname()[1]}", "default", 1, 0)
     handle = core.register_layout(layout.canonical)
 
     def batch(deadline_us: int) -> _peer.Batch:
@@ -371,6 +373,7 @@ def test_a_closed_queue_of_the_core_takes_nothing_more(layout: Layout) -> None:
             take(batch(1000))
     queue.close()
     core.close()
+    silent.close()
 
 
 def test_a_batch_without_items_wakes_a_waiter_too(client: halfstep.Client, stored: Any) -> None:

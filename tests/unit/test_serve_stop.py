@@ -42,7 +42,7 @@ class Asked:
 
 def stopped(server: StoppedServer) -> int:
     config = ServeConfig(store="/somewhere/store.hs")
-    return _serve(cast("_shard.Server", server), config, cast("StopSignals", Asked()), as_json=True, out=io.StringIO())
+    return _serve(cast("_shard.Server", server), config, cast("StopSignals", Asked()), None, as_json=True, out=io.StringIO())
 
 
 def test_a_clean_stop_is_no_error() -> None:
