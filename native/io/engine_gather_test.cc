@@ -270,6 +270,54 @@ TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
   }
 }
 
+// One refusal among millions is a device's bad moment: whoever went together goes alone, gathering rests and comes back.
+TEST_P(EngineContract, AGatherThatIsRefusedIsDoneOneByOneAndTriedAgain) {
+  if (!is_uring()) GTEST_SKIP() << "it gathers nothing";
+  std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
+  Tracked write;
+  write.set(Op::Write, 0, at(0), 64 * KiB);
+  ASSERT_EQ(run(write), 0);
+  // Direct I/O refuses memory that lies so. The engine would, too: it is told once it has looked.
+  const auto odd = at(4 * MiB + 1);
+  Tracked read;
+  read.set(Op::Read, 0, at(0), kPageBytes);
+  engine_->submit(read.request);
+  read.request.data = odd;
+  drain();
+  if (read.request.error != -EINVAL) GTEST_SKIP() << "this file system takes memory that lies anyhow";
+
+  std::vector<Tracked> reads(16);
+  const auto gathered_of_all = [&](bool refused) {
+    std::fill_n(at(0), 64 * KiB, std::byte{0});
+    const uint64_t before = engine_->counters().reads_gathered;
+    for (size_t i = 0; i < reads.size(); ++i) {
+      reads[i].set(Op::Read, i * kPageBytes, at(i * kPageBytes), kPageBytes);
+      engine_->submit(reads[i].request);
+    }
+    if (refused) reads[0].request.data = odd;
+    drain();
+    for (size_t i = 0; i < reads.size(); ++i) {
+      const bool fails = refused && i == 0;
+      EXPECT_EQ(reads[i].completions, 1U);
+      EXPECT_EQ(reads[i].request.error, fails ? -EINVAL : 0) << i;
+      EXPECT_EQ(*at(i * kPageBytes + 4095), fails ? std::byte{0} : std::byte{0x5A}) << i;
+    }
+    return engine_->counters().reads_gathered - before;
+  };
+  EXPECT_EQ(gathered_of_all(false), 16U);
+  EXPECT_EQ(gathered_of_all(true), 0U);
+  EXPECT_EQ(engine_->counters().gathers_refused, 1U);
+  EXPECT_FALSE(engine_->gathers());
+  EXPECT_EQ(gathered_of_all(false), 0U) << "it rests";
+  for (uint64_t alone = 0; !engine_->gathers() && alone <= GatherPause::kRequestsMin; ++alone) {
+    read.set(Op::Read, 0, at(0), kPageBytes);
+    ASSERT_EQ(run(read), 0);
+  }
+  EXPECT_TRUE(engine_->gathers());
+  EXPECT_EQ(gathered_of_all(false), 16U) << "and begins again";
+  EXPECT_EQ(engine_->counters().gathers_refused, 1U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Engines, EngineContract, kEveryEngine, kind_name);
 
 }  // namespace
