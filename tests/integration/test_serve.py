@@ -100,6 +100,29 @@ def test_a_second_start_recovers_what_was_put(serve: Callable[..., Serve]) -> No
     assert (back == np.arange(5000, dtype=np.uint8)).all()
 
 
+def large_kib(pid: int) -> int:
+    """Of a process's memory, what lies in large pages."""
+    lines = Path(f"/proc/{pid}/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("AnonHugePages:", "Private_Hugetlb:")))
+
+
+def test_one_switch_keeps_arena_and_index_off_large_pages(serve: Callable[..., Serve]) -> None:
+    transparent = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if "[always]" in (transparent.read_text() if transparent.exists() else ""):
+        pytest.skip("any memory may lie in large pages here")
+    one = serve()
+    one.read_until("listening")
+    by_default = large_kib(one.process.pid)
+    assert one.finish(signal.SIGTERM)[0] == 0
+    if by_default == 0:
+        pytest.skip("there are no large pages here")
+    one = serve("--no-huge-pages")
+    one.read_until("listening")
+    assert large_kib(one.process.pid) == 0
+    assert "on ordinary pages" in one.line("memory")
+    assert one.finish(signal.SIGTERM)[0] == 0
+
+
 def test_json_is_one_object_on_one_line_and_nothing_else(serve: Callable[..., Serve]) -> None:
     one = serve("--json")
     facts = facts_of(one)
@@ -140,6 +163,11 @@ def test_a_store_that_was_cut_is_said_to_be(serve: Callable[..., Serve], tmp_pat
     one = serve()
     one.read_until("listening")
     assert "store.hs was cut: 100 MiB of the store's 132 MiB are there" in one.line("note")
+    one.finish(signal.SIGTERM)
+    os.truncate(store, 100 << 20)
+    one = serve("--json")
+    (note,) = facts_of(one)["recovery"]["notes"][:1]
+    assert note.startswith(f"{store} was cut: 100 MiB of the store's 132 MiB are there")
     one.finish(signal.SIGTERM)
     os.truncate(store, 100 << 20)
     command = [sys.executable, "-m", "halfstep.tools.cli", "fsck", str(store)]
