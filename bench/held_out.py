@@ -4,7 +4,8 @@
 TRACE is one of `halfstep replay`. Of the prefetch policy the lead, the window and the share at which a kind rests are chosen:
 all of them are tried on one half of the sessions, and the choice is judged on the other half, which had no part in it; then the
 halves change places. With --hints the same is done for what the store's policy is told of final turns. All of it runs over the
-real store in virtual time: who runs it again gets the same figures. Exit status 1 where a goal is missed on a judged half.
+real store in virtual time: who runs it again gets the same figures. Each run is told as it ends. Exit status 1 where a goal is
+missed on a judged half.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -40,13 +42,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budget", default="32GiB", help="of what is on its way or waits to be read (default 32GiB)")
     parser.add_argument("--memory", type=positive, default=DRAM_PER_BUDGET, help="of the store, in budgets")
     parser.add_argument("--lead", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0], help="seconds to choose from")
-    parser.add_argument("--window", type=positive, nargs="+", default=[64, 256], help="blocks ahead to choose from")
+    parser.add_argument("--window", type=positive, nargs="+", default=[256], help="blocks ahead to choose from")
     parser.add_argument("--rest", type=float, nargs="+", default=[0.3, 0.5], help="unused shares at which a kind rests")
     parser.add_argument("--wrong", type=float, default=0.05, help="announcements that nobody follows, by requests (0.05)")
     parser.add_argument("--seed", type=int, default=1, help="of the halves")
     parser.add_argument("--hints", action="store_true", help="choose whether the store is told of final turns, instead")
     parser.add_argument("--limit", type=int, default=0, help="requests (default: all)")
     return parser.parse_args()
+
+
+def tell(what: str) -> None:
+    """That a run has ended, to who waits for the others."""
+    print(f"{time.process_time():7.0f} s of CPU  {what}", file=sys.stderr, flush=True)
 
 
 def prefetched(options: argparse.Namespace, trace: Trace, lead_s: float, window: int, rest: float) -> dict[str, Any]:
@@ -59,6 +66,8 @@ def prefetched(options: argparse.Namespace, trace: Trace, lead_s: float, window:
         outcome = Run(trace, store, terms, Ahead(budget_bytes, unused_share_max=rest)).run()
     finally:
         store.close()
+    setting = f"{trace.name}: lead {lead_s:g} s, window {window}, rest {rest:g}"
+    tell(f"{setting}: in time {outcome.in_time_share:.4f}, unused {outcome.unused_share:.4f}")
     met = outcome.in_time_share >= IN_TIME_MIN and outcome.unused_share <= UNUSED_MAX
     return {"lead_s": lead_s, "window": window, "rest": rest, "met": met, **outcome.as_json()}
 
@@ -71,6 +80,7 @@ def hit_ratio(options: argparse.Namespace, trace: Trace, hinted: bool) -> dict[s
         hits = sum(store.request(index) for index in range(trace.requests))
     finally:
         store.close()
+    tell(f"{trace.name}: {'final' if hinted else 'no'} hints: {hits / len(trace.blocks):.4f}")
     return {"hints": "final" if hinted else "none", "hit_ratio": hits / len(trace.blocks)}
 
 
@@ -94,10 +104,10 @@ def prefetch_choices(options: argparse.Namespace, pairs: list[tuple[Trace, Trace
 
 def hint_choices(options: argparse.Namespace, pairs: list[tuple[Trace, Trace]]) -> Iterator[dict[str, Any]]:
     """Of each pair (chosen on, judged on)."""
+    ratios = {of.name: [hit_ratio(options, of, hinted) for hinted in (False, True)] for of, _ in pairs}
     for chosen_on, judged_on in pairs:
-        tried = [hit_ratio(options, chosen_on, hinted) for hinted in (False, True)]
+        tried, judged = ratios[chosen_on.name], ratios[judged_on.name]
         choice = max(tried, key=lambda one: one["hit_ratio"])
-        judged = [hit_ratio(options, judged_on, hinted) for hinted in (False, True)]
         best = max(judged, key=lambda one: one["hit_ratio"])
         judged_choice = next(one for one in judged if one["hints"] == choice["hints"])
         met = choice["hints"] == best["hints"]
