@@ -385,6 +385,11 @@ def test_a_namespace_is_served_where_it_was_named(own_daemon: Any, mounted: Call
         (("--namespace", "nobody"), 'namespace=nobody: the upstream refuses it: .*"nobody" does not exist'),
         (("--memory", "1MiB"), "memory=1 MiB: must be 32 MiB to 8 GiB"),
         (("--unix", "none"), "unix=none: nobody could come in"),
+        (("--numa", "near"), "numa='near': must be .*auto"),
+        (
+            ("--numa", "1023"),
+            "numa=1023: (there is no such node; .*name some of these|.* tells of no memory nodes; leave)",
+        ),
         (("--namespace", ""), "namespace='': has 0 bytes; must be 1 to 255"),
         (("--namespace", "a/b"), "namespace='a/b': has a slash"),
     ],
@@ -395,6 +400,20 @@ def test_a_start_that_cannot_be_is_refused_in_one_line(own_daemon: Any, argument
     assert done.returncode == 3, done
     assert done.stderr.count("\n") == 1
     assert re.search(told, done.stderr), done.stderr
+
+
+def test_its_memory_is_on_the_node_that_is_named(mounted: Callable[..., Mount]) -> None:
+    """Memory behind CXL is a node without cores: nothing but its number is looked at."""
+    nodes = sorted(int(path.name[4:]) for path in Path("/sys/devices/system/node").glob("node[0-9]*"))
+    if not nodes:
+        pytest.skip("the kernel tells of no memory nodes")
+    (shard,) = mounted("--numa", str(nodes[-1])).facts["shards"]
+    told = shard["memory"]
+    if "EPERM" in told["why_no_node"]:
+        pytest.skip(told["why_no_node"])
+    assert (told["node"], told["why_no_node"], told["why_no_pages"]) == (nodes[-1], "", "")
+    assert sum(told["arena"]["by_node"].values()) > 0
+    assert told["arena"]["absent"] == 0
 
 
 def engine(role: str, url: str) -> dict[str, Any]:
