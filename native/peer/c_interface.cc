@@ -146,7 +146,7 @@ int hs_client_forked(const hs_client* client) { return forked(client) ? 1 : 0; }
 
 const char* hs_coding_reason_name(uint32_t reason) {
   // Literals, so they end with a zero.
-  return halfstep::peer::coding_reason_name(static_cast<halfstep::peer::CodingReason>(std::min(reason, 255U))).data();
+  return halfstep::wire::coding_reason_name(static_cast<halfstep::wire::CodingReason>(std::min(reason, 255U))).data();
 }
 
 void hs_client_get_facts(hs_client* client, hs_client_facts* out) {

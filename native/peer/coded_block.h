@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "wire/coding_choices.h"
 #include "wire/records.h"
 
 namespace halfstep::peer {
@@ -24,7 +25,8 @@ struct CodedBlock {
   std::vector<uint32_t> part_at;  // put: in `staged`
   uint32_t stored_bytes = 0;
   StagedBytes staged;
-  bool undecodable = false;  // get: it is not worth a byte of the target
+  wire::CodingReason reason = wire::CodingReason::NoMemory;  // put: why it is coded, or plain
+  bool undecodable = false;                                  // get: it is not worth a byte of the target
 
   bool plain() const noexcept { return parts.empty(); }
   ConstBytes part(uint32_t number) const noexcept {

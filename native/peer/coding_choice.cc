@@ -19,23 +19,6 @@ uint64_t slower_of(uint64_t one, uint64_t other) noexcept {
 
 }  // namespace
 
-std::string_view coding_reason_name(CodingReason reason) noexcept {
-  switch (reason) {
-    case CodingReason::Always: return "always";
-    case CodingReason::Unmeasured: return "unmeasured";
-    case CodingReason::Faster: return "faster";
-    case CodingReason::Room: return "room";
-    case CodingReason::Probe: return "probe";
-    case CodingReason::Never: return "never";
-    case CodingReason::Pages: return "pages";
-    case CodingReason::SlowEncode: return "slow_encode";
-    case CodingReason::SlowDecode: return "slow_decode";
-    case CodingReason::NoGain: return "no_gain";
-    case CodingReason::NoMemory: return "no_memory";
-  }
-  return "";
-}
-
 bool saves_pages(uint64_t block_bytes, uint64_t stored_bytes, uint64_t parts) noexcept {
   return pages(stored_bytes + kTrailerTailBytes + kTrailerPartBytes * parts) < pages(block_bytes);
 }

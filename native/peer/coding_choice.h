@@ -6,7 +6,8 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+
+#include "wire/coding_choices.h"
 
 namespace halfstep::peer {
 
@@ -24,25 +25,12 @@ struct CodingInputs {
   uint32_t ratio_milli = 0;  // raw to stored bytes of blocks of late, times 1,000
 };
 
-enum class CodingReason : uint8_t {
-  Always,      // coded: it was asked for
-  Unmeasured,  // coded: a speed or the ratio is not known yet
-  Faster,      // coded: neither a get nor a put of it takes longer
-  Room,        // coded: a get takes no longer; its put does, within kPutTimesMax, and room on flash is worth it
-  Probe,       // coded: one in so many that would be raw, so that the speeds stay those of today
-  Never,       // raw: it was asked for
-  Pages,       // raw: at this ratio it needs as many pages on flash
-  SlowEncode,  // raw: its put would take longer than kPutTimesMax of a plain one
-  SlowDecode,  // raw: a get of it would take longer
-  NoGain,      // raw: it was coded, and needs as many pages
-  NoMemory,    // raw: there was none to code it, or its put was given up
-};
-inline constexpr uint32_t kCodingReasons = 11;
+using wire::CodingReason;
+using wire::kCodingReasons;
 // A put that takes longer is behind what an engine computes, and blocks would be lost for it.
 inline constexpr uint32_t kPutTimesMax = 4;
 
 constexpr bool codes(CodingReason reason) noexcept { return reason < CodingReason::Never; }
-std::string_view coding_reason_name(CodingReason reason) noexcept;
 
 // What a block takes on flash: whole pages, and a trailer where it is coded (docs/on-flash-format.md, *Extent*).
 bool saves_pages(uint64_t block_bytes, uint64_t stored_bytes, uint64_t parts) noexcept;

@@ -160,7 +160,14 @@ Ticket& Encoder::next(uint32_t* item) {
 void Encoder::count_done(Ticket& ticket, uint32_t items) {
   // Read first: with the last item it is another thread's, and may be recycled.
   const auto all = static_cast<uint32_t>(ticket.items.size());
-  if (ticket.encoding.done.fetch_add(items, std::memory_order_acq_rel) + items == all) done_(ticket);
+  if (ticket.encoding.done.fetch_add(items, std::memory_order_acq_rel) + items != all) return;
+  const CodingInputs last = speeds_.facts().last;
+  ticket.encoding.known = {.encode_bytes_per_s = last.encode_bytes_per_s,
+                           .decode_bytes_per_s = last.decode_bytes_per_s,
+                           .link_bytes_per_s = last.link_bytes_per_s,
+                           .service_bytes_per_s = last.service_bytes_per_s,
+                           .ratio_milli = last.ratio_milli};
+  done_(ticket);
 }
 
 void Encoder::encode_item(Ticket& ticket, uint32_t item, Bench& bench) {
@@ -180,6 +187,7 @@ void Encoder::encode_item(Ticket& ticket, uint32_t item, Bench& bench) {
     }
   }
   speeds_.count(reason);
+  block.reason = reason;
   if (!block.plain()) {
     section.offers[number].stored_bytes = block.stored_bytes;
     section.offers[number].flags = wire::kOfferCoded;

@@ -45,6 +45,7 @@ class Planner {
           left -= bytes;
         } else {
           section.blocks[item].parts.clear();
+          section.blocks[item].reason = wire::CodingReason::NoMemory;
         }
       }
     }

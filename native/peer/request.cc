@@ -7,7 +7,8 @@ namespace halfstep::peer {
 
 // A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for
 // it.
-static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) + uint64_t{wire::kItemsMax} * sizeof(wire::Offer) +
+static_assert(uint64_t{wire::kKeysMax} * (wire::kEngineKeyBytesMax + 1) +
+                  uint64_t{wire::kItemsMax} * (sizeof(wire::Offer) + 1) +
                   wire::kSectionsMax * (wire::kRangesMax * sizeof(wire::PartRange) + 128) + kPartTableBytesMax + 1024 <
               wire::kBodyBytesMax);
 
@@ -83,6 +84,7 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
         encode_section(frame, s, handles[section(s).layout_index]);
         if (opcode == wire::Opcode::Put) {
           encode_offers(frame, s, keys_before);
+          encode_choices(frame, s);
           encode_part_tables(frame, s);
         }
         keys_before += slices[s].count;
@@ -176,6 +178,19 @@ void Request::encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t k
     }
     frame.value().put(offer);
   }
+  frame.close_tlv();
+}
+
+// For the daemon to count.
+void Request::encode_choices(wire::FrameWriter& frame, uint16_t slice) const {
+  const Section& of = section(slice);
+  if (plain || of.blocks.empty()) return;
+  frame.open_tlv(wire::Tlv::CodingChoices);
+  frame.value().put(slice);
+  frame.value().put(uint16_t{0});
+  frame.value().put(items_of(slice));
+  frame.value().put(ticket->encoding.known);
+  for (uint32_t i = 0; i < items_of(slice); ++i) frame.value().put(of.blocks[item_of(slice, i)].reason);
   frame.close_tlv();
 }
 

@@ -81,6 +81,7 @@ class Request {
   void encode_life(wire::FrameWriter& frame) const;
   void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
   void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;
+  void encode_choices(wire::FrameWriter& frame, uint16_t slice) const;
   void encode_part_tables(wire::FrameWriter& frame, uint16_t slice) const;
 };
 

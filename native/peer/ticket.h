@@ -192,7 +192,8 @@ class Ticket {
     uint32_t next = 0;  // item; under the encoder's lock
     std::atomic<uint32_t> done{0};
     std::atomic<bool> abandoned{false};
-    bool over = false;  // it is coded, as far as it can be; the client's
+    bool over = false;        // it is coded, as far as it can be; the client's
+    wire::CodingKnown known;  // what the choices knew; once it is over
   };
   Encoding encoding;
 

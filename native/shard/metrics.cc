@@ -43,6 +43,7 @@ bool of_the_worst_shard(std::string_view name) noexcept {
                                          "halfstep_store_discards_on",
                                          "halfstep_store_writes_out",
                                          "halfstep_zero_copy_on",
+                                         "halfstep_coding_known",
                                          "halfstep_rdma_pinned_bytes"};
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }

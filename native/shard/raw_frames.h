@@ -11,6 +11,7 @@
 
 #include "base/crc.h"
 #include "base/prng.h"
+#include "wire/coding_choices.h"
 #include "wire/message.h"
 #include "wire/records.h"
 
@@ -37,6 +38,7 @@ struct SectionSpec {
   std::vector<wire::PartRange> ranges;
   std::vector<std::string> keys;
   std::vector<wire::Offer> offers;
+  std::vector<std::byte> choices;  // put: by item, and none where it is empty
 };
 
 inline wire::Offer offer_of(uint32_t bytes) {
@@ -79,6 +81,14 @@ inline std::vector<std::byte> request_frame(Opcode opcode, uint64_t id, const wi
     frame.value().put(uint16_t{0});
     frame.value().put(static_cast<uint32_t>(spec.offers.size()));
     for (const wire::Offer& offer : spec.offers) frame.value().put(offer);
+    frame.close_tlv();
+    if (spec.choices.empty()) continue;
+    frame.open_tlv(Tlv::CodingChoices);
+    frame.value().put(static_cast<uint16_t>(s));
+    frame.value().put(uint16_t{0});
+    frame.value().put(static_cast<uint32_t>(spec.choices.size()));
+    frame.value().put(wire::CodingKnown{.encode_bytes_per_s = 5000, .link_bytes_per_s = 200, .ratio_milli = 1480});
+    frame.value().put_bytes(spec.choices);
     frame.close_tlv();
   }
   frame.finish();

@@ -27,7 +27,7 @@ namespace {
 constexpr uint32_t kListPageBytes = 64 * KiB;
 constexpr uint32_t kListEntriesMax = kListPageBytes / (sizeof(wire::EntryRecord) + 256);
 
-// Of a Stat: so large a page, or one namespace more. One of the longest names takes 5 KiB.
+// Of a Stat: so large a page, or one namespace more. One of the longest names takes 10 KiB.
 constexpr size_t kStatPageBytes = 256 * KiB;
 
 class CounterPage {
@@ -358,7 +358,9 @@ void answer_stat(Client& client, uint64_t id, ConstBytes body) {
   }
   uint64_t next = 0;
   const std::vector<store::NamespaceStock> stocks = host.store().stocks();
-  for (const store::NamespaceInfo& info : host.namespaces()) {
+  const std::vector<store::NamespaceInfo> namespaces = host.namespaces();
+  host.coding_tally().keep(namespaces);
+  for (const store::NamespaceInfo& info : namespaces) {
     if (info.number < cursor.position) continue;
     // A tenant sees its own account and nobody else's.
     if (!client.admin() && info.name != client.name_space()) continue;
@@ -370,7 +372,8 @@ void answer_stat(Client& client, uint64_t id, ConstBytes body) {
     collect_namespaces({info}, &of);
     const auto [first, end] = std::ranges::equal_range(stocks, info.number, {}, &store::NamespaceStock::number);
     collect_stocks({first, end}, &of);
-    page.add_all(of.gauges);
+    host.coding_tally().collect(info.name, &of);
+    for (const auto* samples : {&of.counters, &of.gauges}) page.add_all(*samples);
   }
   reply.frame().close_tlv();
   reply.frame().tlv(Tlv::Cursor, wire::CursorRecord{.position = next});

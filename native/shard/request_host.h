@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "net/loop.h"
+#include "shard/coding_tally.h"
 #include "shard/decoder.h"
 #include "shard/key_waiters.h"
 #include "shard/load_meter.h"
@@ -36,6 +37,7 @@ class RequestHost {
 
   // Numbers ----------------------------------------------------------------------------------------------------------------
   Counts& counts() noexcept { return counts_; }
+  CodingTally& coding_tally() noexcept { return coding_tally_; }
   // Payload has come or gone.
   void moved(uint64_t bytes) noexcept { meter_.add(bytes, loop_.now_us()); }
   wire::LoadRecord load() const noexcept;
@@ -86,6 +88,7 @@ class RequestHost {
   store::Store* store_ = nullptr;
   wire::HelloServer hello_;
   Counts counts_;
+  CodingTally coding_tally_;
   RequestMemory request_memory_;
   RequestMemory wait_memory_;
   KeyWaiters key_waiters_;

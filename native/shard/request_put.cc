@@ -67,6 +67,7 @@ void PutRequest::start(Client& client, uint64_t id, ConstBytes body) {
     plans_.push_back({handle.scope, handle.layout, items, keys});
     items += section.item_count();
     keys += section.head.key_count;
+    if (!section.choices.empty()) host().coding_tally().note(client.name_space(), section.choices);
     for (uint32_t i = 0; i < section.item_count(); ++i) offered_bytes_ += section.offer(i).stored_bytes;
   }
   items_.assign(items, {});

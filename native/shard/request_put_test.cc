@@ -353,6 +353,29 @@ TEST_F(PutTest, KeepsWhatTheStoreIsSlowToAnswer) {
   EXPECT_EQ(client->finish(5).at(0, 0), kStored);
 }
 
+TEST_F(PutTest, CountsWhyItsBlocksAreCodedOrRaw) {
+  const auto client = open({parted(1, 1000)});
+  SectionSpec section = section_of({"a", "b", "c", "d"}, 1000);
+  using enum wire::CodingReason;
+  for (const wire::CodingReason reason : {SlowDecode, SlowDecode, Faster}) section.choices.push_back(std::byte(reason));
+  section.choices.push_back(std::byte{200});
+  ASSERT_EQ(client->put(5, {section}).at(0, 3), kStored);
+  ASSERT_EQ(client->put(6, {section_of({"e"}, 1000)}).at(0, 0), kStored) << "it says nothing, and is not counted";
+  const auto choices = [&](const std::string& reason) {
+    return metric("halfstep_coding_choices_total{namespace=\"default\",reason=\"" + reason + "\"}");
+  };
+  EXPECT_EQ(choices("slow_decode"), 2);
+  EXPECT_EQ(choices("faster"), 1);
+  EXPECT_EQ(choices("other"), 1);
+  EXPECT_EQ(choices("room"), -1) << "what never was is not there";
+  EXPECT_EQ(metric("halfstep_coding_known{namespace=\"default\",of=\"link_bytes_per_s\"}"), 200);
+  EXPECT_EQ(metric("halfstep_coding_known{namespace=\"default\",of=\"ratio_milli\"}"), 1480);
+
+  const Said said = client->simple(Opcode::Stat, 7, Tlv::Reason, {});
+  EXPECT_EQ(said.counters.at("halfstep_coding_choices_total{namespace=\"default\",reason=\"slow_decode\"}"), 2U);
+  EXPECT_EQ(said.counters.at("halfstep_coding_known{namespace=\"default\",of=\"encode_bytes_per_s\"}"), 5000U);
+}
+
 TEST_F(PutTest, SaysWhyItIsThrottled) {
   auto client = open({parted(1, 1000)});
   const std::pair<int32_t, Reason> expected[] = {{store::kThrottledSpace, Reason::Full},

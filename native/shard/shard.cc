@@ -274,7 +274,10 @@ void Shard::close_connections() {
 
 void Shard::collect(Metrics* out) {
   collect_own(out);
-  collect_namespaces(namespaces(), out);
+  const std::vector<store::NamespaceInfo> all = namespaces();
+  collect_namespaces(all, out);
+  coding_tally_.keep(all);
+  for (const store::NamespaceInfo& info : all) coding_tally_.collect(info.name, out);
   collect_stocks(store_->stocks(), out);
 }
 

@@ -124,6 +124,7 @@ enum class Tlv : uint16_t {
   Explanation = 30,
   ShardHosts = 31,
   NamespaceCoding = 32,
+  CodingChoices = 34,
   RdmaOffer = 64,  // to 79: memory over RDMA
   RdmaAnswer = 65,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
@@ -133,9 +134,9 @@ inline constexpr uint16_t kMustUnderstandTlv = 0x8000;
 constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
          kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
-         kind == static_cast<uint16_t>(Tlv::NamespaceCoding) || kind == static_cast<uint16_t>(Tlv::RdmaOffer) ||
-         kind == static_cast<uint16_t>(Tlv::RdmaAnswer) || kind == static_cast<uint16_t>(Tlv::KeyQuestion) ||
-         kind == static_cast<uint16_t>(Tlv::SetCoding);
+         kind == static_cast<uint16_t>(Tlv::NamespaceCoding) || kind == static_cast<uint16_t>(Tlv::CodingChoices) ||
+         kind == static_cast<uint16_t>(Tlv::RdmaOffer) || kind == static_cast<uint16_t>(Tlv::RdmaAnswer) ||
+         kind == static_cast<uint16_t>(Tlv::KeyQuestion) || kind == static_cast<uint16_t>(Tlv::SetCoding);
 }
 
 struct TlvView {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/crc.h"
+#include "wire/coding_choices.h"
 #include "wire/rdma.h"
 #include "wire/records.h"
 
@@ -111,6 +112,11 @@ void parse_tlv(const TlvView& tlv) {
     case Tlv::PinBudget: return record<PinBudgetRecord>(tlv.value, parse_pin_budget);
     case Tlv::NamespaceCoding:
     case Tlv::SetCoding: return record<CodingRecord>(tlv.value, parse_coding);
+    case Tlv::CodingChoices: {
+      CodingChoicesView choices;
+      if (parse_coding_choices(tlv.value, &choices).ok()) touch(choices.reasons);
+      return;
+    }
     case Tlv::CancelTarget: return record<CancelRecord>(tlv.value, parse_cancel);
     case Tlv::NamespaceAction: return record<NamespaceRecord>(tlv.value, parse_namespace_action);
     case Tlv::LayoutHandle: return record<LayoutHandleRecord>(tlv.value, parse_layout_handle);

@@ -462,7 +462,8 @@ struct SectionView {
   SectionHead head;
   std::span<const std::byte> ranges;  // PartRange[range_count], unaligned
   ConstBytes keys;
-  ConstBytes offers;  // Offer[items], unaligned; empty unless put
+  ConstBytes offers;   // Offer[items], unaligned; empty unless put
+  ConstBytes choices;  // its CodingChoices, which have been parsed; empty: nobody says
   uint32_t item_count() const noexcept { return head.key_count * head.component_count; }
   PartRange range(uint32_t index) const noexcept { return load_le<PartRange>(ranges.data() + index * sizeof(PartRange)); }
   Offer offer(uint32_t item) const noexcept { return load_le<Offer>(offers.data() + item * sizeof(Offer)); }
@@ -481,8 +482,8 @@ Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_b
 // expire, and nowhere else; at least one section (release: or none; renew: none); no empty section; at most kSectionsMax,
 // kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
 // kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
-// match; Offers for every item of a put and nowhere else, and a PartTable for each coded one. Unknown TLVs are skipped unless
-// they must be understood (Unsupported); known ones that do not belong are Invalid.
+// match; Offers for every item of a put and nowhere else, and a PartTable for each coded one; CodingChoices behind them, or
+// not. Unknown TLVs are skipped unless they must be understood (Unsupported); known ones that do not belong are Invalid.
 struct RequestView {
   Batch batch;
   bool has_owner = false;

@@ -1,6 +1,7 @@
 // request.cc — parse_request: one pass over the TLVs, then what can only be judged when all of them are there.
 #include <algorithm>
 
+#include "wire/coding_choices.h"
 #include "wire/records.h"
 
 namespace halfstep::wire {
@@ -96,6 +97,7 @@ class RequestParser {
       case Tlv::Section: return take_section(tlv.value);
       case Tlv::Offers: return take_offers(tlv.value);
       case Tlv::PartTable: return take_part_table(tlv.value);
+      case Tlv::CodingChoices: return take_choices(tlv.value);
       default:
         if ((tlv.kind & kMustUnderstandTlv) != 0) return Code::Unsupported;
         return is_known(tlv.kind) ? Status(Code::Invalid) : Status();
@@ -176,6 +178,17 @@ class RequestParser {
     if ((offer.flags & kOfferCoded) == 0) return Code::Invalid;
     if (offer.stored_bytes != stored_bytes || offer.block_bytes != raw_bytes) return Code::Invalid;
     out_.part_tables.push_back(table);
+    return {};
+  }
+
+  Status take_choices(ConstBytes value) noexcept {
+    CodingChoicesView choices;
+    if (!rules_.offers || !parse_coding_choices(value, &choices).ok()) return Code::Invalid;
+    if (choices.section >= out_.section_count) return Code::Invalid;
+    SectionView& section = out_.sections[choices.section];
+    if (section.offers.empty() || !section.choices.empty()) return Code::Invalid;
+    if (choices.reasons.size() != section.item_count()) return Code::Invalid;
+    section.choices = value;
     return {};
   }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "wire/coding_choices.h"
 #include "wire/records.h"
 #include "wire/sample_frames.h"
 
@@ -97,7 +98,8 @@ TEST(Request, IsRefusedWhenTruncatedAtAnyByte) {
 }
 
 TEST(Request, AnyFlippedByteIsTakenOrRefusedButNeverOverread) {
-  for (const auto& [opcode, frame] : {std::pair{Opcode::Get, samples::get()}, {Opcode::Put, samples::put_coded()}}) {
+  for (const auto& [opcode, frame] :
+       {std::pair{Opcode::Get, samples::get()}, {Opcode::Put, samples::put_coded()}, {Opcode::Put, samples::put_choices()}}) {
     const ConstBytes whole = samples::body_of(frame);
     std::vector<std::byte> flipped(whole.begin(), whole.end());  // exact size, so that ASan sees a byte too far
     for (size_t bit = 0; bit < flipped.size() * 8; ++bit) {
@@ -355,6 +357,45 @@ TEST(Offers, RefuseWhatNoBlockIs) {
   known.parent_kind = kParentKnown;
   known.parent = UINT64_MAX;
   EXPECT_TRUE(parse(known).ok());
+}
+
+TEST(CodingChoices, ComeBackOfEachItem) {
+  RequestView view;
+  const std::vector<std::byte> frame = samples::put_choices();
+  ASSERT_TRUE(parse_request(Opcode::Put, samples::body_of(frame), &view).ok());
+  CodingChoicesView choices;
+  ASSERT_TRUE(parse_coding_choices(view.sections[0].choices, &choices).ok());
+  EXPECT_EQ(choices.known.link_bytes_per_s, 200'000'000U);
+  EXPECT_EQ(choices.known.ratio_milli, 1480U);
+  ASSERT_EQ(choices.reasons.size(), 2U);
+  EXPECT_EQ(coding_reason_name(static_cast<CodingReason>(choices.reasons[1])), "slow_decode");
+  ASSERT_TRUE(parse_request(Opcode::Put, samples::body_of(samples::put()), &view).ok());
+  EXPECT_TRUE(view.sections[0].choices.empty()) << "nothing is kept of the one before";
+}
+
+TEST(CodingChoices, StandOnceBehindTheOffersOfTheirSectionAndAreOfItsItems) {
+  const auto choices = [](FrameWriter& frame, uint16_t of, uint32_t count, size_t reasons, uint32_t zero = 0) {
+    frame.open_tlv(Tlv::CodingChoices);
+    frame.value().put(of);
+    frame.value().put(uint16_t{0});
+    frame.value().put(count);
+    frame.value().put(CodingKnown{.reserved = zero});
+    for (size_t i = 0; i < reasons; ++i) frame.value().put(uint8_t{255});
+    frame.close_tlv();
+  };
+  const auto put = [&](const std::function<void(FrameWriter&)>& more) {
+    return status(Opcode::Put, [&](FrameWriter& f) { batch(f), section(f), samples::put_offers(f, 0, {kPlain}), more(f); });
+  };
+  EXPECT_TRUE(put([&](FrameWriter& f) { choices(f, 0, 1, 1); }).ok()) << "a reason that nobody knows is only counted";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 0, 1, 1), choices(f, 0, 1, 1); }), Code::Invalid) << "twice";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 1, 1, 1); }), Code::Invalid) << "another section";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 0, 2, 2); }), Code::Invalid) << "of more items";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 0, 1, 2); }), Code::Invalid) << "longer than it says";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 0, 0, 0); }), Code::Invalid) << "of nothing";
+  EXPECT_EQ(put([&](FrameWriter& f) { choices(f, 0, 1, 1, 1); }), Code::Invalid) << "reserved";
+  EXPECT_EQ(status(Opcode::Put, [&](FrameWriter& f) { batch(f), section(f), choices(f, 0, 1, 1); }), Code::Invalid)
+      << "before the offers";
+  EXPECT_EQ(status(Opcode::Get, [&](FrameWriter& f) { batch(f), section(f), choices(f, 0, 1, 1); }), Code::Invalid);
 }
 
 TEST(Offers, AParentInTheBatchMayStandInALaterSection) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/crc.h"
+#include "wire/coding_choices.h"
 #include "wire/records.h"
 
 namespace halfstep::wire::samples {
@@ -195,6 +196,32 @@ inline Frame put_coded() {
                   {.codec = 0, .stored_bytes = 2048, .raw_bytes = 2048, .raw_crc = 2},
                   {.codec = 3, .stored_bytes = 3072, .raw_bytes = 4096, .raw_crc = 3},
                   {.codec = 0, .stored_bytes = 2048, .raw_bytes = 2048, .raw_crc = 4}});
+  frame.finish();
+  return out;
+}
+
+// Two blocks of which one was left as it is, and what their client knew of the speeds.
+inline Frame put_choices() {
+  Frame out;
+  FrameWriter frame(out);
+  frame.begin(Opcode::Put, 16);
+  frame.tlv(Tlv::Batch, Batch{});
+  put_section(frame, {}, {}, {kKeys[0], kKeys[1]});
+  put_offers(frame, 0,
+             {{.block_bytes = kBlockBytes[0], .stored_bytes = kBlockBytes[0]},
+              {.block_bytes = kBlockBytes[1], .stored_bytes = kBlockBytes[1]}});
+  frame.open_tlv(Tlv::CodingChoices);
+  frame.value().put(uint16_t{0});
+  frame.value().put(uint16_t{0});
+  frame.value().put(uint32_t{2});
+  frame.value().put(CodingKnown{.encode_bytes_per_s = 5'000'000'000,
+                                .decode_bytes_per_s = 9'000'000'000,
+                                .link_bytes_per_s = 200'000'000,
+                                .service_bytes_per_s = 6'000'000'000,
+                                .ratio_milli = 1480});
+  frame.value().put(CodingReason::NoGain);
+  frame.value().put(CodingReason::SlowDecode);
+  frame.close_tlv();
   frame.finish();
   return out;
 }
@@ -465,6 +492,7 @@ inline std::vector<std::pair<std::string, Frame>> all() {
           {"get", get()},
           {"put", put()},
           {"put_coded", put_coded()},
+          {"put_choices", put_choices()},
           {"want", want()},
           {"chunk", chunk()},
           {"final", final()},

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.commands import Run
 
 import halfstep
 from halfstep import compress
@@ -146,6 +148,26 @@ def test_whether_blocks_are_coded_is_chosen_counted_and_shown(daemon: Any) -> No
         else:
             assert told.blocks["unmeasured"] > 0, "before anything was coded"
             assert told.blocks["always"] == told.blocks["never"] == 0
+
+
+def test_stat_shows_what_clients_chose_why_and_what_they_knew(daemon: Any, run: Run) -> None:
+    source = blocks(6, 17)
+    space = f"{daemon.url.rsplit('/', 1)[0]}/chosen"
+    with halfstep.connect(daemon.url, required=True) as client:
+        client.admin.create_namespace("chosen")
+    for coding, count in (("never", 2), ("always", 3)):
+        with halfstep.connect(space, layout=CODED, codecs=("bfx",), coding=coding, required=True) as client:
+            names = [b"%s-%d" % (coding.encode(), i) for i in range(count)]
+            assert client.put(names, source[:count]).ok.all()
+    with halfstep.connect(space, layout=Layout({"model": "plain"}, SHAPE), required=True) as client:
+        assert client.put([b"plain"], source[:1]).ok.all(), "nothing to choose, and not counted"
+    (told,) = json.loads(run("stat", "--json", url=space).stdout)["choices"]
+    assert told["reasons"] == {"never": 2, "always": 3}
+    assert (told["namespace"], told["coded"], told["raw"]) == ("chosen", 3, 2)
+    assert told["encode_bytes_per_s"] > 0
+    assert 1.2 < told["ratio"] < 1.6
+    (row,) = (line for line in run("stat", url=space).stdout.splitlines() if "always 3, never 2" in line)
+    assert row.split()[:3] == ["chosen", "3", "2"]
 
 
 def test_what_no_codec_makes_smaller_is_put_raw_and_counted(daemon: Any) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from halfstep.client.entries import Entry, Stock, stocks_of
+from halfstep.client import entries
+from halfstep.client.entries import Choices, Entry, Stock, choices_of, stocks_of, totals_of
 from halfstep.tools.footprint import Footprint, by_layout
 from halfstep.tools.stat import stored
 
@@ -52,6 +56,33 @@ def test_stat_tells_bytes_by_namespace_group_and_codec() -> None:
         Stock('b"c', "1", "bfx+ubq", 3, 30, 20, 24),
     ]
     assert stocks_of({"halfstep_store_bytes_live": 9}) == [], "a daemon of before"
+
+
+def test_choices_of_clients_are_found_among_the_counters_and_added_up_over_shards() -> None:
+    why = 'halfstep_coding_choices_total{{namespace="{}",reason="{}"}}'.format
+    knew = 'halfstep_coding_known{{namespace="{}",of="{}"}}'.format
+    name = r"b\"c"
+    shards = [
+        {why(name, "faster"): 7, why(name, "slow_decode"): 1, knew(name, "ratio_milli"): 1480, why("a", "other"): 2},
+        {why(name, "faster"): 5, knew(name, "ratio_milli"): 1500, knew(name, "link_bytes_per_s"): 9},
+    ]
+    assert choices_of(totals_of(shards)) == [
+        Choices("a", 0, 2, {"other": 2}),
+        Choices('b"c', 12, 1, {"faster": 12, "slow_decode": 1}, link_bytes_per_s=9, ratio=1.5),
+    ]
+    assert choices_of({"halfstep_store_bytes_live": 9}) == [], "a daemon of before"
+
+
+def test_every_reason_is_known_to_be_of_coded_blocks_or_of_raw_ones(repository: Path) -> None:
+    """As the client's core has them: those before `never` are coded."""
+    header = (repository / "native" / "wire" / "coding_choices.cc").read_text()
+    names = re.findall(r'return "(\w+)";', header)
+    assert len(names) == 11
+    assert set(names[: names.index("never")]) == entries._CODED_BECAUSE
+    document = (repository / "docs" / "wire-protocol.md").read_text()
+    for number, name in enumerate(names):
+        coded = "coded" if name in entries._CODED_BECAUSE else "raw"
+        assert f"| {number} {name} | {coded} |" in document
 
 
 def test_stat_tells_flash_from_what_was_written() -> None:

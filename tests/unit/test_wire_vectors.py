@@ -21,6 +21,7 @@ HELLO, REGISTER_LAYOUT, GET, PUT, CANCEL, STAT, HOLD, NAMESPACE = 1, 2, 4, 5, 8,
 CHUNK, WANT, ANSWERS, FINAL, LAYOUT_OF = 32, 33, 34, 35, 128
 T_HELLO_CLIENT, T_NAMESPACE, T_HELLO_SERVER, T_SHARD_MAP = 1, 2, 4, 5
 T_BATCH, T_SECTION, T_OFFERS, T_PART_TABLE, T_STATUSES = 8, 9, 10, 11, 12
+T_CODING_CHOICES = 34
 T_LENGTHS, T_MATCH_BITS, T_RUNS, T_GRANT, T_LOAD = 13, 14, 15, 16, 17
 T_CURSOR, T_ENTRIES, T_COUNTERS = 20, 21, 22
 T_AUTHENTICATION, T_CANONICAL, T_HANDLE, T_OWNER = 3, 6, 7, 19
@@ -151,6 +152,13 @@ def vectors() -> Iterator[tuple[str, str]]:
         frame(
             PUT, 4, batch() + section((b"coded",), component=1 << 24 | 7) + tlv(T_OFFERS, coded) + tlv(T_PART_TABLE, table)
         ).hex(),
+    )
+    plain = struct.pack("<HHI", 0, 0, 2) + offer(16, 16) + offer(24, 24)
+    known = struct.pack("<4QII", 5_000_000_000, 9_000_000_000, 200_000_000, 6_000_000_000, 1480, 0)
+    choices = struct.pack("<HHI", 0, 0, 2) + known + bytes([9, 8])  # no_gain, slow_decode
+    yield (
+        "frame put_choices",
+        frame(PUT, 16, batch() + section(KEYS) + tlv(T_OFFERS, plain) + tlv(T_CODING_CHOICES, choices)).hex(),
     )
     grant = struct.pack("<QII", 40, 1, 0) + struct.pack("<HHII", 0, 0, 0, 2)
     yield "frame want", frame(WANT, 3, tlv(T_GRANT, grant)).hex()

@@ -67,6 +67,7 @@ _OF_THE_WORST_SHARD = {
     "halfstep_store_writes_out",
     "halfstep_zero_copy_on",
     "halfstep_rdma_pinned_bytes",
+    "halfstep_coding_known",
 }
 
 
@@ -97,7 +98,8 @@ def totals_of(shards: Iterable[dict[str, float]]) -> dict[str, float]:
     for counters in shards:
         for name, value in counters.items():
             before = totals.get(name, 0)
-            totals[name] = max(before, value) if name in _OF_THE_WORST_SHARD else before + value
+            largest = name.partition("{")[0] in _OF_THE_WORST_SHARD
+            totals[name] = max(before, value) if largest else before + value
     return totals
 
 
@@ -133,6 +135,46 @@ def stocks_of(counters: Mapping[str, float]) -> list[Stock]:
         Stock(*kind, *(row.get(what, 0) for what in ("blocks", "logical", "stored", "flash")))
         for kind, row in sorted(rows.items())
     ]
+
+
+class Choices(NamedTuple):
+    """Blocks of puts in a namespace that a codec was for: how many clients coded, how many they left raw, and why.
+
+    reasons: blocks by reason (docs/compression.md, *Coded or raw*). The rest is what the newest put's client knew; 0 = that
+    was not measured.
+    """
+
+    namespace: str
+    coded: int
+    raw: int
+    reasons: Mapping[str, int]
+    encode_bytes_per_s: int = 0
+    decode_bytes_per_s: int = 0
+    link_bytes_per_s: int = 0
+    service_bytes_per_s: int = 0
+    ratio: float = 0.0
+
+
+# What else there is left a block raw, or nobody knows.
+_CODED_BECAUSE = {"always", "unmeasured", "faster", "room", "probe"}
+_CHOICE = re.compile(r'halfstep_coding_(?:choices_total|known)\{namespace="((?:[^"\\]|\\.)*)",(reason|of)="(\w+)"\}')
+
+
+def choices_of(counters: Mapping[str, float]) -> list[Choices]:
+    """What `stat` told of clients' choices in each namespace; nothing of a daemon of before, or where no codec is spoken."""
+    reasons: dict[str, dict[str, int]] = {}
+    known: dict[str, dict[str, int]] = {}
+    for name, value in counters.items():
+        if match := _CHOICE.fullmatch(name):
+            of = reasons if match[2] == "reason" else known
+            of.setdefault(re.sub(r"\\(.)", r"\1", match[1]), {})[match[3]] = int(value)
+    rows = []
+    for name, blocks in sorted(reasons.items()):
+        coded = sum(count for reason, count in blocks.items() if reason in _CODED_BECAUSE)
+        told = known.get(name, {})
+        speeds = (told.get(f"{of}_bytes_per_s", 0) for of in ("encode", "decode", "link", "service"))
+        rows.append(Choices(name, coded, sum(blocks.values()) - coded, blocks, *speeds, told.get("ratio_milli", 0) / 1000))
+    return rows
 
 
 _ACCOUNT = re.compile(r'halfstep_namespace_bytes\{namespace="((?:[^"\\]|\\.)*)",of="(\w+)"\}')

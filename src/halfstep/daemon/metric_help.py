@@ -132,6 +132,8 @@ HELP = {
     "halfstep_namespace_holds": "Leases and pins of a namespace.",
     "halfstep_namespace_default_ttl_seconds": "The default TTL of a namespace.",
     "halfstep_namespace_coding": "Default policy of a namespace by number, and the coarsest step that it allows in 1/10,000.",
+    "halfstep_coding_choices": "Blocks of puts that a codec was for, by namespace and why they are coded or raw.",
+    "halfstep_coding_known": "What the client of the newest of these puts knew: bytes a second, and the ratio (worst).",
     "halfstep_namespace_ttl_slides": "1: the default TTL of a namespace counts from a block's last use.",
     "halfstep_store_holds": "Holds now: the gauge by kind (lease, pin), the counter by outcome (taken, refused).",
     "halfstep_store_events": "Blocks stored and removed, layouts and namespaces cleared, by reason.",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
-from halfstep.client.entries import stocks_of, totals_of
+from halfstep.client.entries import Choices, Stock, choices_of, stocks_of, totals_of
 from halfstep.tools.options import connected, json_option, print_json, print_table, url_argument
 from halfstep.tools.streams import say
 
@@ -26,6 +26,7 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     if as_json:
         told = {"path": path, "store_uuid": facts.store_uuid, "boot_id": facts.boot_id, "counters": counters}
         told["stocks"] = [one._asdict() for one in stocks_of(counters)]
+        told["choices"] = [one._asdict() for one in choices_of(counters)]
         told["load"] = [load._asdict() for load in facts.shards]
         print_json(told | ({"shards": list(each.values())} if each else {}))
         return
@@ -36,20 +37,9 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
     say(f"scrub  {scrubbed(counters)}")
     say(f"sends  {sent(counters)}")
     if stocks := stocks_of(counters):
-        print_table(
-            ["namespace", "group", "codec", *((one, "right") for one in ("blocks", "logical", "stored", "on flash", "ratio"))],
-            [
-                (
-                    one.namespace,
-                    one.group,
-                    one.codec,
-                    f"{one.blocks:,}",
-                    *(f"{size:,}" for size in (one.logical_bytes, one.stored_bytes, one.flash_bytes)),
-                    f"{one.logical_bytes / one.flash_bytes:.3f}" if one.flash_bytes else "",
-                )
-                for one in stocks
-            ],
-        )
+        _print_stocks(stocks)
+    if choices := choices_of(counters):
+        _print_choices(choices)
     columns: list[str | tuple[str, str]] = ["counter", ("value", "right")]
     columns += [(f"shard {number}", "right") for number in each]
     print_table(
@@ -58,6 +48,51 @@ def stat(url: str, show_all: bool, as_json: bool) -> None:
             (name.removeprefix("halfstep_"), _number(value), *(_number(of_one.get(name, 0)) for of_one in each.values()))
             for name, value in sorted(counters.items())
             if show_all or value
+        ],
+    )
+
+
+def _print_stocks(stocks: Sequence[Stock]) -> None:
+    print_table(
+        ["namespace", "group", "codec", *((one, "right") for one in ("blocks", "logical", "stored", "on flash", "ratio"))],
+        [
+            (
+                one.namespace,
+                one.group,
+                one.codec,
+                f"{one.blocks:,}",
+                *(f"{size:,}" for size in (one.logical_bytes, one.stored_bytes, one.flash_bytes)),
+                f"{one.logical_bytes / one.flash_bytes:.3f}" if one.flash_bytes else "",
+            )
+            for one in stocks
+        ],
+    )
+
+
+def _print_choices(choices: Sequence[Choices]) -> None:
+    def speed(bytes_per_s: int) -> str:
+        return f"{bytes_per_s / 1e9:.2f}" if bytes_per_s else "?"
+
+    say("blocks of puts that a codec was for, and what the client of the newest put knew, GB/s:")
+    print_table(
+        [
+            "namespace",
+            *((one, "right") for one in ("coded", "raw")),
+            "why",
+            *((one, "right") for one in ("encode", "decode", "link", "service", "ratio")),
+        ],
+        [
+            (
+                one.namespace,
+                f"{one.coded:,}",
+                f"{one.raw:,}",
+                ", ".join(
+                    f"{why} {count:,}" for why, count in sorted(one.reasons.items(), key=lambda each: (-each[1], each[0]))
+                ),
+                *map(speed, (one.encode_bytes_per_s, one.decode_bytes_per_s, one.link_bytes_per_s, one.service_bytes_per_s)),
+                f"{one.ratio:.3f}" if one.ratio else "?",
+            )
+            for one in choices
         ],
     )
 
