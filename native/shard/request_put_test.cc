@@ -355,6 +355,7 @@ TEST_F(PutTest, KeepsWhatTheStoreIsSlowToAnswer) {
 
 TEST_F(PutTest, CountsWhyItsBlocksAreCodedOrRaw) {
   const auto client = open({parted(1, 1000)});
+  on_shard([&] { fake_->limits["default"].name = "default"; });
   SectionSpec section = section_of({"a", "b", "c", "d"}, 1000);
   using enum wire::CodingReason;
   for (const wire::CodingReason reason : {SlowDecode, SlowDecode, Faster}) section.choices.push_back(std::byte(reason));

@@ -152,7 +152,7 @@ def test_whether_blocks_are_coded_is_chosen_counted_and_shown(daemon: Any) -> No
 
 def test_stat_shows_what_clients_chose_why_and_what_they_knew(daemon: Any, run: Run) -> None:
     source = blocks(6, 17)
-    space = f"{daemon.url.rsplit('/', 1)[0]}/chosen"
+    space = f"{daemon.url}/chosen"
     with halfstep.connect(daemon.url, required=True) as client:
         client.admin.create_namespace("chosen")
     for coding, count in (("never", 2), ("always", 3)):
@@ -161,12 +161,13 @@ def test_stat_shows_what_clients_chose_why_and_what_they_knew(daemon: Any, run: 
             assert client.put(names, source[:count]).ok.all()
     with halfstep.connect(space, layout=Layout({"model": "plain"}, SHAPE), required=True) as client:
         assert client.put([b"plain"], source[:1]).ok.all(), "nothing to choose, and not counted"
-    (told,) = json.loads(run("stat", "--json", url=space).stdout)["choices"]
+    choices = json.loads(run("stat", "--json", url=space).stdout)["choices"]
+    (told,) = (one for one in choices if one["namespace"] == "chosen")
     assert told["reasons"] == {"never": 2, "always": 3}
-    assert (told["namespace"], told["coded"], told["raw"]) == ("chosen", 3, 2)
+    assert (told["coded"], told["raw"]) == (3, 2)
     assert told["encode_bytes_per_s"] > 0
     assert 1.2 < told["ratio"] < 1.6
-    (row,) = (line for line in run("stat", url=space).stdout.splitlines() if "always 3, never 2" in line)
+    (row,) = (line for line in run("stat", url=space).stdout.decode().splitlines() if "always 3, never 2" in line)
     assert row.split()[:3] == ["chosen", "3", "2"]
 
 
