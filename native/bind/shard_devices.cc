@@ -23,19 +23,6 @@ void require_opened(const Fault& fault) {
   if (!fault.ok()) throw StartError(std::string(code_name(fault.status.code())), fault.what);
 }
 
-nb::dict backing_of(const io::BackingFacts& facts) {
-  nb::dict dict;
-  dict["path"] = os_text(facts.path);
-  dict["bytes"] = facts.bytes;
-  dict["direct"] = facts.direct;
-  dict["why_not_direct"] = os_text(facts.why_not_direct);
-  dict["direct_align_bytes"] = facts.direct_align_bytes;
-  dict["block_device"] = facts.block_device;
-  dict["vhost_user"] = facts.vhost_user;
-  dict["submission_waits_for"] = os_text(facts.submission_waits_for);
-  return dict;
-}
-
 // What is read lies nowhere; an engine only wants an arena to be there.
 constexpr uint64_t kProbeArenaBytes = 2 * MiB;
 
@@ -82,6 +69,24 @@ nb::dict make_store(const shard::Config& asked, bool wipe, const nb::object& pro
 }
 
 }  // namespace
+
+nb::dict backing_of(const io::BackingFacts& facts) {
+  nb::dict dict;
+  dict["path"] = os_text(facts.path);
+  dict["bytes"] = facts.bytes;
+  dict["direct"] = facts.direct;
+  dict["why_not_direct"] = os_text(facts.why_not_direct);
+  dict["direct_align_bytes"] = facts.direct_align_bytes;
+  dict["nocow"] = facts.nocow;
+  dict["block_device"] = facts.block_device;
+  dict["vhost_user"] = facts.vhost_user;
+  dict["noop"] = facts.noop;
+  dict["nvme_block_path"] = os_text(facts.nvme_block_path);
+  dict["why_no_nvme_commands"] = os_text(facts.why_no_nvme_commands);
+  dict["submission_waits_for"] = os_text(facts.submission_waits_for);
+  dict["discard_granularity_bytes"] = facts.discard.granularity_bytes;
+  return dict;
+}
 
 void add_devices(nb::module_& module) {
   module.def("look_at_backing", &look_at_backing, "path"_a,

@@ -32,6 +32,7 @@ namespace {
 
 using halfstep::Code;
 using halfstep::Fault;
+using halfstep::bind::backing_of;
 using halfstep::bind::os_text;
 using halfstep::bind::os_texts;
 using halfstep::bind::OsText;
@@ -179,23 +180,6 @@ void add_config(nb::module_& m) {
 template <size_t N>
 nb::bytes bytes_of(const std::array<std::byte, N>& field) {
   return nb::bytes(reinterpret_cast<const char*>(field.data()), N);
-}
-
-nb::dict backing_of(const halfstep::io::BackingFacts& facts) {
-  nb::dict dict;
-  dict["path"] = os_text(facts.path);
-  dict["bytes"] = facts.bytes;
-  dict["direct"] = facts.direct;
-  dict["why_not_direct"] = os_text(facts.why_not_direct);
-  dict["direct_align_bytes"] = facts.direct_align_bytes;
-  dict["nocow"] = facts.nocow;
-  dict["block_device"] = facts.block_device;
-  dict["vhost_user"] = facts.vhost_user;
-  dict["noop"] = facts.noop;
-  dict["nvme_block_path"] = os_text(facts.nvme_block_path);
-  dict["why_no_nvme_commands"] = os_text(facts.why_no_nvme_commands);
-  dict["discard_granularity_bytes"] = facts.discard.granularity_bytes;
-  return dict;
 }
 
 nb::dict engine_of(const halfstep::io::EngineFacts& facts) {

@@ -87,7 +87,7 @@ class Backing {
   static Fault open_session(const Options& options, std::unique_ptr<Backing>* out);
   static Fault open_noop(const Options& options, std::unique_ptr<Backing>* out);
   static Fault open_namespace(const Options& options, std::unique_ptr<Backing>* out);
-  void open_nvme(const std::string& block_path);
+  void open_nvme(const std::string& block_path, bool read_only);
   int descriptor_ = -1;
   std::unique_ptr<VhostSession> session_;
   std::unique_ptr<NvmeNamespace> nvme_;

@@ -41,23 +41,18 @@ Fault Backing::open_namespace(const Options& options, std::unique_ptr<Backing>* 
   if (Fault fault = open(block, out); !fault.ok()) return fault;
   Backing& backing = **out;
   backing.facts_.path = options.path;
-  backing.facts_.nvme_block_path = block.path;
-  if (!options.read_only) {
-    backing.open_nvme(block.path);
-  } else {
-    backing.facts_.why_no_nvme_commands = options.path + " is opened for reading alone";
-  }
+  backing.open_nvme(block.path, options.read_only);
   return {};
 }
 
 // It is claimed already. What refuses commands still has a block device.
-void Backing::open_nvme(const std::string& block_path) {
+void Backing::open_nvme(const std::string& block_path, bool read_only) {
   facts_.nvme_block_path = block_path;
   if (!facts_.direct) {
     facts_.why_no_nvme_commands = block_path + " takes no direct requests, and those by commands would pass its cache by";
     return;
   }
-  Fault fault = NvmeNamespace::open(facts_.path, block_path, facts_.bytes, &nvme_);
+  Fault fault = NvmeNamespace::open(facts_.path, block_path, facts_.bytes, read_only, &nvme_);
   facts_.why_no_nvme_commands = std::move(fault.what);
 }
 

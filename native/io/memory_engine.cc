@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/finished.h"
 
 namespace halfstep::io {
 namespace {
@@ -381,16 +382,7 @@ void MemoryEngine::discard(Request& request, MemoryDevice& device) {
 
 size_t MemoryEngine::poll() noexcept {
   turn();
-  RequestQueue done;
-  done.take_all(done_);
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
+  return complete_all(done_, in_flight_, counters_);
 }
 
 void MemoryEngine::wait() noexcept {

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "io/backing.h"
+#include "io/finished.h"
 
 namespace halfstep::io {
 
@@ -64,17 +65,6 @@ void NoopEngine::submit(Request& request) noexcept {
   done_.push_back(request);
 }
 
-size_t NoopEngine::poll() noexcept {
-  RequestQueue done;
-  done.take_all(done_);
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
-}
+size_t NoopEngine::poll() noexcept { return complete_all(done_, in_flight_, counters_); }
 
 }  // namespace halfstep::io

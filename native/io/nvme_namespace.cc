@@ -192,9 +192,9 @@ std::string NvmeNamespace::block_device_of(const std::string& path, std::string*
   return found;
 }
 
-Fault NvmeNamespace::open(const std::string& path, const std::string& block_path, uint64_t block_bytes,
+Fault NvmeNamespace::open(const std::string& path, const std::string& block_path, uint64_t block_bytes, bool read_only,
                           std::unique_ptr<NvmeNamespace>* out, const std::string& sysfs) {
-  const int descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int descriptor = ::open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
   if (descriptor < 0) {
     const int error = -errno;
     return {{Code::Unsupported, error}, "opening " + path + ": " + errno_name(error) + remedy_for(error)};

@@ -47,8 +47,8 @@ class NvmeNamespace {
   // not there, and `why` says so.
   static std::string block_device_of(const std::string& path, std::string* why, const std::string& sysfs = "/sys");
 
-  // block_bytes: of that block device, which has to be the same size.
-  static Fault open(const std::string& path, const std::string& block_path, uint64_t block_bytes,
+  // block_bytes: of that block device, which has to be the same size. read_only: the kernel refuses commands that write.
+  static Fault open(const std::string& path, const std::string& block_path, uint64_t block_bytes, bool read_only,
                     std::unique_ptr<NvmeNamespace>* out, const std::string& sysfs = "/sys");
   ~NvmeNamespace();
   NvmeNamespace(const NvmeNamespace&) = delete;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/backing.h"
+#include "io/finished.h"
 
 namespace halfstep::io {
 
@@ -142,14 +143,7 @@ size_t PreadEngine::poll() noexcept {
     }
     done.take_all(done_);
   }
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
+  return complete_all(done, in_flight_, counters_);
 }
 
 void PreadEngine::wait() noexcept {

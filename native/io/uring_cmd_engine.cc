@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "io/backing.h"
+#include "io/finished.h"
 #include "io/nvme_ring.h"
 #include "io/polled_nvme_queue.h"
 
@@ -293,16 +294,7 @@ void UringCmdEngine::reap() noexcept {
 
 size_t UringCmdEngine::poll() noexcept {
   reap();
-  RequestQueue done;
-  done.take_all(done_);
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
+  return complete_all(done_, in_flight_, counters_);
 }
 
 void UringCmdEngine::wait() noexcept {

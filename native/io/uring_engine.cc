@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "io/backing.h"
+#include "io/finished.h"
 #include "io/ring_refusal.h"
 
 namespace halfstep::io {
@@ -465,16 +466,7 @@ void UringEngine::landed(Gather& gather, int32_t result) noexcept {
 
 size_t UringEngine::poll() noexcept {
   reap();
-  RequestQueue done;
-  done.take_all(done_);
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
+  return complete_all(done_, in_flight_, counters_);
 }
 
 void UringEngine::wait() noexcept {

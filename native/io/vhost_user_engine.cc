@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "io/backing.h"
+#include "io/finished.h"
 
 namespace halfstep::io {
 namespace {
@@ -299,16 +300,7 @@ void VhostUserEngine::fail_waiting() noexcept {
 
 size_t VhostUserEngine::poll() noexcept {
   reap();
-  RequestQueue done;
-  done.take_all(done_);
-  size_t completed = 0;
-  while (Request* request = done.pop_front()) {
-    --in_flight_;
-    ++completed;
-    count(counters_, *request);
-    request->complete(*request);
-  }
-  return completed;
+  return complete_all(done_, in_flight_, counters_);
 }
 
 void VhostUserEngine::wait() noexcept {
