@@ -119,7 +119,7 @@ VHOST_USER_TESTS ?= $(addprefix tests/integration/test_, client_data.py client_v
   prefetch.py wire_client.py serve_vhost_user.py drives.py serve_spdk.py)
 .PHONY: vhost-user
 vhost-user: build ## integration tests with their stores on qemu-storage-daemon's devices (VHOST_USER_TESTS), 20 kills of it
-	HALFSTEP_TEST_ENGINE=vhost_user $(PYTHON) -m pytest $(VHOST_USER_TESTS) $(PYTEST_ARGS)
+	HALFSTEP_TEST_STORE=vhost-user $(PYTHON) -m pytest $(VHOST_USER_TESTS) $(PYTEST_ARGS)
 
 .PHONY: connectors connectors-short
 connectors: build ## the real engines over a daemon; sets them up first: 8.5 GB under build/, up to ten minutes

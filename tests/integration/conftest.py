@@ -1,7 +1,8 @@
 """A daemon for tests: `halfstep serve` as a process of its own, on a free port and a unix socket, with a store of its own.
 
 `daemon` is shared by all tests of a run; each test sees blocks of its own, because `client` has a layout of its own.
-`own_daemon` is for tests that kill it. HALFSTEP_TEST_STORE names a device for the store of `daemon`; its bytes are lost.
+`own_daemon` is for tests that kill it. HALFSTEP_TEST_STORE puts stores elsewhere than in files: `vhost-user` all of them on
+devices of qemu-storage-daemon (`make vhost-user`); the path of a device that of `daemon`, and the device's bytes are lost.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from halfstep.tools.daemon_process import DaemonProcess
 
 # Segments of 8 MiB, so that a block may have 1.75 MiB; and the smallest that is quick to make.
 LARGE_STORE, SMALL_STORE, ARENA = "1100MiB", "256MiB", "64MiB"
-# vhost_user: stores are on qemu-storage-daemon's devices instead of in files (`make vhost-user`).
-ENGINE = os.environ.get("HALFSTEP_TEST_ENGINE", "uring")
+STORE = os.environ.get("HALFSTEP_TEST_STORE", "")
+BEHIND_TARGETS = STORE == "vhost-user"
+DEVICE = "" if BEHIND_TARGETS else STORE
 
 
 def target_of(directory: Path, size: str) -> Target:
@@ -53,7 +55,7 @@ class Daemon(DaemonProcess):
         # A socket's path is short; a test's directory may not be.
         self._socket_directory = tempfile.TemporaryDirectory(prefix="halfstep-")
         self._socket = Path(self._socket_directory.name) / "h.sock"
-        self._target = target_of(Path(self._socket_directory.name), size) if ENGINE == "vhost_user" else None
+        self._target = target_of(Path(self._socket_directory.name), size) if BEHIND_TARGETS else None
         sized = ("--size", size) if self._target is None else ()
         super().__init__(directory, *sized, "--arena", arena, *arguments, unix=str(self._socket))
         if self._target is not None:
@@ -108,11 +110,10 @@ class Daemon(DaemonProcess):
 @pytest.fixture(scope="module")
 def shared_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """The daemon of a module's tests: a namespace holds 256 layouts, and most tests register one of their own."""
-    device = os.environ.get("HALFSTEP_TEST_STORE")
-    started = Daemon(tmp_path_factory.mktemp("daemon"), "" if device else LARGE_STORE)
-    if device:
-        subprocess.run(["blkdiscard", "-z", block_device_of(device)], check=True, timeout=PATIENCE_S)
-        started.store = Path(device)
+    started = Daemon(tmp_path_factory.mktemp("daemon"), "" if DEVICE else LARGE_STORE)
+    if DEVICE:
+        subprocess.run(["blkdiscard", "-z", block_device_of(DEVICE)], check=True, timeout=PATIENCE_S)
+        started.store = Path(DEVICE)
     try:
         started.start()
         yield started

@@ -25,6 +25,7 @@ from tests.lab.drives import MARK
 from tests.lab.steps import DEADLINE_MS, check, wait_for
 
 import halfstep
+from halfstep.io.probe import probe
 from halfstep.tools.daemon_process import DaemonProcess
 
 ARENA = ("--arena", "32MiB", "--scrub", "off")
@@ -97,6 +98,10 @@ def daemon(device: str) -> None:
         check(told['halfstep_device_requests_total{op="read"}'] > 0, "they were read from the drive")
         check(told["halfstep_device_errors_total"] == 0, "no request failed")
         one.end(signal.SIGTERM)
+    seen = probe(device)
+    check(
+        seen.backing.get("engine") == "uring_cmd", f"`halfstep device probe` names the engine: {seen.backing or seen.why_not}"
+    )
     stand_ins(device)
 
 
