@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from halfstep.daemon.config import is_vhost_user
+from halfstep.daemon.config import is_path, is_vhost_user
 from halfstep.doctor.finding import SkipCheck
 from halfstep.doctor.host import Host
 
@@ -75,6 +75,8 @@ def nearest(host: Host, path: str) -> str:
     """
     if is_vhost_user(path):
         raise SkipCheck("the store is on a vhost-user target, which has the drive: look where that runs")
+    if not is_path(path):
+        raise SkipCheck("the store is memory of the daemon, and on no drive")
     device = path.startswith("/dev/") and not path.startswith("/dev/shm/")  # noqa: S108 -- nothing is put there
     if device and host.kernel.place(path) is None:
         raise SkipCheck(f"{path}: there is no such device")

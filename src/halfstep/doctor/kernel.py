@@ -10,7 +10,9 @@ import ctypes
 import errno
 import fcntl
 import functools
+import hashlib
 import importlib
+import mmap
 import os
 import socket
 import stat
@@ -24,7 +26,7 @@ from halfstep import _peer
 from halfstep.doctor.cuda import Cuda, ask_driver
 from halfstep.doctor.verbs import Port, Verbs, ask_library, ask_pyverbs
 from halfstep.io import nvme
-from halfstep.io.second_opinion import Opinion, ask
+from halfstep.io.second_opinion import Opinion, Transfers, ask, first_page
 from halfstep.io.spdk.config import SpdkConfig, read_config
 from halfstep.io.spdk.target import State, Target
 
@@ -32,6 +34,8 @@ from halfstep.io.spdk.target import State, Target
 _IO_URING_SETUP, _IO_URING_ENTER, _IO_URING_REGISTER = 425, 426, 427
 _IORING_REGISTER_PROBE, _PROBE_BYTES = 8, 16 + 256 * 8
 _PARAMS_BYTES = 120  # struct io_uring_params
+_CPU_SET_BYTES, _MFD_CLOEXEC = 128, 1
+_MBIND = {"x86_64": 237, "aarch64": 235}.get(os.uname().machine)
 _TIMEX_BYTES = 208  # struct timex
 _SIOCGIFADDR, _SIOCGIFFLAGS, _IFF_UP = 0x8915, 0x8913, 1
 _IP_MTU, _IPV6_MTU = 14, 24
@@ -42,6 +46,14 @@ class RingRefusal(NamedTuple):
 
     call: str
     error: int
+
+
+class PageViews(NamedTuple):
+    """A page by SHA-256: as this process read it before and after another one, which read it by liburing."""
+
+    before: str
+    other: Transfers
+    after: str
 
 
 class Clock(NamedTuple):
@@ -92,6 +104,16 @@ def _device_with(address: str) -> str:
     return ""
 
 
+def _first_page(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    try:
+        with mmap.mmap(-1, mmap.PAGESIZE) as page:
+            count = os.preadv(descriptor, [page], 0)
+            return hashlib.sha256(page[:count]).hexdigest()
+    finally:
+        os.close(descriptor)
+
+
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -135,6 +157,22 @@ class Kernel:
         finally:
             os.close(ring)
         return None
+
+    def refused_calls(self) -> tuple[str, ...]:
+        """Of those that a daemon makes and a container's filter may refuse: each with arguments that change nothing."""
+        libc = _libc()
+        mask = ctypes.create_string_buffer(_CPU_SET_BYTES)
+        kept = libc.sched_getaffinity(0, _CPU_SET_BYTES, mask)
+        memory = libc.memfd_create(b"halfstep-doctor", _MFD_CLOEXEC)
+        errors = {"memfd_create": ctypes.get_errno() if memory < 0 else 0}
+        if memory >= 0:
+            os.close(memory)
+        if _MBIND is not None:
+            errors["mbind"] = ctypes.get_errno() if libc.syscall(_MBIND, None, 0, 0, None, 0, 0) < 0 else 0
+        if kept >= 0:
+            moved = libc.sched_setaffinity(0, _CPU_SET_BYTES, mask)
+            errors["sched_setaffinity"] = ctypes.get_errno() if moved < 0 else 0
+        return tuple(name for name, error in errors.items() if error in (errno.EPERM, errno.EACCES, errno.ENOSYS))
 
     def core_missing(self) -> str:
         """Why the daemon's half of the package cannot be loaded; "" where it can."""
@@ -193,6 +231,11 @@ class Kernel:
     def second_opinion(self) -> Opinion:
         """Of io_uring, by the Python package liburing."""
         return ask()
+
+    def first_page(self, path: str) -> PageViews:
+        """Of a store, with O_DIRECT: what this process reads, before and after liburing does. Errors: OSError."""
+        before = _first_page(path)
+        return PageViews(before, first_page(path), _first_page(path))
 
     def spdk(self, file: str) -> tuple[SpdkConfig, State | None]:
         """What an SPDK target is to have, and what it has; None where something is missing. Errors: HalfstepError."""

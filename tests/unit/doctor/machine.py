@@ -15,11 +15,11 @@ from halfstep.doctor.cuda import Cuda, Gpu
 from halfstep.doctor.examine import Outcome, examine
 from halfstep.doctor.finding import Finding
 from halfstep.doctor.host import Host
-from halfstep.doctor.kernel import Clock, Kernel, Place, RingRefusal, Route
+from halfstep.doctor.kernel import Clock, Kernel, PageViews, Place, RingRefusal, Route
 from halfstep.doctor.verbs import Port, Verbs
 from halfstep.errors import HalfstepError
 from halfstep.io import nvme
-from halfstep.io.second_opinion import NEEDED, Opinion
+from halfstep.io.second_opinion import NEEDED, Opinion, Transfers
 from halfstep.io.spdk.config import SpdkConfig
 from halfstep.io.spdk.target import State
 
@@ -44,6 +44,7 @@ PORTS = (Port("mlx5_0", 1, "ACTIVE", 4096, 4096),)
 VERBS = Verbs("", "1.14.50.0", too_old=False, devices=("mlx5_0",), refused={}, ports=PORTS)
 CUDA = Cuda("", 0, "13.0", (Gpu("H100", "0000:42:00.0", gpudirect=True, dma_buf=True),))
 OPINION = Opinion(frozenset((*NEEDED, "NOP", "URING_CMD")))
+PAGES = PageViews("7a", Transfers(0.1, "7a", (90.0,)), "7a")
 CLOCK, WAY = Clock(synchronised=True, error_s=0.004), Route("10.0.0.8", "10.0.0.5", 9000, "eth0")
 URL = "halfstep://10.0.0.5:7350/default"
 COUNTERS = {
@@ -89,6 +90,8 @@ class MadeUpKernel(Kernel):
     features: dict[tuple[str, int, int], int] = field(default_factory=dict)
     # Of an SPDK target: (what it is to have, what it has), or why it did not say.
     opinion: Opinion = OPINION
+    pages: PageViews = PAGES
+    filtered: tuple[str, ...] = ()
     spdk_target: tuple[SpdkConfig, State | None] | HalfstepError | None = None
 
     def name(self) -> str:
@@ -165,6 +168,13 @@ class MadeUpKernel(Kernel):
 
     def second_opinion(self) -> Opinion:
         return self.opinion
+
+    def first_page(self, path: str) -> PageViews:
+        assert path in self.places, path
+        return self.pages
+
+    def refused_calls(self) -> tuple[str, ...]:
+        return self.filtered
 
     def spdk(self, file: str) -> tuple[SpdkConfig, State | None]:
         assert file == "/etc/halfstep/spdk.toml"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 from tests.unit.doctor.machine import PID, Machine
@@ -106,3 +108,27 @@ def test_a_second_opinion_that_there_is_not_says_why(machine: Machine) -> None:
     machine.kernel.opinion = Opinion(why_none="liburing ended by SIGILL")
     assert machine.outcome("io_uring, second opinion").why_skipped == "liburing ended by SIGILL"
     assert machine.findings() == {}
+
+
+def test_calls_that_a_filter_refuses_are_found_where_there_is_one(machine: Machine) -> None:
+    machine.kernel.filtered = ("mbind",)
+    assert machine.findings() == {}
+    assert machine.outcome("seccomp").seen == (f"no filter on the daemon, pid {PID}",)
+    machine.edit(f"/proc/{PID}/status", "Seccomp:\t0", "Seccomp:\t2")
+    assert "run it inside" in machine.outcome("seccomp").seen[0]
+    machine.edit("/proc/self/status", "Seccomp:\t0", "Seccomp:\t2")
+    found = machine.findings()["seccomp-refuses"]
+    assert found.value == "mbind: refused"
+    assert "allow mbind in the seccomp profile" in found.remedy
+    machine.kernel.filtered = ()
+    assert machine.findings() == {}
+
+
+def test_the_real_kernel_lets_calls_through_where_nothing_filters_them() -> None:
+    descriptors, cores = len(list(Path("/proc/self/fd").iterdir())), os.sched_getaffinity(0)
+    refused = Kernel().refused_calls()
+    if "Seccomp:\t2" in Path("/proc/self/status").read_text():
+        pytest.skip("this process has a filter of system calls")
+    assert refused == ()
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert os.sched_getaffinity(0) == cores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from tests.unit.doctor.machine import STORE, Machine
 
 from halfstep.daemon.units import GIB, MIB
 from halfstep.doctor.finding import Severity
-from halfstep.doctor.kernel import Kernel
+from halfstep.doctor.kernel import Kernel, PageViews
+from halfstep.io.second_opinion import Transfers
 
 MOUNTS = "/proc/self/mountinfo"
 
@@ -155,3 +157,52 @@ def test_of_a_vhost_user_target_only_its_socket_is_looked_at(machine: Machine) -
     assert machine.findings()["store-place"].value.startswith("vhost-user:/run/drive.sock: there is no such socket")
     assert "vhost-user target" in machine.outcome("file system").why_skipped
     assert "vhost-user target" in machine.outcome("free space").why_skipped
+
+
+@pytest.mark.parametrize(
+    ("pages", "value"),
+    [
+        (PageViews("7a", Transfers(0.1, "00", (90.0,)), "7a"), "other bytes by liburing"),
+        (PageViews("7a", Transfers(failed="read of 4096 bytes: Input/output error"), "7a"), "Input/output error"),
+    ],
+)
+def test_a_store_that_liburing_reads_otherwise_is_found(machine: Machine, pages: PageViews, value: str) -> None:
+    machine.kernel.pages = pages
+    assert value in machine.findings()["store-views-differ"].value
+
+
+@pytest.mark.parametrize(
+    ("pages", "why"),
+    [
+        (PageViews("7a", Transfers(why_none="liburing ended by SIGILL"), "7a"), "liburing ended by SIGILL"),
+        (PageViews("7a", Transfers(0.1, "7b", (90.0,)), "7b"), "the page changed meanwhile: a daemon writes it"),
+    ],
+)
+def test_a_second_opinion_of_a_store_that_says_nothing_is_skipped(machine: Machine, pages: PageViews, why: str) -> None:
+    machine.kernel.pages = pages
+    assert machine.outcome("store, second opinion").why_skipped == why
+    assert machine.findings() == {}
+
+
+def test_a_store_that_there_is_not_is_read_by_nobody(new: Machine) -> None:
+    assert new.outcome("store, second opinion").why_skipped == "there is no store yet"
+
+
+def test_a_store_in_the_daemons_memory_has_no_place(machine: Machine) -> None:
+    machine.serve(store=Path("noop:"))
+    assert machine.findings() == {}
+    assert "memory of the daemon" in machine.outcome("store's place").seen[0]
+    for check in ("file system", "O_DIRECT", "free space", "write cache"):
+        assert "memory of the daemon" in machine.outcome(check).why_skipped, check
+    assert "no file or device" in machine.outcome("store, second opinion").why_skipped
+
+
+def test_the_real_kernel_reads_a_page_twice(tmp_path: Path) -> None:
+    file = tmp_path / "store.hs"
+    file.write_bytes(bytes(8192))
+    try:
+        views = Kernel().first_page(str(file))
+    except OSError as error:
+        pytest.skip(f"no O_DIRECT here: {error}")
+    assert views.before == views.after == hashlib.sha256(bytes(4096)).hexdigest()
+    assert views.other.why_none or views.other.digest == views.before

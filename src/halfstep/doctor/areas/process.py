@@ -42,6 +42,13 @@ VIEWS_DIFFER = Rule(
     "One of them is refused where the other is not: a filter that looks at the caller, or a build that does not fit.",
     "`pip install --upgrade 'halfstep[doctor]'`; `dmesg` names what a security module refused",
 )
+CALLS_REFUSED = Rule(
+    "seccomp-refuses",
+    Severity.WARNING,
+    "memfd_create, mbind and sched_setaffinity are allowed",
+    "Without memfd_create local clients get no shared memory; without the others memory and threads lie where they happen to.",
+    "allow {calls} in the seccomp profile of the container; Docker's own allows mbind with `--cap-add SYS_NICE`",
+)
 OPEN_FILES_LOW = Rule(
     "open-files-low",
     Severity.WARNING,
@@ -127,6 +134,21 @@ def _ring_remedy(host: Host, error: int, disabled: int | None) -> str:
     return "allow io_uring for this service in the security module (`journalctl -k -g denied` names it)"
 
 
+def seccomp(host: Host, case: Case) -> Iterator[Finding | str]:
+    """The filter of system calls on the daemon, and which of its calls this process's own filter refuses."""
+    pid, of = case.limited
+    filters = {one: host.field(f"/proc/{one}/status", "Seccomp") for one in (pid, "self")}
+    if filters["self"] != "2":
+        own = "" if filters[pid] != "2" else "; the doctor has none, and cannot tell what it refuses: run it inside"
+        yield f"{'a filter' if filters[pid] == '2' else 'no filter'} on {of}{own}"
+        return
+    refused = host.kernel.refused_calls()
+    if refused:
+        yield CALLS_REFUSED.found(f"{', '.join(refused)}: refused", calls=", ".join(refused))
+    else:
+        yield "a filter, which lets the daemon's calls through"
+
+
 def open_files(host: Host, case: Case) -> Iterator[Finding | str]:
     """RLIMIT_NOFILE against the connections that are allowed."""
     wanted, clients = case.files_wanted, case.local_clients
@@ -175,6 +197,7 @@ AREA = Area(
         Check("kernel", kernel_version, (KERNEL_OLD,)),
         Check("io_uring", io_uring, (IO_URING_REFUSED,)),
         Check("io_uring, second opinion", second_opinion, (OPERATIONS_MISSING, VIEWS_DIFFER)),
+        Check("seccomp", seccomp, (CALLS_REFUSED,)),
         Check("open files", open_files, (OPEN_FILES_LOW,)),
         Check("threads", threads, (THREADS_LOW,)),
         Check("native core", native_core, (CORE_MISSING,)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from halfstep.daemon.config import is_path
 from halfstep.daemon.units import GIB, KIB, MIB, TIB, format_bytes
 from halfstep.doctor.areas.memory import pooled_bytes
 from halfstep.doctor.case import Case, case_of_unit, local_daemons
@@ -145,7 +146,7 @@ def in_the_way(host: Host, case: Case) -> Iterator[Finding | str]:
         well = False
         yield FILTER.found(f"SystemCallFilter={' '.join(filters)}")
     store = str(case_of_unit(host, case, unit).config.store)
-    if (why := _hidden(unit, store)) is not None:
+    if is_path(store) and (why := _hidden(unit, store)) is not None:
         well = False
         yield HIDDEN.found(f"{store}: {why}")
     if well:

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 
-from halfstep.daemon.config import STORE_BYTES_MIN, VHOST_USER, is_vhost_user
+from halfstep.daemon.config import STORE_BYTES_MIN, VHOST_USER, is_path, is_vhost_user
 from halfstep.daemon.units import format_bytes
 from halfstep.doctor.case import Case
 from halfstep.doctor.disks import mount_of, nearest
@@ -71,6 +71,13 @@ SPARSE = Rule(
     "Others may take the space that it was promised: puts are answered `unavailable (media)` then.",
     "stop the daemon, then `sudo fallocate -l {bytes} {path}`: it allocates the rest, and blocks stay",
 )
+VIEWS_DIFFER = Rule(
+    "store-views-differ",
+    Severity.ERROR,
+    "the same page by io_uring, as the Python package liburing has it, and by a plain read",
+    "The daemon reads by io_uring: what the kernel or the drive gives it that way is not what lies there.",
+    "`--engine pread` serves meanwhile; look at `dmesg`, and at what lies below the store (md, device mapper, FUSE)",
+)
 
 
 def place(host: Host, case: Case) -> Iterator[Finding | str]:
@@ -80,6 +87,9 @@ def place(host: Host, case: Case) -> Iterator[Finding | str]:
         raise SkipCheck("the native core does not load")
     if is_vhost_user(path):
         yield _target(host, case, path)
+        return
+    if not is_path(path):
+        yield f"{path}: memory of the daemon, to measure with"
         return
     found = None
     try:
@@ -148,6 +158,8 @@ def space(host: Host, case: Case) -> Iterator[Finding | str]:
     path = str(case.config.store)
     if is_vhost_user(path):
         raise SkipCheck("the store takes all of the device of a vhost-user target")
+    if not is_path(path):
+        raise SkipCheck("the store is memory of the daemon")
     found = host.kernel.place(path)
     if found is None:
         wanted = case.config.size_bytes or STORE_BYTES_MIN
@@ -165,6 +177,26 @@ def space(host: Host, case: Case) -> Iterator[Finding | str]:
         yield "all of the store is allocated"
 
 
+def second_opinion(host: Host, case: Case) -> Iterator[Finding | str]:
+    """The store's first page by a ring of the Python package liburing, beside a plain read of the doctor's own."""
+    if not is_path(str(case.config.store)):
+        raise SkipCheck("the store is no file or device of this host")
+    path = str(case.config.store)
+    if host.kernel.place(path) is None:
+        raise SkipCheck("there is no store yet")
+    before, other, after = host.kernel.first_page(path)
+    if other.why_none:
+        raise SkipCheck(other.why_none)
+    if other.failed:
+        yield VIEWS_DIFFER.found(f"{path}: by liburing {other.failed}; a plain read brings it")
+    elif before == after != other.digest:
+        yield VIEWS_DIFFER.found(f"{path}: other bytes by liburing than by a plain read")
+    elif before != after:
+        raise SkipCheck("the page changed meanwhile: a daemon writes it")
+    else:
+        yield "liburing reads what a plain read brings"
+
+
 def _is_device(host: Host, path: str) -> bool:
     found = host.kernel.place(path)
     return found is not None and found.is_block_device
@@ -178,6 +210,7 @@ AREA = Area(
         Check("file system", file_system, (READ_ONLY, IN_MEMORY_ONLY, FILE_SYSTEM)),
         Check("O_DIRECT", direct, (BUFFERED,)),
         Check("free space", space, (SPACE_LOW, SPARSE)),
+        Check("store, second opinion", second_opinion, (VIEWS_DIFFER,)),
     ),
     of_daemon=True,
 )

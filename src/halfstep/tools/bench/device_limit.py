@@ -1,4 +1,4 @@
-"""`halfstep bench device`: the speed of a drive by fio, or by plain preadv where there is none.
+"""`halfstep bench device`: the speed of a drive by fio, by plain preadv, or by the Python package liburing.
 
 Invariants: a path that was given is opened for reading alone; what is written is a file that this made, and removes.
 """
@@ -23,6 +23,7 @@ from numpy.random import default_rng
 
 from halfstep.daemon.units import GIB, KIB, MIB, format_bytes
 from halfstep.errors import ConfigError, DeviceError
+from halfstep.io.second_opinion import Job, ask, transfer
 from halfstep.tools.bench.device import DEVICE_SHARE_MIN, BlockDevice, Transfer, plain_io
 from halfstep.tools.bench.fio import Side, fio_version, run_fio
 from halfstep.tools.bench.machine import device_name, machine_facts, machine_text
@@ -76,6 +77,8 @@ class DevicePlan:
         within("runtime", self.seconds, 0.05, 3600.0)
         within("repeat", self.repeat, 1, 99)
         within("seed", self.seed, 0, SEED_MAX)
+        if self.tool == "liburing" and (why_none := ask().why_none):
+            raise ConfigError(f"tool=liburing: {why_none}; or use --tool fio or preadv")
         if self.tool == "fio" and not fio_version():
             raise ConfigError("tool=fio: there is no fio here; install the package fio, or use --tool preadv")
         return self
@@ -178,7 +181,7 @@ def remarks(header: dict[str, Any], results: list[DeviceResult]) -> Iterator[str
     yield machine_text(header)
     yield f"{header['path']}, {format_bytes(header['file_bytes'])}, on {header['device']}; O_DIRECT; writes are not flushed"
     yield f"a latency is one transfer, depth: how many are at the device at once; the median run of {header['repeat']} is shown"
-    if any(result.by.startswith("pread") for result in results):
+    if any(result.by.startswith(("pread", "liburing")) for result in results):
         yield "below 64KiB or at a depth of many it is Python that is measured; with the package fio it would be the device"
     for result in results:
         if result.from_device is False:
@@ -206,12 +209,15 @@ class _Point:
         if self.file_bytes < self.block_bytes:
             raise ConfigError(f"bs={self.block_bytes}: {self.path} has {self.file_bytes} bytes; a transfer must fit")
         what = f"{self.mode} {format_bytes(self.block_bytes)} x {self.depth}"
-        version = "" if self.plan.tool == "preadv" else fio_version()
+        version = fio_version() if self.plan.tool in ("auto", "fio") else ""
         runs = []
         for number in range(self.plan.repeat):
             tell(f"{what}: run {number + 1} of {self.plan.repeat}")
             before = self.device.read_bytes() if self.device.stat_files else None
-            by, sides = (f"{version}, io_uring", self._by_fio(tell, what)) if version else self._by_preadv()
+            if self.plan.tool == "liburing":
+                by, sides = "liburing in Python", self._by_liburing()
+            else:
+                by, sides = (f"{version}, io_uring", self._by_fio(tell, what)) if version else self._by_preadv()
             moved = None if before is None else self.device.read_bytes() - before
             read_bytes = sum(side.transfers * self.block_bytes for side in sides if side.name == "read")
             runs.append((sum(side.bytes_per_s for side in sides), by, tuple(sides), moved, read_bytes))
@@ -257,8 +263,27 @@ class _Point:
                 number += 1
 
         moved = plain_io(self.path, transfers(), self.depth, self.block_bytes, writes=self.mode not in _READS)
-        both = (("read", moved.reads_us), ("write", moved.writes_us))
-        return moved.by, [_side(name, times, moved.seconds, self.block_bytes) for name, times in both if len(times)]
+        return moved.by, self._sides(moved.seconds, moved.reads_us, moved.writes_us)
+
+    def _by_liburing(self) -> list[Side]:
+        job = Job(
+            path=str(self.path),
+            mode=self.mode,
+            block_bytes=self.block_bytes,
+            depth=self.depth,
+            blocks=self._blocks,
+            seconds=self.plan.seconds,
+            seed=self.plan.seed,
+            read_percent=self.plan.read_percent,
+        )
+        done = transfer(job)
+        if why := done.why_none or done.failed:
+            raise DeviceError(f"{self.path}: by liburing: {why}; --tool fio and preadv need none of it")
+        return self._sides(done.seconds, np.array(done.reads_us), np.array(done.writes_us))
+
+    def _sides(self, seconds: float, reads_us: npt.NDArray[np.float64], writes_us: npt.NDArray[np.float64]) -> list[Side]:
+        both = (("read", reads_us), ("write", writes_us))
+        return [_side(name, times, seconds, self.block_bytes) for name, times in both if len(times)]
 
 
 def _side(name: str, times_us: npt.NDArray[np.float64], seconds: float, block_bytes: int) -> Side:

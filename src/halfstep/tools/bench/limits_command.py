@@ -35,7 +35,11 @@ from halfstep.tools.options import json_option, print_json, print_table
     help="Directory of its own file, on the drive to be measured.  [default: the temporary directory]",
 )
 @click.option(
-    "--tool", type=click.Choice(["auto", "fio", "preadv"]), default="auto", show_default=True, help="auto: fio if there is one."
+    "--tool",
+    type=click.Choice(["auto", "fio", "preadv", "liburing"]),
+    default="auto",
+    show_default=True,
+    help="auto: fio if there is one, else preadv. liburing: that Python package, as a second opinion.",
 )
 @json_option
 def device(
