@@ -101,6 +101,10 @@ HELP = {
     "halfstep_device_submissions": "Calls by which io_uring took requests; 0 with another engine.",
     "halfstep_drive_written_bytes": "Bytes that hosts wrote to an NVMe drive, and that it wrote to its media.",
     "halfstep_drive_write_amplification": "Bytes the drive wrote for each one it was given, since the daemon's start.",
+    "halfstep_spdk_answers": "1 where the SPDK target answered when the daemon last looked, every two seconds.",
+    "halfstep_spdk_made_again": "Times that an SPDK target came back without bdev or controller, and got them anew.",
+    "halfstep_spdk_drive_media_errors": "Media errors of the NVMe drive that SPDK has, by its own count.",
+    "halfstep_spdk_drive_used_ratio": "Endurance that this drive has used, by its own estimate; may pass 1.",
     # Scrub
     "halfstep_store_scrub_bytes_per_second": "The rate of background verification; 0: off.",
     "halfstep_store_scrub_bytes": "Bytes verified in the background.",

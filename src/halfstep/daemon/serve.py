@@ -184,18 +184,17 @@ def _serve(
         ends.callback(file.close)
         facts = server.facts()
         facts["recovery"]["notes"] = [*_notes(config, facts), *facts["recovery"]["notes"]]
+        keeper = None if target is None else Keeper(target, log)
         if config.metrics:
-            end_metrics, facts["metrics"] = serve_metrics(
-                config.metrics, server.metrics, beyond_loopback=config.insecure_listen
-            )
+            snapshot = server.metrics if keeper is None else keeper.beside(server.metrics)
+            end_metrics, facts["metrics"] = serve_metrics(config.metrics, snapshot, beyond_loopback=config.insecure_listen)
             ends.callback(end_metrics)
         _say_started(facts, first, as_json=as_json)
         serving, recovering = f"serving {', '.join(facts['listening'])}", facts["recovery"]["segments_left"] > 0
         watch = Watch(server, file, log, recovering=recovering, when_recovered=when_recovered)
         ends.callback(watch.end)
         watch.begin()
-        if target is not None:
-            keeper = Keeper(target, log)
+        if keeper is not None:
             ends.callback(keeper.end)
             keeper.begin()
         notify(READY="1", STATUS=f"{serving}, still recovering" if recovering else serving)

@@ -54,6 +54,8 @@ class FakeSpdk:
         self.bdevs: dict[str, dict[str, Any]] = {}
         self.controllers: dict[str, dict[str, Any]] = {}
         self.lacks: set[str] = set()
+        self.health: dict[str, Any] = {"temperature_celsius": 41, "percentage_used": 3, "media_errors": 0}
+        self.health["available_spare_percentage"] = 100
         self.answers: dict[str, Callable[[socket.socket, dict[str, Any]], None]] = {}
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
@@ -153,7 +155,7 @@ class FakeSpdk:
     def _bdev_nvme_get_controller_health_info(self, name: str) -> Any:
         if f"{name}n1" not in self.bdevs:
             raise Error(-errno.ENODEV, "No such device")
-        return {"temperature_celsius": 41, "percentage_used": 3, "available_spare_percentage": 100, "media_errors": 0}
+        return dict(self.health)
 
     def _vhost_get_controllers(self, name: str = "") -> Any:
         if name not in self.controllers:

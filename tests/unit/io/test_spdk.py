@@ -171,6 +171,38 @@ def test_a_target_that_restarts_is_set_up_again_and_each_trouble_told_once(spdk:
     assert list(spdk.controllers) == ["halfstep.0"]
 
 
+def test_health_of_target_and_drive_is_beside_the_daemons_own_samples(spdk: FakeSpdk, config: SpdkConfig) -> None:
+    said = StringIO()
+    spdk.health = {"percentage_used": 3, "media_errors": 2}
+    keeper = Keeper(Target(replace(config, kind="nvme", source="0000:01:00.0")), Log(said))
+    own = {"counters": [("a_total", {"op": "read"}, 7.0)], "gauges": [], "latencies": []}
+    snapshot = keeper.beside(lambda: own)
+
+    def samples() -> dict[str, float]:
+        both = snapshot()
+        return {name: value for kind in ("counters", "gauges") for name, _, value in both[kind]}
+
+    assert samples() == {"a_total": 7, "halfstep_spdk_made_again_total": 0, "halfstep_spdk_answers": 1}
+    keeper.look()
+    wanted = {"made_again_total": 1, "answers": 1, "drive_media_errors_total": 2, "drive_used_ratio": 0.03}
+    assert samples() == {"a_total": 7} | {f"halfstep_spdk_{name}": value for name, value in wanted.items()}
+    assert "media errors" not in said.getvalue(), "those of before are no news"
+    spdk.health["media_errors"] = 5
+    keeper.look()
+    keeper.look()
+    assert said.getvalue().count("5 media errors, 3 of them new") == 1
+    spdk.health = {"percentage_used": "much", "media_errors": -1}
+    keeper.look()
+    assert set(samples()) == {"a_total", "halfstep_spdk_made_again_total", "halfstep_spdk_answers"}
+    spdk.stop()
+    keeper.look()
+    assert samples()["halfstep_spdk_answers"] == 0
+    spdk.start()
+    keeper.look()
+    assert (samples()["halfstep_spdk_answers"], samples()["halfstep_spdk_made_again_total"]) == (1, 2)
+    assert own["counters"] == [("a_total", {"op": "read"}, 7.0)]
+
+
 def test_a_store_on_another_socket_than_the_controllers_is_refused(spdk: FakeSpdk, config: SpdkConfig) -> None:
     state = Target(config).ensure()
     check_socket(f"vhost-user:{state.socket}", state)
