@@ -172,8 +172,9 @@ def choices_of(counters: Mapping[str, float]) -> list[Choices]:
     for name, blocks in sorted(reasons.items()):
         coded = sum(count for reason, count in blocks.items() if reason in _CODED_BECAUSE)
         told = known.get(name, {})
-        speeds = (told.get(f"{of}_bytes_per_s", 0) for of in ("encode", "decode", "link", "service"))
-        rows.append(Choices(name, coded, sum(blocks.values()) - coded, blocks, *speeds, told.get("ratio_milli", 0) / 1000))
+        encode, decode, link, service = (told.get(f"{of}_bytes_per_s", 0) for of in ("encode", "decode", "link", "service"))
+        ratio = told.get("ratio_milli", 0) / 1000
+        rows.append(Choices(name, coded, sum(blocks.values()) - coded, blocks, encode, decode, link, service, ratio))
     return rows
 
 
