@@ -115,9 +115,9 @@ TEST_F(CopierTest, SmallPiecesAreMovedManyAtOnceAndLargeOnesEachByACopy) {
   copier->poll();
   ASSERT_EQ(told.statuses.size(), 1U);
   EXPECT_TRUE(told.statuses[0].ok());
-  EXPECT_EQ(cuda.count("cuLaunchKernel 128 x 8 x 256"), 1U);  // 32 KiB: 8 blocks of threads each
+  EXPECT_EQ(cuda.count("cuLaunchKernel 128 x 16 x 256"), 1U);  // 64 KiB: 16 blocks of threads each
   EXPECT_EQ(cuda.count("cuLaunchKernel 3 x 1 x 256"), 1U);
-  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync 32769"), 1U);
+  EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync 65537"), 1U);
   EXPECT_EQ(cuda.count("cuMemcpyHtoDAsync"), 1U);
   EXPECT_EQ(copier->copies(), 3U);
   size_t bytes = 0;

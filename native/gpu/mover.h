@@ -20,8 +20,9 @@ class Mover {
     uint64_t bytes = 0;
   };
   static constexpr size_t kPieces = 128;  // of one launch: 3 KiB of the 4 that its arguments may have
-  // Beyond that a copy engine is as fast, and leaves the multiprocessors to the model.
-  static constexpr size_t kPieceBytesMax = 32 * 1024;
+  // The largest that was measured: 45 GB/s to the device, beside 16 by a copy for each and 34 by copies of 256 KiB
+  // (docs/performance.md). Beyond it copies leave the multiprocessors to the model.
+  static constexpr size_t kPieceBytesMax = 64 * 1024;
 
   // The driver translates the program here, which takes it some milliseconds, once. Null with its error and the function.
   static std::unique_ptr<Mover> open(Cuda& cuda, const char** function, int* error);
