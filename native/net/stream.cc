@@ -572,6 +572,8 @@ void FrameStream::close(Status why) {
   drop_transport();
   why_ = why;
   payload_left_ = 0;
+  // What came in part is shown to nobody, and in a crowd our next turn may be far.
+  if (!in_turn_) give_back(held_);
   later();
 }
 

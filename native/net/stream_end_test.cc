@@ -272,6 +272,22 @@ TEST_P(StreamEndOver, ABodyOverTheLimitEndsTheConnectionBeforeItIsReceived) {
   EXPECT_EQ(sink_.why.code(), Code::TooLarge);
 }
 
+TEST_P(StreamEndOver, WhatCameInPartIsGivenBackAtOnce) {
+  connect(GetParam());
+  const Octets bytes = frame(Opcode::Match, 1, random_octets(100'000, 1));
+  size_t sent = 0;
+  for (; sent < 80'000; sent += 10'000) {
+    write_far(ConstBytes(bytes).subspan(sent, 10'000));
+    turns();
+  }
+  ASSERT_GE(stream_->memory_bytes(), sent);
+  stream_->abort(Code::TooLarge, "enough");
+  EXPECT_LT(stream_->memory_bytes(), 4 * KiB) << "before the loop had a turn";
+  EXPECT_EQ(sink_.closed, 0);
+  turns();
+  EXPECT_EQ(sink_.closed, 1);
+}
+
 TEST_P(StreamEndOver, ABodyThatDoesNotArriveInTimeEndsTheConnection) {
   connect(GetParam());
   stream_->limit_bodies(wire::kBodyBytesMax, 10'000'000, {});

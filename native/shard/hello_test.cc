@@ -296,6 +296,27 @@ TEST_F(HelloTest, FramesThatComeInPartHaveNoMoreThanTheirShareOfMemory) {
   wait_until([&] { return shard_->request_memory().bytes() == 0; });
 }
 
+TEST_F(HelloTest, ManySmallPartsDoNotShieldLargeOnes) {
+  configure([](Config& config) { config.request_bytes_max = 4 * MiB; });
+  const std::vector<std::byte> frame = large_frame(9, 1 * MiB);
+  std::vector<std::unique_ptr<RawClient>> small;
+  for (int i = 0; i < 40; ++i) {
+    small.push_back(open({}));
+    small.back()->send(ConstBytes(frame).first(1000));
+  }
+  wait_until([&] { return shard_->request_memory().bytes() >= 40'000; });
+  std::vector<std::unique_ptr<RawClient>> large;
+  for (int i = 0; i < 8; ++i) {
+    pass_ms(10);
+    large.push_back(open({}));
+    large.back()->send(ConstBytes(frame).first(1 * MiB));
+    EXPECT_LE(metric("halfstep_request_memory_bytes"), 4 * MiB);
+  }
+  wait_until([&] { return shard_->request_memory().bytes() <= 2 * MiB; });
+  EXPECT_TRUE(large.front()->ended()) << "of the large ones it has been at it for longest";
+  for (const auto& client : small) EXPECT_FALSE(client->ended()) << "to end it frees nothing";
+}
+
 TEST_F(HelloTest, AFrameInPartIsNoIdleness) {
   if (over_rdma()) GTEST_SKIP() << kPlaces;
   configure([](Config& config) { config.connections_max = 2; });

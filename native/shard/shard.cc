@@ -25,6 +25,8 @@ constexpr uint32_t kSlowLooksMin = 2;  // in a row, before a grant is taken back
 // which walks all of it.
 constexpr size_t kFrameBufferKept = 256 * KiB;
 constexpr uint64_t kPeakBytesMin = 16 * MiB;
+// A frame that came in part and has less is ended for memory only where none has more.
+constexpr uint64_t kPartBytesMin = 16 * KiB;
 // What idle connections may have without being looked after.
 constexpr uint64_t kIdleBytesMax = 1 * MiB;
 // Turns that connections get to say that they are closed.
@@ -407,33 +409,40 @@ void Shard::leave_memory(Request& waiter) noexcept {
 // ---- Memory of requests --------------------------------------------------------------------------------------------------
 
 // Whichever is more, frames that came in part or unread answers, is what is relieved. Capacity that is empty is nobody's fault,
-// and goes back by itself.
+// and goes back by itself. Goes on until it is enough: whoever ends may have had little.
 void Shard::relieve() {
-  Connection* oldest = nullptr;  // of those whose frame came in part
-  Connection* deaf = nullptr;    // leaves most unread
-  uint64_t part_bytes = 0;
-  uint64_t unread_bytes = 0;
-  uint64_t most_unread_bytes = Connection::kUnreadBytesMin;
-  for (const auto& connection : connections_) {
-    const net::FrameStream& stream = connection->stream_;
-    if (stream.descriptor() < 0) continue;  // it ends anyway
-    const uint64_t unread = std::min<uint64_t>(stream.queued_bytes(), stream.unsent_memory_bytes());
-    unread_bytes += unread;
-    if (unread > most_unread_bytes) {
-      most_unread_bytes = unread;
-      deaf = connection.get();
+  for (;;) {
+    Connection* oldest = nullptr;        // of those whose frame came in part
+    Connection* oldest_small = nullptr;  // to end it frees next to nothing
+    Connection* deaf = nullptr;          // leaves most unread
+    uint64_t part_bytes = 0;
+    uint64_t unread_bytes = 0;
+    uint64_t most_unread_bytes = Connection::kUnreadBytesMin;
+    for (const auto& connection : connections_) {
+      const net::FrameStream& stream = connection->stream_;
+      if (stream.descriptor() < 0) continue;  // it ends anyway
+      const uint64_t unread = std::min<uint64_t>(stream.queued_bytes(), stream.unsent_memory_bytes());
+      unread_bytes += unread;
+      if (unread > most_unread_bytes) {
+        most_unread_bytes = unread;
+        deaf = connection.get();
+      }
+      if (stream.part_since_us() == UINT64_MAX) continue;
+      const uint64_t part = stream.memory_bytes() - stream.unsent_memory_bytes();
+      part_bytes += part;
+      Connection*& first = part >= kPartBytesMin ? oldest : oldest_small;
+      if (first == nullptr || stream.part_since_us() < first->stream_.part_since_us()) first = connection.get();
     }
-    if (stream.part_since_us() == UINT64_MAX) continue;
-    part_bytes += stream.memory_bytes() - stream.unsent_memory_bytes();
-    if (oldest == nullptr || stream.part_since_us() < oldest->stream_.part_since_us()) oldest = connection.get();
+    if (part_bytes + unread_bytes <= request_memory_.buffer_bytes_max()) return;
+    if (oldest == nullptr) oldest = oldest_small;
+    Connection* out = deaf != nullptr && (unread_bytes > part_bytes || oldest == nullptr) ? deaf : oldest;
+    if (out == nullptr) return;
+    ++counts_.connections_relieved;
+    out->refuse("frames that came in part and unread answers have more than " +
+                std::to_string(request_memory_.buffer_bytes_max()) + " bytes of this shard's memory; this connection's " +
+                (out == deaf ? "answers are the most that are unread" : "frame has been incomplete for longest"));
+    out->on_turn_end();  // what it had in part is given back
   }
-  if (part_bytes + unread_bytes <= request_memory_.buffer_bytes_max()) return;
-  Connection* out = deaf != nullptr && (unread_bytes > part_bytes || oldest == nullptr) ? deaf : oldest;
-  if (out == nullptr) return;
-  ++counts_.connections_relieved;
-  out->refuse("frames that came in part and unread answers have more than " +
-              std::to_string(request_memory_.buffer_bytes_max()) + " bytes of this shard's memory; this connection's " +
-              (out == deaf ? "answers are the most that are unread" : "frame has been incomplete for longest"));
 }
 
 // Frees what pooled objects are too many, and has the allocator return what a burst has taken.
