@@ -185,7 +185,7 @@ void Connection::on_turn_end() {
   request_bytes_ -= buffer_bytes_;
   const bool more = bytes > buffer_bytes_;
   buffer_bytes_ = bytes;
-  if (!more) return;
+  if (!more || stream_.descriptor() < 0) return;  // the Abort of one that ends is no reason to end others
   shard_.watch_memory();
   if (memory.buffers_exceeded()) shard_.relieve();
 }
