@@ -113,6 +113,7 @@ torture-client: build ## MINUTES (10) of client processes that close, cancel, fo
 .PHONY: lab
 lab: SET = guest
 lab: native ## SET (guest, host, long) of scenarios on devices that this machine has not, in a guest; skips say why
+	@$(PYTHON) -m tests.lab --set $(SET) --targets | xargs -r cmake --build --preset $(PRESET) --target
 	@$(PYTHON) -m tests.lab --set $(SET) || { code=$$?; [ $$code -eq 77 ] || exit $$code; }
 
 VHOST_USER_TESTS ?= $(addprefix tests/integration/test_, client_data.py client_values.py client_queues.py life.py parts.py \

@@ -9,7 +9,7 @@
 #include "compress/ubq_fixture.h"
 
 namespace halfstep::compress {
-namespace {
+namespace ubq_test {
 
 std::vector<std::byte> encode(const Kernels& use, ConstBytes raw, UnitShape shape) {
   Scratch scratch;
@@ -360,5 +360,5 @@ TEST(Codecs, OneOfThemIsLossy) {
   }
 }
 
-}  // namespace
+}  // namespace ubq_test
 }  // namespace halfstep::compress

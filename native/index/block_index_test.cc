@@ -13,7 +13,7 @@
 #include "index/index_fixture.h"
 
 namespace halfstep::index {
-namespace {
+namespace block_index_test {
 
 constexpr uint64_t kSeed = 20261121;
 
@@ -472,5 +472,5 @@ TEST(BlockIndex, RefusesSizesThatCannotBeWithAReason) {
   }
 }
 
-}  // namespace
+}  // namespace block_index_test
 }  // namespace halfstep::index

@@ -9,7 +9,7 @@
 #include "index/expiry.h"
 
 namespace halfstep::index {
-namespace {
+namespace entry_test {
 
 constexpr uint64_t kSeed = 20261121;
 
@@ -193,5 +193,5 @@ TEST(Header, ComesBackToItsVersionAfterAllOfThemWithoutTouchingTheRest) {
   EXPECT_EQ(header.bits(), start.bits());
 }
 
-}  // namespace
+}  // namespace entry_test
 }  // namespace halfstep::index

@@ -9,7 +9,7 @@
 #include "index/index_fixture.h"
 
 namespace halfstep::index {
-namespace {
+namespace shared_index_test {
 
 constexpr uint64_t kSeed = 20261121;
 constexpr int kReaders = 2;
@@ -144,5 +144,5 @@ TEST(SharedIndex, ReadersFindEveryEntryThatStaysAndOnlyWholeOnes) {
   EXPECT_GT(index.moves(), 500U);
 }
 
-}  // namespace
+}  // namespace shared_index_test
 }  // namespace halfstep::index

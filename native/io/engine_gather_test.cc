@@ -15,13 +15,15 @@
 namespace halfstep::io {
 namespace {
 
+class EngineGather : public EngineContract {};
+
 // Pages that no ring has registered.
 std::unique_ptr<std::byte, decltype(&std::free)> no_arena(size_t bytes) {
   return {static_cast<std::byte*>(std::aligned_alloc(kPageBytes, bytes)), &std::free};
 }
 
 // Neighbours in every size that may go together and some that may not, to memory in another order, some of it not the arena's.
-TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
+TEST_P(EngineGather, NeighboursHaveEachTheirOwnBytes) {
   Prng prng(3);
   prng.fill({at(0), 4 * MiB});
   const std::vector<std::byte> expected(at(0), at(4 * MiB));
@@ -68,7 +70,7 @@ TEST_P(EngineContract, NeighboursHaveEachTheirOwnBytes) {
   }
 }
 
-TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
+TEST_P(EngineGather, WritesOfNeighboursPutEachItsOwnBytes) {
   Prng prng(5);
   prng.fill({at(0), 4 * MiB});
   const auto elsewhere_owned = no_arena(4 * MiB);
@@ -113,7 +115,7 @@ TEST_P(EngineContract, WritesOfNeighboursPutEachItsOwnBytes) {
   EXPECT_TRUE(std::equal(expected.begin(), expected.end(), at(4 * MiB)));
 }
 
-TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
+TEST_P(EngineGather, AReadAndAWriteOfNeighboursAreTwoRequests) {
   std::fill_n(at(0), 2 * kPageBytes, std::byte{0x11});
   Tracked write;
   write.set(Op::Write, 0, at(0), 2 * kPageBytes);
@@ -136,7 +138,7 @@ TEST_P(EngineContract, AReadAndAWriteOfNeighboursAreTwoRequests) {
 }
 
 // Those that are large go together only with what is of no use without them.
-TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
+TEST_P(EngineGather, LargePiecesOfOneBlockGoTogether) {
   constexpr uint32_t kPiece = 256 * KiB;
   Prng prng(6);
   prng.fill({at(0), 2 * MiB});
@@ -165,7 +167,7 @@ TEST_P(EngineContract, LargePiecesOfOneBlockGoTogether) {
 }
 
 // One that goes together with neighbours and fails takes none of them with it, but for what is lost with it.
-TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
+TEST_P(EngineGather, ANeighbourThatFailsFailsAlone) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
   if (GetParam() == Kind::VhostUser) GTEST_SKIP() << "its errors are vhost_user_engine_test's";
   if (GetParam() == Kind::Noop) GTEST_SKIP() << "it makes no system call that could fail";
@@ -197,7 +199,7 @@ TEST_P(EngineContract, ANeighbourThatFailsFailsAlone) {
 }
 
 // Of a frame: whatever of it was written, its owner hears that it failed.
-TEST_P(EngineContract, AWholeWithABadPieceFails) {
+TEST_P(EngineGather, AWholeWithABadPieceFails) {
   if (GetParam() == Kind::Memory) GTEST_SKIP() << "its errors are memory_engine_test's";
   if (GetParam() == Kind::VhostUser) GTEST_SKIP() << "its errors are vhost_user_engine_test's";
   if (GetParam() == Kind::Noop) GTEST_SKIP() << "it makes no system call that could fail";
@@ -219,7 +221,7 @@ TEST_P(EngineContract, AWholeWithABadPieceFails) {
   ::munmap(forbidden, 64 * KiB);
 }
 
-TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
+TEST_P(EngineGather, WhatIsToGoAloneGoesAlone) {
   std::vector<Tracked> reads(16);
   for (size_t i = 0; i < reads.size(); ++i) {
     reads[i].set(Op::Read, i * kPageBytes, at(i * kPageBytes), kPageBytes);
@@ -232,7 +234,7 @@ TEST_P(EngineContract, WhatIsToGoAloneGoesAlone) {
 }
 
 // Submitted together they would come to the device as one.
-TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
+TEST_P(EngineGather, LargeNeighboursAreSubmittedOneByOne) {
   if (GetParam() == Kind::UringCmd) GTEST_SKIP() << "it gathers none, and cuts requests into commands of its own";
   int frames[2] = {};
   const auto submissions_of = [&](std::vector<Tracked> writes, uint32_t bytes, size_t pieces_of_a_frame = 0) {
@@ -255,7 +257,7 @@ TEST_P(EngineContract, LargeNeighboursAreSubmittedOneByOne) {
   EXPECT_EQ(engine_->counters().writes_gathered, is_uring() ? 8U : 0U);
 }
 
-TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
+TEST_P(EngineGather, NeighboursOfAFileThatWasCutInTheMiddle) {
   if (GetParam() == Kind::Memory || GetParam() >= Kind::VhostUser) GTEST_SKIP() << "there is no file to cut";
   ASSERT_EQ(ftruncate(backing_->descriptor(), MiB + 9 * kPageBytes), 0);
   std::vector<Tracked> reads(8);
@@ -271,7 +273,7 @@ TEST_P(EngineContract, NeighboursOfAFileThatWasCutInTheMiddle) {
 }
 
 // One refusal among millions is a device's bad moment: whoever went together goes alone, gathering rests and comes back.
-TEST_P(EngineContract, AGatherThatIsRefusedIsDoneOneByOneAndTriedAgain) {
+TEST_P(EngineGather, AGatherThatIsRefusedIsDoneOneByOneAndTriedAgain) {
   if (!is_uring()) GTEST_SKIP() << "it gathers nothing";
   std::fill_n(at(0), 64 * KiB, std::byte{0x5A});
   Tracked write;
@@ -318,7 +320,7 @@ TEST_P(EngineContract, AGatherThatIsRefusedIsDoneOneByOneAndTriedAgain) {
   EXPECT_EQ(engine_->counters().gathers_refused, 1U);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, EngineContract, kEveryEngine, kind_name);
+INSTANTIATE_TEST_SUITE_P(Engines, EngineGather, kEveryEngine, kind_name);
 
 }  // namespace
 }  // namespace halfstep::io

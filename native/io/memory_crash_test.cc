@@ -141,7 +141,7 @@ TEST(MemoryEngine, AnswersNothingButNoDeviceAfterACrash) {
 }
 
 TEST(MemoryDevice, IsCarriedIntoANewEngineAndCopiedToBeCrashedAgain) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   {
     Harness before(none(), 1, &device);
     ASSERT_EQ(before.write(0, 4, 1), 0);
@@ -162,7 +162,7 @@ TEST(MemoryDevice, IsCarriedIntoANewEngineAndCopiedToBeCrashedAgain) {
 }
 
 TEST(MemoryDevice, WithoutAVolatileCacheWritesAreDurableAtOnce) {
-  MemoryDevice device(kDeviceBytes, false);
+  MemoryDevice device(kMemoryDeviceBytes, false);
   Harness h(none(), 1, &device);
   ASSERT_EQ(h.write(0, 4, 1), 0);
   EXPECT_EQ(device.cached_pages(), 0U);

@@ -10,7 +10,7 @@
 
 namespace halfstep::io {
 
-inline constexpr uint64_t kDeviceBytes = 1 * MiB;
+inline constexpr uint64_t kMemoryDeviceBytes = 1 * MiB;
 inline constexpr uint32_t kPages = 16;
 
 class Harness {
@@ -84,9 +84,9 @@ class Harness {
     Harness* owner = nullptr;
     int tag = 0;
   };
-  MemoryDevice own_device_{kDeviceBytes};
+  MemoryDevice own_device_{kMemoryDeviceBytes};
   MemoryDevice* device_;
-  std::unique_ptr<std::byte[], AlignedDelete> memory_ = aligned_bytes(kDeviceBytes);
+  std::unique_ptr<std::byte[], AlignedDelete> memory_ = aligned_bytes(kMemoryDeviceBytes);
   std::vector<std::unique_ptr<Pending>> pending_;
   std::vector<int> order_;
   MemoryEngine engine_;

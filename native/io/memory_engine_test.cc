@@ -114,10 +114,10 @@ TEST(MemoryEngine, SameSeedGivesTheSameRun) {
       h.engine().flush_submissions();
     }
     h.engine().crash(MemoryEngine::Crash::PowerCut);
-    const auto image = aligned_bytes(kDeviceBytes);
-    h.device().read(0, {image.get(), kDeviceBytes});
+    const auto image = aligned_bytes(kMemoryDeviceBytes);
+    h.device().read(0, {image.get(), kMemoryDeviceBytes});
     uint64_t sum = 0;
-    for (uint64_t at = 0; at < kDeviceBytes; at += 8) sum = sum * 31 + load_le<uint64_t>(image.get() + at);
+    for (uint64_t at = 0; at < kMemoryDeviceBytes; at += 8) sum = sum * 31 + load_le<uint64_t>(image.get() + at);
     const EngineCounters& c = h.engine().counters();
     return std::tuple(sum, h.order(), c.errors, c.reads, c.writes, c.flushes);
   };
@@ -226,7 +226,7 @@ TEST(MemoryEngine, BitRotStaysAndIsWhereItSays) {
 TEST(MemoryEngine, MisdirectedReadBringsAnotherPlacesBytes) {
   MemoryFaults faults = none();
   Harness h(faults);
-  for (uint64_t page = 0; page < kDeviceBytes / kPageBytes; ++page) ASSERT_EQ(h.write(page, 1, 1), 0);
+  for (uint64_t page = 0; page < kMemoryDeviceBytes / kPageBytes; ++page) ASSERT_EQ(h.write(page, 1, 1), 0);
   faults.misdirected_read_chance = 1;
   h.engine().set_faults(faults);
   ASSERT_EQ(h.run(Op::Read, 5, 1), 0);
@@ -278,7 +278,7 @@ Leftovers leftovers(const Harness& harness, uint64_t page, uint32_t pages, uint6
 }
 
 TEST(MemoryEngine, ADiscardLeavesOldPagesZeroesAndNoiseAndTouchesNothingBesideIt) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   device.take_discards();
   Harness harness(none(), 1, &device);
   EXPECT_TRUE(harness.engine().discard_limits(0).taken());
@@ -295,7 +295,7 @@ TEST(MemoryEngine, ADiscardLeavesOldPagesZeroesAndNoiseAndTouchesNothingBesideIt
 }
 
 TEST(MemoryEngine, NoFlushAndNoPowerCutBringsBackWhatWasDiscarded) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   device.take_discards();
   Harness harness(none(), 1, &device);
   ASSERT_EQ(harness.write(0, 100, 1), 0);
@@ -310,7 +310,7 @@ TEST(MemoryEngine, NoFlushAndNoPowerCutBringsBackWhatWasDiscarded) {
 }
 
 TEST(MemoryEngine, AWriteAfterADiscardIsSafeFromItAndOneBesideItIsNot) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   device.take_discards();
   Harness after(none(), 1, &device);
   ASSERT_EQ(after.run(Op::Discard, 0, 100), 0);
@@ -329,7 +329,7 @@ TEST(MemoryEngine, AWriteAfterADiscardIsSafeFromItAndOneBesideItIsNot) {
 }
 
 TEST(MemoryEngine, AFailedDiscardHasDoneAnyPartOfItself) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   device.take_discards();
   MemoryFaults faults = none();
   faults.discard_error_chance = 1;
@@ -342,7 +342,7 @@ TEST(MemoryEngine, AFailedDiscardHasDoneAnyPartOfItself) {
 }
 
 TEST(MemoryEngine, ADiscardInTheQueueAtACrashIsDoneInAnyPart) {
-  MemoryDevice device(kDeviceBytes);
+  MemoryDevice device(kMemoryDeviceBytes);
   device.take_discards();
   Harness harness(none(), 1, &device);
   ASSERT_EQ(harness.write(0, 100, 1), 0);

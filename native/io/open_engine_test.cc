@@ -21,7 +21,7 @@
 #include "io/test_fixtures.h"
 
 namespace halfstep::io {
-namespace {
+namespace open_engine_test {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
@@ -238,5 +238,5 @@ TEST_F(OpenEngine, NamesTheLimitWhenThreadsCannotBeStarted) {
   EXPECT_TRUE(contains(child.answer(), "ulimit -u")) << child.answer();
 }
 
-}  // namespace
+}  // namespace open_engine_test
 }  // namespace halfstep::io

@@ -13,7 +13,7 @@
 #include "io/test_fixtures.h"
 
 namespace halfstep::io {
-namespace {
+namespace place_test {
 
 namespace fs = std::filesystem;
 
@@ -134,5 +134,5 @@ TEST_F(PlaceTest, AFileAmongTheDirectoriesIsNamed) {
   expect_refused(in("file/store.hs"), "no directory");
 }
 
-}  // namespace
+}  // namespace place_test
 }  // namespace halfstep::io

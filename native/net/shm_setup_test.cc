@@ -21,7 +21,7 @@
 #include "wire/sample_frames.h"
 
 namespace halfstep::net {
-namespace {
+namespace shm_setup_test {
 
 using wire::Opcode;
 
@@ -484,5 +484,5 @@ TEST(ShmVectors, AreWrittenByteForByte) {
   EXPECT_EQ(published["shm refusal"], hex(object_bytes(refusal)));
 }
 
-}  // namespace
+}  // namespace shm_setup_test
 }  // namespace halfstep::net

@@ -6,7 +6,7 @@
 #include "net/stream_fixture.h"
 
 namespace halfstep::net {
-namespace {
+namespace stream_turns_test {
 
 using wire::Opcode;
 
@@ -237,5 +237,5 @@ TEST_F(StreamTurns, ConnectionsHaveTheSameTimeWhateverTheyAskFor) {
   EXPECT_NEAR(static_cast<double>(short_ones.served) * 50, 40 * 4'000.0, 8'000.0);
 }
 
-}  // namespace
+}  // namespace stream_turns_test
 }  // namespace halfstep::net

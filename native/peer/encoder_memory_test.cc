@@ -29,7 +29,7 @@ void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace halfstep::peer {
-namespace {
+namespace encoder_memory_test {
 
 constexpr uint32_t kBlockBytes = 16'384;
 constexpr uint32_t kItems = 3;
@@ -117,5 +117,5 @@ TEST(EncoderMemory, APutIsDoneOnceWhateverAllocationFails) {
   EXPECT_TRUE(some_plain) << "no allocation failed";
 }
 
-}  // namespace
+}  // namespace encoder_memory_test
 }  // namespace halfstep::peer

@@ -13,7 +13,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep::peer {
-namespace {
+namespace encoder_test {
 
 constexpr uint32_t kBlockBytes = 16'384;
 
@@ -396,5 +396,5 @@ TEST(EncoderOfAClient, CodesNothingForADaemonThatHasGone) {
   EXPECT_EQ(encoder_threads(), 0U);
 }
 
-}  // namespace
+}  // namespace encoder_test
 }  // namespace halfstep::peer

@@ -7,7 +7,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep::peer {
-namespace {
+namespace get_test {
 
 constexpr uint32_t kRawBytes = 1 << 20;
 constexpr uint32_t kStoredBytes = 600'000;
@@ -99,5 +99,5 @@ TEST(Lander, HoldsTheStoredBytesOfAPartInPiecesOnlyUntilItsEnd) {
   EXPECT_EQ(lander.checksum_failures(), kParts);
 }
 
-}  // namespace
+}  // namespace get_test
 }  // namespace halfstep::peer

@@ -8,7 +8,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep::peer {
-namespace {
+namespace hostile_coded_test {
 
 constexpr uint64_t kBfx = uint64_t{1} << compress::kBfx;
 constexpr uint32_t kRawBytes = 16'384;
@@ -321,5 +321,5 @@ TEST(HostileCoded, ACodecThatWasNotOfferedEndsTheConnection) {
   EXPECT_EQ(outcome.bytes, Octets(2 * kRawBytes, std::byte{0xA5}));
 }
 
-}  // namespace
+}  // namespace hostile_coded_test
 }  // namespace halfstep::peer

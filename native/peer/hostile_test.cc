@@ -6,7 +6,7 @@
 #include "wire/utf8.h"
 
 namespace halfstep::peer {
-namespace {
+namespace hostile_test {
 
 using Runs = std::vector<wire::Run>;
 using Checks = std::vector<uint32_t>;
@@ -314,5 +314,5 @@ TEST(Hostile, ARefusedHelloIsSaidAtOnceAndNotForEver) {
   EXPECT_TRUE(match.all("miss(absent)"));
 }
 
-}  // namespace
+}  // namespace hostile_test
 }  // namespace halfstep::peer

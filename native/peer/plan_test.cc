@@ -7,7 +7,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep::peer {
-namespace {
+namespace plan_test {
 
 constexpr uint32_t kComponents = 52;
 constexpr uint32_t kKeys = 3;
@@ -78,5 +78,5 @@ TEST(Plan, TablesOfOneKeyFitARequestAndTheBlocksPastThatGoPlain) {
   EXPECT_EQ(coded, kKeys * (kPartTableBytesMax / part_table_bytes(section.coded(0)))) << "as many as there is room for";
 }
 
-}  // namespace
+}  // namespace plan_test
 }  // namespace halfstep::peer

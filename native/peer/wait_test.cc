@@ -9,7 +9,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep::peer {
-namespace {
+namespace wait_test {
 
 using Frame = FakeDaemon::Frame;
 
@@ -120,5 +120,5 @@ TEST(Wait, OnlyAMatchOrAGetMayWait) {
   EXPECT_EQ(client.why, "wait=1: 0, or 1 in a match or get");
 }
 
-}  // namespace
+}  // namespace wait_test
 }  // namespace halfstep::peer

@@ -7,7 +7,7 @@
 #include "rdma/memory_region.h"
 
 namespace halfstep::rdma {
-namespace {
+namespace queue_pair_test {
 
 const Gid kHere = ipv4_gid(127, 0, 0, 1);
 
@@ -158,5 +158,5 @@ TEST_F(QueuePairs, MemoryThatCannotBePinnedNamesTheLimit) {
   EXPECT_EQ(verbs_.take_calls(), (std::vector<std::string>{"reg_mr 64 0", "reg_mr 64 3", "dereg_mr"}));
 }
 
-}  // namespace
+}  // namespace queue_pair_test
 }  // namespace halfstep::rdma

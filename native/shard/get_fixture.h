@@ -9,7 +9,6 @@
 
 namespace halfstep::shard {
 
-inline constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 inline constexpr AnswerReason kAbsent{Answer::Miss, Reason::Absent};
 inline constexpr AnswerReason kSkipped{Answer::Miss, Reason::Skipped};
 

@@ -11,7 +11,6 @@ namespace halfstep::shard {
 
 inline constexpr AnswerReason kStored{Answer::Ok, Reason::Stored};
 inline constexpr AnswerReason kMalformed{Answer::Rejected, Reason::Malformed};
-inline constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 
 class PutTest : public ShardFixture {
  protected:

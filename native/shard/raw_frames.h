@@ -23,6 +23,8 @@ using wire::Opcode;
 using wire::Reason;
 using wire::Tlv;
 
+inline constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+
 // What a block's bytes are in tests: they follow from its name.
 inline std::vector<std::byte> block_bytes_of(const std::string& key, uint32_t component, uint32_t bytes) {
   std::vector<std::byte> out(bytes);

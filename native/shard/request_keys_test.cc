@@ -6,9 +6,7 @@
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
-namespace {
-
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+namespace request_keys_test {
 
 using KeysTest = ShardFixture;
 
@@ -553,5 +551,5 @@ TEST_F(ManyItems, WhatChangesSomethingIsDoneThoughTheClientHasGone) {
   EXPECT_EQ(on_shard([&] { return fake_->holds(); }), 1U);
 }
 
-}  // namespace
+}  // namespace request_keys_test
 }  // namespace halfstep::shard

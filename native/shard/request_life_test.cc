@@ -4,9 +4,8 @@
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
-namespace {
+namespace request_life_test {
 
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr AnswerReason kAbsent{Answer::Miss, Reason::Absent};
 constexpr AnswerReason kMalformed{Answer::Rejected, Reason::Malformed};
 
@@ -168,5 +167,5 @@ TEST_F(LifeTest, WhatDoesNotParseIsRejectedWithASentence) {
   expect_nothing_held();
 }
 
-}  // namespace
+}  // namespace request_life_test
 }  // namespace halfstep::shard

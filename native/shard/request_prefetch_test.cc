@@ -7,9 +7,8 @@
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
-namespace {
+namespace request_prefetch_test {
 
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr uint32_t kBlockBytes = 100;
 
 class PrefetchTest : public ShardFixture {
@@ -159,5 +158,5 @@ TEST_F(PrefetchTest, ItNamesForHowLongAndNothingElse) {
   expect_nothing_held();
 }
 
-}  // namespace
+}  // namespace request_prefetch_test
 }  // namespace halfstep::shard

@@ -15,9 +15,7 @@
 #include "shard/server_fixture.h"
 
 namespace halfstep::shard {
-namespace {
-
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+namespace server_test {
 
 class ServerTest : public ServerFixture {
  protected:
@@ -279,5 +277,5 @@ TEST_F(ServerTest, AnInterruptedStartLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(config_.store_path + ".new"));
 }
 
-}  // namespace
+}  // namespace server_test
 }  // namespace halfstep::shard

@@ -16,9 +16,8 @@
 #include "shard/server_fixture.h"
 
 namespace halfstep::shard {
-namespace {
+namespace shards_test {
 
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr uint32_t kShards = 3;
 constexpr uint32_t kBlockBytes = 4096;
 
@@ -327,5 +326,5 @@ TEST(AddShard, SumsWhatIsMuchAndTakesTheWorstOfWhatIsLong) {
   EXPECT_EQ(total.latencies[0].sum_us, 55U);
 }
 
-}  // namespace
+}  // namespace shards_test
 }  // namespace halfstep::shard

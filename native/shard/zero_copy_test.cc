@@ -5,9 +5,8 @@
 #include "shard/shard_fixture.h"
 
 namespace halfstep::shard {
-namespace {
+namespace zero_copy_test {
 
-constexpr AnswerReason kOk{Answer::Ok, Reason::None};
 constexpr uint64_t kGraceS = net::ZeroCopyLinger::kGraceUs / 1'000'000;
 
 class ZeroCopyTest : public ShardFixture {
@@ -144,5 +143,5 @@ TEST_F(ZeroCopyServer, StopsWithBlocksUnderWayWhichArrive) {
   EXPECT_EQ(client.parts_received.size(), 4U);
 }
 
-}  // namespace
+}  // namespace zero_copy_test
 }  // namespace halfstep::shard

@@ -6,7 +6,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace flip_test {
 
 constexpr uint64_t kSeed = 20261121;
 constexpr uint32_t kBlocks = 150;
@@ -186,5 +186,5 @@ TEST_F(Flip, OfBothStoreHeadersIsRefusedInWords) {
   EXPECT_NE(fault.what.find("not a store"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace flip_test
 }  // namespace halfstep::store

@@ -6,7 +6,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace leases_test {
 
 constexpr uint64_t kBlockBytes = 16384;
 
@@ -89,5 +89,5 @@ TEST(Owners, AreKeyedWithTheStoresSecretAndStayTheSameOverARestart) {
   EXPECT_NE(another.store->owner_of("bob", 1), owner) << "another store, another secret";
 }
 
-}  // namespace
+}  // namespace leases_test
 }  // namespace halfstep::store

@@ -10,7 +10,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace life_test {
 
 std::string name_of(uint64_t number) { return "block " + std::to_string(number); }
 
@@ -596,5 +596,5 @@ TEST(Life, ADeviceThatFailsForASecondCostsNoLivingBlocks) {
   EXPECT_GT(bed.store->gauges().blocks, before * 3 / 4);
 }
 
-}  // namespace
+}  // namespace life_test
 }  // namespace halfstep::store

@@ -12,7 +12,7 @@
 
 namespace halfstep::store {
 
-inline constexpr uint32_t kBlockBytes = 256 * KiB;
+inline constexpr uint32_t kOutageBlockBytes = 256 * KiB;
 
 struct OutageBed : StoreBed {
   explicit OutageBed(uint32_t segments = 12, uint64_t seed = 1) : StoreBed(seed, segments, 8 * MiB) {}
@@ -49,7 +49,8 @@ struct OutageBed : StoreBed {
   }
   // Persisted, all of them.
   void fill(int count, const std::string& prefix = "a") {
-    for (int i = 0; i < count; ++i) ASSERT_TRUE(put(prefix + std::to_string(i), kGroupOpaque, kBlockBytes, true).ok()) << i;
+    for (int i = 0; i < count; ++i)
+      ASSERT_TRUE(put(prefix + std::to_string(i), kGroupOpaque, kOutageBlockBytes, true).ok()) << i;
     settle();
   }
   // Where the block lies, by its bytes.

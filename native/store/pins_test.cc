@@ -5,7 +5,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace pins_test {
 
 using Crash = io::MemoryEngine::Crash;
 
@@ -343,5 +343,5 @@ TEST_F(Pins, PowerCutAfterAnyWriteLosesNothingThatWasAnswered) {
   }
 }
 
-}  // namespace
+}  // namespace pins_test
 }  // namespace halfstep::store

@@ -6,7 +6,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace quota_test {
 
 constexpr uint64_t kBlockBytes = 16384;
 
@@ -270,5 +270,5 @@ TEST(List, ShowsBlocksThatAreInNoFrameYet) {
   while (!puts[2].done) bed.pump();
 }
 
-}  // namespace
+}  // namespace quota_test
 }  // namespace halfstep::store

@@ -63,11 +63,11 @@ TEST(ReadOutage, ABlockThatFailedAtTwoMomentsIsPutAnew) {
   bed.reopen();
   bed.fail_segments(io::Op::Read, {bed.segment_of("a0")});
   ASSERT_EQ(bed.get("a0", kGroupOpaque), Code::IoError);
-  EXPECT_EQ(bed.put("a0", kGroupOpaque, kBlockBytes), Code::Present) << "one moment says nothing";
+  EXPECT_EQ(bed.put("a0", kGroupOpaque, kOutageBlockBytes), Code::Present) << "one moment says nothing";
   bed.clock.us += 61'000'000;
   EXPECT_TRUE(bed.get("a15", kGroupOpaque).ok());
   ASSERT_EQ(bed.get("a0", kGroupOpaque), Code::IoError);
-  EXPECT_TRUE(bed.put("a0", kGroupOpaque, kBlockBytes, true).ok());
+  EXPECT_TRUE(bed.put("a0", kGroupOpaque, kOutageBlockBytes, true).ok());
   EXPECT_TRUE(bed.get("a0", kGroupOpaque).ok());
   bed.reopen();
   EXPECT_TRUE(bed.get("a0", kGroupOpaque).ok()) << "the newer one counts";
@@ -84,7 +84,7 @@ TEST(ReadOutage, OfTheVictimMakesReclaimWaitForWhatIsHeldAndUsed) {
   bed.fail(io::Op::Read, -EIO, true);
   for (int i = 0; i < 60; ++i) {  // more than there is room for
     StoreBed::Put put;
-    (void)bed.begin_put(put, "b" + std::to_string(i), kGroupOpaque, kBlockBytes, false);
+    (void)bed.begin_put(put, "b" + std::to_string(i), kGroupOpaque, kOutageBlockBytes, false);
     bed.pass(20'000);
   }
   EXPECT_EQ(bed.counters().blocks_evicted, evicted);
@@ -101,7 +101,7 @@ void retire_one(OutageBed& bed, const std::string& prefix) {
   const uint64_t retired = bed.counters().segments_retired;
   const Places where = bed.places();
   for (int i = 0; i < 3; ++i) {
-    const std::vector<std::byte> content = bytes_of_key(prefix + std::to_string(i), kBlockBytes);
+    const std::vector<std::byte> content = bytes_of_key(prefix + std::to_string(i), kOutageBlockBytes);
     std::vector<std::byte> page(kPageBytes);
     for (uint64_t at = where.segment(0); at < where.segment(bed.geometry.segments); at += kPageBytes) {
       bed.device->read(at, page);

@@ -9,7 +9,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace shards_test {
 
 constexpr uint32_t kShards = 2;
 constexpr uint32_t kSegments = 8;  // of each
@@ -489,5 +489,5 @@ TEST_F(ShardsTest, OneShardIsNotOpenedAsIfItWereAll) {
   EXPECT_NE(fault.what.find("shards=2"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace shards_test
 }  // namespace halfstep::store

@@ -4,7 +4,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace sliding_test {
 
 constexpr uint32_t kTtlS = 1000;
 constexpr uint32_t kBlockBytes = 16384;
@@ -147,5 +147,5 @@ TEST_F(SlidingTtl, ReclaimTakesTheMovedEndAlong) {
   for (const std::string& block : alive) EXPECT_FALSE(there(block.c_str())) << block;
 }
 
-}  // namespace
+}  // namespace sliding_test
 }  // namespace halfstep::store

@@ -60,7 +60,7 @@ TEST_P(StartInReadOutage, OfSomeSegmentsForLongLeavesThemForTheNextStart) {
   });
   EXPECT_TRUE(said);
   // Others are written over before they are.
-  for (int i = 0; i < 60; ++i) (void)bed.put("b" + std::to_string(i), kGroupOpaque, kBlockBytes, false);
+  for (int i = 0; i < 60; ++i) (void)bed.put("b" + std::to_string(i), kGroupOpaque, kOutageBlockBytes, false);
   bed.close();
   bed.restart_engine();
   bed.open();
@@ -154,7 +154,7 @@ TEST(OlderLog, IsToldByTheFramesAndTheShardStartsEmpty) {
   EXPECT_TRUE(said);
   EXPECT_FALSE(bed.store->find(bed.key("a0", kGroupOpaque)).present) << "it was deleted";
   EXPECT_EQ(bed.gauges().blocks, 0U);
-  EXPECT_TRUE(bed.put("c", kGroupOpaque, kBlockBytes, true).ok());
+  EXPECT_TRUE(bed.put("c", kGroupOpaque, kOutageBlockBytes, true).ok());
   bed.reopen();
   EXPECT_TRUE(bed.get("c", kGroupOpaque).ok());
   EXPECT_FALSE(bed.store->find(bed.key("a0", kGroupOpaque)).present);

@@ -5,7 +5,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace stock_test {
 
 constexpr uint64_t kThird = 8;
 
@@ -128,5 +128,5 @@ TEST_F(Stocks, OfUnequalBlocksKeepTheirMeasure) {
   EXPECT_EQ(of(0, kGroupOpaque).logical_bytes, left_bytes) << "a start adds up anew";
 }
 
-}  // namespace
+}  // namespace stock_test
 }  // namespace halfstep::store

@@ -5,7 +5,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace store_test {
 
 std::string name_of(uint64_t number) { return "block-" + std::to_string(number); }
 
@@ -170,5 +170,5 @@ TEST(Store, LayoutsOfOneNamespaceLeaveRoomForThoseOfOthers) {
   EXPECT_EQ(fill("other", 10), format::kNamespaceLayoutsMax) << "by their number";
 }
 
-}  // namespace
+}  // namespace store_test
 }  // namespace halfstep::store

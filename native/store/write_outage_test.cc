@@ -30,14 +30,15 @@ TEST_P(WriteOutage, CostsNoSegmentAndNoBlock) {
   bed.fail(io::Op::Write, error, segments_only);
   // Who puts meanwhile is told at once that the device takes nothing, once it has been found out.
   StoreBed::Put first;
-  ASSERT_TRUE(bed.begin_put(first, "first", kGroupOpaque, kBlockBytes, true).ok());
+  ASSERT_TRUE(bed.begin_put(first, "first", kGroupOpaque, kOutageBlockBytes, true).ok());
   bed.pass(1'000'000);
   ASSERT_TRUE(first.done);
   EXPECT_EQ(first.write.status, Status(Code::IoError, error));
   EXPECT_TRUE(bed.gauges().writes_out);
   for (uint64_t left = us; left > 0; left -= std::min<uint64_t>(left, 1'000'000)) {
     StoreBed::Put put;
-    ASSERT_EQ(bed.begin_put(put, "b" + std::to_string(left), kGroupOpaque, kBlockBytes, true), Status(Code::IoError, error));
+    ASSERT_EQ(bed.begin_put(put, "b" + std::to_string(left), kGroupOpaque, kOutageBlockBytes, true),
+              Status(Code::IoError, error));
     bed.pass(1'000'000);
   }
   EXPECT_GT(bed.counters().writes_refused, us / 1'000'000);
@@ -49,7 +50,7 @@ TEST_P(WriteOutage, CostsNoSegmentAndNoBlock) {
   EXPECT_EQ(bed.counters().blocks_evicted, evicted);
   EXPECT_EQ(bed.gauges().segments_free, free) << "no segment was ended for it";
   EXPECT_TRUE(bed.get("first", kGroupOpaque).ok()) << "what was put before is written when it can be";
-  EXPECT_TRUE(bed.put("after", kGroupOpaque, kBlockBytes, true).ok());
+  EXPECT_TRUE(bed.put("after", kGroupOpaque, kOutageBlockBytes, true).ok());
   EXPECT_EQ(bed.readable(kBlocks), kBlocks);
   bed.reopen();
   EXPECT_EQ(bed.readable(kBlocks), kBlocks);
@@ -113,9 +114,9 @@ TEST(WriteOutages, APlaceThatFailsAmongOthersIsLeftAndItsBlocksAreWrittenElsewhe
   bed.fill(2);  // into the first segment
   bed.fail_segments(io::Op::Write, {bed.segment_of("a0")});
   StoreBed::Put put;
-  ASSERT_TRUE(bed.begin_put(put, "b", kGroupOpaque, kBlockBytes, false).ok());
+  ASSERT_TRUE(bed.begin_put(put, "b", kGroupOpaque, kOutageBlockBytes, false).ok());
   bed.pass(5'000'000);
-  EXPECT_TRUE(bed.put("c", kGroupOpaque, kBlockBytes, true).ok());
+  EXPECT_TRUE(bed.put("c", kGroupOpaque, kOutageBlockBytes, true).ok());
   EXPECT_GT(bed.counters().frames_repeated, 0U);
   EXPECT_EQ(bed.gauges().segments_bad, 0U) << "of one moment";
   bed.reopen();
@@ -163,7 +164,7 @@ TEST(WriteOutages, AShortageOfTwoPlacesForAMomentEndsNoSegmentWhenOneOfThemLands
   bed.clock.us += 10'000'000;  // no moment is near the clock's zero
   constexpr int kBlocks = 5;   // one in the first frame, the others in the second
   const uint64_t from = bed.places().segment(bed.segment_of("a0"));
-  const uint64_t second_from = from + 2 * (kBlockBytes + 2 * kPageBytes);  // after frames of one block each
+  const uint64_t second_from = from + 2 * (kOutageBlockBytes + 2 * kPageBytes);  // after frames of one block each
   bool first_lands = false;
   uint64_t first_failed = 0, second_failed = 0;
   bed.engine->set_outage([&](const io::Request& request) {
@@ -175,7 +176,7 @@ TEST(WriteOutages, AShortageOfTwoPlacesForAMomentEndsNoSegmentWhenOneOfThemLands
   });
   std::array<StoreBed::Put, kBlocks> puts;
   for (int i = 0; i < kBlocks; ++i) {
-    ASSERT_TRUE(bed.begin_put(puts[i], "b" + std::to_string(i), kGroupOpaque, kBlockBytes, false).ok()) << i;
+    ASSERT_TRUE(bed.begin_put(puts[i], "b" + std::to_string(i), kGroupOpaque, kOutageBlockBytes, false).ok()) << i;
     if (i == 0) bed.store->turn();  // both are under way before one fails
   }
   bed.pass(300'000, 1000);
@@ -204,7 +205,7 @@ TEST(WriteOutages, AFooterThatCannotBeWrittenHoldsUpNoPut) {
     return there ? -EIO : 0;
   });
   for (int i = 0; failed == 0 && i < 20; ++i) {
-    ASSERT_TRUE(bed.put("b" + std::to_string(i), kGroupOpaque, kBlockBytes, true).ok()) << i;
+    ASSERT_TRUE(bed.put("b" + std::to_string(i), kGroupOpaque, kOutageBlockBytes, true).ok()) << i;
     bed.settle();
   }
   ASSERT_GT(failed, 0U);
@@ -212,7 +213,7 @@ TEST(WriteOutages, AFooterThatCannotBeWrittenHoldsUpNoPut) {
   EXPECT_GT(failed, 2U) << "tried again";
   EXPECT_FALSE(bed.gauges().writes_out);
   for (int i = 0; i < 4; ++i) {
-    EXPECT_TRUE(bed.put("c" + std::to_string(i), kGroupOpaque, kBlockBytes, true).ok()) << i;
+    EXPECT_TRUE(bed.put("c" + std::to_string(i), kGroupOpaque, kOutageBlockBytes, true).ok()) << i;
     bed.pass(2'000'000);
   }
   EXPECT_EQ(bed.readable(4, "c"), 4);
@@ -231,7 +232,7 @@ TEST(WriteOutages, AShortageOfAFootersPlaceForAMomentEndsNoSegment) {
     return there ? -ENOSPC : 0;
   });
   int blocks = 0;
-  const auto put = [&] { return bed.put("b" + std::to_string(blocks++), kGroupOpaque, kBlockBytes, true); };
+  const auto put = [&] { return bed.put("b" + std::to_string(blocks++), kGroupOpaque, kOutageBlockBytes, true); };
   while (failed == 0 && blocks < 20) {
     ASSERT_TRUE(put().ok()) << blocks;
     bed.settle();
@@ -256,7 +257,7 @@ TEST(WriteOutages, APlaceThatFailsInAFullStoreHoldsUpNoPut) {
   // All of it is of use, so that none is reclaimed before there is need.
   for (int i = 0; i < 200 || (bed.gauges().segments_free > 0 && i < 400); ++i) {
     const std::string name = "b" + std::to_string(i);
-    ASSERT_TRUE(bed.put(name, kGroupOpaque, kBlockBytes, true).ok()) << i;
+    ASSERT_TRUE(bed.put(name, kGroupOpaque, kOutageBlockBytes, true).ok()) << i;
     bed.settle();
     ASSERT_TRUE(bed.get(name, kGroupOpaque).ok()) << i;
   }
@@ -269,11 +270,11 @@ TEST(WriteOutages, APlaceThatFailsInAFullStoreHoldsUpNoPut) {
     return request.offset <= place && place < request.offset + request.bytes ? -EIO : 0;
   });
   StoreBed::Put put;
-  ASSERT_TRUE(bed.begin_put(put, "c", kGroupOpaque, kBlockBytes, false).ok());
+  ASSERT_TRUE(bed.begin_put(put, "c", kGroupOpaque, kOutageBlockBytes, false).ok());
   bed.pass(20'000'000);
   EXPECT_NE(place, 0U);
   EXPECT_FALSE(bed.gauges().writes_out) << "of one place";
-  EXPECT_TRUE(bed.put("d", kGroupOpaque, kBlockBytes, true).ok());
+  EXPECT_TRUE(bed.put("d", kGroupOpaque, kOutageBlockBytes, true).ok());
   bed.reopen();
   EXPECT_TRUE(bed.get("c", kGroupOpaque).ok());
   EXPECT_TRUE(bed.get("d", kGroupOpaque).ok());
@@ -305,7 +306,7 @@ TEST(StarvedWriter, LooksAtWhatWaitsOnceAFrameAndTellsWhoWaits) {
   int stored = 0;
   for (; stored < 40; ++stored) {
     StoreBed::Put put;
-    if (!bed.begin_put(put, "a" + std::to_string(stored), kGroupOpaque, kBlockBytes, false).ok()) break;
+    if (!bed.begin_put(put, "a" + std::to_string(stored), kGroupOpaque, kOutageBlockBytes, false).ok()) break;
     EXPECT_TRUE(bed.change("a" + std::to_string(stored), kGroupOpaque, 1, 0, &Store::hold).ok());
     bed.pass(1000, 100);
   }

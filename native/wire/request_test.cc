@@ -10,7 +10,7 @@
 #include "wire/sample_frames.h"
 
 namespace halfstep::wire {
-namespace {
+namespace request_test {
 
 using Write = std::function<void(FrameWriter&)>;
 
@@ -440,5 +440,5 @@ TEST(Offers, ATableNeedsItsOffersBeforeIt) {
             Code::Invalid);
 }
 
-}  // namespace
+}  // namespace request_test
 }  // namespace halfstep::wire

@@ -193,11 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS], default=None)
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "lab" / "results", help="where logs of guests go")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds that a guest may take")
+    parser.add_argument("--targets", action="store_true", help="print the programs that they need, and run nothing")
     parser.add_argument("--shell", help="run this instead of scenarios, in a guest with the device")
     options = parser.parse_args(arguments)
     if options.shell is not None:
         return _shell(options.shell, options.results, options.limit)
     wanted = [s for s in SCENARIOS if (s.name in options.scenario if options.scenario else s.kind == options.kind)]
+    if options.targets:
+        print(*sorted({program.name for scenario in wanted for program in scenario.needs()}))
+        return 0
     outcomes = [_run(scenario, options.results, options.limit) for scenario in wanted]
     if "failed" in outcomes:
         return 1
@@ -207,7 +211,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(scenario: Scenario, results: Path, usual_limit_s: float) -> str:
     limit_s = usual_limit_s * scenario.limits
     if missing := [str(path) for path in scenario.needs() if not path.exists()]:
-        return _said(scenario, "skipped", f"{missing[0]} is not built; `make native` builds it")
+        return _said(scenario, "skipped", f"{missing[0]} is not built; `make lab` builds it")
     started = time.monotonic()
     if scenario.kind == "host":
         status = subprocess.run(["bash", "-c", scenario.job()], env=_environment(), check=False).returncode

@@ -10,7 +10,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace patience_test {
 
 struct Bed : StoreBed {
   Bed() : StoreBed(1, 12, 8 * MiB) {}
@@ -87,5 +87,5 @@ TEST(Patience, OfAProcessThatWasStoppedIsNoPauseForEver) {
   EXPECT_LT(clock.longest_us, 1'000'000U);
 }
 
-}  // namespace
+}  // namespace patience_test
 }  // namespace halfstep::store

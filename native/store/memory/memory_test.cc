@@ -10,7 +10,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace memory_test {
 
 constexpr uint32_t kBlockBytes = 16384;
 
@@ -304,5 +304,5 @@ TEST_F(MemoryTier, AnExpiryThatIsChangedHoldsForWhatIsInMemory) {
   EXPECT_FALSE(bed_->store->find(bed_->key("shorter")).present);
 }
 
-}  // namespace
+}  // namespace memory_test
 }  // namespace halfstep::store

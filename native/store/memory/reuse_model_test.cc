@@ -5,7 +5,7 @@
 #include <cmath>
 
 namespace halfstep::store {
-namespace {
+namespace reuse_model_test {
 
 constexpr double kThird = 1.2599210498948732;
 
@@ -69,5 +69,5 @@ TEST(ReuseModel, OldCountsFadeAndNeverToNothing) {
   EXPECT_TRUE(std::isnormal(model.worth(2, 1 << 23)));
 }
 
-}  // namespace
+}  // namespace reuse_model_test
 }  // namespace halfstep::store

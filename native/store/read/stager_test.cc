@@ -9,7 +9,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace stager_test {
 
 constexpr uint32_t kBlockBytes = 64 * KiB;
 constexpr uint64_t kKeepUs = 1'000'000;
@@ -484,5 +484,5 @@ TEST(StagedBlocks, HoweverManyComeToTheirEndOneTurnLetsGoOfSomeAndTheNextIsDueAt
   EXPECT_EQ(memory.pinned_bytes(), 0U);
 }
 
-}  // namespace
+}  // namespace stager_test
 }  // namespace halfstep::store

@@ -10,7 +10,7 @@
 #include "store/twin_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace fsck_test {
 
 constexpr uint32_t kBlocks = 120;
 
@@ -268,5 +268,5 @@ TEST(FsckTwins, ItSaysNothingOfABadCopyThatNoStartTakes) {
   EXPECT_EQ(bed.get(TwinBed::twin(0)), Code::Ok);
 }
 
-}  // namespace
+}  // namespace fsck_test
 }  // namespace halfstep::store

@@ -7,7 +7,7 @@
 #include "store/twin_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace recovery_test {
 
 constexpr uint32_t kBlockBytes = 16384;
 
@@ -267,5 +267,5 @@ TEST(Twins, NoneIsInThePlaceThatAHalfWrittenFooterCallsVoid) {
   }
 }
 
-}  // namespace
+}  // namespace recovery_test
 }  // namespace halfstep::store

@@ -6,7 +6,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace scrubber_test {
 
 constexpr uint32_t kSegments = 12;
 constexpr uint32_t kBlockBytes = 64 * KiB;
@@ -223,5 +223,5 @@ TEST(Scrubber, ARateOfNothingReadsNothing) {
   EXPECT_EQ(bed.counters().scrub_bytes, 0U);
 }
 
-}  // namespace
+}  // namespace scrubber_test
 }  // namespace halfstep::store

@@ -6,7 +6,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace touch_map_test {
 
 constexpr uint32_t kSegments = 16;
 constexpr uint64_t kCapacityBlocks = kSegments * StoreBed::kSegmentBytes / 16384;
@@ -130,5 +130,5 @@ TEST_F(TouchMapTest, PagesAreWrittenAtMostEveryHalfMinuteAndOnlyThoseThatChanged
   EXPECT_LE(writes, 300U * 1'000'000 / TouchMap::kPassEveryUs + 1);
 }
 
-}  // namespace
+}  // namespace touch_map_test
 }  // namespace halfstep::store

@@ -8,7 +8,7 @@
 #include "store/store_fixture.h"
 
 namespace halfstep::store {
-namespace {
+namespace streams_test {
 
 std::string name_of(uint64_t number) { return "block " + std::to_string(number); }
 
@@ -149,5 +149,5 @@ TEST(Streams, SmallStoresSpareTheSegments) {
   EXPECT_EQ(bed.store->gauges().segments_open, 1U);
 }
 
-}  // namespace
+}  // namespace streams_test
 }  // namespace halfstep::store

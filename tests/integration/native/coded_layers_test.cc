@@ -14,7 +14,7 @@
 #include "shard/shard_fixture.h"
 
 namespace halfstep {
-namespace {
+namespace coded_layers_test {
 
 using peer::names;
 using peer::Octets;
@@ -243,5 +243,5 @@ TEST_F(CodedLayers, OfFewBlocksComeAsTheyLandAndEachPageIsReadOnce) {
   EXPECT_EQ(failed_reads(), 0U);
 }
 
-}  // namespace
+}  // namespace coded_layers_test
 }  // namespace halfstep

@@ -22,7 +22,7 @@
 #include "peer/try_client.h"
 
 namespace halfstep {
-namespace {
+namespace cut_decodes_test {
 
 using peer::names;
 using peer::Octets;
@@ -141,5 +141,5 @@ TEST_P(CutDecodes, LeaveTheTargetAsItIsAfterTheTerminalEvent) {
   EXPECT_EQ(cuts, wanted) << "of " << tries << " gets";
 }
 
-}  // namespace
+}  // namespace cut_decodes_test
 }  // namespace halfstep

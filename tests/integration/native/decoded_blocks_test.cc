@@ -14,7 +14,7 @@
 #include "shard/metrics_fixture.h"
 
 namespace halfstep {
-namespace {
+namespace decoded_blocks_test {
 
 using peer::names;
 using peer::Octets;
@@ -154,5 +154,5 @@ TEST_P(DecodedBlocks, AreThereForAMatchAndForAPut) {
   EXPECT_EQ(text_of(again.answers[0]), "ok(present)") << "it need not be stored plain for this client";
 }
 
-}  // namespace
+}  // namespace decoded_blocks_test
 }  // namespace halfstep
