@@ -289,7 +289,7 @@ TEST_F(BackingFile, LockOfAnotherProcessIsNamed) {
     const Fault fault = open(&backing);
     EXPECT_TRUE(fault.status == Code::Present);
     EXPECT_TRUE(contains(fault.what, "locked by process " + std::to_string(holder.pid()) + " (")) << fault.what;
-    EXPECT_TRUE(contains(fault.what, "backing_test")) << "the command: " << fault.what;
+    EXPECT_TRUE(contains(fault.what, program_invocation_short_name)) << "the command: " << fault.what;
     EXPECT_TRUE(contains(fault.what, "use another path")) << fault.what;
   }
   const Fault fault = open(&backing);
