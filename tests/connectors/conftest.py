@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import pytest
 from tests.connectors.nurseries import nursery
-from tests.integration.conftest import daemon, shared_daemon  # noqa: F401  fixtures
+from tests.integration.conftest import daemon, own_daemon, shared_daemon  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parents[2]
 HOMES = Path(os.environ.get("HALFSTEP_CONNECTORS", ROOT / "build" / "connectors"))
