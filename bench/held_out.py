@@ -2,10 +2,10 @@
 """Question: do settings that were chosen on half of a trace's sessions do as well on the other half?
 
 TRACE is one of `halfstep replay`. Of the prefetch policy the lead, the window and the share at which a kind rests are chosen:
-all of them are tried on one half of the sessions, and the choice is judged on the other half, which had no part in it; then the
-halves change places. With --hints the same is done for what the store's policy is told of final turns. All of it runs over the
-real store in virtual time: who runs it again gets the same figures. Each run is told as it ends. Exit status 1 where a goal is
-missed on a judged half.
+they are tried on one half of the sessions, shorter leads first, up to one that meets both goals. The choice is judged on the
+other half, which had no part in it; then the halves change places. With --hints the same is done for what the store's policy is
+told of final turns. All of it runs over the real store in virtual time: who runs it again gets the same figures. Each run is
+told as it ends. Exit status 1 where a goal is missed on a judged half.
 """
 
 from __future__ import annotations
@@ -95,8 +95,11 @@ def best_prefetch(tried: list[dict[str, Any]]) -> dict[str, Any]:
 def prefetch_choices(options: argparse.Namespace, pairs: list[tuple[Trace, Trace]]) -> Iterator[dict[str, Any]]:
     """Of each pair (chosen on, judged on)."""
     for chosen_on, judged_on in pairs:
-        settings = product(options.lead, options.window, options.rest)
-        tried = [prefetched(options, chosen_on, *setting) for setting in settings]
+        tried: list[dict[str, Any]] = []
+        for lead_s in sorted(options.lead):
+            tried += [prefetched(options, chosen_on, lead_s, *others) for others in product(options.window, options.rest)]
+            if any(one["met"] for one in tried):
+                break  # a longer lead would not be chosen
         choice = best_prefetch(tried)
         judged = prefetched(options, judged_on, choice["lead_s"], choice["window"], choice["rest"])
         yield {"chosen_on": chosen_on.name, "judged_on": judged_on.name, "choice": choice, "judged": judged, "tried": tried}
