@@ -184,7 +184,7 @@ $(VENV)/.models: $(VENV)/.tools
 # pip builds in build/release, the folder of the preset, so ctest finds its tests there and nothing is compiled twice.
 # Python sources are used in place: only a change of native sources or of pyproject.toml comes here.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	@echo "native build: first time about two minutes on two cores, 60 MB under build/"
+	@echo "native build: first time about four minutes on two cores, 60 MB under build/"
 	$(PYTHON) -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
 	  --config-settings=build-dir=build/$(PRESET) --config-settings=cmake.args=--preset=$(PRESET) \
 	  --config-settings=cmake.build-type=Release --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
