@@ -175,7 +175,7 @@ TEST_F(CopierTest, EachErrorAtEachCallIsToldWhenNothingIsUnderWay) {
     SCOPED_TRACE(function);
     told.statuses.clear();
     cuda.delay(true);
-    const Range some[] = {range(0, 0, 40'000), range(50'000, 50'000, 40'000), range(100'000, 100'000, 20)};
+    const Range some[] = {range(0, 0, 70'000), range(80'000, 80'000, 70'000), range(160'000, 160'000, 20)};
     // Of two copies the second fails: the first is under way.
     cuda.fail_next(function, FakeCuda::kIllegalAddress, function == std::string("cuMemcpyHtoDAsync") ? 1 : 0);
     copier->submit(Direction::ToDevice, some, &Told::done, &told);
