@@ -132,13 +132,14 @@ def print_table(columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequenc
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         title, justify = column if isinstance(column, tuple) else (column, "left")
         table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # as a plain string it would lose what stands in brackets
     # Piped into a file or grep, a line must not be folded at 80 columns. The stream is named for its encoding: lines of ASCII
     # are drawn where it has no others.
     console = Console(file=sys.stdout)
