@@ -146,7 +146,7 @@ mutants: $(VENV)/.tools ## every mutant of the store has to be caught by the sim
 wheel: $(VENV)/.tools ## a wheel for other machines in build/wheels; a manylinux tag where auditwheel and patchelf are
 	rm -rf build/wheels && mkdir -p build/wheels/built
 	$(PYTHON) -m pip --disable-pip-version-check -q wheel --no-build-isolation --no-deps --wheel-dir build/wheels/built \
-	  --config-settings=build-dir=build/wheel --config-settings=cmake.define.CMAKE_UNITY_BUILD=ON .
+	  --config-settings=build-dir=build/wheel .
 	@if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then \
 	  auditwheel repair --wheel-dir build/wheels build/wheels/built/*.whl; \
 	else \

@@ -42,8 +42,7 @@ def run(*arguments: str | Path, timeout_s: float = 1500) -> str:
 @pytest.fixture(scope="module")
 def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
-    # Its own build folder, without the native tests, and kept: a second run compiles only what changed. In few large sources,
-    # which takes half as long and puts the same into the wheel.
+    # Its own build folder, without the native tests, and kept: a second run compiles only what changed.
     run(
         *(
             sys.executable,
@@ -56,7 +55,7 @@ def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--wheel-dir",
             target,
         ),
-        *(f"--config-settings=build-dir={repository}/build/wheel", "--config-settings=cmake.define.CMAKE_UNITY_BUILD=ON"),
+        f"--config-settings=build-dir={repository}/build/wheel",
         repository,
     )
     (built,) = target.glob("halfstep-*.whl")
