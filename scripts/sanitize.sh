@@ -23,7 +23,7 @@ if [[ ! -x $venv/bin/python ]]; then
   .venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
     >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tools.pth"
 fi
-"$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
+CI=1 "$venv/bin/python" -m pip --disable-pip-version-check -qq install --no-build-isolation --no-deps --force-reinstall -e . \
   --config-settings=build-dir="build/$preset" --config-settings=cmake.args=--preset="$preset" \
   --config-settings=cmake.build-type=Debug --config-settings=cmake.define.HALFSTEP_PYTHON=ON \
   ${SANITIZE_EXCEPT:+--config-settings=cmake.define.HALFSTEP_TESTS_EXCEPT="$SANITIZE_EXCEPT"}
