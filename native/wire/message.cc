@@ -17,7 +17,8 @@ bool lengths_allowed(const Header& header) noexcept {
   if (header.opcode == static_cast<uint8_t>(Opcode::Chunk)) {
     return header.body_bytes <= kChunkBodyBytesMax && header.payload_bytes <= kChunkBytesMax;
   }
-  return header.body_bytes <= kBodyBytesMax && header.payload_bytes == 0;
+  const uint32_t body_bytes_max = header.opcode == static_cast<uint8_t>(Opcode::Placed) ? kChunkBodyBytesMax : kBodyBytesMax;
+  return header.body_bytes <= body_bytes_max && header.payload_bytes == 0;
 }
 
 }  // namespace

@@ -59,8 +59,11 @@ enum class Opcode : uint8_t {
   Answers = 34,  // server -> client: some statuses ahead of Final
   Final = 35,    // server -> client: the rest of the statuses; the request is over
   Abort = 36,    // server -> client, request_id 0: the connection is about to be closed, and why (Reason)
+  Placed = 37,   // server -> client, get: a Chunk whose payload has been written into the client's memory
   // requests again
   LayoutOf = 128,
+  RegisterRegion = 129,
+  RegisterTemplate = 130,
 };
 inline constexpr uint8_t kRequestOpcodes = 0x80;
 // Known or not: it has a request_id of its own and ends in a Final.
@@ -69,7 +72,7 @@ constexpr bool is_request(uint8_t opcode) noexcept {
 }
 // Belongs to no request that its receiver knows of, and nobody waits for an answer.
 constexpr bool is_skipped(uint8_t opcode) noexcept {
-  return !is_request(opcode) && (opcode < static_cast<uint8_t>(Opcode::Chunk) || opcode > static_cast<uint8_t>(Opcode::Abort));
+  return !is_request(opcode) && (opcode < static_cast<uint8_t>(Opcode::Chunk) || opcode > static_cast<uint8_t>(Opcode::Placed));
 }
 
 struct Header {
@@ -127,6 +130,10 @@ enum class Tlv : uint16_t {
   CodingChoices = 34,
   RdmaOffer = 64,  // to 79: memory over RDMA
   RdmaAnswer = 65,
+  RdmaRegion = 66,
+  PlaceTemplate = 67,
+  Places = 68,
+  PlaceRows = 69,
   KeyQuestion = 32797,  // 29 and kMustUnderstandTlv: a server that cannot answer it says so
   SetCoding = 32801,    // 33, likewise: a server that cannot keep it says so
 };
@@ -135,7 +142,7 @@ constexpr bool is_known(uint16_t kind) noexcept {
   return (kind >= static_cast<uint16_t>(Tlv::HelloClient) && kind <= static_cast<uint16_t>(Tlv::PinBudget)) ||
          kind == static_cast<uint16_t>(Tlv::Explanation) || kind == static_cast<uint16_t>(Tlv::ShardHosts) ||
          kind == static_cast<uint16_t>(Tlv::NamespaceCoding) || kind == static_cast<uint16_t>(Tlv::CodingChoices) ||
-         kind == static_cast<uint16_t>(Tlv::RdmaOffer) || kind == static_cast<uint16_t>(Tlv::RdmaAnswer) ||
+         (kind >= static_cast<uint16_t>(Tlv::RdmaOffer) && kind <= static_cast<uint16_t>(Tlv::PlaceRows)) ||
          kind == static_cast<uint16_t>(Tlv::KeyQuestion) || kind == static_cast<uint16_t>(Tlv::SetCoding);
 }
 

@@ -97,7 +97,7 @@ TEST(Header, EveryOpcodeIsARequestOrTravelsWithinOneOrIsSkipped) {
   for (uint32_t opcode = 0; opcode < 256; ++opcode) {
     const auto code = static_cast<uint8_t>(opcode);
     const bool request = (opcode >= 1 && opcode <= 31) || opcode >= 128;
-    const bool within = opcode >= static_cast<uint32_t>(Opcode::Chunk) && opcode <= static_cast<uint32_t>(Opcode::Abort);
+    const bool within = opcode >= static_cast<uint32_t>(Opcode::Chunk) && opcode <= static_cast<uint32_t>(Opcode::Placed);
     EXPECT_EQ(is_request(code), request) << opcode;
     EXPECT_EQ(is_skipped(code), !request && !within) << opcode;
   }

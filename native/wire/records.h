@@ -96,7 +96,8 @@ struct HelloClient {
 };
 static_assert(sizeof(HelloClient) == 24);
 
-inline constexpr uint32_t kFeatureWait = 1;  // HelloServer::features: kBatchWait is known
+inline constexpr uint32_t kFeatureWait = 1;   // HelloServer::features: kBatchWait is known
+inline constexpr uint32_t kFeaturePlace = 2;  // regions are taken, over RDMA (places.h)
 
 struct HelloServer {
   uint16_t version = kVersion;
@@ -464,6 +465,9 @@ struct SectionView {
   ConstBytes keys;
   ConstBytes offers;   // Offer[items], unaligned; empty unless put
   ConstBytes choices;  // its CodingChoices, which have been parsed; empty: nobody says
+  // get: where its bytes are to be placed, a Places or a PlaceRows that parses (places.h); empty: nowhere
+  ConstBytes places;
+  bool by_rows = false;
   uint32_t item_count() const noexcept { return head.key_count * head.component_count; }
   PartRange range(uint32_t index) const noexcept { return load_le<PartRange>(ranges.data() + index * sizeof(PartRange)); }
   Offer offer(uint32_t item) const noexcept { return load_le<Offer>(offers.data() + item * sizeof(Offer)); }
@@ -483,7 +487,8 @@ Status parse_part_table(ConstBytes value, PartTableView* out, uint32_t* stored_b
 // kKeysMax, kItemsMax (TooLarge); components of one group and variant; ranges only in a get, non-empty, stride > 0, below
 // kPartsMax, at most kPartsMax parts in all; key bytes exact; stop-at-miss only in match and get; a hold and lengths only in
 // match; Offers for every item of a put and nowhere else, and a PartTable for each coded one; CodingChoices behind them, or
-// not. Unknown TLVs are skipped unless they must be understood (Unsupported); known ones that do not belong are Invalid.
+// not; Places or PlaceRows only in a get, one a section and for all of its items. Unknown TLVs are skipped unless they must be
+// understood (Unsupported); known ones that do not belong are Invalid.
 struct RequestView {
   Batch batch;
   bool has_owner = false;

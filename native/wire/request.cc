@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "wire/coding_choices.h"
+#include "wire/places.h"
 #include "wire/records.h"
 
 namespace halfstep::wire {
@@ -10,6 +11,7 @@ namespace {
 // Which parts of a request an opcode may have.
 struct Rules {
   bool ranges = false;
+  bool places = false;
   bool stop_at_miss = false;
   uint8_t flags = 0;  // of a Batch
   bool hold = false;  // in the Batch
@@ -27,7 +29,9 @@ bool rules_of(Opcode opcode, Rules* out) noexcept {
     case Opcode::Match:
       *out = {.stop_at_miss = true, .flags = kBatchLengths | kBatchDecodable | kBatchWait, .hold = true};
       return true;
-    case Opcode::Get: *out = {.ranges = true, .stop_at_miss = true, .flags = kBatchDecodable | kBatchWait}; return true;
+    case Opcode::Get:
+      *out = {.ranges = true, .places = true, .stop_at_miss = true, .flags = kBatchDecodable | kBatchWait};
+      return true;
     case Opcode::Put: *out = {.flags = kBatchDecodable, .offers = true}; return true;
     case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true}; return true;
     case Opcode::Delete:
@@ -98,6 +102,8 @@ class RequestParser {
       case Tlv::Offers: return take_offers(tlv.value);
       case Tlv::PartTable: return take_part_table(tlv.value);
       case Tlv::CodingChoices: return take_choices(tlv.value);
+      case Tlv::Places: return take_places(tlv.value);
+      case Tlv::PlaceRows: return take_place_rows(tlv.value);
       default:
         if ((tlv.kind & kMustUnderstandTlv) != 0) return Code::Unsupported;
         return is_known(tlv.kind) ? Status(Code::Invalid) : Status();
@@ -192,6 +198,29 @@ class RequestParser {
     return {};
   }
 
+  Status take_places(ConstBytes value) noexcept {
+    PlacesView places;
+    if (Status s = parse_places(value, &places); !s.ok()) return s;
+    if (places.head.piece_count > kPiecesMax - pieces_) return Code::TooLarge;
+    pieces_ += places.head.piece_count;
+    return place(places.head.section, places.head.item_count, value, false);
+  }
+
+  Status take_place_rows(ConstBytes value) noexcept {
+    PlaceRowsView rows;
+    if (Status s = parse_place_rows(value, &rows); !s.ok()) return s;
+    return place(rows.head.section, rows.head.item_count, value, true);
+  }
+
+  Status place(uint32_t number, uint32_t item_count, ConstBytes value, bool by_rows) noexcept {
+    if (!rules_.places || number >= out_.section_count) return Code::Invalid;
+    SectionView& section = out_.sections[number];
+    if (!section.places.empty() || item_count != section.item_count()) return Code::Invalid;
+    section.places = value;
+    section.by_rows = by_rows;
+    return {};
+  }
+
   Status check_whole() const noexcept {
     if (!has_batch_ || out_.has_owner != rules_.owner) return Code::Invalid;
     if (out_.has_until != rules_.until || out_.has_expiry != rules_.expiry) return Code::Invalid;
@@ -226,6 +255,7 @@ class RequestParser {
   bool has_batch_ = false;
   uint32_t keys_ = 0;
   uint32_t items_ = 0;
+  uint32_t pieces_ = 0;  // of Places
 };
 
 }  // namespace
