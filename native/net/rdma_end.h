@@ -53,7 +53,7 @@ class RdmaEnd {
   // What one takes of the budget.
   static constexpr uint64_t pinned_bytes(uint32_t ring_bytes) noexcept { return 2 * uint64_t{ring_bytes}; }
   // Writes under way, and receives posted. A full ring is 16 writes of kRdmaWriteBytesMax; small frames are smaller ones.
-  static constexpr uint32_t kSends = 64;
+  static constexpr uint32_t kSends = 128;
   static constexpr uint32_t kReceives = 256;
   // Of one write: pieces of payload from where they lie.
   static constexpr uint32_t kPieces = 8;

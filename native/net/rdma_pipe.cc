@@ -49,14 +49,14 @@ class Source {
   size_t offset_ = 0;
 };
 
-}  // namespace
-
-// Writes that are handed to the device in one call.
-struct RdmaPipe::Chain {
-  std::array<SendRequest, kChain> requests{};
-  std::array<std::array<Piece, RdmaEnd::kPieces>, kChain> pieces{};
-  uint32_t count = 0;
+// What one write takes.
+struct Filled {
+  uint32_t bytes = 0;
+  uint32_t held = 0;
+  int pieces = 0;
 };
+
+}  // namespace
 
 RdmaPipe::RdmaPipe(std::unique_ptr<RdmaEnd> end, RegisteredMemory& registered, RdmaCounts& counts, bool speaks_first)
     : end_(std::move(end)),
@@ -169,14 +169,14 @@ ssize_t RdmaPipe::read(const iovec* vectors, size_t count) noexcept {
 // Also the client's first word. Without a free place it is told later, by poll().
 void RdmaPipe::tell_room() noexcept {
   if (error_ != 0 || !spoken_to_ || posted_ - completed_ >= RdmaEnd::kSends) return;
-  Chain chain;
-  SendRequest& request = chain.requests[chain.count++];
+  SendRequest& request = next_request();
   request.opcode = rdma::abi::kWriteImmediate;
   request.imm_data = htonl(kRdmaImmediateRoom | static_cast<uint32_t>(head_ & kRdmaPositionMask));
   request.remote_addr = end_->other().ring_address;
   request.rkey = end_->other().ring_key;
   told_head_ = head_;
-  (void)post(chain);
+  add();
+  post();
 }
 
 // ---- Out -----------------------------------------------------------------------------------------------------------------
@@ -193,55 +193,51 @@ uint32_t RdmaPipe::free_sends() const noexcept {
 // Room that there is, or 0 when there is none and the descriptor will tell.
 uint64_t RdmaPipe::wait_for_room() noexcept {
   const auto now = [this] { return spoken_to_ && free_sends() != 0 ? room() : 0; };
+  if (now() == 0) post();
   if (now() == 0) poll();
   if (now() == 0) (void)arm();
   return error_ != 0 ? 0 : now();
 }
 
-// Completes the last write of a chain: `bytes` at the next position, of which so many are held.
-void RdmaPipe::add(Chain& chain, uint32_t bytes, uint32_t held) noexcept {
-  SendRequest& request = chain.requests[chain.count];
-  request.sg_list = chain.pieces[chain.count].data();
-  request.opcode = rdma::abi::kWriteImmediate;
-  request.remote_addr = end_->other().ring_address + (out_tail_ & (far_bytes_ - 1));
-  request.rkey = end_->other().ring_key;
-  out_tail_ += bytes;
-  held_sent_ += held;
-  request.imm_data = htonl(static_cast<uint32_t>(out_tail_ & kRdmaPositionMask));
-  ++chain.count;
-  const bool many = posted_ + chain.count - signaled_ >= kRdmaSignalWrites;
-  if (many || out_tail_ - signaled_tail_ >= outbox_bytes_ / 4) ask_for_completion(chain);
+// A place in the chain, of which the last one stays until it is known whether its completion is asked for.
+SendRequest& RdmaPipe::next_request() noexcept {
+  if (chain_.count == kChain) post();
+  SendRequest& request = chain_.requests[chain_.count];
+  request = {};
+  request.sg_list = chain_.pieces[chain_.count].data();
+  return request;
+}
+
+void RdmaPipe::add() noexcept {
+  ++chain_.count;
+  ++posted_;
+  const bool many = posted_ - signaled_ >= kRdmaSignalWrites;
+  if (many || out_tail_ - signaled_tail_ >= outbox_bytes_ / 4) ask_for_completion();
 }
 
 // Of the last write in the chain.
-void RdmaPipe::ask_for_completion(Chain& chain) noexcept {
-  SendRequest& request = chain.requests[chain.count - 1];
+void RdmaPipe::ask_for_completion() noexcept {
+  if (chain_.count == 0) return;
+  SendRequest& request = chain_.requests[chain_.count - 1];
   if ((request.send_flags & rdma::abi::kSignaled) != 0) return;
   request.send_flags = rdma::abi::kSignaled;
-  signaled_ = posted_ + chain.count;
+  signaled_ = posted_;
   signaled_tail_ = out_tail_;
   signaled_held_ = held_sent_;
   signals_[next_signal_++ % signals_.size()] = {.posted = signaled_, .tail = out_tail_, .held = held_sent_};
 }
 
-bool RdmaPipe::post(Chain& chain) noexcept {
-  if (chain.count == 0) return true;
-  for (uint32_t i = 0; i + 1 < chain.count; ++i) chain.requests[i].next = &chain.requests[i + 1];
-  chain.requests[chain.count - 1].next = nullptr;
-  // A lone message about room did not pass by add().
-  if (posted_ + chain.count - signaled_ >= kRdmaSignalWrites) ask_for_completion(chain);
+void RdmaPipe::post() noexcept {
+  const uint32_t count = std::exchange(chain_.count, 0);
+  if (count == 0 || error_ != 0) return;
+  for (uint32_t i = 0; i + 1 < count; ++i) chain_.requests[i].next = &chain_.requests[i + 1];
   ++counts_.posts;
-  counts_.writes += chain.count;
-  const int error = end_->queue_pair().post_sends(chain.requests.data());
-  posted_ += chain.count;
-  chain.count = 0;
-  if (error == 0) return true;
-  fail(error);
-  return false;
+  counts_.writes += count;
+  if (const int error = end_->queue_pair().post_sends(chain_.requests.data()); error != 0) fail(error);
 }
 
-// fill(chain, source, bytes_max) describes the next write's bytes in the chain and says how many, and how many of them are
-// held.
+// fill(source, bytes_max) describes the next write's bytes in the chain and says how many, how many of them are held, and in
+// how many pieces they lie.
 template <typename Fill>
 ssize_t RdmaPipe::write_chains(const iovec* vectors, size_t count, bool more, Fill&& fill) noexcept {
   if (error_ != 0) return -error_;
@@ -251,25 +247,33 @@ ssize_t RdmaPipe::write_chains(const iovec* vectors, size_t count, bool more, Fi
     uint64_t left = wait_for_room();
     if (error_ != 0) return -error_;
     if (left == 0) return total != 0 ? static_cast<ssize_t>(total) : -EAGAIN;
-    Chain chain;
-    const uint32_t writes_max = std::min(kChain, free_sends());
-    while (!source.empty() && left != 0 && chain.count < writes_max) {
+    for (uint32_t writes = free_sends(); !source.empty() && left != 0 && writes != 0; --writes) {
+      SendRequest& request = next_request();
       // Neither the ring nor the outbox is crossed: the outbox is as large, or a part of it.
       const uint64_t to_end = outbox_bytes_ - (out_tail_ & (outbox_bytes_ - 1));
-      const std::pair<uint32_t, uint32_t> filled = fill(chain, source, std::min({left, to_end, uint64_t{kRdmaWriteBytesMax}}));
-      add(chain, filled.first, filled.second);
-      left -= filled.first;
-      total += filled.first;
+      const Filled filled = fill(source, std::min({left, to_end, uint64_t{kRdmaWriteBytesMax}}));
+      request.num_sge = filled.pieces;
+      request.opcode = rdma::abi::kWriteImmediate;
+      request.remote_addr = end_->other().ring_address + (out_tail_ & (far_bytes_ - 1));
+      request.rkey = end_->other().ring_key;
+      out_tail_ += filled.bytes;
+      held_sent_ += filled.held;
+      request.imm_data = htonl(static_cast<uint32_t>(out_tail_ & kRdmaPositionMask));
+      add();
+      left -= filled.bytes;
+      total += filled.bytes;
     }
-    if (source.empty() && !more && signaled_held_ != held_sent_) ask_for_completion(chain);
-    if (!post(chain)) return -error_;
   }
-  return static_cast<ssize_t>(total);
+  if (!more) {
+    if (signaled_held_ != held_sent_) ask_for_completion();
+    post();
+  }
+  return error_ != 0 ? -error_ : static_cast<ssize_t>(total);
 }
 
 ssize_t RdmaPipe::write(const iovec* vectors, size_t count, bool more) noexcept {
   const Bytes outbox = end_->outbox();
-  return write_chains(vectors, count, more, [&](Chain& chain, Source& source, uint64_t bytes_max) {
+  return write_chains(vectors, count, more, [&](Source& source, uint64_t bytes_max) {
     std::byte* const to = outbox.data() + (out_tail_ & (outbox_bytes_ - 1));
     uint32_t bytes = 0;
     while (!source.empty() && bytes < bytes_max) {
@@ -278,10 +282,9 @@ ssize_t RdmaPipe::write(const iovec* vectors, size_t count, bool more) noexcept 
       bytes += static_cast<uint32_t>(from.size());
       source.take(from.size());
     }
-    chain.pieces[chain.count][0] = {.addr = reinterpret_cast<uint64_t>(to), .length = bytes, .lkey = end_->outbox_key()};
-    chain.requests[chain.count].num_sge = 1;
+    piece(0) = {.addr = reinterpret_cast<uint64_t>(to), .length = bytes, .lkey = end_->outbox_key()};
     counts_.copied_bytes += bytes;
-    return std::pair(bytes, 0U);
+    return Filled{.bytes = bytes, .held = 0, .pieces = 1};
   });
 }
 
@@ -291,22 +294,91 @@ ssize_t RdmaPipe::write_held(const iovec* vectors, size_t count, bool more) noex
     const ConstBytes bytes(static_cast<const std::byte*>(vectors[i].iov_base), vectors[i].iov_len);
     if (!bytes.empty() && !registered_.local_key(*device(), bytes, &key)) return write(vectors, count, more);
   }
-  return write_chains(vectors, count, more, [&](Chain& chain, Source& source, uint64_t bytes_max) {
-    auto& pieces = chain.pieces[chain.count];
+  return write_chains(vectors, count, more, [&](Source& source, uint64_t bytes_max) {
     uint32_t bytes = 0;
     int used = 0;
-    while (!source.empty() && bytes < bytes_max && used < static_cast<int>(pieces.size())) {
+    while (!source.empty() && bytes < bytes_max && used < static_cast<int>(RdmaEnd::kPieces)) {
       const ConstBytes from = source.next(bytes_max - bytes);
       uint32_t key = 0;
       (void)registered_.local_key(*device(), from, &key);
-      pieces[static_cast<size_t>(used++)] = {
+      piece(static_cast<size_t>(used++)) = {
           .addr = reinterpret_cast<uint64_t>(from.data()), .length = static_cast<uint32_t>(from.size()), .lkey = key};
       bytes += static_cast<uint32_t>(from.size());
       source.take(from.size());
     }
-    chain.requests[chain.count].num_sge = used;
     counts_.held_bytes += bytes;
-    return std::pair(bytes, bytes);
+    return Filled{.bytes = bytes, .held = bytes, .pieces = used};
+  });
+}
+
+// ---- Into the other end's own memory -------------------------------------------------------------------------------------
+
+namespace {
+
+// Cuts `payload`, laid over `runs`, into writes: cut(address, key, pieces of payload). False: cut() said so.
+template <typename Cut>
+bool for_writes(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs, Cut&& cut) noexcept {
+  std::array<ConstBytes, RdmaEnd::kPieces> pieces;
+  size_t at = 0;
+  size_t offset = 0;
+  for (const RemoteRun& run : runs) {
+    for (uint32_t done = 0; done < run.bytes;) {
+      size_t used = 0;
+      uint32_t bytes = 0;
+      while (done + bytes < run.bytes && used < pieces.size()) {
+        if (at == payload.size()) return false;
+        const size_t step = std::min<size_t>(payload[at].size() - offset, run.bytes - done - bytes);
+        if (step != 0) pieces[used++] = payload[at].subspan(offset, step);
+        bytes += static_cast<uint32_t>(step);
+        offset += step;
+        if (offset == payload[at].size()) {
+          ++at;
+          offset = 0;
+        }
+      }
+      if (!cut(run.address + done, run.key, std::span<const ConstBytes>(pieces.data(), used), bytes)) return false;
+      done += bytes;
+    }
+  }
+  return at == payload.size();
+}
+
+}  // namespace
+
+bool RdmaPipe::place_room() noexcept {
+  const auto now = [this] { return spoken_to_ && free_sends() >= kPlaceWritesMax; };
+  if (!now()) post();
+  if (!now()) poll();
+  if (!now()) (void)arm();
+  return error_ == 0 && now();
+}
+
+// Looked over before anything is posted: what is written in part would have to be said, too.
+bool RdmaPipe::place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept {
+  if (error_ != 0 || !spoken_to_) return false;
+  uint32_t writes = 0;
+  uint32_t key = 0;
+  const auto local = [&](ConstBytes bytes) { return registered_.local_key(*device(), bytes, &key); };
+  const bool may = for_writes(payload, runs, [&](uint64_t, uint32_t, std::span<const ConstBytes> pieces, uint32_t) {
+    return ++writes <= kPlaceWritesMax && std::all_of(pieces.begin(), pieces.end(), local);
+  });
+  if (!may || writes == 0 || writes > free_sends()) return false;
+  return for_writes(payload, runs, [&](uint64_t to, uint32_t to_key, std::span<const ConstBytes> pieces, uint32_t bytes) {
+    SendRequest& request = next_request();
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      (void)local(pieces[i]);
+      piece(i) = {
+          .addr = reinterpret_cast<uint64_t>(pieces[i].data()), .length = static_cast<uint32_t>(pieces[i].size()), .lkey = key};
+    }
+    request.num_sge = static_cast<int>(pieces.size());
+    request.opcode = rdma::abi::kWrite;
+    request.remote_addr = to;
+    request.rkey = to_key;
+    held_sent_ += bytes;
+    counts_.held_bytes += bytes;
+    counts_.placed_bytes += bytes;
+    add();
+    return true;
   });
 }
 
@@ -335,6 +407,7 @@ bool RdmaPipe::take_any(Release* out) noexcept {
 
 // A write without bytes and with a completion stands behind all the others.
 void RdmaPipe::flush() noexcept {
+  post();
   if (error_ != 0 || posted_ == completed_ || signaled_ == posted_) return;
   signaled_ = posted_ - kRdmaSignalWrites;  // the next one is asked for
   tell_room();

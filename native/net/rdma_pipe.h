@@ -2,6 +2,7 @@
 //
 //   a write      RDMA WRITE WITH IMMEDIATE of at most kRdmaWriteBytesMax, at its place in the other end's ring: byte n of the
 //                stream is at n % size. Immediate: bit 31 clear, and the low 31 bits of the position behind it
+//   place        RDMA WRITE, of payload into memory that the other end has said; the frame that tells of it follows in the ring
 //   room         RDMA WRITE WITH IMMEDIATE without bytes. Immediate: bit 31 set, and the low 31 bits of how much was taken
 //                out; whenever a quarter of the ring was
 //
@@ -10,26 +11,32 @@
 // of them. Invariants: the other end is not trusted. Each side goes by its own position alone; what the other tells must lie
 // within one ring of it and never go back, else the pipe is broken (-EPROTO) from then on. Bytes are copied out of the ring
 // once, and looked at in the copy. Memory that a device may still read (the outbox, payload that was held) is used again only
-// when a later write has completed. A server writes nothing before the client has: until then nobody hears it. Completions are
-// asked for sparsely: of one write in kRdmaSignalWrites, of a quarter of the outbox, and of the last write that follows held
-// payload, which would else never be given back. Thread: the loop's. In the steady state nothing is allocated.
+// when a later write has completed. A server writes nothing before the client has: until then nobody hears it. Writes are
+// handed to the device kChain at a time while more follow, and at the end of a turn. Completions are asked for sparsely: of one
+// write in kRdmaSignalWrites, of a quarter of the outbox, and of the last write that follows held payload, which would else
+// never be given back. Thread: the loop's. In the steady state nothing is allocated.
 #pragma once
 
 #include <sys/types.h>
 #include <sys/uio.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "net/rdma_end.h"
 #include "net/send_queue.h"
+#include "net/transport.h"
 
 namespace halfstep::net {
 
 inline constexpr uint32_t kRdmaWriteBytesMax = 64 * KiB;
-inline constexpr uint32_t kRdmaSignalWrites = 8;
+inline constexpr uint32_t kRdmaSignalWrites = 16;
+// Of one place(): payload that would take more of them travels through the ring.
+inline constexpr uint32_t kPlaceWritesMax = 32;
 inline constexpr uint32_t kRdmaImmediateRoom = 1U << 31;
 inline constexpr uint32_t kRdmaPositionMask = kRdmaImmediateRoom - 1;
 
@@ -37,6 +44,7 @@ inline constexpr uint32_t kRdmaPositionMask = kRdmaImmediateRoom - 1;
 struct RdmaCounts {
   uint64_t copied_bytes = 0;  // sent through the outbox
   uint64_t held_bytes = 0;    // sent from where they were
+  uint64_t placed_bytes = 0;  // of them, into the other end's own memory
   uint64_t writes = 0;
   uint64_t posts = 0;        // calls that handed writes to the device
   uint64_t completions = 0;  // of writes, that were asked for
@@ -68,8 +76,14 @@ class RdmaPipe {
   // Bytes taken, or -EAGAIN: there is no room, and descriptor() tells when there may be. Any other: it is over.
   // more: further bytes follow at once, so that nobody need be told of the end of these.
   ssize_t write(const iovec* vectors, size_t count, bool more) noexcept;
+  // Hands over what was written while more was to follow.
+  void push() noexcept { post(); }
   // The same without a copy where the memory is registered: to be held until take_free().
   ssize_t write_held(const iovec* vectors, size_t count, bool more) noexcept;
+
+  // Transport::place() and place_room().
+  bool place_room() noexcept;
+  bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept;
 
   bool hold(const Release& release);
   bool take_free(Release* out) noexcept;
@@ -87,11 +101,16 @@ class RdmaPipe {
   rdma::QueuePair& queue_pair_for_tests() noexcept { return end_->queue_pair(); }
   // Drops queue pair and memory: no device reads or writes anything of it afterwards.
   void drop_end() noexcept { end_ = nullptr; }
+  // At once, and nothing else comes of it.
+  void cut() noexcept {
+    fail(ECONNABORTED);
+    drop_end();
+  }
 
  private:
   // Of the queue for writes, what is kept for telling of room.
   static constexpr uint32_t kSparedSends = 8;
-  static constexpr uint32_t kChain = 8;
+  static constexpr uint32_t kChain = 16;
 
   struct Signal {  // a write whose completion was asked for
     uint64_t posted = 0;
@@ -102,7 +121,11 @@ class RdmaPipe {
     Release release;
     uint64_t held_before = 0;  // free when so many bytes of held writes, all those before its end, have completed
   };
-  struct Chain;
+  struct Chain {  // writes that are handed to the device in one call
+    std::array<rdma::abi::SendRequest, kChain> requests{};
+    std::array<std::array<rdma::abi::Piece, RdmaEnd::kPieces>, kChain> pieces{};
+    uint32_t count = 0;
+  };
 
   void fail(int error) noexcept {
     if (error_ == 0) error_ = error;
@@ -115,9 +138,11 @@ class RdmaPipe {
   uint32_t free_sends() const noexcept;
   template <typename Fill>
   ssize_t write_chains(const iovec* vectors, size_t count, bool more, Fill&& fill) noexcept;
-  void add(Chain& chain, uint32_t bytes, uint32_t held) noexcept;
-  void ask_for_completion(Chain& chain) noexcept;
-  bool post(Chain& chain) noexcept;
+  rdma::abi::SendRequest& next_request() noexcept;
+  rdma::abi::Piece& piece(size_t number) noexcept { return chain_.pieces[chain_.count][number]; }
+  void add() noexcept;
+  void ask_for_completion() noexcept;
+  void post() noexcept;
   void tell_room() noexcept;
 
   std::unique_ptr<RdmaEnd> end_;
@@ -136,10 +161,11 @@ class RdmaPipe {
   bool armed_ = false;
 
   // Out.
+  Chain chain_;
   uint64_t out_tail_ = 0;  // posted
   uint64_t out_head_ = 0;  // as the other end told
   uint64_t done_tail_ = 0;
-  uint64_t posted_ = 0;  // writes, of room as well
+  uint64_t posted_ = 0;  // writes, of room as well, and those in the chain
   uint64_t completed_ = 0;
   uint64_t signaled_ = 0;       // posted_ when a completion was last asked for
   uint64_t signaled_tail_ = 0;  // out_tail_ then, and held_sent_

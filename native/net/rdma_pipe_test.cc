@@ -139,7 +139,9 @@ TEST_F(Pipes, PayloadThatIsRegisteredIsSentFromWhereItLies) {
   EXPECT_EQ(counts_.held_bytes, 14'000U);
   EXPECT_EQ(counts_.copied_bytes, 0U);
   EXPECT_EQ(client_->held_bytes(), 14'000U);
+  client_->push();  // nothing follows in this turn
   const Octets got = read(*server_);
+  ASSERT_EQ(got.size(), 14'000U);
   EXPECT_TRUE(std::equal(got.begin(), got.begin() + 5000, payload_.memory.begin() + 5));
   EXPECT_TRUE(std::equal(got.begin() + 5000, got.end(), payload_.memory.begin() + 100'000));
 
@@ -181,6 +183,113 @@ TEST_F(Pipes, PayloadIsHeldAsLongAsADeviceReadsIt) {
   client_->poll();
   EXPECT_TRUE(client_->take_free(&free));
   EXPECT_EQ(free.tag, 7U);
+}
+
+// Memory of the client's that the server may write into.
+class Places : public Pipes {
+ protected:
+  void SetUp() override {
+    Pipes::SetUp();
+    ASSERT_TRUE(
+        rdma::MemoryRegion::make(server_->device(), payload_.memory, rdma::MemoryRegion::Access::Local, &payload_.region).ok());
+    ASSERT_TRUE(
+        rdma::MemoryRegion::make(client_->device(), target_, rdma::MemoryRegion::Access::RemoteWrite, &target_region_).ok());
+    ASSERT_TRUE(server_->place_room()) << "it has heard of its client";
+  }
+  void TearDown() override {
+    server_ = nullptr;
+    client_ = nullptr;
+    target_region_.reset();
+    Pipes::TearDown();
+  }
+  RemoteRun to(size_t at, uint32_t bytes) const {
+    return {.address = target_region_.address() + at, .key = target_region_.remote_key(), .bytes = bytes};
+  }
+  ConstBytes from(size_t at, size_t bytes) const { return ConstBytes(payload_.memory).subspan(at, bytes); }
+  bool place(const std::vector<ConstBytes>& payload, const std::vector<RemoteRun>& runs) {
+    return server_->place(payload, runs);
+  }
+  bool has(size_t at, ConstBytes bytes) const {
+    return std::equal(bytes.begin(), bytes.end(), target_.begin() + static_cast<ptrdiff_t>(at));
+  }
+
+  Octets target_ = Octets(256 * KiB, std::byte{0xA5});
+  rdma::MemoryRegion target_region_;
+};
+
+TEST_F(Places, LieInTheOthersMemoryBeforeWhatTellsOfThemIsRead) {
+  rdma_.verbs.delay(true);
+  ASSERT_TRUE(server_->place_room());
+  ASSERT_TRUE(place({from(5, 5000), from(100'000, 9000)}, {to(100, 6000), to(20'000, 8000)}));
+  EXPECT_EQ(counts_.placed_bytes, 14'000U);
+  EXPECT_EQ(counts_.copied_bytes, 0U);
+  EXPECT_EQ(rdma_.verbs.count("placed"), 0U) << "posted with what follows";
+  EXPECT_EQ(write(*server_, random_octets(10, 1)), 10);
+  EXPECT_EQ(rdma_.verbs.count("placed"), 2U) << "each run is one write, whatever lies where";
+  const Release release{[](void*, uint64_t) {}, nullptr, 7};
+  ASSERT_TRUE(server_->hold(release));
+  Release free;
+  server_->poll();
+  EXPECT_FALSE(server_->take_free(&free));
+  EXPECT_TRUE(read(*client_).empty());
+  rdma_.verbs.carry_out();
+  EXPECT_EQ(read(*client_).size(), 10U);
+  EXPECT_TRUE(has(100, from(5, 5000)));
+  EXPECT_TRUE(has(5100, from(100'000, 1000)));
+  EXPECT_TRUE(has(20'000, from(101'000, 8000)));
+  EXPECT_TRUE(has(6100, Octets(13'900, std::byte{0xA5})));
+  server_->poll();
+  EXPECT_TRUE(server_->take_free(&free));
+  EXPECT_EQ(server_->held_bytes(), 0U);
+}
+
+TEST_F(Places, ThatCannotBeTakenInWholeWriteNothing) {
+  EXPECT_FALSE(place({}, {}));
+  EXPECT_FALSE(place({from(0, 1000)}, {to(0, 999)})) << "fewer bytes than payload";
+  EXPECT_FALSE(place({from(0, 1000)}, {to(0, 1000), to(5000, 1)})) << "more";
+  const Octets elsewhere = random_octets(100, 4);
+  EXPECT_FALSE(place({from(0, 100), elsewhere}, {to(0, 200)})) << "no device reads it";
+  std::vector<RemoteRun> fine;
+  for (size_t i = 0; i <= kPlaceWritesMax; ++i) fine.push_back(to(i * 1000, 10));
+  EXPECT_FALSE(place({from(0, 10 * fine.size())}, fine));
+  // One run of so many pieces that it takes too many writes.
+  std::vector<ConstBytes> pieces;
+  for (size_t i = 0; i <= size_t{kPlaceWritesMax} * RdmaEnd::kPieces; ++i) pieces.push_back(from(2 * i, 1));
+  EXPECT_FALSE(place(pieces, {to(0, static_cast<uint32_t>(pieces.size()))}));
+  server_->push();
+  EXPECT_EQ(rdma_.verbs.count("placed"), 0U);
+  EXPECT_EQ(server_->held_bytes(), 0U);
+  EXPECT_TRUE(has(0, Octets(target_.size(), std::byte{0xA5})));
+  fine.pop_back();
+  EXPECT_TRUE(place({from(0, 10 * fine.size())}, fine)) << "as many as there may be";
+}
+
+TEST_F(Places, AreTakenWhileTheQueueHasRoomForAsManyWritesAsOneMayNeed) {
+  rdma_.verbs.delay(true);
+  std::vector<RemoteRun> fine;
+  for (size_t i = 0; i < kPlaceWritesMax; ++i) fine.push_back(to(i * 1000, 10));
+  uint32_t taken = 0;
+  for (; server_->place_room(); ++taken) ASSERT_TRUE(place({from(0, 10 * fine.size())}, fine));
+  EXPECT_EQ(taken, 3U);
+  EXPECT_FALSE(place({from(0, 10 * fine.size())}, fine));
+  pollfd told{.fd = server_->descriptor(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&told, 1, 0), 0);
+  rdma_.verbs.carry_out();
+  EXPECT_EQ(::poll(&told, 1, 0), 1) << "whoever waits hears of it";
+  server_->heard();
+  EXPECT_TRUE(server_->place_room());
+}
+
+// What the other end has not registered, or not for that: its device refuses, and the pipe is over.
+TEST_F(Places, ThatTheOtherDeviceRefusesEndThePipe) {
+  RemoteRun beyond = to(target_.size() - 10, 100);
+  ASSERT_TRUE(place({from(0, 100)}, {beyond}));
+  EXPECT_EQ(write(*server_, random_octets(10, 1)), 10);
+  server_->poll();
+  EXPECT_NE(server_->error(), 0);
+  EXPECT_FALSE(server_->place_room());
+  EXPECT_FALSE(place({from(0, 100)}, {to(0, 100)}));
+  EXPECT_TRUE(has(0, Octets(target_.size(), std::byte{0xA5})));
 }
 
 // The outbox of what is under way is not written to again: a device that is slow sends what was written, not what came after.

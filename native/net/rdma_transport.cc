@@ -18,6 +18,7 @@ class RdmaTransport final : public Transport {
 
   ~RdmaTransport() override {
     stop();
+    if (placed_into_) pipe_->cut();
     rings_.linger(std::move(pipe_), socket_, peer_gone_);
   }
 
@@ -78,6 +79,13 @@ class RdmaTransport final : public Transport {
   uint64_t held_bytes() const noexcept override { return pipe_->held_bytes(); }
   bool zero_copy() const noexcept override { return rings_.payload_registered(); }
 
+  bool place_room() noexcept override { return !peer_gone_ && rings_.payload_registered() && pipe_->place_room(); }
+  bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs) noexcept override {
+    return !peer_gone_ && socket_left_ == 0 && pipe_->place(payload, runs);
+  }
+  void accept_places() noexcept override { placed_into_ = true; }
+  void push() noexcept override { pipe_->push(); }
+
   void finish_sending() noexcept override {}  // it lingers
 
   bool told_by_level() const noexcept override { return false; }
@@ -114,6 +122,7 @@ class RdmaTransport final : public Transport {
   Watch* watch_ = nullptr;
   bool peer_gone_ = false;
   bool waits_for_socket_ = false;
+  bool placed_into_ = false;
 };
 
 }  // namespace

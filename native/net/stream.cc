@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -433,6 +434,21 @@ void FrameStream::send_chunk(ConstBytes head, std::span<const ConstBytes> payloa
   if (!in_turn_ && !pumping_) later();
 }
 
+bool FrameStream::place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs, Released released, void* owner,
+                        uint64_t tag) {
+  if (!transport_ || send_error_ != 0 || !transport_->place(payload, runs)) return false;
+  for (const ConstBytes piece : payload) sent_bytes_ += piece.size();
+  // Not by the queue, which forgets what it has when the connection ends: a device may read this at that time.
+  const bool held = transport_->hold({released, owner, tag});
+  HALFSTEP_CHECK(held);
+  return true;
+}
+
+bool FrameStream::place_room() noexcept {
+  place_awaited_ = transport_ && send_error_ == 0 && !transport_->place_room();
+  return !place_awaited_;
+}
+
 void FrameStream::ask_for_more() {
   asked_ = true;
   if (!in_turn_ && !pumping_ && transport_) later();
@@ -466,6 +482,7 @@ void FrameStream::pump() {
   }
   pumping_ = false;
   if (!transport_) return;
+  transport_->push();
   if (asked_ && queue_.bytes() < send_low_bytes() && send_error_ == 0) later();
   watch_for();
 }
@@ -504,6 +521,7 @@ bool FrameStream::send_some(size_t* budget) {
 void FrameStream::release_free() {
   Release release;
   while (transport_ && transport_->take_free(&release)) release();
+  if (std::exchange(place_awaited_, false)) asked_ = true;
 }
 
 // One attempt, for the end of a connection. Nothing is consumed, hence nothing released: finish() does that from the loop. So

@@ -55,6 +55,10 @@ class Landing {
   }
   uint64_t bytes() const noexcept;
 
+  // For what has its payload elsewhere: the pieces so far, and none.
+  std::span<const iovec> pieces() const noexcept { return pieces_; }
+  void clear() noexcept { pieces_.clear(); }
+
  private:
   friend class FrameStream;
   std::vector<iovec> pieces_;  // iov_base null = scratch; reused from chunk to chunk
@@ -106,6 +110,15 @@ class FrameStream final : public Watch, private PayloadKeeper {
   // One Chunk: its header and body (copied), then payload by reference, then `released(owner, tag)`. The payload stays as it is
   // until then.
   void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, Released released, void* owner, uint64_t tag);
+  // RDMA alone: payload is written into the peer's memory, and is there before what is sent from here on. It stays as it is
+  // until `released(owner, tag)`, which never comes from here. False: nothing was written (Transport::place).
+  bool place(std::span<const ConstBytes> payload, std::span<const RemoteRun> runs, Released released, void* owner,
+             uint64_t tag);
+  // Whether it may be tried; if not, sink.on_sendable() is called when it may.
+  bool place_room() noexcept;
+  void accept_places() noexcept {
+    if (transport_) transport_->accept_places();
+  }
   // Calls sink.on_sendable() in this turn of the loop if little is queued.
   void ask_for_more();
   uint64_t queued_bytes() const noexcept { return queue_.bytes(); }
@@ -221,6 +234,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   bool pumping_ = false;
   bool full_ = false;   // room to send is awaited
   bool asked_ = false;  // on_sendable() is due when little is queued
+  bool place_awaited_ = false;
   int send_error_ = 0;  // what is left to read is still read
 
   wire::Header header_;          // of the frame under way

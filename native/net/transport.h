@@ -11,12 +11,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
+#include "base/bytes.h"
 #include "base/status.h"
 #include "net/loop.h"
 #include "net/send_queue.h"
 
 namespace halfstep::net {
+
+// Memory of the other end's that it lets a device of ours write into.
+struct RemoteRun {
+  uint64_t address = 0;
+  uint32_t key = 0;
+  uint32_t bytes = 0;
+};
 
 class Transport {
  public:
@@ -53,6 +62,20 @@ class Transport {
   // Whether it sends without copies as things are.
   virtual bool zero_copy() const noexcept { return false; }
 
+  // Writing into the other end's memory, RDMA alone. Whether a place() of at most kPlaceWritesMax writes is taken now; if not,
+  // `watch` hears when it may be.
+  virtual bool place_room() noexcept { return false; }
+  // Lays `payload`, back to back, over `runs`: all of it arrives before whatever is sent from here on. It is read after this
+  // call, until it is given back as that of send_held() is. False: nothing was written, since it would take too many writes, or
+  // it lies in memory that no device reads, or there is no room.
+  virtual bool place(std::span<const ConstBytes> /*payload*/, std::span<const RemoteRun> /*runs*/) noexcept { return false; }
+  // From here on the other end may write into memory that this transport does not know: when it is dropped nothing is written
+  // any more, at the price of what was sent last.
+  virtual void accept_places() noexcept {}
+
+  // The end of a turn: what send() was told that more follows need not wait for it any longer.
+  virtual void push() noexcept {}
+
   // Nothing more will be sent, and the transport is dropped next: what was sent must reach a peer that still reads.
   virtual void finish_sending() noexcept = 0;
   // The stream is idle: gives back what memory can be had at little cost, if there is any.
@@ -66,9 +89,9 @@ class Transport {
   virtual int descriptor() const noexcept = 0;
   // Whether bytes travel through shared memory.
   virtual bool rings() const noexcept { return false; }
-  // Whether an RDMA device moves them.
   // So many bytes that are queued first still leave by the socket beneath. For rings that come into use behind a Final.
   virtual void leave_by_socket(uint64_t) noexcept {}
+  // Whether an RDMA device moves them.
   virtual bool rdma() const noexcept { return false; }
 
  protected:

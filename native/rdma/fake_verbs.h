@@ -123,6 +123,11 @@ class FakeVerbs final : public Verbs {
       if (kind == "context") stale_.insert(thing);
     }
   }
+  // Of the next write without an immediate a byte arrives as another.
+  void spoil_next_placed() {
+    const std::lock_guard lock(mutex_);
+    spoil_ = true;
+  }
   void keep_off_loopback() { on_loopback_ = false; }
 
   // ---- Verbs
@@ -354,6 +359,7 @@ class FakeVerbs final : public Verbs {
       }
       if (chain->num_sge > static_cast<int>(qp.cap.max_send_sge)) return EINVAL;
       ++counts_["send"];
+      if (chain->opcode == abi::kWrite) ++counts_["placed"];
       if ((chain->send_flags & abi::kSignaled) != 0) ++counts_["signal"];
       Send send{.request = *chain, .pieces = {}};
       send.pieces.assign(chain->sg_list, chain->sg_list + chain->num_sge);
@@ -515,6 +521,7 @@ class FakeVerbs final : public Verbs {
       std::memcpy(to, reinterpret_cast<const std::byte*>(piece.addr), piece.length);
       to += piece.length;
     }
+    if (!immediate && std::exchange(spoil_, false)) to[-1] ^= std::byte{1};
     if (immediate) {
       complete(peer->qp.recv_cq, {.wr_id = peer->receives.front(),
                                   .status = abi::kStatusSuccess,
@@ -543,6 +550,7 @@ class FakeVerbs final : public Verbs {
   bool delayed_ = false;
   bool on_loopback_ = true;
   bool unwatchable_ = false;
+  bool spoil_ = false;
   uint32_t next_key_ = 0x100;
   uint32_t next_number_ = 17;
   std::map<void*, std::string> live_;
