@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "net/rdma_pipe.h"
 #include "shard/client.h"
 #include "shard/get_item.h"
+#include "shard/placement.h"
 #include "shard/request_host.h"
 
 namespace halfstep::shard {
@@ -44,6 +46,24 @@ bool ChunkBuilder::extends_last(const GetItem& item, uint32_t part) const noexce
   return whole && last.section == item.section && last.item == item.index && last.part + last.part_count == part;
 }
 
+// False: what is in it so far travels another way, or a Placed has no more writes. Coded parts land in no place of their own.
+bool ChunkBuilder::place_part(const GetItem& item, uint32_t part, uint32_t bytes) {
+  part_to_.clear();
+  const bool may = places_ != nullptr && places_->placed(item.section) && !item.coded &&
+                   places_->find(item.section, item.index, part, item.place_at, item.part_offset, bytes, part_to_) &&
+                   !part_to_.empty() && part_to_.size() <= net::kPlaceWritesMax;
+  if (runs_.empty()) placed_ = may;
+  if (placed_ != may) return false;
+  if (!may) return true;
+  const net::RemoteRun& first = part_to_.front();
+  const bool touches =
+      !runs_to_.empty() && runs_to_.back().key == first.key && runs_to_.back().address + runs_to_.back().bytes == first.address;
+  if (runs_to_.size() + part_to_.size() - (touches ? 1 : 0) > net::kPlaceWritesMax) return false;
+  if (touches) runs_to_.back().bytes += first.bytes;
+  runs_to_.insert(runs_to_.end(), part_to_.begin() + (touches ? 1 : 0), part_to_.end());
+  return true;
+}
+
 bool ChunkBuilder::add(GetItem& item, uint32_t part) {
   const store::Resident& resident = item.resident();
   const store::PartInfo& info = resident.parts()[part];
@@ -61,6 +81,7 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
   const size_t grows = (extends ? 0 : sizeof(wire::Run)) + (ends ? sizeof(uint32_t) : 0) + (table ? table_bytes(item) : 0);
   if (!extends && runs_.size() == wire::kRunsPerChunkMax) return false;
   if (!runs_.empty() && body_bytes_ + grows > wire::kChunkBodyBytesMax) return false;
+  if (!place_part(item, part, step)) return false;
   body_bytes_ += grows;
 
   if (first_of_item) {
@@ -104,10 +125,16 @@ bool ChunkBuilder::add(GetItem& item, uint32_t part) {
 void ChunkBuilder::send(Client& client, uint64_t request_id, SentChunk& sent, net::Released released, uint64_t tag) {
   HALFSTEP_DCHECK(!empty());
   RequestHost& host = client.host();
+  sent.items.assign(items_.begin(), items_.end());
+  for (GetItem* item : items_) {
+    item->in_chunk = false;
+    ++item->references;
+  }
+  const bool placed = placed_ && client.place(payload_, runs_to_, released, &sent, tag);
   std::vector<std::byte>& buffer = host.frame_buffer();
   buffer.clear();
   wire::FrameWriter frame(buffer);
-  frame.begin(wire::Opcode::Chunk, request_id);
+  frame.begin(placed ? wire::Opcode::Placed : wire::Opcode::Chunk, request_id);
   for (const GetItem* item : tables_) write_table(frame, *item);
   frame.open_tlv(wire::Tlv::Runs);
   frame.value().put(static_cast<uint32_t>(runs_.size()));
@@ -115,21 +142,21 @@ void ChunkBuilder::send(Client& client, uint64_t request_id, SentChunk& sent, ne
   frame.value().put_all(std::span<const wire::Run>(runs_));
   frame.value().put_all(std::span<const uint32_t>(checks_));
   frame.close_tlv();
-  frame.finish(payload_bytes_);
+  frame.finish(placed ? 0 : payload_bytes_);
 
-  sent.items.assign(items_.begin(), items_.end());
-  for (GetItem* item : items_) {
-    item->in_chunk = false;
-    ++item->references;
-  }
   host.counts().get_payload_bytes += payload_bytes_;
   host.moved(payload_bytes_);
-  client.send_chunk(buffer, payload_, released, &sent, tag);
+  if (placed) {
+    client.send_chunk(buffer, {}, nullptr, nullptr, 0);
+  } else {
+    client.send_chunk(buffer, payload_, released, &sent, tag);
+  }
   runs_.clear();
   checks_.clear();
   payload_.clear();
   items_.clear();
   tables_.clear();
+  runs_to_.clear();
   payload_bytes_ = 0;
 }
 

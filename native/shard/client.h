@@ -13,12 +13,14 @@
 
 #include "base/bytes.h"
 #include "net/send_queue.h"
+#include "net/transport.h"
 #include "shard/credit.h"
 #include "wire/layout.h"
 #include "wire/message.h"
 
 namespace halfstep::shard {
 
+class Placement;
 class PutRequest;
 class Request;
 class RequestHost;
@@ -68,6 +70,14 @@ class Client {
   // One Chunk: `head` is copied, `payload` stays as it is until released(owner, tag).
   virtual void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, net::Released released, void* owner,
                           uint64_t tag) = 0;
+  // Memory of its own that its gets may be written into; null: it has told of none.
+  virtual Placement* placement() noexcept = 0;
+  // The same, for one that tells of some; null: this connection has no way to do that.
+  virtual Placement* make_placement() = 0;
+  // Writes `payload` there, before whatever is sent from here on; it stays as it is until released(owner, tag), which never
+  // comes from here. False: nothing was written, and it has to be sent.
+  virtual bool place(std::span<const ConstBytes> payload, std::span<const net::RemoteRun> runs, net::Released released,
+                     void* owner, uint64_t tag) = 0;
   // Where the other shards are, for who came this way.
   virtual void write_shard_map(wire::FrameWriter& frame) const = 0;
 

@@ -1,6 +1,7 @@
 #include "shard/commands.h"
 
 #include "shard/client.h"
+#include "shard/placement.h"
 #include "shard/reply.h"
 #include "shard/request_host.h"
 
@@ -61,6 +62,8 @@ void begin_known_command(RequestPools& pools, Client& client, Opcode opcode, uin
     case Opcode::List: answer_list(client, pools.store_calls, id, body); break;
     case Opcode::Stat: answer_stat(client, id, body); break;
     case Opcode::LayoutOf: answer_layout_of(client, id, body); break;
+    case Opcode::RegisterRegion: register_region(client, id, body); break;
+    case Opcode::RegisterTemplate: register_template(client, id, body); break;
     default:
       answer_whole(client, opcode, id, {wire::Answer::Rejected, wire::Reason::Unsupported},
                    "this server does not have this command");

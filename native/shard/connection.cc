@@ -163,6 +163,11 @@ void Connection::offer_chunks(Request& request) {
   stream_.ask_for_more();
 }
 
+Placement* Connection::make_placement() {
+  if (placement_ == nullptr && stream_.rdma()) placement_ = std::make_unique<Placement>();
+  return placement_.get();
+}
+
 void Connection::credit_returned() {
   if (dirty_ || !(get_credit_.awaited() || put_credit_.awaited())) return;
   dirty_ = true;
@@ -245,6 +250,7 @@ void Connection::on_sendable() {
     stream_.resume_reading();
   }
   while (!senders_.empty() && stream_.descriptor() >= 0 && stream_.queued_bytes() < stream_.send_low_bytes()) {
+    if (placement_ != nullptr && stream_.zero_copy() && !stream_.place_room()) break;  // and is asked when there is some
     Request* request = next_sender();
     if (request->send_chunk()) senders_.push_back(request);
     if (stream_.turn_is_over()) {  // many small parts take long to gather

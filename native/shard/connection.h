@@ -18,6 +18,7 @@
 #include "shard/client.h"
 #include "shard/listening.h"
 #include "shard/metrics.h"
+#include "shard/placement.h"
 #include "shard/request.h"
 #include "wire/layout.h"
 
@@ -69,6 +70,12 @@ class Connection final : public net::FrameSink, public Client {
   void send_chunk(ConstBytes head, std::span<const ConstBytes> payload, net::Released released, void* owner,
                   uint64_t tag) override {
     stream_.send_chunk(head, payload, released, owner, tag);
+  }
+  Placement* placement() noexcept override { return placement_.get(); }
+  Placement* make_placement() override;
+  bool place(std::span<const ConstBytes> payload, std::span<const net::RemoteRun> runs, net::Released released, void* owner,
+             uint64_t tag) override {
+    return stream_.place(payload, runs, released, owner, tag);
   }
   void write_shard_map(wire::FrameWriter& frame) const override;
   void enrol(Request& request) override;
@@ -132,7 +139,8 @@ class Connection final : public net::FrameSink, public Client {
   uint32_t slow_looks_ = 0;    // of the shard's, in a row
   uint64_t buffer_bytes_ = 0;  // of request_bytes_: the stream's
   ChunkLanding landing_;
-  size_t at_ = 0;  // in the shard's list
+  std::unique_ptr<Placement> placement_;  // null: its client has told of none
+  size_t at_ = 0;                         // in the shard's list
   uint32_t in_flight_ = 0;
   uint32_t chunks_ = 0;
   State state_ = State::AwaitsHello;

@@ -156,6 +156,10 @@ Status GetSender::count_parts(GetItem& item) const noexcept {
     if (part.codec >= kCodecs || (codecs_ >> part.codec & 1U) == 0) return Code::Unsupported;
     item.coded = item.coded || part.codec != 0;
   }
+  item.place_at = 0;
+  for (uint32_t place = 0; place < item.ordinal; ++place) {
+    item.place_at += item.resident().parts()[part_at(section, place)].raw_bytes;
+  }
   item.end = std::min(item.selected, item.end);
   item.table_sent = item.ordinal != 0;  // in the first round
   return {};
@@ -178,8 +182,10 @@ uint32_t GetSender::part_of(const GetItem& item) const noexcept {
 // False: the Chunk is full.
 bool GetSender::add_part(GetItem& item, ChunkBuilder& chunk) {
   HALFSTEP_DCHECK(!item.left_window && item.ordinal < item.selected);
-  if (!chunk.add(item, part_of(item))) return false;
+  const uint32_t part = part_of(item);
+  if (!chunk.add(item, part)) return false;
   if (item.part_offset != 0) return true;
+  item.place_at += item.resident().parts()[part].raw_bytes;
   ++item.ordinal;
   outcomes_.note_queued(item.number, item.ordinal, item.selected);
   return true;

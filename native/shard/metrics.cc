@@ -224,6 +224,7 @@ void Counts::collect(const store::Counters& store, const store::Gauges& gauges, 
   add(counters, "halfstep_zero_copy_given_up_total", zero_copy.given_up);
   add(counters, "halfstep_rdma_bytes_total", "outcome", "sent", rdma.held_bytes);
   add(counters, "halfstep_rdma_bytes_total", "outcome", "copied", rdma.copied_bytes);
+  add(counters, "halfstep_rdma_placed_bytes_total", rdma.placed_bytes);
   add(counters, "halfstep_rdma_writes_total", rdma.writes);
   add(counters, "halfstep_rdma_posts_total", rdma.posts);
   add(counters, "halfstep_rdma_refused_total", rdma_refused);
@@ -451,6 +452,8 @@ const char* command_name(Opcode opcode) noexcept {
     case Opcode::Clear: return "clear";
     case Opcode::Namespace: return "namespace";
     case Opcode::LayoutOf: return "layout_of";
+    case Opcode::RegisterRegion: return "register_region";
+    case Opcode::RegisterTemplate: return "register_template";
     default: return "";
   }
 }

@@ -38,7 +38,9 @@ inline constexpr size_t kProtocolErrors = 7;
 class Counts {
  public:
   // Requests in the order of their opcodes; the first place is of those that nobody knows.
-  static constexpr size_t kCommands = static_cast<size_t>(wire::Opcode::Namespace) + 2;
+  static constexpr size_t kOldCommands = static_cast<size_t>(wire::Opcode::Namespace) + 1;
+  static constexpr size_t kNewCommands = static_cast<size_t>(wire::Opcode::RegisterTemplate) - wire::kRequestOpcodes + 1;
+  static constexpr size_t kCommands = kOldCommands + kNewCommands;
 
   void request(wire::Opcode opcode) noexcept { ++requests_[command(opcode)]; }
   void answer(wire::Opcode opcode, wire::AnswerReason status, uint64_t count = 1) noexcept {
@@ -90,11 +92,12 @@ class Counts {
 
   static size_t command(wire::Opcode opcode) noexcept {
     const auto at = static_cast<size_t>(opcode);
-    if (opcode == wire::Opcode::LayoutOf) return kCommands - 1;
-    return at < kCommands - 1 ? at : 0;
+    if (at >= wire::kRequestOpcodes)
+      return at < wire::kRequestOpcodes + kNewCommands ? kOldCommands + at - wire::kRequestOpcodes : 0;
+    return at < kOldCommands ? at : 0;
   }
   static wire::Opcode opcode_at(size_t command) noexcept {
-    return command == kCommands - 1 ? wire::Opcode::LayoutOf : static_cast<wire::Opcode>(command);
+    return static_cast<wire::Opcode>(command < kOldCommands ? command : wire::kRequestOpcodes + command - kOldCommands);
   }
   static size_t outcome(wire::AnswerReason status) noexcept {
     const auto reason = static_cast<size_t>(status.reason);

@@ -213,6 +213,9 @@ class RawClient final : private net::Watch {
     if (rdma_ && said.whole && said.whole->answer == Answer::Ok) change_to_rdma(std::move(end), said);
     return said;
   }
+  // Over RDMA, from Hello on: the device under its rings.
+  const std::shared_ptr<rdma::Device>& device() const noexcept { return device_; }
+
   Said register_layout(const wire::Layout& layout, uint64_t id = 2) {
     std::vector<std::byte> out;
     wire::FrameWriter frame(out);
@@ -366,6 +369,7 @@ class RawClient final : private net::Watch {
 
   void change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const Said& said) {
     ASSERT_TRUE(end && said.rdma && said.rdma->head.version == wire::kRdmaVersion);
+    device_ = end->device();
     const Fault fault = net::RdmaRings::accept(*end, descriptor_, said.rdma->path);
     ASSERT_TRUE(fault.ok()) << fault.what;
     ASSERT_TRUE(rdma_->transport(std::move(end), descriptor_, 0, /*client=*/true, &rings_).ok());
@@ -395,7 +399,8 @@ class RawClient final : private net::Watch {
   net::Loop loop_{clock_};
   uint64_t wait_us_ = 0;
   net::RdmaBudget rdma_budget_{16 * MiB};
-  std::unique_ptr<net::RdmaRings> rdma_;   // null: another carrier
+  std::unique_ptr<net::RdmaRings> rdma_;  // null: another carrier
+  std::shared_ptr<rdma::Device> device_;
   std::unique_ptr<net::Transport> rings_;  // has the descriptor
   bool connected_ = false;
   std::vector<Frame> kept_;

@@ -41,6 +41,8 @@ struct SectionSpec {
   std::vector<std::string> keys;
   std::vector<wire::Offer> offers;
   std::vector<std::byte> choices;  // put: by item, and none where it is empty
+  std::vector<std::byte> places;   // get: the value of a Places or a PlaceRows
+  bool by_rows = false;
 };
 
 inline wire::Offer offer_of(uint32_t bytes) {
@@ -77,6 +79,7 @@ inline std::vector<std::byte> request_frame(Opcode opcode, uint64_t id, const wi
       frame.value().put_bytes(as_bytes(key));
     }
     frame.close_tlv();
+    if (!spec.places.empty()) frame.tlv_bytes(spec.by_rows ? Tlv::PlaceRows : Tlv::Places, spec.places);
     if (opcode != Opcode::Put) continue;
     frame.open_tlv(Tlv::Offers);
     frame.value().put(static_cast<uint16_t>(s));

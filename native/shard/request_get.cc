@@ -45,6 +45,10 @@ void GetRequest::start(Client& client, uint64_t id, ConstBytes body) {
                  "items x selected parts: at most 1048576 in one request; ask in several");
     return finish();
   }
+  if (const Fault fault = places_.begin(view_, client.placement()); !fault.ok()) {
+    answer_whole(client, Opcode::Get, id, {Answer::Rejected, Reason::Malformed}, fault.what);
+    return finish();
+  }
   planner_.begin(view_, client.handles(), host().store());
   sender_.begin(view_, client.codecs());
   planned_all_ = false;
@@ -236,6 +240,7 @@ bool GetRequest::send_chunk() {
     return false;
   }
   ChunkBuilder& chunk = pools_.builder;
+  chunk.place_by(places_.any() ? &places_ : nullptr);
   const bool full = sender_.fill(chunk);
   const bool sent = !chunk.empty();
   queued_bytes_ += chunk.payload_bytes();
@@ -399,6 +404,7 @@ void GetRequest::recycle() {
   forget_body(body_);
   outcomes_.clear();
   planner_.clear();
+  places_.clear();
   sender_.drop();
   step_.reset();
   queued_bytes_ = 0;

@@ -23,6 +23,7 @@
 #include "shard/get_planner.h"
 #include "shard/get_sender.h"
 #include "shard/get_step.h"
+#include "shard/placement.h"
 #include "shard/pool.h"
 #include "shard/request.h"
 #include "store/store.h"
@@ -48,7 +49,7 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
   // Layer by layer all of them are in work at once.
   size_t more_item_bytes(const wire::RequestView& view) const noexcept override {
     return (view.batch.order == wire::Order::LayerMajor ? sizeof(GetItem) : 0) +
-           ((view.batch.flags & wire::kBatchWait) != 0 ? GetAwaited::kItemBytes : 0);
+           ((view.batch.flags & wire::kBatchWait) != 0 ? GetAwaited::kItemBytes : 0) + GetPlaces::kItemBytes;
   }
   void on_drop() override;
   void recycle() override;
@@ -88,6 +89,7 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
   GetOutcomes outcomes_;
   GetPlanner planner_;
   GetStep step_;
+  GetPlaces places_;
   GetAwaited awaited_;
   GetSender sender_;
   store::Moment moment_;  // when its blocks are used

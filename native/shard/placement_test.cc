@@ -1,0 +1,347 @@
+// Places that a client says, looked over by the server: none that is forged, stale or too long is written to. Over rings, on a
+// table of verbs that moves bytes within the process, and without a connection.
+#include "shard/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rdma/memory_region.h"
+#include "shard/shard_fixture.h"
+
+namespace halfstep::shard {
+namespace placement_test {
+namespace {
+
+using wire::PlacePart;
+using wire::PlacePiece;
+using wire::RegionRecord;
+
+constexpr AnswerReason kOk{Answer::Ok, Reason::None};
+constexpr AnswerReason kMalformed{Answer::Rejected, Reason::Malformed};
+
+template <typename T>
+std::vector<std::byte> bytes_of(const T& record) {
+  const ConstBytes bytes = object_bytes(record);
+  return {bytes.begin(), bytes.end()};
+}
+
+std::vector<std::byte> places(const std::vector<PlacePiece>& pieces, const std::vector<uint32_t>& counts) {
+  std::vector<std::byte> out;
+  Writer writer(out);
+  writer.put(wire::PlacesHead{.item_count = static_cast<uint32_t>(counts.size()),
+                              .piece_count = static_cast<uint32_t>(pieces.size())});
+  for (const PlacePiece& piece : pieces) writer.put(piece);
+  for (const uint32_t count : counts) writer.put(count);
+  return out;
+}
+
+std::vector<std::byte> rows(uint32_t number, const std::vector<int64_t>& all) {
+  std::vector<std::byte> out;
+  Writer writer(out);
+  writer.put(wire::PlaceRowsHead{.item_count = static_cast<uint32_t>(all.size()), .number = number});
+  for (const int64_t row : all) writer.put(row);
+  return out;
+}
+
+std::vector<std::byte> template_of(uint32_t number, const std::vector<PlacePart>& parts) {
+  std::vector<std::byte> out;
+  Writer writer(out);
+  writer.put(wire::TemplateHead{.number = number, .part_count = static_cast<uint32_t>(parts.size())});
+  for (const PlacePart& part : parts) writer.put(part);
+  return out;
+}
+
+// ---- What a get's places come to -----------------------------------------------------------------------------------------
+
+class FoundPlaces : public testing::Test {
+ protected:
+  static constexpr uint64_t kAddress = 0x10000;
+  void SetUp() override { placement_.set_region({.number = 3, .key = 77, .address = kAddress, .bytes = 1000}); }
+  Fault begin(const std::vector<std::byte>& value, bool by_rows = false) {
+    value_ = value;
+    view_.section_count = 1;
+    view_.sections[0].places = value_;
+    view_.sections[0].by_rows = by_rows;
+    found_.clear();
+    return found_.begin(view_, &placement_);
+  }
+  void set_template(uint32_t number, const std::vector<PlacePart>& parts) {
+    const std::vector<std::byte> value = template_of(number, parts);
+    wire::TemplateView view;
+    ASSERT_TRUE(wire::parse_template(value, &view).ok());
+    ASSERT_TRUE(placement_.set_template(view).ok());
+  }
+  // Address and bytes of each write; nothing where it cannot be placed.
+  std::vector<std::pair<uint64_t, uint32_t>> find(uint32_t item, uint32_t part, uint64_t at, uint32_t offset, uint32_t count) {
+    std::vector<net::RemoteRun> runs;
+    std::vector<std::pair<uint64_t, uint32_t>> all;
+    if (!found_.find(0, item, part, at, offset, count, runs)) return all;
+    for (const net::RemoteRun& run : runs) {
+      EXPECT_EQ(run.key, 77U);
+      all.emplace_back(run.address - kAddress, run.bytes);
+    }
+    return all;
+  }
+  using Writes = std::vector<std::pair<uint64_t, uint32_t>>;
+
+  Placement placement_;
+  wire::RequestView view_;
+  std::vector<std::byte> value_;
+  GetPlaces found_;
+};
+
+TEST_F(FoundPlaces, BytesOfAnItemLieOverItsPiecesInOrder) {
+  ASSERT_TRUE(begin(places({{900, 3, 100}, {0, 3, 10}, {10, 3, 10}, {500, 3, 50}}, {1, 2, 0, 1})).ok());
+  ASSERT_TRUE(found_.placed(0));
+  EXPECT_EQ(find(0, 0, 0, 0, 100), (Writes{{900, 100}}));
+  EXPECT_EQ(find(0, 5, 40, 20, 40), (Writes{{960, 40}})) << "of a part that begins at 40, from 20 in it on";
+  EXPECT_EQ(find(0, 0, 0, 0, 101), Writes()) << "not into the next item's";
+  EXPECT_EQ(find(1, 0, 5, 0, 15), (Writes{{5, 15}})) << "what touches is one";
+  EXPECT_EQ(find(1, 0, 0, 0, 21), Writes());
+  EXPECT_EQ(find(2, 0, 0, 0, 1), Writes()) << "an item without places";
+  EXPECT_EQ(find(3, 0, 49, 0, 1), (Writes{{549, 1}}));
+  EXPECT_EQ(find(3, 0, uint64_t{1} << 40, 0, 1), Writes());
+}
+
+TEST_F(FoundPlaces, APieceThatLeavesItsRegionIsRefusedInASentence) {
+  const Fault fault = begin(places({{0, 3, 10}, {991, 3, 10}}, {2}));
+  EXPECT_EQ(fault.status, Code::Invalid);
+  EXPECT_EQ(fault.what, "places: piece 1 ends at 1001; its region has 1000 bytes");
+  EXPECT_EQ(begin(places({{UINT64_MAX - 20, 3, 10}}, {1})).status, Code::Invalid);
+  EXPECT_EQ(begin(places({{UINT64_MAX, 3, 10}}, {1})).status, Code::Invalid) << "beyond 64 bits";
+  EXPECT_TRUE(begin(places({{990, 3, 10}}, {1})).ok());
+}
+
+TEST_F(FoundPlaces, WhatNamesNoRegionIsNotPlaced) {
+  ASSERT_TRUE(begin(places({{0, 3, 10}, {5000, 4, 10}}, {2})).ok());
+  EXPECT_FALSE(found_.any());
+  EXPECT_FALSE(found_.placed(0));
+  ASSERT_TRUE(begin(rows(2, {0}), true).ok());
+  EXPECT_FALSE(found_.any()) << "no such template";
+}
+
+TEST_F(FoundPlaces, ARegionThatShrinksOrGoesMeanwhileIsWrittenToNoMore) {
+  ASSERT_TRUE(begin(places({{900, 3, 100}}, {1})).ok());
+  placement_.set_region({.number = 3, .key = 77, .address = kAddress, .bytes = 950});
+  EXPECT_EQ(find(0, 0, 0, 0, 50), (Writes{{900, 50}}));
+  EXPECT_EQ(find(0, 0, 0, 0, 51), Writes());
+  placement_.set_region({.number = 3});
+  EXPECT_EQ(find(0, 0, 0, 0, 1), Writes());
+}
+
+TEST_F(FoundPlaces, PartsLieInTheRowsOfTheTemplateThatTheRequestNamed) {
+  set_template(2, {{.offset = 100, .row_stride = -50, .inner_stride = 30, .inner_count = 2, .inner_bytes = 10, .region = 3}});
+  ASSERT_TRUE(begin(rows(2, {0, 1, 2}), true).ok());
+  EXPECT_EQ(find(0, 0, 0, 0, 20), (Writes{{100, 10}, {130, 10}}));
+  EXPECT_EQ(find(2, 0, 0, 5, 10), (Writes{{5, 5}, {30, 5}}));
+  EXPECT_EQ(find(0, 0, 0, 5, 16), Writes()) << "longer than the part's places";
+  EXPECT_EQ(find(0, 1, 0, 0, 1), Writes()) << "a part that the template has not";
+  set_template(2, {{.offset = 700, .inner_count = 1, .inner_bytes = 20, .region = 3}});
+  EXPECT_EQ(find(1, 0, 0, 0, 20), (Writes{{50, 10}, {80, 10}})) << "another of that number changes nothing";
+  EXPECT_EQ(begin(rows(2, {0}), true).status, Code::Ok);
+  EXPECT_EQ(find(0, 0, 0, 0, 20), (Writes{{700, 20}}));
+}
+
+TEST_F(FoundPlaces, RowsThatLeaveTheRegionAreRefusedHoweverLargeTheyAre) {
+  set_template(0, {{.offset = 100, .row_stride = 50, .inner_count = 1, .inner_bytes = 50, .region = 3}});
+  EXPECT_TRUE(begin(rows(0, {-2, 17}), true).ok());
+  for (const int64_t row : {int64_t{-3}, int64_t{18}, INT64_MAX, INT64_MIN, int64_t{1} << 60}) {
+    const Fault fault = begin(rows(0, {0, row}), true);
+    EXPECT_EQ(fault.status, Code::Invalid) << row;
+    EXPECT_NE(fault.what.find("leaves its region of 1000 bytes"), std::string::npos) << fault.what;
+  }
+  set_template(1, {{.offset = UINT64_MAX, .inner_stride = INT64_MAX, .inner_count = 9, .inner_bytes = 1, .region = 3}});
+  EXPECT_EQ(begin(rows(1, {0}), true).status, Code::Invalid);
+}
+
+TEST_F(FoundPlaces, AConnectionHasSoManyPartsOfTemplates) {
+  const std::vector<PlacePart> many(2048, PlacePart{.inner_count = 1, .inner_bytes = 1, .region = 3});
+  for (uint32_t number = 0; number < 4; ++number) set_template(number, many);
+  const std::vector<std::byte> value = template_of(4, {many[0]});
+  wire::TemplateView view;
+  ASSERT_TRUE(wire::parse_template(value, &view).ok());
+  EXPECT_EQ(placement_.set_template(view), Code::TooLarge);
+  set_template(1, {many[0]});
+  EXPECT_TRUE(placement_.set_template(view).ok()) << "a smaller one took its place";
+}
+
+// ---- What a server does with them ----------------------------------------------------------------------------------------
+
+class PlacedRequests : public ShardFixture {
+ protected:
+  static constexpr uint32_t kBytes = 40'000;
+  void SetUp() override {
+    if (over_rdma() != nullptr) GTEST_SKIP() << "these have a table of verbs of their own";
+    config_.rdma.on = true;
+    config_.rdma.verbs = [this](std::string*) { return &verbs_; };
+    ShardFixture::SetUp();
+    section_ = section_of({"one", "two"}, kBytes);
+    auto writer = open({parted(4, kBytes / 4)});
+    ASSERT_EQ(writer->put(5, {section_}).at(0, 1).answer, Answer::Ok);
+  }
+  void TearDown() override {
+    if (over_rdma() != nullptr) return;
+    ShardFixture::TearDown();
+    region_.reset();
+    EXPECT_EQ(verbs_.live(), 0U);
+    EXPECT_TRUE(verbs_.faults().empty()) << verbs_.faults().front();
+  }
+  std::unique_ptr<RawClient> open_rings() {
+    auto client = open({parted(4, kBytes / 4)},
+                       std::make_unique<RawClient>(RdmaPlace{"127.0.0.1", port_, [this](std::string*) { return &verbs_; }}));
+    EXPECT_NE(client->device(), nullptr);
+    return client;
+  }
+  static Said tell(RawClient& client, const RegionRecord& region, uint64_t id = 50) {
+    return client.simple(Opcode::RegisterRegion, id, Tlv::RdmaRegion, bytes_of(region));
+  }
+  // Registers memory_ with the client's device, and tells of it as region 9.
+  RegionRecord registered(RawClient& client) {
+    EXPECT_TRUE(rdma::MemoryRegion::make(client.device(), memory_, rdma::MemoryRegion::Access::RemoteWrite, &region_).ok());
+    return {.number = 9, .key = region_.remote_key(), .address = region_.address(), .bytes = memory_.size()};
+  }
+  // Both blocks, one behind the other, from `offset` on.
+  SectionSpec at(uint64_t offset) const {
+    SectionSpec section = section_;
+    section.places = places({{offset, 9, kBytes}, {offset + kBytes, 9, kBytes}}, {1, 1});
+    return section;
+  }
+  bool untouched() const {
+    return std::all_of(memory_.begin(), memory_.end(), [](std::byte byte) { return byte == std::byte{0xA5}; });
+  }
+
+  rdma::FakeVerbs verbs_;
+  SectionSpec section_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(100'000, std::byte{0xA5});
+  rdma::MemoryRegion region_;
+};
+
+TEST_F(PlacedRequests, AreAnsweredWithPlacedFramesOfWhatLiesThere) {
+  auto client = open_rings();
+  ASSERT_EQ(tell(*client, registered(*client)).whole, kOk);
+  client->send(request_frame(Opcode::Get, 7, {}, {at(1000)}));
+  Frame frame;
+  std::vector<std::pair<uint32_t, uint32_t>> parts;  // item, part
+  while (client->next(7, &frame) && frame.opcode() == Opcode::Placed) {
+    EXPECT_TRUE(frame.payload.empty());
+    wire::RunsView runs;
+    uint32_t bytes = 0;
+    ASSERT_TRUE(wire::parse_placed(frame.body, &runs, &bytes).ok());
+    uint32_t check_at = 0;
+    for (uint32_t r = 0; r < runs.run_count; ++r) {
+      const wire::Run run = runs.run(r);
+      for (uint32_t p = run.part; p < run.part + run.part_count; ++p) {
+        const RunSpec expected = client->run_of(section_, 0, run.item, p, 1);
+        EXPECT_EQ(std::memcmp(&memory_[1000 + run.item * kBytes + p * kBytes / 4], expected.bytes.data(), kBytes / 4), 0);
+        EXPECT_EQ(runs.check(check_at++), expected.checks[0]);
+        parts.emplace_back(run.item, p);
+      }
+    }
+  }
+  EXPECT_EQ(frame.opcode(), Opcode::Final);
+  EXPECT_EQ(parts.size(), 8U);
+  EXPECT_EQ(memory_[999], std::byte{0xA5});
+  EXPECT_EQ(memory_[1000 + 2 * kBytes], std::byte{0xA5});
+  EXPECT_EQ(metric("halfstep_rdma_placed_bytes_total"), 2 * kBytes);
+  EXPECT_EQ(client->chunks, 0U);
+}
+
+TEST_F(PlacedRequests, PlacesBeyondTheirRegionAreMalformedAndNothingIsWritten) {
+  auto client = open_rings();
+  ASSERT_EQ(tell(*client, registered(*client)).whole, kOk);
+  uint64_t id = 60;
+  for (const uint64_t offset : {uint64_t{100'000 - 2 * kBytes + 1}, uint64_t{100'000}, uint64_t{1} << 63}) {
+    const Said said = client->ask(Opcode::Get, ++id, {}, {at(offset)});
+    EXPECT_EQ(said.whole, kMalformed) << offset;
+    EXPECT_NE(said.reason.find("its region has 100000 bytes"), std::string::npos) << said.reason;
+  }
+  const PlacePart part{.row_stride = 10'000, .inner_count = 1, .inner_bytes = 10'000, .region = 9};
+  ASSERT_EQ(client->simple(Opcode::RegisterTemplate, ++id, Tlv::PlaceTemplate, template_of(0, {part, part, part, part})).whole,
+            kOk);
+  SectionSpec by_rows = section_;
+  by_rows.by_rows = true;
+  by_rows.places = rows(0, {0, 10});
+  EXPECT_EQ(client->ask(Opcode::Get, ++id, {}, {by_rows}).whole, kMalformed);
+  by_rows.places = rows(0, {0, -1});
+  EXPECT_EQ(client->ask(Opcode::Get, ++id, {}, {by_rows}).whole, kMalformed);
+  EXPECT_TRUE(untouched());
+  EXPECT_EQ(verbs_.count("placed"), 0U);
+  EXPECT_EQ(client->ask(Opcode::Get, ++id, {}, {section_}).at(0, 1), kOk) << "the connection is as good as before";
+}
+
+TEST_F(PlacedRequests, WhatIsNoRegionOrNoTemplateIsMalformed) {
+  auto client = open_rings();
+  EXPECT_EQ(tell(*client, {.number = 64, .bytes = 10}).whole, kMalformed);
+  EXPECT_EQ(tell(*client, {.number = 1, .address = UINT64_MAX, .bytes = 10}).whole, kMalformed);
+  EXPECT_EQ(client->simple(Opcode::RegisterRegion, 51, Tlv::RdmaRegion, {}).whole, kMalformed);
+  EXPECT_EQ(client->simple(Opcode::RegisterTemplate, 52, Tlv::PlaceTemplate, template_of(16, {})).whole, kMalformed);
+  const std::vector<PlacePart> many(2560, PlacePart{.inner_count = 1, .inner_bytes = 1, .region = 1});
+  for (uint32_t number = 0; number < 3; ++number) {
+    ASSERT_EQ(client->simple(Opcode::RegisterTemplate, 53 + number, Tlv::PlaceTemplate, template_of(number, many)).whole, kOk);
+  }
+  EXPECT_EQ(client->simple(Opcode::RegisterTemplate, 57, Tlv::PlaceTemplate, template_of(3, many)).whole,
+            (AnswerReason{Answer::Rejected, Reason::Limit}));
+}
+
+// A key that the client's device does not know, or an address beyond what the key is of: the device says so, and this
+// connection ends, and no other.
+TEST_F(PlacedRequests, AForgedKeyOrAddressEndsItsConnectionAlone) {
+  auto bystander = open_rings();
+  for (const bool key : {true, false}) {
+    auto client = open_rings();
+    RegionRecord forged = registered(*client);
+    if (key) forged.key += 0x1000;
+    if (!key) forged.address += memory_.size() - 10;
+    ASSERT_EQ(tell(*client, forged).whole, kOk) << "only the client's own device can tell";
+    client->send(request_frame(Opcode::Get, 7, {}, {at(0)}));
+    Frame frame;
+    EXPECT_FALSE(client->next(7, &frame) && frame.opcode() == Opcode::Placed);
+    client->close();
+    EXPECT_TRUE(untouched());
+    region_.reset();
+  }
+  EXPECT_EQ(bystander->ask(Opcode::Get, 8, {}, {section_}).at(0, 1), kOk);
+  EXPECT_EQ(bystander->wrong_parts, 0U);
+  bystander->close();
+  expect_nothing_held();
+}
+
+TEST_F(PlacedRequests, WithoutRdmaNoRegionIsTakenAndPlacesAreNotLookedAt) {
+  auto client = open({parted(4, kBytes / 4)}, connect_tcp());
+  const Said said = tell(*client, {.number = 1, .address = 0x1000, .bytes = 10});
+  EXPECT_EQ(said.whole, (AnswerReason{Answer::Rejected, Reason::Unsupported}));
+  EXPECT_NE(said.reason.find("over RDMA alone"), std::string::npos) << said.reason;
+  EXPECT_EQ(client->simple(Opcode::RegisterTemplate, 51, Tlv::PlaceTemplate, template_of(0, {})).whole,
+            (AnswerReason{Answer::Rejected, Reason::Unsupported}));
+  EXPECT_EQ(client->ask(Opcode::Get, 7, {}, {at(0)}).at(0, 1), kOk);
+  EXPECT_GT(client->chunks, 0U);
+  EXPECT_EQ(client->wrong_parts, 0U);
+}
+
+// The client is gone while the device still has writes to carry out: what they are read from is given back, and not before.
+TEST_F(PlacedRequests, AClientThatGoesWhileItIsWrittenIntoLeavesNothing) {
+  auto client = open_rings();
+  ASSERT_EQ(tell(*client, registered(*client)).whole, kOk);
+  verbs_.delay(true);
+  client->send(request_frame(Opcode::Get, 7, {}, {at(0)}));
+  wait_until([&] {
+    verbs_.carry_out(verbs_.count("placed") == 0 ? SIZE_MAX : 0);
+    return verbs_.count("placed") != 0;
+  });
+  client->close();
+  region_.reset();
+  verbs_.carry_out();
+  verbs_.delay(false);
+  verbs_.carry_out();
+  EXPECT_TRUE(untouched());
+  expect_nothing_held();
+}
+
+}  // namespace
+}  // namespace placement_test
+}  // namespace halfstep::shard
