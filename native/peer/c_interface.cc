@@ -27,6 +27,12 @@ struct hs_client {
   uint64_t generation;
 };
 
+struct hs_region {
+  std::shared_ptr<Client> core;
+  uint64_t generation;
+  std::shared_ptr<halfstep::peer::DirectRegion> region;
+};
+
 struct hs_queue {
   std::shared_ptr<Client> core;
   uint64_t generation;
@@ -165,6 +171,27 @@ int hs_layout_register(hs_client* client, const void* canonical, size_t bytes) {
   const halfstep::ConstBytes text(static_cast<const std::byte*>(canonical), bytes);
   if (!halfstep::wire::Layout::parse(text, layout.get()).ok()) return -1;
   return client->core->register_layout(std::move(layout));
+}
+
+int hs_region_open(hs_client* client, void* base, size_t bytes, hs_region** out, char* why, size_t why_bytes) {
+  if (forked(client)) {
+    tell(why, why_bytes, kForked);
+    return -1;
+  }
+  std::shared_ptr<halfstep::peer::DirectRegion> region;
+  const Fault fault = client->core->open_region({static_cast<std::byte*>(base), bytes}, &region);
+  if (!fault.ok()) {
+    tell(why, why_bytes, fault.what);
+    return -1;
+  }
+  *out = new hs_region{client->core, client->generation, std::move(region)};
+  return 0;
+}
+
+void hs_region_close(hs_region* region) {
+  if (region == nullptr || forked(region)) return;
+  region->core->close_region(*region->region);
+  delete region;
 }
 
 int hs_queue_open(hs_client* client, hs_queue** out) {

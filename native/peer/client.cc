@@ -18,6 +18,8 @@ using wire::Reason;
 
 // How long bytes of a put that are in a socket's queue may outlast their ticket before their connection is ended.
 constexpr uint64_t kFenceUs = 10'000;
+// How long a daemon may write on into the caller's memory after its ticket is over, before its connection is ended.
+constexpr uint64_t kPlacedFenceUs = 200'000;
 constexpr uint64_t kIdleUs = 3'600'000'000;
 constexpr size_t kIdleTicketsMax = 256;
 // How long the client's thread leaves the loop to a caller who was here and may come back. In that time nobody hears of what a
@@ -98,6 +100,7 @@ void Client::run() {
 void Client::after_turn() {
   take_inbox();
   sweep_retired();
+  if (regions_closing_.load(std::memory_order_acquire)) sweep_regions();
 }
 
 bool Client::turn_for(Queue& queue, uint64_t now_us, uint64_t until_us, uint64_t nudges_seen) {
@@ -158,6 +161,7 @@ void Client::close() {
     for (after_turn(); running_ != nullptr; after_turn()) loop_.turn(kFenceUs);
     stop_connections();
   }
+  drop_regions();
   const std::lock_guard lock(mutex_);
   over_ = true;
   over_changed_.notify_all();
@@ -278,6 +282,10 @@ Ticket* Client::acquire(Queue& queue) {
 
 void Client::withdraw(Ticket& ticket) {
   Queue& queue = *ticket.queue;
+  if (!ticket.regions.empty()) {
+    ticket.regions.clear();
+    loop_.wake();  // one of them may be waited for
+  }
   recycle(ticket);
   queue.withdraw();
 }
@@ -309,6 +317,7 @@ void Client::submit(Ticket& ticket) {
   if (first) return send_off(queue);
   if (refusal.answer == Answer::Pending) return;  // whoever came first sees to it
   ticket.end = refusal;
+  ticket.regions.clear();
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   queue.post_done(ticket);
@@ -429,7 +438,7 @@ void Client::on_staged(Ticket& ticket, bool ok) {
 
 void Client::on_copied(Ticket& ticket) {
   const bool waits = ticket.state == Ticket::State::Copying || ticket.state == Ticket::State::Fencing;
-  if (waits && ticket.copies == 0 && ticket.payload_references == 0) return finish(ticket);
+  if (waits && ticket.copies == 0 && ticket.payload_references == 0 && ticket.placements == 0) return finish(ticket);
   tell_progress(ticket);
 }
 
@@ -499,7 +508,9 @@ void Client::on_deadline(void* of) {
     case Ticket::State::Fencing:
       // Each abort() releases what its connection still holds, from the loop. The list is kept: nothing is added any more.
       for (Connection* connection : ticket.fence) {
-        connection->abort(Code::Late, "bytes of a put that is over did not leave within 10 ms of its deadline");
+        connection->abort(Code::Late, ticket.placements != 0
+                                          ? "the daemon did not say within 200 ms that it writes no more for a get that is over"
+                                          : "bytes of a put that is over did not leave within 10 ms of its deadline");
       }
       return;
     default: HALFSTEP_DCHECK(false);
@@ -523,19 +534,19 @@ void Client::end(Ticket& ticket, AnswerReason why) {
 }
 
 void Client::conclude(Ticket& ticket) {
-  if (ticket.payload_references == 0 && ticket.copies == 0) return finish(ticket);
+  if (ticket.payload_references == 0 && ticket.copies == 0 && ticket.placements == 0) return finish(ticket);
   if (ticket.end.answer == Answer::Pending && ticket.payload_references == 0) {
     ticket.state = Ticket::State::Copying;  // until its deadline
     return tell_progress(ticket);
   }
   ticket.state = Ticket::State::Fencing;
-  loop_.arm(ticket.timer, ticket.deadline_us + kFenceUs);
+  loop_.arm(ticket.timer, ticket.deadline_us + (ticket.placements != 0 ? kPlacedFenceUs : kFenceUs));
 }
 
 void Client::on_payload_released(Ticket& ticket) {
   HALFSTEP_CHECK(ticket.payload_references > 0, ticket.payload_references);
-  const bool last = --ticket.payload_references == 0 && ticket.copies == 0;
-  if (last && ticket.state == Ticket::State::Fencing) finish(ticket);
+  --ticket.payload_references;
+  if (ticket.state == Ticket::State::Fencing) finish_if_fenced(ticket);
 }
 
 void Client::finish(Ticket& ticket) {
@@ -545,6 +556,7 @@ void Client::finish(Ticket& ticket) {
   (ticket.next != nullptr ? ticket.next->previous : running_last_) = ticket.previous;
   encoder_.take_back(ticket);
   devices_.take_back(ticket);
+  ticket.regions.clear();
   ticket.finish();
   open_tickets_.fetch_sub(1, std::memory_order_relaxed);
   ticket.queue->post_done(ticket);

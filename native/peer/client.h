@@ -51,6 +51,12 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   std::shared_ptr<const wire::Layout> layout(int handle);
   // How blocks of that layout are coded; null: they are not, by this client.
   std::shared_ptr<const LayoutCoding> coding(int handle);
+  // NoSpace: there are as many as there may be. Closed: the client is.
+  Fault open_region(Bytes memory, std::shared_ptr<DirectRegion>* out);
+  // Returns when no ticket uses it, and no device knows it.
+  void close_region(DirectRegion& region);
+  // Where all of a get's target lies in regions: says so, and holds them for its ticket.
+  void place(Section& section, Ticket& ticket);
   // A queue is the client's to end, until it is forgotten.
   void remember_queue(Queue& queue);
   void forget_queue(Queue& queue);
@@ -97,6 +103,9 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   void on_request_over(Request& request) override;
   void recycle(Request& request) override;
   void on_payload_released(Ticket& ticket) override;
+  void on_placement_over(Ticket& ticket) override;
+  void on_placement_refused(const std::string& what) override;
+  void count_placed(uint64_t bytes) noexcept override { placed_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
   void on_gates(Ticket& ticket, bool open) override;
   void on_staged(Ticket& ticket, bool ok) override;
   void on_copied(Ticket& ticket) override;
@@ -153,12 +162,15 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   // No request of it is left: finished, or fenced first.
   void conclude(Ticket& ticket);
   void finish(Ticket& ticket);
+  void finish_if_fenced(Ticket& ticket);
   static void on_deadline(void* ticket);
   void end_all(wire::AnswerReason why);
 
   // link.cc: connections
   void open_seed();
   void open_link(Link& link, uint32_t shard);
+  void sweep_regions();
+  void drop_regions();
   void forget_map();
   std::string take_store(const Connection& connection);
   void tell_unreached();
@@ -190,6 +202,10 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   std::vector<std::shared_ptr<const wire::Layout>> all_layouts_;
   std::vector<std::shared_ptr<const LayoutCoding>> codings_;  // of them; null: raw
   std::atomic<uint32_t> open_tickets_{0};
+  std::vector<std::shared_ptr<DirectRegion>> regions_;  // by number; null: free
+  std::atomic<bool> has_regions_{false};
+  std::atomic<bool> regions_closing_{false};
+  std::condition_variable regions_changed_;
 
   std::mutex baton_;                       // whoever turns the loop
   std::atomic<bool> caller_waits_{false};  // who has it is a caller who stays for a while
@@ -230,6 +246,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   std::atomic<uint64_t> checksum_failures_{0};
   std::atomic<uint64_t> decode_failures_{0};
   std::atomic<uint64_t> not_waited_{0};
+  std::atomic<uint64_t> placed_bytes_{0};
 
   Encoder encoder_;  // last: its threads end before what they call
 };

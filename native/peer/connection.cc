@@ -238,6 +238,7 @@ void Connection::on_closed(Status why) {
   }
   if (what_.empty()) what_ = "connection closed: " + code_text(why);
   note_rdma_end(why);
+  forget_places();
   rdma_end_ = nullptr;
   lander_.drop();
   if (std::exchange(slot_awaited_, false)) client_.devices().forget(static_cast<SlotWaiter&>(*this));
@@ -360,6 +361,7 @@ bool Connection::transmit(Request& request) {
     }
   }
   request.plain = (client_.options().codecs & ~hello_.codecs) != 0;
+  if (request.opcode == Opcode::Get) prepare_places(request);
   frame_.clear();
   request.encode(static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), handles_, frame_);
   request.sent = true;
@@ -387,7 +389,7 @@ void Connection::abandon(Request& request) {
     return client_.recycle(request);
   }
   sender_.remove(request);
-  if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
+  if (request.ticket->payload_references > 0 || request.placing != nullptr) request.ticket->fence.push_back(this);
   request.ticket = nullptr;
   send_cancel(request);
 }
@@ -416,6 +418,7 @@ void Connection::release_slot(Request& request) {
 }
 
 void Connection::fail(Request& request) {
+  end_placing(request);
   Ticket* ticket = request.ticket;
   if (ticket == nullptr) return client_.recycle(request);
   sender_.remove(request);
@@ -443,6 +446,8 @@ Status Connection::on_frame(const wire::Header& header, ConstBytes body, net::La
     status = is_final ? on_layout(static_cast<uint32_t>(header.request_id & ~kKind), body) : Status(Code::Invalid);
   } else if (kind == kCancel) {
     status = is_final ? Status() : Status(Code::Invalid);
+  } else if (kind == kPlacing) {
+    status = is_final ? on_placing_answered(body) : Status(Code::Invalid);
   } else {
     status = on_reply(header, body, landing);
   }
@@ -466,6 +471,7 @@ Status Connection::on_reply(const wire::Header& header, ConstBytes body, net::La
         return {};
       }
       return lander_.begin(*request, body, header.payload_bytes, hello_.block_bytes_max, landing);
+    case Opcode::Placed: return on_placed(*request, body);
     case Opcode::Want: {
       if (ticket == nullptr) {
         sender_.return_early(*request);
@@ -490,6 +496,7 @@ Status Connection::on_final(Request& request, ConstBytes body) {
   FinalNotes notes;
   if (Status s = take_notes(body, &notes); !s.ok()) return s;
   if (notes.has_load) client_.on_load(shard_, notes.load);
+  end_placing(request);
   constexpr wire::AnswerReason kForgotten{Answer::Rejected, Reason::UnknownLayout};
   if (request.ticket != nullptr && notes.whole == kForgotten && repeat(request)) return {};
   const uint64_t asked_position = request.position;
@@ -570,6 +577,8 @@ void Connection::account() noexcept {
   const uint64_t sent = stream_->sent_bytes();
   const uint64_t failures = lander_.checksum_failures();
   const uint64_t undecoded = lander_.decode_failures();
+  client_.count_placed(lander_.placed_bytes() - counted_placed_);
+  counted_placed_ = lander_.placed_bytes();
   client_.count_traffic(received - counted_received_, sent - counted_sent_, failures - counted_failures_,
                         undecoded - counted_undecoded_);
   counted_received_ = received;

@@ -27,6 +27,7 @@
 #include "peer/put.h"
 #include "peer/request.h"
 #include "peer/resolve.h"
+#include "wire/places.h"
 
 namespace halfstep::peer {
 
@@ -67,6 +68,8 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   const wire::HelloServer& hello() const noexcept { return hello_; }
   uint64_t load_bytes() const noexcept { return load_bytes_; }
   int descriptor() const noexcept { return stream_ ? stream_->descriptor() : -1; }
+  // The region is closed next: no request uses it.
+  void forget_region(const DirectRegion& region);
   bool shared_memory() const noexcept { return stream_ && stream_->shared_memory(); }
   bool rdma() const noexcept { return stream_ && stream_->rdma(); }
 
@@ -95,6 +98,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   static constexpr uint64_t kHello = uint64_t{1} << 56;
   static constexpr uint64_t kLayout = uint64_t{2} << 56;
   static constexpr uint64_t kCancel = uint64_t{3} << 56;
+  static constexpr uint64_t kPlacing = uint64_t{4} << 56;
   static constexpr uint64_t kKind = uint64_t{0xFF} << 56;
 
   enum class State : uint8_t { Waiting, Resolving, Connecting, Sharing, Greeting, Registering, Up, Stopped };
@@ -129,6 +133,17 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   Status take_rdma_answer(ConstBytes value);
   Status change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire::RdmaPath& path);
   void note_rdma_end(Status why);
+
+  // connection_placement.cc
+  void prepare_places(Request& request);
+  bool tell_regions(const Section& section, const Ticket& ticket);
+  bool tell_region(DirectRegion& region);
+  bool tell_template(const std::vector<wire::PlacePart>& parts, uint8_t* number);
+  void send_template(uint32_t number);
+  Status on_placing_answered(ConstBytes body);
+  Status on_placed(Request& request, ConstBytes body);
+  void end_placing(Request& request);
+  void forget_places() noexcept;
 
   Status on_hello(ConstBytes body);
   Status on_reply(const wire::Header& header, ConstBytes body, net::Landing* landing);
@@ -187,6 +202,16 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   bool over_rdma_ = false;                  // the stream is, or was before it ended
   bool told_to_go_ = false;                 // the daemon has sent an Abort
   uint64_t rdma_begun_us_ = 0;
+  // Of the regions and templates that this connection's daemon knows.
+  struct Places {
+    std::shared_ptr<rdma::Device> device;
+    bool refused = false;  // none is told any more
+    std::array<const DirectRegion*, wire::kRegionsMax> regions{};
+    std::array<std::vector<wire::PlacePart>, wire::kTemplatesMax> templates;
+    uint32_t next_template = 0;
+    size_t parts = 0;  // of all templates
+  };
+  Places places_;
   wire::HelloServer hello_;
   std::vector<uint16_t> handles_;  // by layout of the client
   std::vector<LayoutEntry> layouts_;
@@ -205,6 +230,7 @@ class Connection final : public net::FrameSink, public net::Watch, private SlotW
   uint64_t counted_sent_ = 0;
   uint64_t counted_failures_ = 0;
   uint64_t counted_undecoded_ = 0;
+  uint64_t counted_placed_ = 0;
 };
 
 }  // namespace halfstep::peer

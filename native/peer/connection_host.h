@@ -38,6 +38,9 @@ class ConnectionHost {
   const std::vector<std::shared_ptr<const wire::Layout>>& layouts() const noexcept { return layouts_; }
   net::RdmaRings& rdma_rings() noexcept { return rdma_rings_; }
   RdmaChoice& rdma_choice() noexcept { return rdma_choice_; }
+  // Why a daemon does not write into a region.
+  virtual void on_placement_refused(const std::string& what) = 0;
+  virtual void count_placed(uint64_t bytes) noexcept = 0;
   virtual DeviceWork& devices() noexcept = 0;
   // A daemon has greeted it.
   bool met() const noexcept { return store_known_; }
@@ -82,6 +85,7 @@ class ConnectionHost {
         loop_(clock_),
         prng_(0),
         rdma_rings_(loop_, {.verbs = options_.verbs, .budget = &rdma_budget_}),
+        region_budget_(options_.region_bytes_max),
         rdma_choice_(options_.carrier) {}
   ~ConnectionHost() = default;
 
@@ -91,6 +95,7 @@ class ConnectionHost {
   Prng prng_;
   net::RdmaBudget rdma_budget_{kRdmaPinnedBytesMax};
   net::RdmaRings rdma_rings_;
+  net::RdmaBudget region_budget_;
   RdmaChoice rdma_choice_;
   uint64_t client_id_ = 0;
   std::vector<std::shared_ptr<const wire::Layout>> layouts_;

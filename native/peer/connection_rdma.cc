@@ -69,6 +69,7 @@ Status Connection::change_to_rdma(std::unique_ptr<net::RdmaEnd> end, const wire:
     what_ = "RDMA: " + fault.what;
     return Code::Closed;
   }
+  places_.device = end->device();
   std::unique_ptr<net::Transport> carrier;
   Status status = client_.rdma_rings().transport(std::move(end), socket, 0, /*client=*/true, &carrier);
   if (status.ok()) status = stream_->change_carrier(std::move(carrier));

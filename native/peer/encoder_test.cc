@@ -39,6 +39,7 @@ class NoHost final : public TicketHost {
  public:
   void recycle(Ticket&) override {}
   void on_payload_released(Ticket&) override {}
+  void on_placement_over(Ticket&) override {}
 };
 
 // A put of so many blocks, as a client has it when it is to be coded.

@@ -281,6 +281,31 @@ void Lander::landed(ConstBytes piece, size_t skipped) {
   }
 }
 
+// As if its bytes came now: each is looked at once, in the memory where it stays.
+Status Lander::take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max) {
+  if (request.opcode != wire::Opcode::Get) return Code::Invalid;
+  uint32_t payload_bytes = 0;
+  if (Status s = wire::parse_placed(body, &runs_, &payload_bytes); !s.ok()) return s;
+  for (uint32_t r = 0; r < runs_.run_count; ++r) {
+    const wire::Run run = runs_.run(r);
+    const bool placed = run.section < request.slices.size() && request.places(run.section);
+    if (!placed || (run.flags & (wire::kRunCoded | wire::kRunAborted)) != 0) return Code::Invalid;
+  }
+  placed_.clear();
+  if (Status s = begin(request, body, payload_bytes, block_bytes_max, &placed_); !s.ok()) return s;
+  for (const iovec& piece : placed_.pieces()) {
+    const auto* at = static_cast<const std::byte*>(piece.iov_base);
+    if (at == nullptr) {
+      landed({}, piece.iov_len);
+    } else {
+      landed({at, piece.iov_len}, 0);
+      placed_bytes_ += piece.iov_len;
+    }
+  }
+  drop();
+  return {};
+}
+
 void Lander::end_steps() {
   for (; step_ < steps_.size() && steps_[step_].left == 0; ++step_) {
     const Step& step = steps_[step_];

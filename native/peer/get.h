@@ -31,6 +31,9 @@ class Lander {
   // The Chunk that begins to arrive. `block_bytes_max` is what the daemon announced.
   Status begin(Request& request, ConstBytes body, uint32_t payload_bytes, uint32_t block_bytes_max, net::Landing* landing);
   void landed(ConstBytes piece, size_t skipped);
+  // A Placed: its payload is in the target already, and is verified there.
+  Status take_placed(Request& request, ConstBytes body, uint32_t block_bytes_max);
+  uint64_t placed_bytes() const noexcept { return placed_bytes_; }
   // All of it has landed. False: it goes on, by another finish(), when there is staging memory for what goes to a device.
   bool finish() { return request_ == nullptr || device_.finish(*request_->ticket); }
   bool unfinished() const noexcept { return device_.unfinished(); }
@@ -95,6 +98,8 @@ class Lander {
   uint32_t staged_used_ = 0;
   std::vector<StagedBytes> ended_;  // of parts in pieces that this Chunk ends
   StagedBytes spare_;               // of one that an earlier Chunk ended
+  net::Landing placed_;
+  uint64_t placed_bytes_ = 0;
   uint64_t checksum_failures_ = 0;
   uint64_t decode_failures_ = 0;
 };

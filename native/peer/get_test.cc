@@ -18,6 +18,7 @@ class NoHost final : public TicketHost {
  public:
   void recycle(Ticket&) override {}
   void on_payload_released(Ticket&) override {}
+  void on_placement_over(Ticket&) override {}
 };
 
 // The body of a Chunk with one run.

@@ -26,6 +26,7 @@ extern "C" {
 
 typedef struct hs_client hs_client;
 typedef struct hs_queue hs_queue;
+typedef struct hs_region hs_region;
 typedef uint64_t hs_ticket; /* 0 = none */
 
 /* Answers and reasons: the numbers of docs/wire-protocol.md. */
@@ -110,6 +111,8 @@ typedef struct hs_client_facts {
    * 3 balanced, 4 compact, 5 off; others: none that this build knows), and the coarsest step of a lossy block, in 1/10,000:
    * 0 any, 1 none (docs/compression.md, *A namespace's default and floor*). */
   uint32_t namespace_policy, namespace_step_limit;
+  uint64_t placed_bytes; /* written by daemons into regions, and verified there */
+  char placement[256];   /* why a region was not written into, the newest reason; "" while there is none */
 } hs_client_facts;
 /* "" from the number on where there is no further one. The first five are coded. */
 const char* hs_coding_reason_name(uint32_t reason);
@@ -128,6 +131,18 @@ size_t hs_client_get_loads(hs_client* client, hs_shard_load* out, size_t max);
  * Returns a handle >= 0 of this client (the same for the same bytes), or -1 when the bytes are not canonical. A layout that the
  * daemon refuses makes its items rejected with the daemon's reason, policy if it gives none. */
 int hs_layout_register(hs_client* client, const void* canonical, size_t bytes);
+
+/* ---- Memory that daemons write into ---- */
+
+/* Memory whose owner gives it away from hs_submit() to the terminal event: over RDMA daemons write what is got straight into
+ * it, and it is checked there. What a batch names of it may change at any time in between, and nothing of it is right before
+ * the answer says so. A get of which all targets of a section lie in regions uses them; where there is no RDMA, or not enough
+ * memory may be pinned, bytes come as they do without (hs_client_facts.placement). After the deadline or a cancel the terminal
+ * event waits until the daemon has stopped, or until its connection has ended: 200 ms at most. With RDMA the memory is pinned,
+ * and a forked child may have none of it. 0; -1 with a sentence in `why`: too many regions, or a closed client. */
+int hs_region_open(hs_client* client, void* base, size_t bytes, hs_region** out, char* why, size_t why_bytes);
+/* Returns when no batch uses it any more, and it is deregistered: the memory may go. Cancel what uses it first. */
+void hs_region_close(hs_region* region);
 
 /* ---- Queues and tickets ---- */
 

@@ -383,6 +383,7 @@ void Client::get_facts(hs_client_facts* out) {
   static_assert(std::size(decltype(out->coding_blocks){}) == kCodingReasons);
   std::copy(coding.blocks.begin(), coding.blocks.end(), out->coding_blocks);
   out->not_waited = not_waited_.load(std::memory_order_relaxed);
+  out->placed_bytes = placed_bytes_.load(std::memory_order_relaxed);
   devices_.get_facts(out);
 }
 

@@ -31,6 +31,7 @@ struct Options {
   uint64_t codecs = 1;  // bit c: codec c is spoken; blocks of layouts that name another one are raw
   CodingMode coding = CodingMode::Auto;
   Carrier carrier = Carrier::Auto;
+  uint64_t region_bytes_max = 64ULL << 30;                           // pinned for daemons to write into
   std::function<gpu::Cuda*(std::string*)> cuda = &gpu::system_cuda;  // likewise
   gpu::StagingLimits staging;
   std::function<rdma::Verbs*(std::string*)> verbs = &rdma::system_verbs;  // for tests: another table

@@ -19,6 +19,7 @@ class NoHost final : public TicketHost {
  public:
   void recycle(Ticket&) override {}
   void on_payload_released(Ticket&) override {}
+  void on_placement_over(Ticket&) override {}
 };
 
 TEST(Plan, TablesOfOneKeyFitARequestAndTheBlocksPastThatGoPlain) {

@@ -41,6 +41,8 @@ void Request::reset(Ticket& of, wire::Opcode code) {
   sent_us = received_before = 0;
   weight_bytes = 0;
   slices.clear();
+  placed_by.clear();
+  placing = nullptr;
   shard = 0;
   shards = 1;
   position = 0;
@@ -82,6 +84,7 @@ void Request::encode(uint32_t deadline_us, const std::vector<uint16_t>& handles,
       uint32_t keys_before = 0;
       for (uint16_t s = 0; s < slices.size(); ++s) {
         encode_section(frame, s, handles[section(s).layout_index]);
+        if (places(s)) encode_places(frame, s);
         if (opcode == wire::Opcode::Put) {
           encode_offers(frame, s, keys_before);
           encode_choices(frame, s);
@@ -145,6 +148,33 @@ void Request::encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t 
     frame.value().put_bytes(ConstBytes(of.keys).subspan(of.key_at[part.first], head.keys_bytes));
   } else {
     for (uint32_t i = 0; i < part.count; ++i) frame.value().put_bytes(of.packed_key(key(i)));
+  }
+  frame.close_tlv();
+}
+
+void Request::encode_places(wire::FrameWriter& frame, uint16_t slice) const {
+  const Section& of = section(slice);
+  const uint32_t count = items_of(slice);
+  if (placed_by[slice] != kByPieces) {
+    frame.open_tlv(wire::Tlv::PlaceRows);
+    frame.value().put(wire::PlaceRowsHead{.section = slice, .item_count = count, .number = placed_by[slice]});
+    for (uint32_t i = 0; i < count; ++i) frame.value().put(of.target.row(item_of(slice, i)));
+    return frame.close_tlv();
+  }
+  wire::PlacesHead head{.section = slice, .item_count = count};
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto [first, end] = of.target.pieces_of(item_of(slice, i));
+    head.piece_count += end - first;
+  }
+  frame.open_tlv(wire::Tlv::Places);
+  frame.value().put(head);
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto [first, end] = of.target.pieces_of(item_of(slice, i));
+    frame.value().put_all(std::span<const wire::PlacePiece>(of.places).subspan(first, end - first));
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto [first, end] = of.target.pieces_of(item_of(slice, i));
+    frame.value().put(end - first);
   }
   frame.close_tlv();
 }

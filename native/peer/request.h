@@ -41,6 +41,13 @@ class Request {
   uint32_t shards = 1;
   uint64_t position = 0;  // stat: of the page that it asks for; 0: the first, or there is none left
 
+  // get: by slice, how its bytes are placed
+  static constexpr uint8_t kUnplaced = UINT8_MAX;
+  static constexpr uint8_t kByPieces = kUnplaced - 1;  // any other: by rows of the template of this number
+  std::vector<uint8_t> placed_by;
+  Ticket* placing = nullptr;  // whose memory its daemon may write into, until the Final or the end of the connection
+  bool places(uint16_t slice) const noexcept { return slice < placed_by.size() && placed_by[slice] != kUnplaced; }
+
   // put
   struct Sendable {
     uint16_t slice;
@@ -79,6 +86,7 @@ class Request {
  private:
   void encode_namespace(wire::FrameWriter& frame) const;
   void encode_life(wire::FrameWriter& frame) const;
+  void encode_places(wire::FrameWriter& frame, uint16_t slice) const;
   void encode_section(wire::FrameWriter& frame, uint16_t slice, uint16_t handle) const;
   void encode_offers(wire::FrameWriter& frame, uint16_t slice, uint32_t keys_before) const;
   void encode_choices(wire::FrameWriter& frame, uint16_t slice) const;

@@ -27,14 +27,16 @@ bool names_namespace(uint32_t operation) noexcept {
 
 class SectionFiller {
  public:
-  SectionFiller(Client& client, const hs_batch& batch, const hs_section& from, Section& to)
-      : client_(client), batch_(batch), from_(from), to_(to) {}
+  SectionFiller(Client& client, const hs_batch& batch, const hs_section& from, Section& to, Ticket& ticket)
+      : client_(client), batch_(batch), from_(from), to_(to), ticket_(ticket) {}
 
   Fault fill() {
     if (Fault fault = fill_names(); !fault.ok()) return fault;
     if (Fault fault = fill_keys(); !fault.ok()) return fault;
     to_.selection.set_all();
     to_.target.clear();
+    to_.places.clear();
+    to_.place_parts.clear();
     to_.offers.clear();
     to_.blocks.clear();
     to_.order.clear();
@@ -55,6 +57,7 @@ class SectionFiller {
       if (batch_.operation == HS_OP_GET) section.block_bytes = nullptr;
       to_.device = static_cast<int>(from_.cuda_device) - 1;
       if (Fault fault = to_.target.set(section, to_.item_count, to_.shape, to_.selection); !fault.ok()) return fault;
+      if (batch_.operation == HS_OP_GET && to_.device < 0) client_.place(to_, ticket_);
     }
     return {};
   }
@@ -153,6 +156,7 @@ class SectionFiller {
   const hs_batch& batch_;
   const hs_section& from_;
   Section& to_;
+  Ticket& ticket_;
 };
 
 Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
@@ -170,7 +174,7 @@ Fault fill_sections(Client& client, const hs_batch& batch, Ticket& ticket) {
   for (uint32_t s = 0; s < batch.section_count; ++s) {
     const hs_section& from = batch.sections[s];
     Section& to = ticket.sections[s];
-    if (Fault fault = SectionFiller(client, batch, from, to).fill(); !fault.ok()) {
+    if (Fault fault = SectionFiller(client, batch, from, to, ticket).fill(); !fault.ok()) {
       return {fault.status, "section " + number(s) + ": " + fault.what};
     }
     to.answers = from.answers;

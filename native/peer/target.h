@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -30,6 +31,19 @@ class Target {
     if (kind_ == HS_TARGET_ROWS) return parts_.empty() ? nullptr : parts_[0].base;
     return pieces_.empty() ? nullptr : pieces_[0].base;
   }
+  // iovec: the memory of an item, in order; pieces are numbered over all items.
+  struct Piece {
+    std::byte* base;
+    size_t bytes;
+    uint64_t at;  // among the item's bytes
+  };
+  bool by_rows() const noexcept { return kind_ == HS_TARGET_ROWS; }
+  std::span<const Piece> pieces() const noexcept { return pieces_; }
+  std::pair<uint32_t, uint32_t> pieces_of(uint32_t item) const noexcept { return {first_piece_[item], first_piece_[item + 1]}; }
+  // rows
+  std::span<const hs_part_descriptor> parts() const noexcept { return parts_; }
+  int64_t row(uint32_t item) const noexcept { return rows_[item]; }
+
   // put: its bytes were copied, back to back from `at` on, into slots of `slot_bytes`.
   void set_staged(std::span<const wire::Offer> offers, std::span<std::byte* const> slots, size_t slot_bytes, uint64_t at);
   // A guess at an item's bytes, for spreading a batch over connections.
@@ -44,11 +58,6 @@ class Target {
   Fault set_iovecs(const hs_section& section, uint32_t item_count, const wire::GroupShape& shape, const Selection& selection);
   Fault set_rows(const hs_section& section, uint32_t item_count, const wire::GroupShape& shape, const Selection& selection);
 
-  struct Piece {
-    std::byte* base;
-    size_t bytes;
-    uint64_t at;  // among the item's bytes
-  };
   uint32_t kind_ = HS_TARGET_NONE;
   std::vector<Piece> pieces_;
   std::vector<uint32_t> first_piece_;  // by item, and one past the end

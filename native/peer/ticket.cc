@@ -46,6 +46,7 @@ void Ticket::reset() {
   outcome = nullptr;
   state = State::Submitted;
   HALFSTEP_CHECK(requests.empty() && payload_references == 0 && !timer.armed(), payload_references);
+  HALFSTEP_CHECK(placements == 0 && regions.empty(), placements);
   previous = next = nullptr;
   dispatching = asked = false;
   HALFSTEP_CHECK(copies == 0 && staging.slots.empty(), copies);

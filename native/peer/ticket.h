@@ -18,10 +18,12 @@
 #include "net/loop.h"
 #include "peer/coded_block.h"
 #include "peer/coding.h"
+#include "peer/direct_region.h"
 #include "peer/halfstep.h"
 #include "peer/selection.h"
 #include "peer/target.h"
 #include "wire/layout.h"
+#include "wire/places.h"
 #include "wire/records.h"
 
 namespace halfstep::peer {
@@ -81,8 +83,10 @@ struct Section {
   int device = -1;                             // whose memory the target is; -1: the host's
   std::shared_ptr<const LayoutCoding> coding;  // put: null where blocks stay plain
   std::shared_ptr<const LayoutCoding> lossy;   // get: null where no part may be lossy
-  std::vector<CodedBlock> blocks;              // by item; empty: all are plain
-  std::vector<wire::Offer> offers;             // put: by item; parent = ordinal of a key of this section where kParentInBatch
+  std::vector<wire::PlacePiece> places;        // get: its target's pieces, where all lie in regions; or by rows, its parts
+  std::vector<wire::PlacePart> place_parts;
+  std::vector<CodedBlock> blocks;   // by item; empty: all are plain
+  std::vector<wire::Offer> offers;  // put: by item; parent = ordinal of a key of this section where kParentInBatch
   hs_answer* answers = nullptr;
   uint32_t* lengths = nullptr;
   float* error_bounds = nullptr;
@@ -109,6 +113,8 @@ class TicketHost {
   virtual void recycle(Ticket& ticket) = 0;
   // A connection's socket reads a piece of the caller's memory no more. The client's thread.
   virtual void on_payload_released(Ticket& ticket) = 0;
+  // No daemon writes for one request of it any more. The client's thread.
+  virtual void on_placement_over(Ticket& ticket) = 0;
 
  protected:
   ~TicketHost() = default;
@@ -129,7 +135,8 @@ class Ticket {
   bool wants_progress = false;
   uint64_t user_data = 0;
   uint32_t section_count = 0;
-  std::vector<Section> sections;  // the first section_count; the rest keeps its memory for later
+  std::vector<Section> sections;   // the first section_count; the rest keeps its memory for later
+  std::vector<RegionUse> regions;  // that its targets lie in
   std::vector<Item> items;
   std::vector<Unit> units;
   uint64_t owner = 0;  // hold, renew, release
@@ -161,6 +168,7 @@ class Ticket {
   bool asked = false;               // a daemon may know of it
   uint32_t payload_references = 0;  // chunks of a put that a socket still reads from the caller's memory, and the encoder
   uint32_t copies = 0;              // to or from a device, under way
+  uint32_t placements = 0;          // its requests for which a daemon may write into the caller's memory
   std::vector<Connection*> fence;   // those of its connections that may have such
   wire::AnswerReason end;           // what unsettled units get
   wire::AnswerReason whole;         // outcome of a batch without items

@@ -71,6 +71,7 @@ class NoHost final : public TicketHost {
  public:
   void recycle(Ticket&) override {}
   void on_payload_released(Ticket&) override {}
+  void on_placement_over(Ticket&) override {}
 };
 
 // The daemon says what is ok in its Final, which comes when the wait is over, or too late.
