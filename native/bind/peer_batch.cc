@@ -228,6 +228,11 @@ hs_batch Batch::prepared(uint64_t user_data) {
   return batch_;
 }
 
+void Batch::register_regions(const std::shared_ptr<hs_client>& client) const {
+  first_.register_regions(client);
+  for (const auto& section : more_) section->register_regions(client);
+}
+
 void Batch::started(nb::object owner) {
   submitted_ = true;
   owner_ = std::move(owner);

@@ -75,6 +75,8 @@ class Batch {
 
   // ---- submit and after: for Queue ----
   hs_batch prepared(uint64_t user_data);
+  // Its direct regions are that client's, too.
+  void register_regions(const std::shared_ptr<hs_client>& client) const;
   // Called before hs_submit, because the terminal event may be polled before hs_submit returns.
   void started(nb::object owner);
   void named(hs_ticket ticket) noexcept { ticket_ = ticket; }

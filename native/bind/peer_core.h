@@ -48,6 +48,7 @@ class Core {
   Core& operator=(const Core&) = delete;
 
   hs_client* handle() const;
+  const std::shared_ptr<hs_client>& shared() const noexcept { return client_; }
   bool forked() const noexcept { return client_ != nullptr && hs_client_forked(client_.get()) != 0; }
   bool closed() const noexcept { return client_ == nullptr; }
   // Fences what is in flight. Whoever waits for it hears so; the last one of them to leave frees it.

@@ -72,6 +72,8 @@ nb::dict facts_of(const Core& core) {
   coding["blocks"] = blocks;
   dict["coding"] = coding;
   dict["not_waited"] = facts.not_waited;
+  dict["placed_bytes"] = facts.placed_bytes;
+  dict["placement"] = text_of(facts.placement);
   dict["namespace_policy"] = facts.namespace_policy;
   dict["namespace_step_limit"] = facts.namespace_step_limit;
   nb::dict gpu;
@@ -98,7 +100,7 @@ nb::dict build_info() {
 
 void bind_memory(nb::module_& m) {
   nb::class_<Region>(m, "Region", "Memory that is kept for many batches.")
-      .def(nb::init<nb::handle, bool>(), "buffer"_a.none(), "writable"_a)
+      .def(nb::init<nb::handle, bool, bool>(), "buffer"_a.none(), "writable"_a, "direct"_a = false)
       .def(
           "refuse", [](Region& region) { region.refuses = true; }, "Let no further batch use it.")
       .def("close", &Region::close, "Release the memory. Refused while a batch uses it.")

@@ -70,6 +70,7 @@ void Queue::submit(nb::object object, nb::object owner, nb::object core) {
   if (queue == nullptr) throw Refused(kClosed);  // by another thread, while attach() let go of the queue before
   const uint64_t user_data = next_++;
   const hs_batch prepared = batch.prepared(user_data);
+  if (const auto& client = nb::inst_ptr<Core>(core_)->shared(); client != nullptr) batch.register_regions(client);
   std::array<char, kWhyBytes> why{};
   batch.started(std::move(owner));
   batches_.emplace(user_data, object);

@@ -1,11 +1,14 @@
 #include "bind/peer_section.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 #include "bind/interpreter.h"
+#include "bind/peer_core.h"
 
 namespace halfstep::bind {
 namespace {
@@ -114,8 +117,32 @@ uint32_t pack_array(std::string& packed, nb::handle keys) {
 
 }  // namespace
 
+void Region::End::operator()(hs_region* region) const noexcept {
+  const Unlocked unlocked;
+  hs_region_close(region);
+}
+
+void Region::register_with(const std::shared_ptr<hs_client>& client) {
+  if (!is_direct || device() >= 0 || bytes() == 0) return;
+  // With clients that are gone. They end when the list is whole again, since that lets other threads run.
+  const auto gone =
+      std::partition(registrations_.begin(), registrations_.end(), [](const Registration& of) { return !of.client.expired(); });
+  const std::vector<Registration> over(std::make_move_iterator(gone), std::make_move_iterator(registrations_.end()));
+  registrations_.erase(gone, registrations_.end());
+  for (const Registration& registration : registrations_) {
+    if (registration.client.lock() == client) return;
+  }
+  std::array<char, kWhyBytes> why{};
+  hs_region* made = nullptr;
+  if (hs_region_open(client.get(), memory->data(), memory->bytes(), &made, why.data(), why.size()) != 0) {
+    throw Refused(why.data());
+  }
+  registrations_.push_back({client, std::unique_ptr<hs_region, End>(made)});
+}
+
 void Region::close() {
   if (uses > 0) throw Refused("region: " + std::to_string(uses) + " batches still use it");
+  std::exchange(registrations_, {}).clear();  // before the memory may go
   memory.reset();
 }
 
@@ -408,6 +435,10 @@ void Section::each_region(Do&& act) const {
     for (const auto& region : nb::inst_ptr<Template>(kept_.rows_template)->regions) act(*nb::inst_ptr<Region>(region));
   }
   for (const auto& region : kept_.regions) act(*nb::inst_ptr<Region>(region));
+}
+
+void Section::register_regions(const std::shared_ptr<hs_client>& client) const {
+  each_region([&](Region& region) { region.register_with(client); });
 }
 
 void Section::started() {

@@ -7,6 +7,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -19,17 +20,31 @@ namespace halfstep::bind {
 
 // Memory that an owner keeps for many batches, and how many of them use it now.
 struct Region {
-  Region(nb::handle object, bool writable) : memory(Memory::of_any(object, writable, "region")), is_writable(writable) {}
+  Region(nb::handle object, bool writable, bool direct)
+      : memory(Memory::of_any(object, writable, "region")), is_writable(writable), is_direct(direct) {}
   std::optional<Memory> memory;  // none once closed
   bool is_writable = false;
-  bool refuses = false;  // it is to be closed: no batch begins to use it any more
+  bool is_direct = false;  // daemons may write into it
+  bool refuses = false;    // it is to be closed: no batch begins to use it any more
   uint32_t uses = 0;
 
   bool usable() const noexcept { return memory && !refuses; }
   uint64_t address() const noexcept { return memory ? reinterpret_cast<uint64_t>(memory->data()) : 0; }
   uint64_t bytes() const noexcept { return memory ? memory->bytes() : 0; }
   int device() const noexcept { return memory ? memory->device() : -1; }
+  // From here on that client's daemons write into it, where it is direct and the host's.
+  void register_with(const std::shared_ptr<hs_client>& client);
   void close();
+
+ private:
+  struct End {
+    void operator()(hs_region* region) const noexcept;
+  };
+  struct Registration {
+    std::weak_ptr<hs_client> client;
+    std::unique_ptr<hs_region, End> region;
+  };
+  std::vector<Registration> registrations_;  // dies before the memory
 };
 
 // One descriptor per part of a block; built once, used by any number of batches.
@@ -90,6 +105,7 @@ class Section {
 
   // As the core wants it, which then writes to `answers`, `lengths` and `error_bounds` (null: not wanted).
   const hs_section& prepared(hs_answer* answers, uint32_t* lengths, float* error_bounds);
+  void register_regions(const std::shared_ptr<hs_client>& client) const;
   // The regions that it names are in use from here to release().
   void started();
   [[nodiscard]] Kept release();

@@ -7,7 +7,7 @@ from typing import Any
 class Region:
     """Memory that is kept for many batches."""
 
-    def __init__(self, buffer: object | None, writable: bool) -> None: ...
+    def __init__(self, buffer: object | None, writable: bool, direct: bool = False) -> None: ...
 
     def refuse(self) -> None:
         """Let no further batch use it."""

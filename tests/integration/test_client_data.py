@@ -223,6 +223,20 @@ def test_a_row_outside_its_region_is_refused_before_anything_is_sent(client: hal
                 client.get([b"k"], Rows(template, [row]))
 
 
+def test_a_direct_region_is_memory_like_any_other_where_there_is_no_rdma(client: halfstep.Client, blocks: Blocks) -> None:
+    source, landing = blocks(4, 1000), np.zeros((8, 1000), np.uint8)
+    client.put(keys_of(4), source)
+    with client.register(landing, direct=True) as region:
+        template = region.template([PartDescriptor(0, 1000, 1, 1000)])
+        assert client.get(keys_of(4), Rows(template, [6, 1, 0, 3])).ok.all()
+    assert (landing[[6, 1, 0, 3]] == source).all()
+    assert not landing[[2, 4, 5, 7]].any()
+    facts = client.facts()
+    assert (facts.placed_bytes, facts.placement) == (0, "")
+    with pytest.raises(ConfigError, match="read-only"):
+        client.register(bytes(1000), direct=True)
+
+
 # ---- shapes --------------------------------------------------------------------------------------------------------------
 
 

@@ -328,9 +328,12 @@ class Client:
             futures = self._futures
         return futures.submit(makers[operation](*args, **options))
 
-    def register(self, buffer: object) -> Region:
-        """Registered memory for Rows: an engine's pool, once. Region.close() fences, then releases. Errors: ConfigError."""
-        return Region(buffer)
+    def register(self, buffer: object, *, direct: bool = False) -> Region:
+        """Registered memory for Rows: an engine's pool, once. Region.close() fences, then releases. Errors: ConfigError.
+
+        direct: over RDMA daemons write what is got straight into it (docs/client-contract.md, *Direct regions*).
+        """
+        return Region(buffer, direct=direct)
 
     # ---- for operators ----
 

@@ -74,8 +74,9 @@ class ClientFacts:
     of both is a miss. last_error: why it is not connected, not by all connections, or through a "unix" socket without shared
     memory. rdma: why transport is not "rdma"; "" where it is, or was not wanted. rdma_failures: paths over RDMA that could not
     be made, or died. coding: see CodingFacts. not_waited: requests with wait=True to daemons that do not know how; they were
-    answered at once. namespace_policy, namespace_step_limit: the namespace's default and floor, as NamespaceCoding of
-    docs/wire-protocol.md has them. gpu, canary: see GpuFacts, CanaryFacts.
+    answered at once. placed_bytes: written by daemons straight into direct regions, and verified there. placement: the newest
+    reason why one was not written into. namespace_policy, namespace_step_limit: the namespace's default and floor, as
+    NamespaceCoding of docs/wire-protocol.md has them. gpu, canary: see GpuFacts, CanaryFacts.
     """
 
     connected: int = 0
@@ -100,6 +101,8 @@ class ClientFacts:
     rdma_failures: int = 0
     coding: CodingFacts = CodingFacts()
     not_waited: int = 0
+    placed_bytes: int = 0
+    placement: str = ""
     namespace_policy: int = 0
     namespace_step_limit: int = 0
     gpu: GpuFacts = GpuFacts()

@@ -93,15 +93,20 @@ class Addresses:
 class Region:
     """Memory that stays registered until close(), which fences first: afterwards nothing reads or writes it.
 
-    address and bytes are those of the buffer; whoever owns it must not free it before close().
+    address and bytes are those of the buffer; whoever owns it must not free it before close(). direct: over RDMA daemons write
+    what is got straight into it; then nothing in a target may be used, or written, before the call that names it is over. The
+    memory is pinned by the first get, and a forked child may have none of it.
     """
 
-    def __init__(self, buffer: object) -> None:
+    def __init__(self, buffer: object, *, direct: bool = False) -> None:
+        self.direct = direct
         try:
-            self.native, self.writable = _peer.Region(buffer, True), True
+            self.native, self.writable = _peer.Region(buffer, True, direct), True
         except ConfigError:
             # Not writable, or not usable at all: then this says why.
             self.native, self.writable = _peer.Region(buffer, False), False
+            if direct:
+                raise ConfigError("region: direct=True is for memory that daemons write into, and this is read-only") from None
         self._uses: Living[Use] = Living()
 
     @property
