@@ -95,6 +95,18 @@ def _blocks() -> str:
     return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.blocks {ADDRESS}"
 
 
+def _placed() -> str:
+    return f"cd {ROOT} && exec {sys.executable} -P -m tests.lab.placed {ADDRESS}"
+
+
+def _placed_life_program() -> list[Path]:
+    return [BUILD / "tests" / "integration" / "native" / "integration_placed_life_test"]
+
+
+def _placed_life() -> str:
+    return f"HALFSTEP_TEST_RDMA={ADDRESS} exec {_placed_life_program()[0]} --gtest_color=no"
+
+
 def _bench() -> str:
     # One batch at a time for a second: what is asked is whether it measures that path at all.
     options = "--transport rdma --rw get,put --bs 64KiB --size 1MiB --batch 4 --runtime 1 --repeat 1 --arena 64MiB --no-pin"
@@ -144,6 +156,16 @@ SCENARIOS = (
     Scenario("no-device", "host", "a client of a machine without a device stays on TCP and says why, or is refused", _refusal),
     Scenario("carriers", "guest", "the server's tests of carriers over Soft-RoCE", _carriers, _carrier_programs),
     Scenario("blocks", "guest", "daemon and client over Soft-RoCE: 100 blocks compared, either end killed", _blocks),
+    Scenario(
+        "placed", "guest", "500 blocks through rings and placed over Soft-RoCE, the daemon killed, gets called off", _placed
+    ),
+    Scenario(
+        "placed-life",
+        "guest",
+        "100 kills of either end, deadlines and cancels while a daemon writes into the client's memory",
+        _placed_life,
+        _placed_life_program,
+    ),
     Scenario("bench", "guest", "`halfstep bench --transport rdma` over Soft-RoCE; its figures mean nothing", _bench),
     Scenario("nvme-engine", "guest", "the tests of engines by NVMe commands", _nvme_engine, _engine_tests, drives=drives.plain),
     Scenario(
