@@ -157,14 +157,19 @@ SCENARIOS = (
     Scenario("carriers", "guest", "the server's tests of carriers over Soft-RoCE", _carriers, _carrier_programs),
     Scenario("blocks", "guest", "daemon and client over Soft-RoCE: 100 blocks compared, either end killed", _blocks),
     Scenario(
-        "placed", "guest", "500 blocks through rings and placed over Soft-RoCE, the daemon killed, gets called off", _placed
+        "placed",
+        "guest",
+        "500 blocks through rings and placed over Soft-RoCE, the daemon killed, gets called off",
+        _placed,
+        limits=2,
     ),
     Scenario(
         "placed-life",
-        "guest",
+        "long",
         "100 kills of either end, deadlines and cancels while a daemon writes into the client's memory",
         _placed_life,
         _placed_life_program,
+        limits=3,
     ),
     Scenario("bench", "guest", "`halfstep bench --transport rdma` over Soft-RoCE; its figures mean nothing", _bench),
     Scenario("nvme-engine", "guest", "the tests of engines by NVMe commands", _nvme_engine, _engine_tests, drives=drives.plain),
