@@ -112,10 +112,15 @@ void KeyWaiters::wake() {
   }
 }
 
-uint32_t KeyWaiters::waiting_for(const store::IndexKey& key, uint32_t most) const noexcept {
-  if (counts_.waiting == 0) return 0;
+const KeyWaiters::Wait* KeyWaiters::first_of(const store::IndexKey& key) const noexcept {
+  if (counts_.waiting == 0) return nullptr;
   const Wait* first = buckets_[key.low % kBuckets];
   while (first != nullptr && first->key != key) first = first->other_;
+  return first;
+}
+
+uint32_t KeyWaiters::waiting_for(const store::IndexKey& key, uint32_t most) const noexcept {
+  const Wait* const first = first_of(key);
   if (first == nullptr) return 0;
   uint32_t count = 1;
   for (const Wait* wait = first->after_; wait != first && count < most; wait = wait->after_) ++count;

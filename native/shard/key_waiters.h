@@ -25,8 +25,15 @@ class KeyWaiters {
     Stopping,   // the shard takes no more requests
   };
   struct Wait;
+  // Who waits, for people.
+  struct Waiter {
+    const char* command = "";
+    uint64_t since_us = 0;  // on the shard's clock, as is its deadline
+    uint64_t until_us = 0;
+  };
   class Owner {
    public:
+    virtual Waiter waiter() const noexcept = 0;
     // It waits no longer, unless it is parked anew. Answers how many lookups this took.
     virtual uint32_t woken(Wait& wait, Why why) = 0;
 
@@ -77,6 +84,16 @@ class KeyWaiters {
 
   // How many wait for this key; `most` need be counted.
   uint32_t waiting_for(const store::IndexKey& key, uint32_t most) const noexcept;
+  // Calls visit(const Owner&) for so many of them at most.
+  template <typename Visit>
+  void for_each_of(const store::IndexKey& key, uint32_t most, Visit&& visit) const {
+    const Wait* const first = first_of(key);
+    const Wait* wait = first;
+    for (uint32_t seen = 0; wait != nullptr && seen < most; ++seen) {
+      visit(static_cast<const Owner&>(*wait->owner));
+      wait = wait->after_ == first ? nullptr : wait->after_;
+    }
+  }
   Counts& counts() noexcept { return counts_; }
   const Counts& counts() const noexcept { return counts_; }
 
@@ -84,6 +101,7 @@ class KeyWaiters {
   static constexpr size_t kBuckets = size_t{1} << 14;
   static constexpr size_t kWhys = 4;
 
+  const Wait* first_of(const store::IndexKey& key) const noexcept;
   // Where the first of a key's ring is linked, or where it would be.
   Wait** find(const store::IndexKey& key) noexcept;
   void move_ring(const store::IndexKey& key, Why why) noexcept;

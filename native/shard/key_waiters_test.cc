@@ -14,6 +14,7 @@ using Why = KeyWaiters::Why;
 // Notes who is told what, and may park or drop others meanwhile.
 class KeyWaitersTest : public ::testing::Test, public KeyWaiters::Owner {
  protected:
+  KeyWaiters::Waiter waiter() const noexcept override { return {.command = "test"}; }
   uint32_t woken(KeyWaiters::Wait& wait, Why why) override {
     told_.emplace_back(&wait, why);
     for (KeyWaiters::Wait* other : std::exchange(leave_, {})) waiters_.leave(*other);
@@ -54,6 +55,24 @@ TEST_F(KeyWaitersTest, WhoWaitsForAKeyIsToldInTheOrderOfComing) {
   EXPECT_EQ(turn(), (Told{{&other, Why::Deleted}}));
   EXPECT_EQ(waiters_.counts().stored, 2U);
   EXPECT_EQ(waiters_.counts().deleted, 1U);
+}
+
+TEST_F(KeyWaitersTest, WhoWaitsForAKeyIsShownUpToABound) {
+  const auto shown = [&](uint64_t key, uint32_t most) {
+    uint32_t count = 0;
+    waiters_.for_each_of({key, 1}, most, [&](const KeyWaiters::Owner& owner) {
+      EXPECT_EQ(&owner, this);
+      ++count;
+    });
+    return count;
+  };
+  EXPECT_EQ(shown(7, 10), 0U);
+  for (int i = 0; i < 5; ++i) wait_for(7);
+  wait_for(8);
+  EXPECT_EQ(shown(7, 10), 5U);
+  EXPECT_EQ(shown(7, 3), 3U);
+  EXPECT_EQ(shown(8, 10), 1U);
+  EXPECT_EQ(shown(9, 10), 0U);
 }
 
 // Keys that share a bucket, and each place in the chain and in a ring.

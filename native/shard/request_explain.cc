@@ -1,5 +1,6 @@
 #include "shard/request_explain.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <string_view>
@@ -16,6 +17,11 @@ namespace {
 using wire::Answer;
 using wire::Opcode;
 using wire::Reason;
+
+// Of one question: blocks that are waited for, requests told of each, and requests counted of each.
+constexpr size_t kAwaitedMax = 256;
+constexpr uint32_t kWaitersTold = 8;
+constexpr uint32_t kWaitersCounted = 1'000;
 
 static_assert(wire::kQuestionComponentsMax <= store::KeyQuestion::kLookupsMax);
 
@@ -143,6 +149,24 @@ void put_block(JsonWriter& json, const store::ExplainedBlock& block) {
   json.close('}');
 }
 
+void put_awaited(JsonWriter& json, const Awaited& block, uint64_t now_us) {
+  json.open('{');
+  json.word("layout", hex(block.layout));
+  json.number("component", block.component.value);
+  json.number("waiting", block.waiting);
+  json.name("waiters");
+  json.open('[');
+  for (const KeyWaiters::Waiter& waiter : block.waiters) {
+    json.open('{');
+    json.word("command", waiter.command);
+    json.number("waited_ms", (now_us - std::min(now_us, waiter.since_us)) / 1000);
+    json.number("ends_in_ms", (waiter.until_us - std::min(now_us, waiter.until_us)) / 1000);
+    json.close('}');
+  }
+  json.close(']');
+  json.close('}');
+}
+
 void put_memory(JsonWriter& json, const store::Explanation& e) {
   json.name("memory");
   json.open('{');
@@ -166,7 +190,7 @@ void put_memory(JsonWriter& json, const store::Explanation& e) {
 
 }  // namespace
 
-std::string json_of(const store::Explanation& e) {
+std::string json_of(const store::Explanation& e, std::span<const Awaited> awaited, uint64_t now_us) {
   JsonWriter json;
   json.open('{');
   json.number("now_s", e.now_s);
@@ -187,6 +211,10 @@ std::string json_of(const store::Explanation& e) {
   json.name("blocks");
   json.open('[');
   for (const store::ExplainedBlock& block : e.blocks) put_block(json, block);
+  json.close(']');
+  json.name("awaited");
+  json.open('[');
+  for (const Awaited& block : awaited) put_awaited(json, block, now_us);
   json.close(']');
   json.close('}');
   return json.take();
@@ -210,7 +238,19 @@ void answer_explain(Client& client, uint64_t id, ConstBytes question) {
   about.engine_key = asked.engine_key;
   about.components = components;
   about.every_group = (asked.head.flags & wire::kQuestionEveryGroup) != 0;
-  const std::string text = json_of(host.store().explain(about));
+  std::vector<Awaited> awaited;
+  const KeyWaiters& waiters = host.key_waiters();
+  about.looked_up = [&](const store::IndexKey& key, const wire::LayoutId& layout, wire::Component component) {
+    const uint32_t waiting = waiters.waiting_for(key, kWaitersCounted);
+    if (waiting == 0 || awaited.size() == kAwaitedMax) return;
+    Awaited& block = awaited.emplace_back();
+    block.layout = layout;
+    block.component = component;
+    block.waiting = waiting;
+    waiters.for_each_of(key, kWaitersTold, [&](const KeyWaiters::Owner& owner) { block.waiters.push_back(owner.waiter()); });
+  };
+  const store::Explanation explanation = host.store().explain(about);
+  const std::string text = json_of(explanation, awaited, host.loop().now_us());
   host.counts().answer(Opcode::Stat, {Answer::Ok, Reason::None});
   Reply reply(client, id);
   reply.whole({Answer::Ok, Reason::None});

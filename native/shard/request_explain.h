@@ -4,9 +4,12 @@
 // Thread: the shard's.
 #pragma once
 
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
+#include "shard/key_waiters.h"
 #include "store/account/explain.h"
 
 namespace halfstep::shard {
@@ -16,6 +19,15 @@ class Client;
 // `question`: the value of the request's KeyQuestion.
 void answer_explain(Client& client, uint64_t id, ConstBytes question);
 
-std::string json_of(const store::Explanation& explanation);
+// A block that is not there, and requests that wait for it: some of them, and how many there are.
+struct Awaited {
+  wire::LayoutId layout{};
+  wire::Component component;
+  uint32_t waiting = 0;
+  std::vector<KeyWaiters::Waiter> waiters;
+};
+
+// now_us: on the shard's clock, as the waiters' times are.
+std::string json_of(const store::Explanation& explanation, std::span<const Awaited> awaited, uint64_t now_us);
 
 }  // namespace halfstep::shard

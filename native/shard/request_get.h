@@ -23,6 +23,7 @@
 #include "shard/get_planner.h"
 #include "shard/get_sender.h"
 #include "shard/get_step.h"
+#include "shard/metrics.h"
 #include "shard/placement.h"
 #include "shard/pool.h"
 #include "shard/request.h"
@@ -76,6 +77,7 @@ class GetRequest final : public Request, private GetSender::Owner, private KeyWa
 
   // Waiting.
   void await();
+  KeyWaiters::Waiter waiter() const noexcept override { return {command_name(opcode()), started_us(), deadline_us()}; }
   uint32_t woken(KeyWaiters::Wait& wait, KeyWaiters::Why why) override;
   void end_waits(bool expired) noexcept;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "shard/key_waiters.h"
+#include "shard/metrics.h"
 #include "shard/pool.h"
 #include "shard/request.h"
 #include "shard/section_items.h"
@@ -33,6 +34,7 @@ class MatchRequest final : public Request, private KeyWaiters::Owner {
   void answer();
   void answer_whole_and_finish(wire::AnswerReason with, std::string_view reason);
   bool is_hopeless() const noexcept;
+  KeyWaiters::Waiter waiter() const noexcept override { return {command_name(opcode()), started_us(), deadline_us()}; }
   uint32_t woken(KeyWaiters::Wait& wait, KeyWaiters::Why why) override;
   void on_drop() override;
   void recycle() override;

@@ -93,6 +93,7 @@ class Explainer {
 
   void look_up(const Scope& scope, wire::Component component) {
     const IndexKey key = store_.key_of({scope.number, component, question_.engine_key});
+    if (question_.looked_up) question_.looked_up(key, scope.layout, component);
     const Extent* extent = memory_.find(key);
     if (extent != nullptr && extent->state == ExtentState::Filling) extent = nullptr;
     const Block stored = catalog_.find(key);

@@ -179,6 +179,34 @@ def test_a_match_waits_for_the_whole_prefix(request: pytest.FixtureRequest, deco
     assert counter(decode, 'halfstep_requests_total{command="match"}') - asked == 1
 
 
+def test_explain_names_who_waits(
+    request: pytest.FixtureRequest, daemon: Any, decode: halfstep.Client, prefill: Prefill
+) -> None:
+    key = names(request, 1)[0]
+    target = np.zeros((10, BLOCK_BYTES), np.uint8)
+    command = [sys.executable, "-m", "halfstep.tools.cli", "explain", key.decode(), "--url", daemon.url]
+    with decode.queue() as queue:
+        tickets: list[Any] = [queue.get([key], row, wait=True) for row in target[1:]]
+        tickets.append(queue.match([key], wait=True))
+        wait_until_awaited(decode, len(tickets))
+        (block,) = decode.admin.explain(key)["awaited"]
+        assert (block["waiting"], len(block["waiters"])) == (10, 8)
+        assert {waiter["command"] for waiter in block["waiters"]} <= {"get", "match"}
+        for waiter in block["waiters"]:
+            assert waiter["waited_ms"] + waiter["ends_in_ms"] <= PATIENCE_MS
+            assert waiter["ends_in_ms"] > 0
+        assert decode.admin.explain(key, [range(1, 2)])["awaited"] == [], "nobody waits for another component"
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1, "nobody has stored it"
+        text = " ".join(done.stdout.split())
+        assert "never seen" in text
+        assert "awaited by" in text
+        assert "2 more" in text
+        prefill.store(key)
+        assert [ticket.result().prefix for ticket in tickets] == [1] * len(tickets)
+    assert decode.admin.explain(key)["awaited"] == []
+
+
 def test_blocks_of_a_prefill_that_was_killed_are_misses_at_the_deadline(
     request: pytest.FixtureRequest, waiting: halfstep.Client, prefill: Prefill
 ) -> None:

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <vector>
 
 #include "store/account/events.h"
@@ -30,6 +31,8 @@ struct KeyQuestion {
   ConstBytes engine_key;
   std::span<const ComponentRange> components;
   bool every_group = false;  // the ranges name cells and variants of group 0, and mean those of every group
+  // Told of each name that is looked up, whether there is a block of it or not.
+  std::function<void(const IndexKey& key, const wire::LayoutId& layout, wire::Component component)> looked_up;
 };
 
 // A block of the key: one that is there, or one that an event tells of.

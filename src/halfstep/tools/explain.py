@@ -41,7 +41,8 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
     """Say what the daemon knows of KEY: where its blocks are and what keeps them, or when and why they went.
 
     Without --component it looks at the first 64 cells of every group, and at what it remembers of the key besides. What went
-    before the oldest event that is remembered, or before the daemon's start, cannot be explained; then it says so.
+    before the oldest event that is remembered, or before the daemon's start, cannot be explained; then it says so. Requests
+    that wait for a block of it are named.
 
     KEY is text or hex:…. Exit status 1 when no block of it is there.
     """
@@ -57,6 +58,8 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
     if told["lookups"] == 0 and not told["whole"]:  # of a mount: "never seen" would be a guess
         raise ConfigError(f"explain on {url}: a mount keeps no history; ask the daemon behind it")
     told["blocks"] = [block for block in told["blocks"] if block["layout"].startswith(prefix)]
+    # An older daemon does not say.
+    told["awaited"] = [block for block in told.get("awaited", []) if block["layout"].startswith(prefix)]
     verdict = verdict_of(told)
     if as_json:
         print_json({"key": key_text(name), "verdict": verdict, **told})
@@ -64,6 +67,7 @@ def explain(key: str, component: int | None, layout_hex: str, url: str, as_json:
         for line in _lines(key_text(name), verdict, told):
             say(line)
         _print_blocks(told)
+        _print_awaited(told)
     if verdict != "there":
         raise SystemExit(1)
 
@@ -144,6 +148,21 @@ def _print_blocks(told: Mapping[str, Any]) -> None:
     departed = [block for block in told["blocks"] if not block["there"]]
     if departed:
         print_table(["layout", "component", "stored", "went", "why"], [_departed_row(block, told) for block in departed])
+
+
+def _print_awaited(told: Mapping[str, Any]) -> None:
+    """Requests that wait for blocks of the key which nobody has stored yet."""
+    rows = [row for block in told["awaited"] for row in _awaited_rows(block)]
+    if rows:
+        print_table(["layout", "component", "awaited by", ("since", "right"), ("ends in", "right")], rows)
+
+
+def _awaited_rows(block: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    name = block["layout"][:8], f"{block['component']:#x}"
+    for waiter in block["waiters"]:
+        yield *name, waiter["command"], f"{waiter['waited_ms'] / 1000:,.1f} s", f"{waiter['ends_in_ms'] / 1000:,.1f} s"
+    if (more := block["waiting"] - len(block["waiters"])) > 0:
+        yield *name, f"{more:,} more", "", ""
 
 
 def _row(block: Mapping[str, Any]) -> tuple[object, ...]:
