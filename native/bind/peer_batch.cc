@@ -141,10 +141,11 @@ void Batch::set_life(uint64_t value, bool persistent) {
   batch_.persistent = persistent ? 1 : 0;
 }
 
-void Batch::set_prefetch(uint64_t keep_ms, bool follow) {
+void Batch::set_prefetch(uint64_t keep_ms, bool follow, uint32_t kind) {
   const Setting setting(*this);
   batch_.value = keep_ms;
   batch_.follow = follow ? 1 : 0;
+  batch_.prefetch_kind = kind;
 }
 
 void Batch::set_wait() {

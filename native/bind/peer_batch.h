@@ -63,7 +63,7 @@ class Batch {
   void set_coding(uint16_t policy, uint16_t step_limit);
   // hold, renew: ms (0 = without end); expire: seconds (0 = never).
   void set_life(uint64_t value, bool persistent);
-  void set_prefetch(uint64_t keep_ms, bool follow);
+  void set_prefetch(uint64_t keep_ms, bool follow, uint32_t kind);
   void set_wait();
   // With memory of a CUDA device: what these have under way comes first. Without this call the legacy default stream.
   void set_streams(std::vector<uint64_t> streams);

@@ -157,7 +157,7 @@ void bind_batch(nb::module_& m) {
            "sliding_ttl"_a)
       .def("set_coding", &Batch::set_coding, "policy"_a, "step_limit"_a)
       .def("set_life", &Batch::set_life, "value"_a, "persistent"_a)
-      .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a)
+      .def("set_prefetch", &Batch::set_prefetch, "keep_ms"_a, "follow"_a, "kind"_a)
       .def("set_wait", &Batch::set_wait, "What is not there is waited for.")
       .def("set_streams", &Batch::set_streams, "streams"_a, "Streams whose work comes before memory of a GPU is touched.")
       .def("set_layout_id", &Batch::set_layout_id, "id"_a)

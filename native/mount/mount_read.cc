@@ -203,6 +203,10 @@ Status MountStore::begin_reads(std::span<store::Read* const> window) {
         return Code::Throttled;
       }
       made.push_back(extent);
+      if (read->ahead) {
+        extent->staged = Extent::Staged::Coming;
+        extent->staged_kind = reinterpret_cast<store::Stage*>(static_cast<uintptr_t>(read->tag))->kind;
+      }
     }
     if (extent == nullptr) continue;
     memory_.pin(*extent);
@@ -213,6 +217,7 @@ Status MountStore::begin_reads(std::span<store::Read* const> window) {
   for (size_t i = window.size(); i-- > 0;) {
     auto* extent = static_cast<Extent*>(window[i]->store_own);
     if (extent == nullptr) continue;
+    if (!window[i]->ahead) note_read(*extent);
     memory_.touch(*extent);
     if (extent->state == ExtentState::Clean) note_touch(extent->key);
   }
@@ -300,6 +305,7 @@ void MountStore::arrived(Extent& extent, Status status) {
   if (status.ok() && !extent.listed) status = Code::NotFound;
   const wire::GroupShape* shape = shape_of(extent.entry.scope, {extent.entry.component});
   if (status.ok() && (shape == nullptr || !cut(extent, *shape, extent.block_bytes()))) status = Code::NotFound;
+  note_arrival(extent, status.ok());
   if (status.ok()) {
     sum(extent);
   } else {
@@ -364,6 +370,7 @@ void MountStore::send_stages() {
     read.key = stage->key;
     read.component = stage->component;
     read.complete = &MountStore::on_staged;
+    read.ahead = true;
     read.owner = this;
     read.tag = reinterpret_cast<uintptr_t>(stage);
     staging->bytes = bytes;
@@ -371,11 +378,7 @@ void MountStore::send_stages() {
     staging_bytes_ += bytes;
     std::array<store::Read*, 1> window = {&read};
     const Status status = begin_reads(window);
-    if (status.ok()) {
-      ++counters_.staged;
-      counters_.staged_bytes += bytes;
-      continue;
-    }
+    if (status.ok()) continue;
     staging_bytes_ -= bytes;
     staging_.erase(stage);
     if (status == Code::Throttled && stage->follow) {
@@ -385,6 +388,32 @@ void MountStore::send_stages() {
     stage->status = status == Code::Throttled ? Status(Code::Throttled, store::kThrottledMemory) : status;
     stage->done(*stage);
   }
+}
+
+// What was brought ahead of its first read has ended so.
+void MountStore::note_read(Extent& extent) noexcept {
+  store::Counters::StagedOfKind& kind = counters_.staged_kinds[extent.staged_kind];
+  if (extent.staged == Extent::Staged::Coming) {
+    extent.staged = Extent::Staged::Late;
+    ++counters_.staged_late;
+    kind.late_bytes += extent.slot().held_bytes();
+  } else if (extent.staged == Extent::Staged::Kept) {
+    extent.staged = Extent::Staged::No;
+    ++counters_.staged_used;
+    kind.used_bytes += extent.slot().held_bytes();
+  }
+}
+
+// Of one that is brought ahead: from here on it waits for its first read, unless that has come already.
+void MountStore::note_arrival(Extent& extent, bool is_there) noexcept {
+  if (extent.staged == Extent::Staged::No) return;
+  if (is_there) {
+    ++counters_.staged;
+    counters_.staged_bytes += extent.slot().held_bytes();
+    counters_.staged_kinds[extent.staged_kind].bytes += extent.slot().held_bytes();
+  }
+  const bool is_kept = is_there && extent.staged == Extent::Staged::Coming;
+  extent.staged = is_kept ? Extent::Staged::Kept : Extent::Staged::No;
 }
 
 void MountStore::on_staged(store::Read& read) {

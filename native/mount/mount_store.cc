@@ -289,6 +289,14 @@ store::Gauges MountStore::gauges() const noexcept {
   return out;
 }
 
+const store::Counters& MountStore::counters() const noexcept {
+  counters_.staged_unused = memory_.unread_blocks();
+  for (size_t kind = 0; kind < wire::kPrefetchKinds; ++kind) {
+    counters_.staged_kinds[kind].unused_bytes = memory_.unread_bytes()[kind];
+  }
+  return counters_;
+}
+
 void MountStore::collect(shard::Metrics* out) const {
   const auto add = [](std::vector<shard::Sample>& to, const char* name, const char* label, const char* value, uint64_t count) {
     shard::Sample sample{name, {}, static_cast<double>(count)};

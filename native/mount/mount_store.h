@@ -107,7 +107,7 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   void set_on_memory(std::function<void()> on_memory) override { on_memory_ = std::move(on_memory); }
   Status close() override;
 
-  const store::Counters& counters() const noexcept override { return counters_; }
+  const store::Counters& counters() const noexcept override;
   store::Gauges gauges() const noexcept override;
   ConstBytes index_memory() const noexcept override { return {}; }
   const store::Events& events() const noexcept override { return events_; }
@@ -238,6 +238,8 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   void said(UpstreamRequest& request, const std::vector<store::Change*>& changes);
   void end_leases();
   void send_stages();
+  void note_read(store::Extent& extent) noexcept;
+  void note_arrival(store::Extent& extent, bool is_there) noexcept;
   static void on_staged(store::Read& read);
   void send_waiting();
   bool put_under_way(const Waiting& waiting) const noexcept;
@@ -259,7 +261,7 @@ class MountStore final : public store::Store, public shard::AsksFirst {
   uint64_t start_number_ = 0;
   store::Geometry geometry_;
   store::RecoveryReport recovery_;
-  store::Counters counters_;
+  mutable store::Counters counters_;  // memory counts some of it: fetched from there when asked for
   MountCounters mount_;
   store::Events events_{0};   // the upstream's to tell
   std::deque<Scope> scopes_;  // scope n is number n - 1; none ever moves or is used again

@@ -360,6 +360,7 @@ bool Connection::transmit(Request& request) {
       client_.count_not_waited();
     }
   }
+  request.says_kind = (hello_.features & wire::kFeaturePrefetchKind) != 0;
   request.plain = (client_.options().codecs & ~hello_.codecs) != 0;
   if (request.opcode == Opcode::Get) prepare_places(request);
   frame_.clear();

@@ -311,10 +311,11 @@ typedef struct hs_batch {
   uint32_t sets_coding;   /* namespace: 1 = the two below are meant; 0: create none and any, limit as it was */
   uint16_t policy;        /* as hs_client_facts has them */
   uint16_t step_limit;
-  uint32_t persistent; /* hold: 1 = survives a restart, in the namespace's pin budget */
-  uint32_t wait;       /* match, get: 1 = what is not there is waited for, until the deadline; a daemon that does not know
-                        * how answers at once (not_waited) */
-  uint32_t follow;     /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
+  uint32_t persistent;    /* hold: 1 = survives a restart, in the namespace's pin budget */
+  uint32_t wait;          /* match, get: 1 = what is not there is waited for, until the deadline; a daemon that does not know
+                           * how answers at once (not_waited) */
+  uint32_t prefetch_kind; /* prefetch: 0 not said, 1 window, 2 layers, 3 turn, 4 named; the daemon counts by it */
+  uint32_t follow;        /* prefetch: 1 = keys that find no room wait until earlier ones were got, and are not throttled */
   const uint8_t* layout_id;
   const uint8_t* question;
   uint64_t question_bytes;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "wire/prefetch_kind.h"
+
 namespace halfstep::peer {
 
 // A request within the limits on keys, items, sections and ranges never passes the limit on its body: it need not be cut for
@@ -117,7 +119,8 @@ void Request::encode_life(wire::FrameWriter& frame) const {
   const bool holds = opcode == wire::Opcode::Hold || opcode == wire::Opcode::Renew;
   if (holds || opcode == wire::Opcode::Release) frame.tlv(wire::Tlv::Owner, wire::OwnerRecord{.owner = ticket->owner});
   if (holds || opcode == wire::Opcode::Prefetch) {
-    const uint32_t flags = ticket->persistent ? wire::kHoldPersistent : 0;
+    uint32_t flags = ticket->persistent ? wire::kHoldPersistent : 0;
+    if (says_kind) flags |= uint32_t{ticket->prefetch_kind} << wire::kUntilKindShift;
     frame.tlv(wire::Tlv::Until, wire::UntilRecord{.hold_ms = ticket->value, .flags = flags});
   }
   if (opcode == wire::Opcode::Expire) {

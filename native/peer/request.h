@@ -33,6 +33,7 @@ class Request {
   uint64_t sent_us = 0;  // of the client's clock; and what its connection had received by then
   uint64_t received_before = 0;
   bool waits = false;         // its daemon is to wait for what is not there, and knows how
+  bool says_kind = false;     // prefetch: its daemon counts by kind
   bool plain = false;         // put: its daemon knows no codec of its blocks, which go as they are
   bool repeated = false;      // it named a layout that the daemon had forgotten, and is asked again
   uint64_t weight_bytes = 0;  // what it will move, roughly

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string>
 
+#include "wire/prefetch_kind.h"
+
 namespace halfstep::peer {
 namespace {
 
@@ -281,6 +283,9 @@ Fault check_batch(const hs_batch& batch) {
   if (batch.follow > 1 || (batch.follow == 1 && batch.operation != HS_OP_PREFETCH)) {
     return invalid("follow=" + number(batch.follow) + ": 0, or 1 in a prefetch");
   }
+  if (batch.prefetch_kind >= wire::kPrefetchKinds || (batch.prefetch_kind != 0 && batch.operation != HS_OP_PREFETCH)) {
+    return invalid("prefetch_kind=" + number(batch.prefetch_kind) + ": 0, or 1 to 4 in a prefetch");
+  }
   if (batch.wait > 1 || (batch.wait == 1 && !match && batch.operation != HS_OP_GET)) {
     return invalid("wait=" + number(batch.wait) + ": 0, or 1 in a match or get");
   }
@@ -332,6 +337,7 @@ Fault fill_ticket(Client& client, const hs_batch& batch, Ticket& ticket) {
   ticket.limit = batch.limit;
   if (batch.text != nullptr) ticket.text = batch.text;
   ticket.value = batch.value;
+  ticket.prefetch_kind = static_cast<uint8_t>(batch.prefetch_kind);
   ticket.pin_budget_bytes = batch.pin_budget_bytes;
   ticket.default_ttl_s = batch.default_ttl_s;
   ticket.sliding_ttl = batch.sliding_ttl != 0;

@@ -145,6 +145,7 @@ class Ticket {
   uint32_t limit = 0;
   std::string text;
   uint64_t value = 0;
+  uint8_t prefetch_kind = 0;
   uint64_t pin_budget_bytes = 0;
   uint32_t default_ttl_s = 0;
   bool sliding_ttl = false;

@@ -1,4 +1,4 @@
-// Matches and gets that wait: what is asked of daemons that know how, and of older ones.
+// Matches and gets that wait, and kinds of prefetches: what is asked of daemons that know how, and of older ones.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include "peer/fake_daemon.h"
 #include "peer/ticket.h"
 #include "peer/try_client.h"
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::peer {
 namespace wait_test {
@@ -20,8 +21,9 @@ struct Asked {
     daemon.hook = [this](FakeDaemon::Connection&, const Frame& frame) {
       const auto opcode = static_cast<wire::Opcode>(frame.header.opcode);
       wire::RequestView view;
-      if (opcode != wire::Opcode::Match && opcode != wire::Opcode::Get) return false;
+      if (opcode != wire::Opcode::Match && opcode != wire::Opcode::Get && opcode != wire::Opcode::Prefetch) return false;
       if (!wire::parse_request(opcode, frame.body, &view).ok()) return false;
+      if (view.has_until) until_flags = view.until.flags;
       flags = view.batch.flags;
       deadline_us = view.batch.deadline_us;
       return false;
@@ -29,6 +31,7 @@ struct Asked {
   }
   FakeDaemon daemon;
   std::atomic<uint32_t> flags{0};
+  std::atomic<uint32_t> until_flags{UINT32_MAX};  // of a prefetch
   std::atomic<uint32_t> deadline_us{0};
 };
 
@@ -65,6 +68,21 @@ TEST(Wait, AnOlderDaemonIsAskedAsEverAndItIsCounted) {
   EXPECT_TRUE(match.all("miss(absent)")) << text_of(match.answers[0]);
   EXPECT_EQ(asked.flags & wire::kBatchWait, 0U);
   EXPECT_EQ(client.facts().not_waited, 1U);
+}
+
+TEST(PrefetchKind, ItGoesToADaemonThatHasTheFeatureAndToNoOther) {
+  for (const uint32_t features : {wire::kFeaturePrefetchKind, wire::kFeatureWait}) {
+    Asked asked(features);
+    TryClient client(asked.daemon.address());
+    const int layout = client.layout(make_layout({kOpaque}));
+    ASSERT_TRUE(client.ready());
+    TrySection section(layout, names(2));
+    hs_batch batch = TryClient::batch(HS_OP_PREFETCH);
+    batch.value = 1000;
+    batch.prefetch_kind = 3;
+    client.call(batch, section);
+    EXPECT_EQ(asked.until_flags, features == wire::kFeaturePrefetchKind ? 3U << wire::kUntilKindShift : 0U);
+  }
 }
 
 class NoHost final : public TicketHost {

@@ -10,6 +10,7 @@
 #include "io/scheduler.h"
 #include "store/account/events.h"
 #include "wire/names.h"
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::shard {
 namespace {
@@ -87,6 +88,17 @@ void collect_store(const store::Counters& c, const store::Gauges& g, Metrics* ou
   add(counters, "halfstep_store_staged_ended_total", "as", "used", c.staged_used);
   add(counters, "halfstep_store_staged_ended_total", "as", "late", c.staged_late);
   add(counters, "halfstep_store_staged_ended_total", "as", "unused", c.staged_unused);
+  for (size_t kind = 0; kind < wire::kPrefetchKinds; ++kind) {
+    const store::Counters::StagedOfKind& of = c.staged_kinds[kind];
+    const auto add_as = [&](const char* as, uint64_t bytes) {
+      const char* name = wire::kPrefetchKindNames[kind];
+      counters.push_back({"halfstep_store_prefetched_bytes_total", {{"kind", name}, {"as", as}}, static_cast<double>(bytes)});
+    };
+    add_as("brought", of.bytes);
+    add_as("used", of.used_bytes);
+    add_as("late", of.late_bytes);
+    add_as("unused", of.unused_bytes);
+  }
   add(counters, "halfstep_store_touches_total", c.touches);
   add(counters, "halfstep_store_touch_pages_total", c.touch_pages);
   add(counters, "halfstep_store_segments_reclaimed_total", c.segments_reclaimed);

@@ -129,7 +129,7 @@ void say_matched(Client& client, uint64_t id, const wire::RequestView& view) {
     host.counts().answer(Opcode::Match, {Answer::Ok, Reason::Present}, matched.keys);
     const uint32_t absent = section.head.key_count - matched.keys - matched.keys_unanswered;
     host.counts().answer(Opcode::Match, {Answer::Miss, Reason::Absent}, absent);
-    host.counts().answer(Opcode::Match, {Answer::Unavailable, wire::kReasonUpstream}, matched.keys_unanswered);
+    host.counts().answer(Opcode::Match, {Answer::Unavailable, wire::Reason::Upstream}, matched.keys_unanswered);
     write_matched(reply, static_cast<uint16_t>(s), section, view.batch, matched);
     if (matched.why_unheld != 0) why_unheld = matched.why_unheld;
   }

@@ -8,6 +8,7 @@
 #include "shard/request_host.h"
 #include "shard/section_items.h"
 #include "shard/unanswered.h"
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::shard {
 
@@ -60,6 +61,7 @@ void PrefetchRequest::start(Client& client, uint64_t id, ConstBytes body) {
         stage.component = names[i].component;
         stage.key = index_keys[i];
         stage.priority = view.batch.priority;
+        stage.kind = wire::prefetch_kind_of(view.until);
         stage.follow = (view.batch.flags & wire::kBatchFollow) != 0;
         stage.keep_us = keep_ms * 1000;
         stage.done = &PrefetchRequest::on_staged;

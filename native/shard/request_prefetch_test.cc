@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shard/shard_fixture.h"
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::shard {
 namespace request_prefetch_test {
@@ -14,9 +15,9 @@ constexpr uint32_t kBlockBytes = 100;
 class PrefetchTest : public ShardFixture {
  protected:
   static std::vector<std::byte> frame_of(uint64_t id, const std::vector<SectionSpec>& sections, wire::Batch batch = {},
-                                         uint64_t keep_ms = 1000) {
-    return request_frame(Opcode::Prefetch, id, batch, sections, 0, [keep_ms](wire::FrameWriter& frame) {
-      frame.tlv(wire::Tlv::Until, wire::UntilRecord{.hold_ms = keep_ms});
+                                         uint64_t keep_ms = 1000, uint32_t kind = 0) {
+    return request_frame(Opcode::Prefetch, id, batch, sections, 0, [keep_ms, kind](wire::FrameWriter& frame) {
+      frame.tlv(wire::Tlv::Until, wire::UntilRecord{.hold_ms = keep_ms, .flags = kind << wire::kUntilKindShift});
     });
   }
   // Request 6.
@@ -51,8 +52,9 @@ TEST_F(PrefetchTest, TheStoreHearsOfEachItemAndHowItIsWanted) {
   section.components = 2;
   const wire::Batch batch{.priority = 9, .flags = wire::kBatchFollow};
   client->send(frame_of(6, {section}, batch, 1500));
-  client->send(frame_of(8, {section_of({"long"}, kBlockBytes)}, {}, UINT64_MAX));
-  wait_for_stages(101);
+  client->send(frame_of(8, {section_of({"long"}, kBlockBytes)}, {}, UINT64_MAX, 4));
+  client->send(frame_of(10, {section_of({"later"}, kBlockBytes)}, {}, 1500, 5));
+  wait_for_stages(102);
   on_shard([&] {
     std::map<std::pair<uint64_t, uint64_t>, const store::Stage*> by_key;
     for (const store::Stage* stage : fake_->staging()) by_key[{stage->key.low, stage->key.high}] = stage;
@@ -70,6 +72,9 @@ TEST_F(PrefetchTest, TheStoreHearsOfEachItemAndHowItIsWanted) {
       }
     }
     EXPECT_FALSE(stage_of(0, "long")->follow);
+    EXPECT_EQ(stage_of(7, "k0")->kind, 0);
+    EXPECT_EQ(stage_of(0, "long")->kind, 4);
+    EXPECT_EQ(stage_of(0, "later")->kind, 0) << "a kind of a later version says nothing";
     EXPECT_EQ(stage_of(0, "long")->keep_us, config_.store.lease_ms_max * 1000) << "as long as a lease at most";
   });
   client.reset();

@@ -35,7 +35,7 @@ TEST_F(WaitTest, HelloShowsTheFeature) {
   auto client = connect();
   const Said said = client->hello();
   ASSERT_TRUE(said.hello);
-  EXPECT_EQ(said.hello->features, wire::kFeatureWait | wire::kFeaturePlace);
+  EXPECT_EQ(said.hello->features, wire::kFeatureWait | wire::kFeaturePlace | wire::kFeaturePrefetchKind);
 }
 
 TEST_F(WaitTest, AGetIsAnsweredBlockByBlockAsTheyAreStored) {

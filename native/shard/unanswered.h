@@ -15,13 +15,13 @@ inline const AsksFirst* elsewhere_of(const store::Store& store) noexcept { retur
 
 // Of one that find() does not find.
 inline wire::AnswerReason answer_of_absent(const AsksFirst* elsewhere, const store::IndexKey& key) noexcept {
-  if (elsewhere != nullptr && elsewhere->unanswered(key)) return {wire::Answer::Unavailable, wire::kReasonUpstream};
+  if (elsewhere != nullptr && elsewhere->unanswered(key)) return {wire::Answer::Unavailable, wire::Reason::Upstream};
   return {wire::Answer::Miss, wire::Reason::Absent};
 }
 
 // Of a Code::IoError.
 inline wire::AnswerReason answer_of_io_error(Status status) noexcept {
-  return {wire::Answer::Unavailable, status.detail() == kNoAnswer ? wire::kReasonUpstream : wire::Reason::Media};
+  return {wire::Answer::Unavailable, status.detail() == kNoAnswer ? wire::Reason::Upstream : wire::Reason::Media};
 }
 
 }  // namespace halfstep::shard

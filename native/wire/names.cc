@@ -17,7 +17,6 @@ const char* answer_name(Answer answer) noexcept {
 }
 
 const char* reason_name(Reason reason) noexcept {
-  if (reason == kReasonUpstream) return "upstream";
   switch (reason) {
     case Reason::None: return "none";
     case Reason::Stored: return "stored";
@@ -46,6 +45,7 @@ const char* reason_name(Reason reason) noexcept {
     case Reason::Forbidden: return "forbidden";
     case Reason::Stopping: return "stopping";
     case Reason::Media: return "media";
+    case Reason::Upstream: return "upstream";
     case Reason::NoConnection: return "no_connection";
     case Reason::OutcomeUnknown: return "outcome_unknown";
     case Reason::QueueFull: return "queue_full";

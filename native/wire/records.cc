@@ -76,7 +76,8 @@ Status parse_owner(ConstBytes value, OwnerRecord* out) noexcept {
 }
 
 Status parse_until(ConstBytes value, UntilRecord* out) noexcept {
-  if (!load_exact(value, out) || out->reserved != 0 || (out->flags & ~kHoldPersistent) != 0) return Code::Invalid;
+  if (!load_exact(value, out) || out->reserved != 0 || (out->flags & ~(kHoldPersistent | kUntilKindMask)) != 0)
+    return Code::Invalid;
   return out->hold_ms != 0 || (out->flags & kHoldPersistent) != 0 ? Status() : Status(Code::Invalid);
 }
 

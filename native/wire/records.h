@@ -62,6 +62,7 @@ enum class Reason : uint16_t {
   // unavailable
   Stopping = 64,
   Media = 65,
+  Upstream = 66,  // said by a mount: the daemon behind it gave no answer
   // unavailable, said by the client's own core and never on the wire
   NoConnection = 80,
   OutcomeUnknown = 81,
@@ -96,8 +97,10 @@ struct HelloClient {
 };
 static_assert(sizeof(HelloClient) == 24);
 
-inline constexpr uint32_t kFeatureWait = 1;   // HelloServer::features: kBatchWait is known
-inline constexpr uint32_t kFeaturePlace = 2;  // regions are taken, over RDMA (places.h)
+// HelloServer::features
+inline constexpr uint32_t kFeatureWait = 1;          // kBatchWait is known
+inline constexpr uint32_t kFeaturePlace = 2;         // regions are taken, over RDMA (places.h)
+inline constexpr uint32_t kFeaturePrefetchKind = 4;  // UntilRecord::flags of a prefetch may say its kind
 
 struct HelloServer {
   uint16_t version = kVersion;
@@ -223,6 +226,7 @@ struct OwnerRecord {  // hold, renew; release: of the keys in the sections, or o
 static_assert(sizeof(OwnerRecord) == 16);
 
 inline constexpr uint32_t kHoldPersistent = 1;
+inline constexpr uint32_t kUntilKindMask = 0xFF00;  // prefetch_kind.h
 struct UntilRecord {     // hold, renew: how long, from when the server reads it; prefetch: kept for its first read, once there
   uint64_t hold_ms = 0;  // 0 = without end: persistent holds alone
   uint32_t flags = 0;    // kHoldPersistent: in the namespace's pin budget, survives a restart; not in a renew

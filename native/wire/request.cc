@@ -19,6 +19,7 @@ struct Rules {
   bool owner = false;
   bool until = false;
   bool persistent = false;  // the flag of an Until
+  bool kind = false;        // in an Until
   bool expiry = false;
   bool sections = true;
   bool sections_needed = true;
@@ -33,7 +34,7 @@ bool rules_of(Opcode opcode, Rules* out) noexcept {
       *out = {.ranges = true, .places = true, .stop_at_miss = true, .flags = kBatchDecodable | kBatchWait};
       return true;
     case Opcode::Put: *out = {.flags = kBatchDecodable, .offers = true}; return true;
-    case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true}; return true;
+    case Opcode::Prefetch: *out = {.flags = kBatchFollow, .until = true, .kind = true}; return true;
     case Opcode::Delete:
     case Opcode::Touch: *out = {}; return true;
     case Opcode::Hold: *out = {.owner = true, .until = true, .persistent = true}; return true;
@@ -122,6 +123,7 @@ class RequestParser {
     if (!rules_.until || out_.has_until) return Code::Invalid;
     out_.has_until = true;
     if (Status s = parse_until(value, &out_.until); !s.ok()) return s;
+    if ((out_.until.flags & kUntilKindMask) != 0 && !rules_.kind) return Code::Invalid;
     return (out_.until.flags & kHoldPersistent) == 0 || rules_.persistent ? Status() : Status(Code::Invalid);
   }
 

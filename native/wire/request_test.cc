@@ -158,6 +158,9 @@ TEST(Request, HoldAndRenewNeedAnOwnerAndATime) {
   EXPECT_EQ(hold({}), Code::Invalid) << "a lease has an end";
   EXPECT_EQ(hold({.hold_ms = 1, .flags = 2}), Code::Invalid);
   EXPECT_EQ(hold({.hold_ms = 1, .reserved = 1}), Code::Invalid);
+  const UntilRecord with_kind{.hold_ms = 1, .flags = kUntilKindMask};
+  EXPECT_EQ(hold(with_kind), Code::Invalid) << "a kind is a prefetch's";
+  EXPECT_TRUE(status(Opcode::Prefetch, [&](FrameWriter& f) { batch(f), until(f, with_kind), section(f); }).ok());
   const UntilRecord second{.hold_ms = 1000};
   EXPECT_EQ(status(Opcode::Hold, [&](FrameWriter& f) { batch(f), owner(f), section(f); }), Code::Invalid);
   EXPECT_EQ(status(Opcode::Hold, [&](FrameWriter& f) { batch(f), until(f, second), section(f); }), Code::Invalid);

@@ -346,6 +346,38 @@ def test_a_prefetch_brings_blocks_to_the_host(own_daemon: Any, mounted: Callable
         assert moved(upstream) == before
 
 
+# What a block of BLOCK_BYTES takes of memory.
+SLOT_BYTES = 64 * 1024
+
+
+def prefetched(mount: Mount) -> dict[tuple[str, str], float]:
+    """Blocks by kind and how they ended, without those of which there are none: their memory is counted, in whole slots."""
+    counted = {
+        (kind, how): mount.metric(f'halfstep_store_prefetched_bytes_total{{as="{how}",kind="{kind}"}}') / SLOT_BYTES
+        for kind in ("other", "window", "layers", "turn", "named")
+        for how in ("brought", "used", "late", "unused")
+    }
+    return {which: count for which, count in counted.items() if count}
+
+
+def test_prefetched_bytes_are_counted_by_kind_and_end(own_daemon: Any, mounted: Callable[..., Mount], blocks: Blocks) -> None:
+    keys, sent = [b"ahead %d" % i for i in range(6)], blocks(6, BLOCK_BYTES)
+    mount = mounted("--max-age", "3600s")
+    with halfstep.connect(mount.url, **PATIENT) as client, halfstep.connect(own_daemon.url, **PATIENT) as upstream:
+        assert upstream.put(keys, sent).ok.all()
+        assert client.prefetch(keys[:4], kind="turn").ok.all()
+        assert client.prefetch(keys[2:], kind="window").ok.all(), "of which two are there already"
+        assert all(got(client, keys[1:5])[0])
+        brought = {("turn", "brought"): 4, ("window", "brought"): 2}
+        used = {("turn", "used"): 3, ("window", "used"): 1}
+        assert prefetched(mount) == brought | used
+        assert all(got(client, keys[1:5])[0]), "what is read once more is no news"
+        assert prefetched(mount) == brought | used
+        # What nobody has read is unused once it gives way.
+        assert client.delete([keys[0]]).ok.all()
+        assert prefetched(mount) == brought | used | {("turn", "unused"): 1}
+
+
 def test_what_it_does_not_pass_on_is_refused_by_name(own_daemon: Any, mounted: Callable[..., Mount]) -> None:
     mount = mounted()
     with halfstep.connect(mount.url, **PATIENT) as client:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import halfstep
+from halfstep.client.ahead import KINDS
 from halfstep.client.results import Answer
 
 pytestmark = pytest.mark.integration
@@ -50,6 +51,18 @@ def ended(client: halfstep.Client) -> dict[str, int]:
     return {as_: int(stat[f'halfstep_store_staged_ended_total{{as="{as_}"}}']) for as_ in ("used", "late", "unused")}
 
 
+def by_kind(client: halfstep.Client) -> dict[str, dict[str, int]]:
+    """Blocks brought for each kind that had any, and how they ended."""
+    stat = client.stat()
+    kinds: dict[str, dict[str, int]] = {}
+    for kind in ("other", *KINDS):
+        name = f'halfstep_store_prefetched_bytes_total{{kind="{kind}",as='
+        blocks = {how: int(stat[f'{name}"{how}"}}']) // BLOCK_BYTES for how in ("brought", "used", "late", "unused")}
+        if any(blocks.values()):
+            kinds[kind] = blocks
+    return kinds
+
+
 def wait_until_unused(client: halfstep.Client, count: int) -> None:
     """Until so many that nobody got were given up."""
     end = time.monotonic() + 30
@@ -75,6 +88,16 @@ def test_what_was_prefetched_is_got_from_memory(cold: Callable[[int], halfstep.C
     assert ended(client) == {"used": 10, "late": 0, "unused": 0}
     again = client.prefetch(names(10))
     assert again.reason(0) == "ok (present)"
+
+
+def test_bytes_are_counted_by_what_they_are_for(cold: Callable[[int], halfstep.Client]) -> None:
+    client = cold(10)
+    target = np.zeros((1, BLOCK_BYTES), np.uint8)
+    for number, kind in enumerate((None, *KINDS)):
+        assert client.prefetch(names(10)[2 * number : 2 * number + 2], kind=kind).ok.all()
+        assert client.get([names(10)[2 * number]], target).ok.all()
+    wait_until_unused(client, 5)
+    assert by_kind(client) == {kind: {"brought": 2, "used": 1, "late": 0, "unused": 1} for kind in ("other", *KINDS)}
 
 
 def test_what_nobody_gets_is_given_up(cold: Callable[[int], halfstep.Client]) -> None:

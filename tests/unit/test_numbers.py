@@ -32,14 +32,11 @@ def header(repository: Path) -> str:
 
 @pytest.fixture
 def reasons(repository: Path) -> dict[str, int]:
-    """Of native/wire/records.h, and a mount's own of names.h, by their words in upper case."""
-    wire = repository / "native" / "wire"
-    body = re.search(r"enum class Reason : \w+ \{(.*?)\};", (wire / "records.h").read_text(), re.DOTALL)
+    """Of native/wire/records.h, by their words in upper case."""
+    records = (repository / "native" / "wire" / "records.h").read_text()
+    body = re.search(r"enum class Reason : \w+ \{(.*?)\};", records, re.DOTALL)
     assert body is not None
     found = {name: int(number) for name, number in re.findall(r"^\s*(\w+) = (\d+)", body[1], re.MULTILINE)}
-    own = re.findall(r"Reason kReason(\w+) = static_cast<Reason>\((\d+)\)", (wire / "names.h").read_text())
-    assert own
-    found |= {name: int(number) for name, number in own}
     return {re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper(): number for name, number in found.items() if number}
 
 

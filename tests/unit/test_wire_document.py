@@ -54,6 +54,7 @@ def test_every_answer_and_reason_that_travels_has_its_number(repository: Path, d
         ("kBatchWait", "bit {}: wait (Match, Get)"),
         ("kFeatureWait", "Features of a server: bit {}, *wait*"),
         ("kFeaturePlace", "bit {}, *place*"),
+        ("kFeaturePrefetchKind", "; bit {}, kinds of a Prefetch"),
     ],
 )
 def test_every_flag_of_a_batch_and_of_a_server_has_its_bit(repository: Path, document: str, constant: str, said: str) -> None:

@@ -1,9 +1,12 @@
 // report.h — what a store says of itself: the last start, counters, gauges.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::store {
 
@@ -42,6 +45,11 @@ struct Counters {
   // Blocks that were brought into memory ahead of their first read; then either read there, or asked for while they still came,
   // or kept in vain. Of these ends, those of blocks that were in memory already are counted, too.
   uint64_t staged = 0, staged_bytes = 0, staged_used = 0, staged_late = 0, staged_unused = 0;
+  // The same in bytes of memory, by what they were brought for.
+  struct StagedOfKind {
+    uint64_t bytes = 0, used_bytes = 0, late_bytes = 0, unused_bytes = 0;
+  };
+  std::array<StagedOfKind, wire::kPrefetchKinds> staged_kinds{};
   uint64_t blocks_given_up = 0;  // of those unreadable: by the device's errors at several moments; their bytes were never seen
   // Bad: found so by the start, or logged bad since. Tried again: of those, taken into use once more.
   uint64_t removes = 0, blocks_evicted = 0, segments_reclaimed = 0, segments_sealed = 0, segments_bad = 0;

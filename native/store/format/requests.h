@@ -78,6 +78,7 @@ struct Stage {
   IndexKey key;
   wire::Component component;
   uint8_t priority = 0;  // lower ones first
+  uint8_t kind = 0;      // what for, as the wire has it (kPrefetchKinds): counted by it
   bool follow = false;   // where there is no room for staged blocks: waits until earlier ones were read
   uint64_t keep_us = 0;  // how long it is kept for its first read, from when it is there; of several the longest
   void (*done)(Stage& stage) = nullptr;  // never from inside stage()

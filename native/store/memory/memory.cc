@@ -171,6 +171,10 @@ void Memory::free(Extent& extent) noexcept {
   HALFSTEP_CHECK(!extent.listed && extent.pins == 0, extent.pins);
   HALFSTEP_CHECK(extent.slot().held_bytes() <= resident_bytes_, extent.slot().held_bytes(), resident_bytes_);
   resident_bytes_ -= extent.slot().held_bytes();
+  if (extent.staged == Extent::Staged::Kept) {
+    ++unread_blocks_;
+    unread_bytes_[extent.staged_kind] += extent.slot().held_bytes();
+  }
   extent.slot_memory() = Slot();
   extent.state = ExtentState::Unused;
   unused_.push_back(&extent);

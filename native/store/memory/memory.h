@@ -15,6 +15,7 @@
 #include "store/format/extent_layout.h"
 #include "store/format/requests.h"
 #include "store/memory/hot_policy.h"
+#include "wire/prefetch_kind.h"
 
 namespace halfstep::store {
 
@@ -93,6 +94,7 @@ class alignas(64) Extent final : public Resident {
   ExtentState state = ExtentState::Unused;
   bool listed = false;
   Staged staged = Staged::No;
+  uint8_t staged_kind = 0;  // while it is staged: what for (wire/prefetch_kind.h)
   uint32_t pins = 0;
   uint32_t number = 0;                 // among all extents, for good
   uint32_t record = HotPolicy::kNone;  // of the policy, while listed
@@ -201,6 +203,9 @@ class Memory {
   uint64_t resident_bytes() const noexcept { return resident_bytes_; }
   uint64_t pinned_bytes() const noexcept { return resident_bytes_ - evictable_bytes_; }
   uint64_t dirty_bytes() const noexcept { return dirty_bytes_; }
+  // Of what was brought ahead of its first read and gave way before that, by kind: where nothing pins it till then (mount).
+  const std::array<uint64_t, wire::kPrefetchKinds>& unread_bytes() const noexcept { return unread_bytes_; }
+  uint64_t unread_blocks() const noexcept { return unread_blocks_; }
 
   // Ends the process where a sum or a list is not what a walk of all extents says.
   void check_invariants() const;
@@ -238,6 +243,8 @@ class Memory {
   uint64_t resident_bytes_ = 0;
   uint64_t evictable_bytes_ = 0;
   uint64_t dirty_bytes_ = 0;
+  std::array<uint64_t, wire::kPrefetchKinds> unread_bytes_{};
+  uint64_t unread_blocks_ = 0;
   bool refused_ = false;
   bool relieved_ = false;
   index::Table table_;

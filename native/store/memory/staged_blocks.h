@@ -32,8 +32,9 @@ class StagedBlocks {
   }
 
   // Its read has begun, and its bytes are reserved.
-  void coming(Extent& extent) noexcept {
+  void coming(Extent& extent, uint8_t kind) noexcept {
     extent.staged = Extent::Staged::Coming;
+    extent.staged_kind = kind;
     extent.staged_until_us = 0;
   }
   // Somebody wants it kept while it is on its way: also when a get, before, has said that it takes it.
@@ -41,7 +42,8 @@ class StagedBlocks {
     if (extent.staged == Extent::Staged::Late) extent.staged = Extent::Staged::Coming;
   }
   // Pinned by the caller, who reserved its bytes; both are this one's from now on.
-  void keep(Extent& extent, uint64_t until_us) {
+  void keep(Extent& extent, uint64_t until_us, uint8_t kind) {
+    if (extent.staged != Extent::Staged::Coming) extent.staged_kind = kind;
     const uint64_t until_others_us = extent.staged == Extent::Staged::Coming ? extent.staged_until_us : 0;
     extent.staged = Extent::Staged::Kept;
     ++kept_;
@@ -58,8 +60,10 @@ class StagedBlocks {
     if (extent.staged == Extent::Staged::Coming) {
       extent.staged = Extent::Staged::Late;
       ++counters_.staged_late;
+      of_kind(extent).late_bytes += extent.slot().held_bytes();
     } else if (extent.staged == Extent::Staged::Kept) {
       ++counters_.staged_used;
+      of_kind(extent).used_bytes += extent.slot().held_bytes();
       let_go(extent);
     }
   }
@@ -74,7 +78,9 @@ class StagedBlocks {
       ends_.pop_back();
       if (!current(end)) continue;
       ++counters_.staged_unused;
-      let_go(memory_.extent(end.extent));
+      Extent& extent = memory_.extent(end.extent);
+      of_kind(extent).unused_bytes += extent.slot().held_bytes();
+      let_go(extent);
     }
   }
   // Of everything, however much it is.
@@ -134,6 +140,7 @@ class StagedBlocks {
     ends_.push_back({until_us, extent.number, extent.staged_stamp});
     std::push_heap(ends_.begin(), ends_.end(), later);
   }
+  Counters::StagedOfKind& of_kind(const Extent& extent) noexcept { return counters_.staged_kinds[extent.staged_kind]; }
   void let_go(Extent& extent) noexcept {
     extent.staged = Extent::Staged::No;
     --kept_;

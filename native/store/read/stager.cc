@@ -146,7 +146,7 @@ Stager::Begun Stager::begin(Stage& stage) {
   }
   // What is still under way here is what this read has begun: if it has ended already, its place may be another's.
   if (ahead.stage == &stage && ahead.own && ahead.read.store_own != nullptr) {
-    staged_.coming(*static_cast<Extent*>(ahead.read.store_own));
+    staged_.coming(*static_cast<Extent*>(ahead.read.store_own), stage.kind);
   }
   return Begun::Yes;
 }
@@ -166,6 +166,7 @@ void Stager::arrived(Ahead& ahead) {
     if (ahead.own) {
       ++counters_.staged;
       counters_.staged_bytes += extent.slot().held_bytes();
+      counters_.staged_kinds[stage.kind].bytes += extent.slot().held_bytes();
     }
     switch (extent.staged) {
       case Extent::Staged::Kept:
@@ -183,7 +184,7 @@ void Stager::arrived(Ahead& ahead) {
     }
     if (keeps && !stopped_) {
       if (!ahead.own) staged_.reserve(ahead.bytes);
-      staged_.keep(extent, until_us);
+      staged_.keep(extent, until_us, stage.kind);
     } else {
       keeps = false;
       if (ahead.own) extent.staged = Extent::Staged::No;

@@ -58,8 +58,9 @@ class StageBed : public StoreBed {
       clock.us -= 90;
     }
   }
-  Asked& staged(int number) {
+  Asked& staged(int number, uint8_t kind = 0) {
     Asked& asked = stage(number);
+    asked.stage.kind = kind;
     for (int i = 0; i < 1000 && !asked.done; ++i) turns(1);
     EXPECT_TRUE(asked.done);
     return asked;
@@ -136,6 +137,30 @@ TEST(Stager, AGetThatComesWhileItsBlockIsOnItsWaySharesTheRead) {
   EXPECT_EQ(bed.counters().staged_used, 0U);
   EXPECT_EQ(bed.store->gauges().staged_bytes, 0U) << "its reader has it: nothing is kept";
   EXPECT_EQ(bed.store->gauges().memory_pinned_bytes, 0U);
+}
+
+TEST(Stager, BytesAreCountedByWhatTheyWereBroughtForAndHowTheyEnd) {
+  constexpr uint8_t kWindow = 1, kTurn = 3, kNamed = 4;
+  StageBed bed;
+  bed.staged(3, kWindow);
+  bed.staged(3, kTurn);  // it is there already: the first one's
+  EXPECT_EQ(bed.get(bed.name(3), kGroupOpaque), Code::Ok);
+  bed.stage(5).stage.kind = kTurn;
+  bed.store->turn();  // begins it
+  EXPECT_EQ(bed.get(bed.name(5), kGroupOpaque), Code::Ok);
+  bed.staged(7, kNamed);
+  bed.clock.us += kKeepUs;
+  bed.pump();
+  EXPECT_EQ(bed.get(bed.name(7), kGroupOpaque), Code::Ok) << "too late to be its first reader";
+  using Kinds = std::array<std::array<uint64_t, 4>, wire::kPrefetchKinds>;
+  Kinds kinds{};
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    const Counters::StagedOfKind& of = bed.counters().staged_kinds[kind];
+    kinds[kind] = {of.bytes / kBlockBytes, of.used_bytes / kBlockBytes, of.late_bytes / kBlockBytes,
+                   of.unused_bytes / kBlockBytes};
+  }
+  EXPECT_EQ(kinds, (Kinds{{{}, {1, 1, 0, 0}, {}, {1, 0, 1, 0}, {1, 0, 0, 1}}}));
+  EXPECT_EQ(bed.counters().staged_bytes, 3 * uint64_t{kBlockBytes});
 }
 
 TEST(Stager, TwoWhoAskForOneBlockReadItOnce) {
@@ -468,7 +493,7 @@ TEST(StagedBlocks, HoweverManyComeToTheirEndOneTurnLetsGoOfSomeAndTheNextIsDueAt
     memory.pin(*extent);
     memory.set_state(*extent, ExtentState::Clean);
     staged.reserve(kBytes);
-    staged.keep(*extent, 100);
+    staged.keep(*extent, 100, 0);
   }
   uint64_t turns = 0;
   for (uint64_t let_go = 0; let_go < kBlocks; ++turns) {

@@ -172,7 +172,8 @@ class Client:
         first get, cut to the daemon's longest lease. priority=0: smaller goes first, among prefetches. At most a quarter of
         the daemon's memory is for blocks that wait for their get: keys beyond that are throttled (budget), or with
         follow=True wait until earlier ones were got, so that one call can run ahead of who reads a long chain. What had not
-        begun by the deadline is late, and is not read any more.
+        begun by the deadline is late, and is not read any more. kind: what it is for, "window" (the next blocks of a chain),
+        "layers", "turn" (one that is expected) or "named" (by the engine): the daemon counts by it what was used, late, unused.
         ok, miss, throttled, late or cancelled per item. Errors: ConfigError. Deadline: deadline_ms.
         """
         return self._call(self._requests.prefetch(keys, **options))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from halfstep.client.ahead import Kind
 from halfstep.keys import Algorithm
 from halfstep.layout import Layout
 
@@ -80,11 +81,15 @@ class HoldOptions(CommonOptions, total=False):
 
 
 class PrefetchOptions(CommonOptions, total=False):
-    """seconds: how long a block is kept for its first get. follow: what finds no room waits for earlier keys to be got."""
+    """seconds: how long a block is kept for its first get. follow: what finds no room waits for earlier keys to be got.
+
+    kind: what for; the daemon counts bytes by it.
+    """
 
     seconds: float
     follow: bool
     priority: int
+    kind: Kind | None
 
 
 class MatchSectionsOptions(TypedDict, total=False):

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from halfstep import _peer
 from halfstep.arguments import real_number, unsigned, whole_number
+from halfstep.client.ahead import KINDS, Kind
 from halfstep.client.arrays import ordinals_of, per_item
 from halfstep.client.numbers import (
     OP_DELETE,
@@ -305,6 +306,7 @@ class Requests:
         seconds: float = 5,
         follow: bool = False,
         priority: int = 0,
+        kind: Kind | None = None,
         layout: Layout | None = None,
         first_component: int = 0,
         components: int = 1,
@@ -312,7 +314,7 @@ class Requests:
     ) -> Request[PrefetchResult]:
         """Bring blocks into the daemon's memory."""
         batch, count = self._batch(OP_PREFETCH, keys, layout, first_component, components)
-        batch.set_prefetch(_hold_ms(seconds), bool(follow))
+        batch.set_prefetch(_hold_ms(seconds), bool(follow), _kind(kind))
         urgency = unsigned("priority", priority, 8)
         return self._of_keys(batch, count, components, PrefetchResult, deadline_ms, urgency)
 
@@ -475,6 +477,14 @@ def checked_seconds(seconds: object) -> float:
 
 def _hold_ms(seconds: float) -> int:
     return max(1, math.ceil(checked_seconds(seconds) * 1000))
+
+
+def _kind(kind: str | None) -> int:
+    if kind is None:
+        return 0
+    if kind not in KINDS:
+        raise ConfigError(f"kind={kind!r}: must be one of {', '.join(KINDS)}, or None")
+    return 1 + KINDS.index(kind)
 
 
 def _answers(batch: _peer.Batch, told: Answers | None) -> Answers:

@@ -52,6 +52,7 @@ HELP = {
     "halfstep_store_misses": "Blocks not read, by reason.",
     "halfstep_store_part_reads": "Parts of large blocks read alone; whole_block: that failed, and the block was read.",
     "halfstep_store_early_reads": "Blocks whose first parts were sent before the rest had landed; read_again: the rest failed.",
+    "halfstep_store_prefetched_bytes": "Bytes prefetched into memory, by what for, and how they ended.",
     "halfstep_store_staged_blocks": "Blocks prefetched into memory.",
     "halfstep_store_staged_bytes": "Bytes prefetched into memory.",
     "halfstep_store_staged_ended": "Prefetched blocks that were used, asked for while they still came (late), or unused.",

@@ -163,14 +163,15 @@ class TierAhead:
 
     def _ask(self) -> None:
         """For what is due, in batches of one cell, the nearest to its reader first."""
-        batches: dict[tuple[int, float], list[Ask]] = {}
+        batches: dict[tuple[int, float, Kind], list[Ask]] = {}
         for ask in self._policy.due(time.monotonic(), CALL_BLOCKS):
             wanted = ask.item.key
             assert isinstance(wanted, Wanted)
-            batch = batches.setdefault((wanted.component, ask.keep_s), [])
+            alike = wanted.component, ask.keep_s, ask.kind
+            batch = batches.setdefault(alike, [])
             batch.append(ask)
             if len(batch) == BATCH_BLOCKS:
-                self._submit(batches.pop((wanted.component, ask.keep_s)))
+                self._submit(batches.pop(alike))
         for batch in batches.values():
             self._submit(batch)
 
@@ -182,6 +183,7 @@ class TierAhead:
             layout=self._layout,
             first_component=wanted[0].component,
             seconds=keep_s,
+            kind=batch[0].kind,
             deadline_ms=keep_s * 1e3,  # later nobody wants it
         )
         self._asked.append(_Asked(ticket, wanted))
