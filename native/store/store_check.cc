@@ -38,7 +38,7 @@ void StoreImpl::check_invariants() const {
 
 // A block is marked as held if and only if somebody holds its key: reclaim looks at the mark alone.
 void StoreImpl::check_held() const {
-  if (HALFSTEP_MUTANT(HoldIgnored)) return;
+  if (HALFSTEP_MUTANT(HoldIgnored) || HALFSTEP_MUTANT(HintBeatsHold)) return;
   uint64_t marked = 0;
   for (const Segment& segment : catalog_.segments()) marked += segment.held_blocks;
   uint64_t held = 0;

@@ -3,9 +3,13 @@
 #include <algorithm>
 
 #include "base/prng.h"
+#include "store/format/hint.h"
 
 namespace halfstep::sim {
 namespace {
+
+constexpr auto kFinalTurn = static_cast<uint8_t>(store::Hint::FinalTurn);
+constexpr uint8_t kHintNumbers = static_cast<uint8_t>(store::Hint::SystemPrompt) + 2;  // with one that says nothing
 
 constexpr std::array<std::string_view, kFaultKinds> kFaultNames = {
     "reorder",  "delay",     "stall",      "read-error",       "write-error",       "flush-error",
@@ -304,6 +308,21 @@ void make_wear(History& history, const HistoryOptions& options) {
   }
 }
 
+// Of a randomness of its own: hints are kept with the block, and change no other promise.
+void add_hints(History& history) {
+  Prng prng(history.seed ^ 0x48494E54);
+  if (!prng.chance(0.3)) return;
+  for (Op& op : history.ops) {
+    if (op.kind != OpKind::Put && op.kind != OpKind::Begin) continue;
+    op.hint = prng.chance(0.4) ? kFinalTurn : static_cast<uint8_t>(prng.below(kHintNumbers));
+  }
+}
+
+// Of a randomness of its own.
+void make_hints(History& history) {
+  if (Prng(history.seed ^ 0x46494E414C).chance(0.02)) history = make_hint_history(history.seed);
+}
+
 Op make_outage(Prng& prng) {
   Op outage{.kind = OpKind::Outage, .flag = prng.chance(0.3), .salt = prng.next()};
   const uint64_t what = prng.below(10);
@@ -363,6 +382,33 @@ void add_outages(History& history, const HistoryOptions& options) {
 }  // namespace
 
 std::string_view name_of(FaultKind fault) noexcept { return kFaultNames[static_cast<size_t>(fault)]; }
+
+History make_hint_history(uint64_t seed) {
+  Prng prng(seed ^ 0x48494E5453);
+  History history;
+  history.seed = seed;
+  Profile& profile = history.profile;
+  profile.segments = static_cast<uint32_t>(kSegmentsOfClasses + prng.below(3));
+  profile.arena_bytes = 6 * MiB;
+  profile.groups = kLargeGroups;
+  profile.keys = 260;
+  profile.hints_decide = true;
+  const bool holds = prng.chance(0.5);
+  const double given_up = prng.chance(0.5) ? 0.5 : 0.25;
+  for (uint32_t put = 0; put < 2 * profile.keys; ++put) {
+    Op op{.kind = OpKind::Put, .flag = prng.chance(0.3), .key = put % profile.keys, .salt = prng.next()};
+    const uint64_t others = prng.below(kHintNumbers);
+    op.hint = prng.chance(given_up) ? kFinalTurn : others == kFinalTurn ? 0 : static_cast<uint8_t>(others);
+    history.ops.push_back(op);
+    history.ops.push_back({.kind = OpKind::Turns, .count = 12, .amount = 100});
+    if (!holds || op.hint != kFinalTurn || !prng.chance(0.08)) continue;
+    history.ops.push_back({.kind = OpKind::Hold,
+                           .key = op.key,
+                           .count = static_cast<uint32_t>(1 + prng.below(4)),
+                           .amount = profile.lease_ms_max});
+  }
+  return history;
+}
 
 History make_history(uint64_t seed, const HistoryOptions& options) {
   Prng prng(seed);
@@ -437,8 +483,10 @@ History make_history(uint64_t seed, const HistoryOptions& options) {
   add_shards(history);
   add_uses(history);
   add_stages(history);
+  add_hints(history);
   make_wear(history, options);
-  add_outages(history, options);
+  make_hints(history);
+  if (!history.profile.hints_decide) add_outages(history, options);
   return history;
 }
 
@@ -463,7 +511,8 @@ std::string text_of(const Op& op) {
   const std::string amount = std::to_string(op.amount);
   const auto put = [&](const char* verb) {
     return verb + key + (op.flag ? " persist" : " cache") + (op.coded ? " coded" : "") +
-           (op.ttl_s != 0 ? " ttl " + std::to_string(op.ttl_s) + " s" : "");
+           (op.ttl_s != 0 ? " ttl " + std::to_string(op.ttl_s) + " s" : "") +
+           (op.hint != 0 ? " hint " + std::to_string(op.hint) : "");
   };
   switch (op.kind) {
     case OpKind::Put: return put("put ");

@@ -83,6 +83,7 @@ struct Op {
   uint32_t key = 0;     //
   uint32_t count = 0;   //
   uint32_t ttl_s = 0;   // Put, Begin
+  uint8_t hint = 0;     // Put, Begin
   uint64_t amount = 0;  //
   uint64_t salt = 0;    // randomness of its own
 };
@@ -104,9 +105,10 @@ struct Profile {
   uint64_t holds_max = 64;
   uint64_t lease_ms_max = 20'000;
   uint64_t scrub_bytes_per_s = 0;
-  uint32_t groups = 0x1F;    // bit i: keys of group i
-  uint32_t faults = 0;       // bits of FaultKind
-  io::MemoryFaults chances;  // of those that fire by chance
+  uint32_t groups = 0x1F;     // bit i: keys of group i
+  bool hints_decide = false;  // nothing but hints, holds and age says which segment goes
+  uint32_t faults = 0;        // bits of FaultKind
+  io::MemoryFaults chances;   // of those that fire by chance
 };
 std::string text_of(const Profile& profile);
 
@@ -121,5 +123,8 @@ struct HistoryOptions {
   uint32_t faults = kAllFaults;  // those that a profile may draw from
 };
 History make_history(uint64_t seed, const HistoryOptions& options);
+// More blocks than there is room for, some of them given up by their puts, and nothing else that says which go. In half of the
+// histories some of those are held: sessions in the midst of their work.
+History make_hint_history(uint64_t seed);
 
 }  // namespace halfstep::sim

@@ -148,6 +148,7 @@ std::vector<Figure> figures_of(const Tally& t) {
           {"crashes in close", t.crashes_in_close},
           {"segments reclaimed", t.segments_reclaimed},
           {"blocks evicted", t.blocks_evicted},
+          {"looks at hints", t.hint_looks},
           {"segments retired", t.segments_retired},
           {"segments tried again", t.segments_tried_again},
           {"frames written again", t.frames_repeated},

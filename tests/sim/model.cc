@@ -73,7 +73,7 @@ Model::Model(const History& history, const Placements& placements, const Clock& 
     key.group = groups[prng.below(groups.size())];
     // The same name in every namespace and layout, short and long ones.
     key.name = "name " + std::to_string(number / profile.namespaces);
-    if (number / profile.namespaces % 3 == 0) key.name += std::string(30 + number, 'x');
+    if (number / profile.namespaces % 3 == 0) key.name += std::string(30 + number % 200, 'x');
   }
   time_.sample(clock);
 }

@@ -78,6 +78,8 @@ struct Key {
   size_t stale_below = 0;              // puts before it were there when the shard's log was lost (log_was_lost)
   uint32_t filling = 0;                // writes begun and not committed
   uint64_t changes = 0;                // commits and removes
+  uint8_t hint = 0;                    // of its last put
+  bool was_used = false;               // since then
   std::map<uint64_t, uint64_t> holds;  // owner -> until, by the monotonic clock
 };
 

@@ -30,6 +30,7 @@ namespace halfstep::sim {
   X(NamesLost, "names-lost", "acknowledged namespaces and layouts survive; a scope number has one meaning (rule 5)")           \
   X(DeadScope, "dead-scope", "no block of a deleted namespace is found, and its scope is not used again (rule 5)")             \
   X(ScrubMissed, "scrub-missed", "after two passes of the scrub no sealed block that find() reports has rotted (rule 15)")     \
+  X(HintPassedOver, "hint-passed-over", "a segment that hints gave up whole goes before any that nobody gave up (rule 23)")    \
   X(AncestorOlder, "ancestor-older", "no block of a request looks younger than one before it (rule 12)")                       \
   X(Accounting, "accounting", "gauges agree with a full scan by list() and find() (rule 18)")                                  \
   X(BytesAddUp, "bytes-add-up", "user + rewrite + metadata + padding + repeated = bytes at the device (rule 19)")              \

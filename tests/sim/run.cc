@@ -25,6 +25,7 @@ void Tally::add(const Tally& other) noexcept {
   segments_reclaimed += other.segments_reclaimed;
   blocks_evicted += other.blocks_evicted;
   stores_lost += other.stores_lost;
+  hint_looks += other.hint_looks;
   segments_retired += other.segments_retired;
   segments_tried_again += other.segments_tried_again;
   frames_repeated += other.frames_repeated;

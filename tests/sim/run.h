@@ -19,6 +19,7 @@ struct Tally {
            parts_landed = 0;
   uint64_t operations = 0, puts = 0, persists = 0, hits = 0, misses = 0, removes = 0, expiries = 0, restarts = 0;
   uint64_t segments_reclaimed = 0, blocks_evicted = 0, stores_lost = 0;
+  uint64_t hint_looks = 0;  // with a segment that was given up whole
   uint64_t segments_retired = 0, segments_tried_again = 0, frames_repeated = 0;
 
   void add(const Tally& other) noexcept;

@@ -59,6 +59,16 @@ TEST(Shrink, LeavesOutAllThatTheFailureDoesNotNeed) {
   EXPECT_TRUE(replay(shrunk).has_value());
 }
 
+// That the rule of hints has something to look at; that it fails of stores without hints, halfstep_sim_mutants shows.
+TEST(Hints, WhatWasGivenUpIsLookedAtWhileOthersAreEvicted) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    const Outcome outcome = run(make_hint_history(seed));
+    EXPECT_FALSE(outcome.violation.has_value()) << "seed " << seed << ": " << outcome.violation->what;
+    EXPECT_GT(outcome.tally.hint_looks, 0U) << "seed " << seed << ": no segment was ever given up whole";
+    EXPECT_GT(outcome.tally.blocks_evicted, 0U) << "seed " << seed;
+  }
+}
+
 TEST(CrashEngine, AnswersEveryRequestOnceWhereverItDies) {
   for (uint64_t events = 0; events < 12; ++events) {
     io::MemoryDevice device(1 * MiB);

@@ -143,6 +143,7 @@ void World::put(const Op& op, bool commit_now) {
   write.coded_parts = flight.version.coded;
   write.ttl_s = op.ttl_s;
   write.persist = op.flag;
+  write.hint = op.hint;
   write.owner = &flight;
   write.done = [](store::Write& done) {
     auto& self = *static_cast<WriteInFlight*>(done.owner);
@@ -155,6 +156,7 @@ void World::put(const Op& op, bool commit_now) {
   ++tally_.puts;
   if (status == Code::Present) {
     if (!before.present) model_.fail(Rule::WrongAnswer, "a put says present, find() says no");
+    key.was_used = true;
     if (write.persist) model_.persisted_whatever_is_there(key);
     model_.used(key);
     return;
@@ -191,6 +193,8 @@ void World::commit(WriteInFlight& flight) {
   if (flight.life == key.life) {
     --key.filling;
     model_.looked(key, process_->store->find(key.sought()), evidence(key));
+    key.hint = flight.write.hint;
+    key.was_used = false;
     flight.put = model_.committed(key, flight.version, flight.ttl_s, flight.sliding);
   }
   process_->store->commit_write(flight.write);
@@ -349,6 +353,7 @@ void World::pump(uint64_t us) {
   if (process_->engine.in_flight() == 0) process_->unread_before.clear();
   check_outage();
   check_reports();
+  if (history_.profile.hints_decide) check_hints();
   if (process_->recovering && !process_->store->recovering()) {
     process_->recovering = false;
     process_->recovered_at = turns_;

@@ -1,11 +1,12 @@
 // world.h — what a run acts on: device, clock, one store process after the other, and what is expected of it.
 // world.cc acts upon blocks, world_reads.cc reads them, world_names.cc acts upon namespaces and layouts, world_process.cc
-// begins and ends processes, world_scrub.cc waits for the scrub, world_stage.cc brings blocks into memory ahead. Invariants:
-// what a process answers after its crash is not heard. Thread: one.
+// begins and ends processes, world_scrub.cc waits for the scrub, world_stage.cc brings blocks into memory ahead, world_hints.cc
+// looks at what hints promise. Invariants: what a process answers after its crash is not heard. Thread: one.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -108,6 +109,7 @@ class World {
   uint64_t request_turns() const noexcept;
   bool failures_on_their_way() const noexcept;
   bool over_long_ago() const noexcept;
+  void check_hints();
   void scrub();
   void stage(const Op& op);
   void stage_answered(StageInFlight& stage);
@@ -176,6 +178,13 @@ class World {
   uint64_t unread_ = 0;           // reads that an outage ended
   uint64_t turns_ = 0;            // of the store, in all its processes
   uint64_t retired_ = 0;          // segments, by earlier processes
+  // What check_hints() saw when it looked last.
+  struct HintsSeen {
+    uint64_t evicted = 0;
+    std::vector<uint32_t> where;                  // by key: its segment and 1; 0: not on flash
+    std::map<uint32_t, uint64_t> given_up_since;  // segment -> turn
+  };
+  HintsSeen hints_;
   // A write of this copy failed or went elsewhere since both were last written: it may be the older one.
   std::array<bool, 2> header_stale_{};
   bool over_ = false;

@@ -206,6 +206,7 @@ void Catalog::set_held(const IndexKey& key, bool held) noexcept {
   if (HALFSTEP_MUTANT(HoldIgnored)) return;
   const index::Found found = look(key);
   if (!found || found.entry.held() == held) return;
+  if (HALFSTEP_MUTANT(HintBeatsHold) && goes_first(found.entry.hint())) return;
   index::Entry changed = found.entry;
   changed.set_held(held);
   count_held(changed, held ? 1 : -1);

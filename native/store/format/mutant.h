@@ -28,6 +28,9 @@
   X(ReuseBeforeLogged, "a segment is reused before its new generation is logged")                 \
   X(DiscardEarly, "a segment is discarded while its new generation is being logged")              \
   X(HoldIgnored, "reclaim does not look at holds")                                                \
+  X(HintBeatsHold, "a hold does not keep a block that a hint gives up")                           \
+  X(HintIgnored, "no segment goes first, whatever was hinted of its blocks")                      \
+  X(HintInverted, "segments go first of which no hint speaks")                                    \
   X(ExpiryIgnored, "blocks do not expire")                                                        \
   X(HotKeepsExpiry, "a block's copy in memory keeps its old expiry when that changes")            \
   X(ExpiryNotLogged, "a change of an expiry is answered without a record")                        \

@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "store/format/mutant.h"
 #include "store/format/touch.h"
 
 namespace halfstep::store {
@@ -26,6 +27,8 @@ struct Candidate {
   uint64_t pages_worth(uint64_t when) const noexcept { return std::min(live_pages, held_pages + touched->pages_since(when)); }
   // Somebody's hint has given it up: nothing of it would be lost that the hint does not speak of and that is not copied.
   bool goes_first(uint64_t when) const noexcept {
+    if (HALFSTEP_MUTANT(HintIgnored)) return false;
+    if (HALFSTEP_MUTANT(HintInverted)) return first_pages == 0 && held_pages == 0;
     return first_pages > 0 && held_pages == 0 && live_pages <= first_pages + touched->pages_since(when);
   }
 };
