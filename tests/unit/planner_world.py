@@ -90,27 +90,31 @@ class World:
     service: float
     errors: random.Random
 
+    def work_s(self, first: int, last: int) -> float:
+        """What the tokens from position first to last are to an engine at its first speed."""
+        # A layer's matrices, then each token against all before it: seconds of an engine at its first speed.
+        begin, end = first // BLOCK_TOKENS, last // BLOCK_TOKENS
+        scores = (end * (end - 1) - begin * (begin - 1)) // 2 * BLOCK_TOKENS * BLOCK_TOKENS
+        return (last - first) * self.token_s + self.attention * self.token_s * scores
+
     def computed(self, began: float, now: float, first: int, last: int) -> float:
         """When the engine has computed the tokens from position first to last, at the speed that it had at `began`."""
-        # A layer's matrices, then each token against all before it: seconds of an engine at its first speed.
-        tokens = last - first
-        weights = tokens * self.token_s
-        scores = sum(range(first // BLOCK_TOKENS, last // BLOCK_TOKENS)) * BLOCK_TOKENS * BLOCK_TOKENS
-        return now + (weights + self.attention * self.token_s * scores) / self.engine.at(began)
+        return now + self.work_s(first, last) / self.engine.at(began)
+
+    def begun(self, now: float) -> float:
+        """When the tier begins to send; inf: never."""
+        return self.answers.passed(now + self.round_trip_s + self.backlog_s.at(now), 1e-9)
 
     def moved(self, now: float, blocks: int) -> float:
         """When the blocks are there; inf: never."""
-        if blocks == 0:
-            return now
-        begun = self.answers.passed(now + self.round_trip_s + self.backlog_s.at(now), 1e-9)
-        return self.link.passed(begun, blocks * self.block_bytes)
+        return self.link.passed(self.begun(now), blocks * self.block_bytes) if blocks else now
 
     def loads(self, now: float) -> tuple[ShardLoad, ...]:
-        wait_us = self.backlog_s.at(now) * 1e6
+        wait_us, draw = self.backlog_s.at(now) * 1e6, self.errors.uniform
         told = []
         for _ in range(SHARDS):
-            rate = self.service * self.errors.uniform(0.7, 1.3)
-            told.append(ShardLoad(1, int(wait_us * self.errors.uniform(0.7, 1.3)), int(rate)))
+            rate = self.service * draw(0.7, 1.3)
+            told.append(ShardLoad(1, int(wait_us * draw(0.7, 1.3)), int(rate)))
         return tuple(told)
 
 
@@ -189,20 +193,21 @@ class Run:
     reasons: dict[str, int] = field(default_factory=dict)
 
 
-def oracle(place: World, now: float, prompt: Prompt) -> float:
-    """When it is there at the earliest, by the best part of the prefix and however long its fetch takes."""
-    tokens = prompt.blocks * BLOCK_TOKENS
-    ends = [place.computed(now, now, 0, tokens + prompt.rest)]
+def oracle(place: World, now: float, prompt: Prompt, alone: float) -> float:
+    """When it is there at the earliest, by the best part of the prefix, however long its fetch takes. alone: by none of it."""
+    total = prompt.blocks * BLOCK_TOKENS + prompt.rest
+    begun, speed, best = place.begun(now), place.engine.at(now), alone
     for part in range(1, ORACLE_STEPS + 1):
         blocks = prompt.blocks * part // ORACLE_STEPS
-        there = place.moved(now, blocks)
-        if there < ends[0]:
-            ends.append(place.computed(now, there, blocks * BLOCK_TOKENS, tokens + prompt.rest))
-    return min(ends)
+        there = place.link.passed(begun, blocks * place.block_bytes)
+        if there >= alone:
+            break  # more of it comes later still
+        best = min(best, there + place.work_s(blocks * BLOCK_TOKENS, total) / speed)
+    return best
 
 
 def serve(place: World, make: Callable[[Callable[[], float]], Policy]) -> Run:
-    """All requests of a world, one after the other; each begins at the same moment whoever serves it."""
+    """All requests of a world, one after the other: each begins its gap after the one before has ended."""
     clock = [0.0]
     policy = make(lambda: clock[0])
     run = Run()
@@ -211,8 +216,8 @@ def serve(place: World, make: Callable[[Callable[[], float]], Policy]) -> Run:
     for prompt in place.prompts:
         began = clock[0] = clock[0] + prompt.gap_s
         total = prompt.blocks * BLOCK_TOKENS + prompt.rest
-        alone_s = place.computed(began, began, 0, total) - began
-        best_s = min(oracle(place, began, prompt) - began, alone_s)
+        alone = place.computed(began, began, 0, total)
+        alone_s, best_s = alone - began, oracle(place, began, prompt, alone) - began
         now, blocks, reason = began, 0, "open"
         was_open = policy.is_open
         if policy.asks(now):

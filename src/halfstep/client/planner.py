@@ -15,6 +15,7 @@ Thread: any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -138,10 +139,13 @@ def _through_shards(
     """When the last of the first k has come from the shards, which serve side by side; and the longest wait of all."""
     if work.shard_of is None:
         each = work.block_bytes / len(rates)
-        slowest = np.maximum.reduce([wait + k * (each / rate) for wait, rate in zip(waits, rates, strict=True)])
-        longest = max(waits)
-        # The link begins with the first shard that is free.
-        return np.maximum(slowest, min(waits) + moving_s), longest
+        slowest = min(waits) + moving_s  # the link begins with the first shard that is free
+        least = math.inf
+        for wait, rate in sorted(zip(waits, rates, strict=True), key=lambda shard: (-shard[0], shard[1])):
+            if rate < least:  # or it is behind one that waits as long and is as slow, whatever k is
+                least = rate
+                slowest = np.maximum(slowest, wait + k * (each / rate))
+        return slowest, max(waits)
     of = np.asarray(work.shard_of)
     slowest = np.zeros(len(k))
     concerned = [shard for shard in range(len(rates)) if (of == shard).any()]
@@ -171,7 +175,7 @@ def plan(work: Work, terms: Terms, prefill: PrefillSpeed, fetch: FetchSpeed, loa
     recompute_s = float(each.end_s[0])
     # What cannot be there in time is no choice. Of ends that are equal the most blocks count: the engine has more for others.
     ends_s = np.where(each.fetch_s <= terms.deadline_s, each.end_s, np.inf)
-    best = work.blocks - int(np.argmin(ends_s[::-1]))
+    best = work.blocks - int(ends_s[::-1].argmin())
     if best == 0 or ends_s[best] > (1 - GAIN_MIN) * recompute_s:
         in_goal = terms.goal_s is None or recompute_s <= terms.goal_s
         return Plan(0, 0.0, Reason.RECOMPUTE, 0.0, each.queue_s, recompute_s, recompute_s, in_goal)

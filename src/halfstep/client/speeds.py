@@ -77,32 +77,34 @@ class LinkModel:
     def __init__(self) -> None:
         self._round_trips_s: deque[float] = deque(maxlen=MEASURED_LAST)
         self._rates: deque[float] = deque(maxlen=MEASURED_LAST)
+        self._speed = FetchSpeed()
 
     def asked(self, seconds: float) -> None:
         """A question was answered after so long."""
         self._round_trips_s.append(max(seconds, 1e-6))
+        self._speed = FetchSpeed(median(self._round_trips_s), self._speed.bytes_per_s)
 
     def moved(self, count_bytes: int, seconds: float, queue_s: float) -> None:
         """A get brought so many bytes. queue_s: how long it waited for its turn, by the load that was told before."""
         if count_bytes <= 0:
             return
-        round_trip_s = self.speed.round_trip_s
+        round_trip_s, known_rate = self._speed
         # A load that was told may be over by then: most of the time is never put down to it.
         moving_s = max(seconds - round_trip_s - queue_s, seconds / 4, 1e-6)
         rate = count_bytes / moving_s
-        if seconds >= ROUND_TRIPS_MIN * round_trip_s or rate > self.speed.bytes_per_s:
+        if seconds >= ROUND_TRIPS_MIN * round_trip_s or rate > known_rate:
             self._rates.append(rate)
+            self._speed = FetchSpeed(round_trip_s, median(self._rates))
 
     def forget(self) -> None:
         """The link was interrupted: what it moved before tells nothing of now."""
         self._rates.clear()
+        self._speed = FetchSpeed(self._speed.round_trip_s)
 
     @property
     def speed(self) -> FetchSpeed:
         """As of the last measurement."""
-        return FetchSpeed(
-            median(self._round_trips_s) if self._round_trips_s else 0.0, median(self._rates) if self._rates else 0.0
-        )
+        return self._speed
 
 
 def _growth(low: float, low_s: float, high: float, high_s: float) -> float:
