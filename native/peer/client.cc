@@ -22,6 +22,9 @@ constexpr uint64_t kFenceUs = 10'000;
 constexpr uint64_t kPlacedFenceUs = 200'000;
 constexpr uint64_t kIdleUs = 3'600'000'000;
 constexpr size_t kIdleTicketsMax = 256;
+// Of blocks that are coded one request offers so many bytes, so that the first travels while the next is being coded: some
+// milliseconds of one core, and many times what a request costs.
+constexpr uint64_t kEncodedRequestBytes = uint64_t{8} << 20;
 // How long the client's thread leaves the loop to a caller who was here and may come back. In that time nobody hears of what a
 // connection brings: for a batch that was submitted by somebody who then does something else it is a delay.
 constexpr uint64_t kCallerUs = 1000;
@@ -37,8 +40,9 @@ Client::Client(Options options)
     : ConnectionHost(std::move(options)),
       devices_(loop_, *this, options_.cuda, options_.staging),
       encoder_(
-          [this](Ticket& ticket) {
-            post([](Inbox& inbox, void* what) { inbox.encoded.push_back(static_cast<Ticket*>(what)); }, &ticket);
+          [this](Ticket& ticket, uint32_t piece) {
+            Encoded encoded{&ticket, piece};
+            post([](Inbox& inbox, void* what) { inbox.encoded.push_back(*static_cast<Encoded*>(what)); }, &encoded);
           },
           0, options_.coding, [this] { return path_speeds(); }) {}
 
@@ -187,7 +191,7 @@ void Client::take_inbox() {
   }
   if (taken_.layouts) take_layouts();
   for (Ticket* ticket : taken_.submitted) begin(*ticket);
-  for (Ticket* ticket : taken_.encoded) on_encoded(*ticket);
+  for (const Encoded& encoded : taken_.encoded) on_encoded(*encoded.ticket, encoded.piece);
   for (const hs_ticket id : taken_.cancelled) {
     Ticket* found = nullptr;
     for (Ticket* ticket = running_; ticket != nullptr && found == nullptr; ticket = ticket->next) {
@@ -418,13 +422,31 @@ void Client::go_on(Ticket& ticket) {
     ticket.state = Ticket::State::Staging;
     return devices_.stage(ticket);
   }
+  if (!reached()) return;
   // Not before somebody is there to take it: else blocks would be coded for an answer that needs none of it.
-  if (ticket.codes() && !ticket.encoding.over && connected()) {
-    ticket.state = Ticket::State::Encoding;
-    ++ticket.payload_references;
-    return encoder_.encode(ticket);
+  if (ticket.codes() && connected()) return encode(ticket);
+  dispatch(ticket);
+}
+
+void Client::encode(Ticket& ticket) {
+  cut(ticket, kEncodedRequestBytes);
+  Ticket::Encoding& encoding = ticket.encoding;
+  encoding.piece_count = static_cast<uint32_t>(ticket.requests.size());
+  encoding.pieces = std::make_unique<Ticket::Encoding::Piece[]>(encoding.piece_count);
+  encoding.piece_of.resize(ticket.items.size());
+  for (uint32_t piece = 0; piece < encoding.piece_count; ++piece) {
+    Request& request = *ticket.requests[piece];
+    uint32_t items = 0;
+    request.for_items([&](const Section& section, uint32_t item) {
+      encoding.piece_of[section.first_item + item] = piece;
+      ++items;
+    });
+    encoding.pieces[piece].request = &request;
+    encoding.pieces[piece].left.store(items, std::memory_order_relaxed);
   }
-  if (reached()) dispatch(ticket);
+  ticket.state = Ticket::State::Encoding;
+  ++ticket.payload_references;
+  encoder_.encode(ticket);
 }
 
 void Client::on_staged(Ticket& ticket, bool ok) {
@@ -442,20 +464,41 @@ void Client::on_copied(Ticket& ticket) {
   tell_progress(ticket);
 }
 
-void Client::on_encoded(Ticket& ticket) {
-  if (ticket.state == Ticket::State::Fencing) return on_payload_released(ticket);
-  HALFSTEP_CHECK(ticket.state == Ticket::State::Encoding && ticket.payload_references == 1, ticket.payload_references);
-  --ticket.payload_references;
-  ticket.state = Ticket::State::Waiting;
-  ticket.encoding.over = true;
+void Client::on_encoded(Ticket& ticket, uint32_t piece) {
+  Ticket::Encoding& encoding = ticket.encoding;
+  const bool last = ++encoding.told == encoding.piece_count;
+  if (ticket.state == Ticket::State::Fencing) return last ? on_payload_released(ticket) : void();
+  HALFSTEP_CHECK(ticket.state == Ticket::State::Encoding && ticket.payload_references > 0, ticket.payload_references);
+  if (last) {
+    --ticket.payload_references;
+    ticket.state = Ticket::State::Running;
+  }
   if (refused_) return end(ticket, {Answer::Rejected, refusal_});
-  if (reached()) dispatch(ticket);
+  const CodingInputs speeds = encoder_.facts().last;
+  encoding.known = {.encode_bytes_per_s = speeds.encode_bytes_per_s,
+                    .decode_bytes_per_s = speeds.decode_bytes_per_s,
+                    .link_bytes_per_s = speeds.link_bytes_per_s,
+                    .service_bytes_per_s = speeds.service_bytes_per_s,
+                    .ratio_milli = speeds.ratio_milli};
+  Request& request = *encoding.piece(piece).request;
+  bound_tables(request);
+  give(request);
 }
 
 void Client::dispatch(Ticket& ticket) {
   ticket.state = Ticket::State::Running;
+  cut(ticket, 0);
+  ticket.dispatching = true;
+  given_ = ticket.requests;
+  for (Request* request : given_) give(*request);
+  ticket.dispatching = false;
+  if (ticket.requests.empty()) conclude(ticket);
+}
+
+void Client::cut(Ticket& ticket, uint64_t request_bytes_max) {
   PlanLimits limits;
   limits.shards = static_cast<uint32_t>(links_.size());
+  limits.bytes_max = request_bytes_max;
   for (const Link& link : links_) {
     uint32_t up = 0;
     for (const auto& connection : link.connections) {
@@ -473,22 +516,21 @@ void Client::dispatch(Ticket& ticket) {
     Request& request = *idle_requests_.back();
     idle_requests_.pop_back();
     request.reset(ticket, opcode_of(ticket.operation));
+    request.shards = static_cast<uint32_t>(links_.size());
     return request;
   });
-  ticket.dispatching = true;
-  given_ = ticket.requests;
-  for (Request* request : given_) {
-    if (Connection* connection = choose(links_[request->shard]); connection != nullptr) {
-      connection->give(*request);
-      continue;
-    }
-    const AnswerReason why{Answer::Unavailable, why_none(links_[request->shard])};
-    request->for_items([&](Section& section, uint32_t item) { ticket.fail_item(section, item, why); });
-    if (request->slices.empty()) ticket.say_whole(why);
-    on_request_over(*request);
-  }
-  ticket.dispatching = false;
-  if (ticket.requests.empty()) conclude(ticket);
+}
+
+// One that was cut for a store of other shards, while its items were being coded, finds nobody.
+void Client::give(Request& request) {
+  Ticket& ticket = *request.ticket;
+  Link* link = request.shard < links_.size() && request.shards == links_.size() ? &links_[request.shard] : nullptr;
+  Connection* connection = link != nullptr ? choose(*link) : nullptr;
+  if (connection != nullptr) return connection->give(request);
+  const AnswerReason why{Answer::Unavailable, link != nullptr ? why_none(*link) : Reason::NoConnection};
+  request.for_items([&](Section& section, uint32_t item) { ticket.fail_item(section, item, why); });
+  if (request.slices.empty()) ticket.say_whole(why);
+  on_request_over(request);
 }
 
 void Client::on_deadline(void* of) {
@@ -499,11 +541,15 @@ void Client::on_deadline(void* of) {
     case Ticket::State::Gated:
     case Ticket::State::Copying: return self.end(ticket, {Answer::Late, Reason::Deadline});
     case Ticket::State::Staging:
-    case Ticket::State::Encoding:
       if (!self.connected()) return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
       return self.end(ticket, {Answer::Late, Reason::Deadline});
+    case Ticket::State::Encoding:
+      if (!self.connected()) return self.end(ticket, {Answer::Unavailable, Reason::NoConnection});
+      [[fallthrough]];
     case Ticket::State::Running:
-      for (const Request* request : ticket.requests) request->connection->on_overdue(*request);
+      for (const Request* request : ticket.requests) {
+        if (request->connection != nullptr) request->connection->on_overdue(*request);
+      }
       return self.end(ticket, {Answer::Late, Reason::Deadline});
     case Ticket::State::Fencing:
       // Each abort() releases what its connection still holds, from the loop. The list is kept: nothing is added any more.
@@ -526,7 +572,11 @@ void Client::end(Ticket& ticket, AnswerReason why) {
   while (!ticket.requests.empty()) {
     Request* request = ticket.requests.back();
     ticket.requests.pop_back();
-    request->connection->abandon(*request);
+    if (request->connection != nullptr) {
+      request->connection->abandon(*request);
+    } else {
+      recycle(*request);  // its items are not coded yet
+    }
   }
   // What the caller still owns from here on is what a socket reads: little time is left for that.
   ticket.deadline_us = std::min(ticket.deadline_us, loop_.now_us());

@@ -129,9 +129,13 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
     Queue* queue = nullptr;
     hs_ticket newest = 0;
   };
+  struct Encoded {  // a piece that its encoder has let go of
+    Ticket* ticket = nullptr;
+    uint32_t piece = 0;
+  };
   struct Inbox {
     std::vector<Ticket*> submitted;
-    std::vector<Ticket*> encoded;  // by the encoder, which has let go of them
+    std::vector<Encoded> encoded;
     std::vector<hs_ticket> cancelled;
     std::vector<Closing> closing;
     bool layouts = false;
@@ -154,10 +158,14 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
 
   // client.cc: tickets
   void begin(Ticket& ticket);
-  // One that waits is coded, if that is still to be done, or dispatched, if its time has come.
+  // One that waits is coded or dispatched, if its time has come.
   void go_on(Ticket& ticket);
-  void on_encoded(Ticket& ticket);
+  // Each request of it is given out when its items are coded.
+  void encode(Ticket& ticket);
+  void on_encoded(Ticket& ticket, uint32_t piece);
   void dispatch(Ticket& ticket);
+  void cut(Ticket& ticket, uint64_t request_bytes_max);
+  void give(Request& request);
   void end(Ticket& ticket, wire::AnswerReason why);
   // No request of it is left: finished, or fenced first.
   void conclude(Ticket& ticket);

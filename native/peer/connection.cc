@@ -390,7 +390,9 @@ void Connection::abandon(Request& request) {
     return client_.recycle(request);
   }
   sender_.remove(request);
-  if (request.ticket->payload_references > 0 || request.placing != nullptr) request.ticket->fence.push_back(this);
+  const Ticket& of = *request.ticket;
+  const bool read = of.payload_references > (of.encoding.under_way() ? 1U : 0U);
+  if (read || request.placing != nullptr) request.ticket->fence.push_back(this);
   request.ticket = nullptr;
   send_cancel(request);
 }
@@ -510,7 +512,8 @@ Status Connection::on_final(Request& request, ConstBytes body) {
     }
     if (Status s = take_final(request, body, notes); !s.ok()) return s;
     sender_.remove(request);
-    if (request.ticket->payload_references > 0) request.ticket->fence.push_back(this);
+    const Ticket& of = *request.ticket;
+    if (of.payload_references > (of.encoding.under_way() ? 1U : 0U)) request.ticket->fence.push_back(this);
   }
   sender_.return_early(request);
   account();

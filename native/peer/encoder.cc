@@ -35,8 +35,9 @@ ConstBytes part_bytes(const Section& section, uint32_t number, uint32_t part, ui
 }  // namespace
 
 void Encoder::encode(Ticket& ticket) {
+  const auto items = static_cast<uint32_t>(ticket.items.size());
   ticket.encoding.next = 0;
-  ticket.encoding.done.store(0, std::memory_order_relaxed);
+  if (!ticket.encoding.pieces) ticket.encoding.whole.left.store(items, std::memory_order_relaxed);
   ticket.encoding.abandoned.store(false, std::memory_order_relaxed);
   try {
     for (uint32_t s = 0; s < ticket.section_count; ++s) {
@@ -48,7 +49,7 @@ void Encoder::encode(Ticket& ticket) {
   } catch (const std::bad_alloc&) {
     for (uint32_t s = 0; s < ticket.section_count; ++s) ticket.sections[s].blocks.clear();
   }
-  done_(ticket);
+  count_done(ticket, 0, items);
 }
 
 bool Encoder::queue(Ticket& ticket) {
@@ -96,7 +97,7 @@ void Encoder::abandon(Ticket& ticket) {
       if (at->second.empty()) queue_.erase(at);
     }
   }
-  if (items > 0) count_done(ticket, items);
+  if (items > 0) count_done(ticket, static_cast<uint32_t>(ticket.items.size()) - items, items);
 }
 
 uint32_t Encoder::withdraw(Ticket& ticket) noexcept {
@@ -125,7 +126,7 @@ void Encoder::stop() {
       if (tickets.empty()) queue_.erase(queue_.begin());
       items = withdraw(*ticket);
     }
-    count_done(*ticket, items);
+    count_done(*ticket, static_cast<uint32_t>(ticket->items.size()) - items, items);
   }
 }
 
@@ -139,7 +140,7 @@ void Encoder::run() {
     Ticket& ticket = next(&item);
     lock.unlock();
     encode_item(ticket, item, bench);
-    count_done(ticket, 1);
+    count_done(ticket, item, 1);
     lock.lock();
   }
 }
@@ -157,17 +158,17 @@ Ticket& Encoder::next(uint32_t* item) {
   return ticket;
 }
 
-void Encoder::count_done(Ticket& ticket, uint32_t items) {
-  // Read first: with the last item it is another thread's, and may be recycled.
-  const auto all = static_cast<uint32_t>(ticket.items.size());
-  if (ticket.encoding.done.fetch_add(items, std::memory_order_acq_rel) + items != all) return;
-  const CodingInputs last = speeds_.facts().last;
-  ticket.encoding.known = {.encode_bytes_per_s = last.encode_bytes_per_s,
-                           .decode_bytes_per_s = last.decode_bytes_per_s,
-                           .link_bytes_per_s = last.link_bytes_per_s,
-                           .service_bytes_per_s = last.service_bytes_per_s,
-                           .ratio_milli = last.ratio_milli};
-  done_(ticket);
+void Encoder::count_done(Ticket& ticket, uint32_t first, uint32_t count) {
+  Ticket::Encoding& encoding = ticket.encoding;
+  const uint32_t end = first + count;
+  while (first < end) {
+    const uint32_t piece = encoding.piece_with(first);
+    uint32_t items = 1;
+    while (first + items < end && encoding.piece_with(first + items) == piece) ++items;
+    first += items;
+    // With the last item of its last piece a ticket is another thread's, and may be recycled.
+    if (encoding.piece(piece).left.fetch_sub(items, std::memory_order_acq_rel) == items) done_(ticket, piece);
+  }
 }
 
 void Encoder::encode_item(Ticket& ticket, uint32_t item, Bench& bench) {

@@ -1,15 +1,16 @@
 // encoder.h — codes the blocks of puts before they are offered: an offer says a block's stored bytes. By threads of the
 // client's own, a few of them, made when the first block is to be coded.
 //
-//   encode(ticket) ─▶ queue ─▶ workers take its items one by one ─▶ the last one calls Done
+//   encode(ticket) ─▶ queue ─▶ workers take its items one by one ─▶ the last one of each piece calls Done
 //
+// A ticket is in pieces (Ticket::Encoding), so that the first can travel while the rest is being coded.
 // The most urgent tickets come first; those of one priority take turns, an item each, so that a small put does not wait for a
 // large one.
 // Whether a block is coded at all is chosen first (coding_choice.h).
 // A part that its codec does not make smaller is raw, and one that a lossy codec refuses is coded exactly. A block that needs
 // as many pages coded is plain, and so is one for which there is no memory: a put never fails because of this. Invariants:
-// workers read a ticket's memory only between encode() and Done; after abandon() they begin no part of it, and Done waits for
-// nothing but the parts that were begun. Done comes once for each ticket, whatever happens, stop() included. Thread: any;
+// workers read a piece's memory only between encode() and its Done; after abandon() they begin no part of it, and Done waits
+// for nothing but the parts that were begun. Done comes once for each piece, whatever happens, stop() included. Thread: any;
 // mutex_ covers the queue, the places of tickets in it and the spare memory. Done is called on a worker's, or the caller's of
 // encode(), abandon() or stop().
 #pragma once
@@ -43,15 +44,15 @@ class Encoder {
   using Path = std::function<CodingInputs()>;
 
   // threads 0: as many as the machine has to spare.
-  explicit Encoder(std::function<void(Ticket&)> done, uint32_t threads = 0, CodingMode mode = CodingMode::Always,
-                   Path path = {})
+  explicit Encoder(std::function<void(Ticket&, uint32_t piece)> done, uint32_t threads = 0,
+                   CodingMode mode = CodingMode::Always, Path path = {})
       : done_(std::move(done)), threads_wanted_(threads), path_(std::move(path)), speeds_(mode) {}
   ~Encoder() { stop(); }
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
   void encode(Ticket& ticket);
-  // Nobody wants a ticket any more that is not done yet, or is just about to be.
+  // Nobody wants what is not done yet of a ticket, or is just about to be.
   void abandon(Ticket& ticket);
   // The staged bytes of a ticket that is over. (Those of a get are not from here.)
   void take_back(Ticket& ticket);
@@ -74,8 +75,8 @@ class Encoder {
   Ticket& next(uint32_t* item);
   // Under the lock: the items that no worker has taken, which none takes any more.
   static uint32_t withdraw(Ticket& ticket) noexcept;
-  // Items of it are left for nobody: the last one of them is done.
-  void count_done(Ticket& ticket, uint32_t items);
+  // Items [first, first + count) are left for nobody.
+  void count_done(Ticket& ticket, uint32_t first, uint32_t count);
   void encode_item(Ticket& ticket, uint32_t item, Bench& bench);
   static void encode_part(const PartCoding& coding, const compress::Codec* exact, ConstBytes raw, Bytes out, Bench& bench,
                           wire::PartRecord* record);
@@ -87,7 +88,7 @@ class Encoder {
   StagedBytes take(size_t bytes);
   void give_back(StagedBytes staged) noexcept;
 
-  const std::function<void(Ticket&)> done_;
+  const std::function<void(Ticket&, uint32_t)> done_;
   const uint32_t threads_wanted_;
   const Path path_;
   const SystemClock clock_;

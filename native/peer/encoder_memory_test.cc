@@ -83,7 +83,7 @@ TEST(EncoderMemory, ABlockForWhichAWorkerHasNoneIsPlainAndCounted) {
   is_test_thread = true;
   Put put;
   std::promise<void> done;
-  Encoder encoder([&](Ticket&) { done.set_value(); }, 1);
+  Encoder encoder([&](Ticket&, uint32_t) { done.set_value(); }, 1);
   others_fail = true;
   encoder.encode(put.ticket);
   done.get_future().wait();
@@ -102,7 +102,7 @@ TEST(EncoderMemory, APutIsDoneOnceWhateverAllocationFails) {
     ASSERT_LT(good, 1000);
     Put put;
     std::promise<void> done;  // that it is set twice would throw
-    Encoder encoder([&](Ticket&) { done.set_value(); }, 1);
+    Encoder encoder([&](Ticket&, uint32_t) { done.set_value(); }, 1);
     allocations_left = good;
     EXPECT_NO_THROW(encoder.encode(put.ticket));
     allocations_left = -1;

@@ -112,7 +112,7 @@ class EncoderTurns : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Ticket*> done_;
-  Encoder encoder_{[this](Ticket& ticket) { on_done(ticket); }, 1};
+  Encoder encoder_{[this](Ticket& ticket, uint32_t) { on_done(ticket); }, 1};
 };
 
 TEST_F(EncoderTurns, ASmallPutIsNotBehindALargeOneAndAnUrgentOneBehindNobody) {
@@ -139,6 +139,76 @@ TEST_F(EncoderTurns, AnAbandonedPutIsDoneAtOnceHoweverMuchIsBeforeIt) {
   EXPECT_EQ(done(3).size(), 3U);
 }
 
+// The items of a put in pieces of so many.
+void cut(Ticket& ticket, uint32_t items) {
+  Ticket::Encoding& encoding = ticket.encoding;
+  const auto all = static_cast<uint32_t>(ticket.items.size());
+  encoding.piece_count = (all + items - 1) / items;
+  encoding.pieces = std::make_unique<Ticket::Encoding::Piece[]>(encoding.piece_count);
+  for (uint32_t i = 0; i < all; ++i) {
+    encoding.piece_of.push_back(i / items);
+    encoding.pieces[i / items].left.fetch_add(1);
+  }
+}
+
+TEST(EncoderPieces, AreDoneOneByOneWhileTheRestIsToBeCoded) {
+  Put put(8, 0);
+  cut(put.ticket, 3);
+  std::vector<uint32_t> pieces;
+  std::vector<uint32_t> coded;  // by then
+  std::promise<void> done;
+  Encoder encoder(
+      [&](Ticket&, uint32_t piece) {
+        pieces.push_back(piece);
+        coded.push_back(put.coded());
+        if (pieces.size() == 3) done.set_value();
+      },
+      1);
+  encoder.encode(put.ticket);
+  done.get_future().wait();
+  EXPECT_EQ(pieces, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(coded, (std::vector<uint32_t>{3, 6, 8}));
+  encoder.stop();
+  encoder.take_back(put.ticket);
+}
+
+TEST(EncoderPieces, AreEachDoneOnceWhenThePutIsAbandonedOrNothingCodesIt) {
+  for (const bool stopped : {false, true}) {
+    SCOPED_TRACE(stopped);
+    Put put(8, 0);
+    cut(put.ticket, 3);
+    std::mutex mutex;
+    std::vector<uint32_t> pieces;
+    std::promise<void> first;
+    std::promise<void> abandoned;
+    std::promise<void> last;
+    Encoder encoder(
+        [&](Ticket&, uint32_t piece) {
+          if (piece == 0 && !stopped) {
+            first.set_value();
+            abandoned.get_future().wait();
+          }
+          const std::lock_guard lock(mutex);
+          pieces.push_back(piece);
+          if (pieces.size() == 3) last.set_value();
+        },
+        1);
+    if (stopped) encoder.stop();
+    encoder.encode(put.ticket);
+    if (!stopped) {
+      first.get_future().wait();
+      encoder.abandon(put.ticket);
+      abandoned.set_value();
+    }
+    last.get_future().wait();
+    std::sort(pieces.begin(), pieces.end());
+    EXPECT_EQ(pieces, (std::vector<uint32_t>{0, 1, 2}));
+    EXPECT_EQ(put.coded(), stopped ? 0U : 3U);
+    encoder.stop();
+    encoder.take_back(put.ticket);
+  }
+}
+
 TEST_F(EncoderTurns, WhatWaitsWhenItStopsIsDoneAndWhatComesLaterIsPlain) {
   encoder_.encode(large_.ticket);
   encoder_.encode(small_.ticket);
@@ -162,7 +232,7 @@ TEST(LossyParts, HaveTheChecksumOfWhatDecodingGivesAndAreExactWhereTheyAreRefuse
     Section& section = put.ticket.sections[0];
     section.coding = std::make_shared<const LayoutCoding>(layout);
     std::promise<void> done;
-    Encoder encoder([&done](Ticket&) { done.set_value(); }, 1);
+    Encoder encoder([&done](Ticket&, uint32_t) { done.set_value(); }, 1);
     encoder.encode(put.ticket);
     done.get_future().wait();
     ASSERT_EQ(put.coded(), 1U);
@@ -284,7 +354,7 @@ TEST(EncodedBlocks, ThatBeginASequenceAreExact) {
   section.coding = std::make_shared<const LayoutCoding>(layout);
   section.offers[1].depth = 1;
   std::promise<void> done;
-  Encoder encoder([&done](Ticket&) { done.set_value(); }, 1);
+  Encoder encoder([&done](Ticket&, uint32_t) { done.set_value(); }, 1);
   encoder.encode(put.ticket);
   done.get_future().wait();
   ASSERT_EQ(put.coded(), 2U);
@@ -297,7 +367,7 @@ TEST(EncodedBlocks, ThatBeginASequenceAreExact) {
 // A put through an encoder of its own; what became of its blocks.
 struct Coded {
   Coded(uint32_t items, CodingMode mode, Encoder::Path path)
-      : put(items, 0), encoder([this](Ticket&) { done.set_value(); }, 1, mode, std::move(path)) {
+      : put(items, 0), encoder([this](Ticket&, uint32_t) { done.set_value(); }, 1, mode, std::move(path)) {
     encoder.encode(put.ticket);
     done.get_future().wait();
   }
@@ -382,6 +452,36 @@ TEST(EncoderOfAClient, CodesNothingWhileNoDaemonIsThere) {
   EXPECT_EQ(client.call(batch, put.into(blocks)).items_ok, 0U);
   EXPECT_TRUE(put.all("unavailable(no_connection)")) << text_of(put.answers[0]);
   EXPECT_EQ(encoder_threads(), 0U);
+}
+
+TEST(EncoderOfAClient, OffersALargePutInRequestsOfEightMegabytes) {
+  constexpr uint32_t kLarge = 1 << 20;
+  const wire::GroupShape shape{.part_count = 16, .size_count = 1, .part_bytes = {kLarge / 16}};
+  wire::Layout layout;
+  ASSERT_TRUE(wire::Layout::make({{"codec", "bfx"}, {"codec.0", "bf16"}}, {shape}, &layout).ok());
+  for (const uint64_t codecs : {compress::kCodecs, uint64_t{0}}) {
+    SCOPED_TRACE(codecs);
+    FakeDaemon daemon;
+    std::atomic<uint32_t> puts{0};
+    daemon.hook = [&](FakeDaemon::Connection&, const FakeDaemon::Frame& frame) {
+      puts += frame.opcode() == wire::Opcode::Put ? 1 : 0;
+      return false;
+    };
+    TryClient client(daemon.address(), 1, 0, 0, 5, codecs);
+    Octets block;
+    for (uint64_t i = 0; i < kLarge / kBlockBytes; ++i) {
+      const Octets some = block_of(i);
+      block.insert(block.end(), some.begin(), some.end());
+    }
+    std::vector<Octets> blocks(20, block);
+    TrySection put(client.layout(layout), names(20));
+    EXPECT_EQ(client.put(put.into(blocks)).items_ok, 20U) << text_of(put.answers[0]);
+    EXPECT_EQ(puts, codecs != 0 ? 3U : 1U);
+    std::vector<Octets> back(20, Octets(kLarge));
+    TrySection get(client.layout(layout), names(20));
+    EXPECT_EQ(client.get(get.into(back)).items_ok, 20U) << text_of(get.answers[0]);
+    EXPECT_EQ(back, blocks);
+  }
 }
 
 TEST(EncoderOfAClient, CodesNothingForADaemonThatHasGone) {

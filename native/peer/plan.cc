@@ -19,7 +19,6 @@ class Planner {
       : ticket_(ticket), limits_(limits), make_(make) {}
 
   void run() {
-    for (uint32_t s = 0; s < ticket_.section_count; ++s) bound_tables(ticket_.sections[s]);
     std::vector<std::vector<uint32_t>> first(ticket_.section_count);  // by section and shard: where its keys begin
     for (uint32_t s = 0; s < ticket_.section_count; ++s) first[s] = group_by_shard(ticket_.sections[s]);
     for (uint32_t shard = 0; shard < limits_.shards; ++shard) {
@@ -32,24 +31,6 @@ class Planner {
  private:
   // Items x selected parts of one request (docs/wire-protocol.md, section 6).
   static constexpr uint32_t kUnitsMax = 1U << 20;
-
-  // The components of a key are not parted, so their tables have to fit one request: what passes the bound travels plain.
-  static void bound_tables(Section& section) {
-    if (section.blocks.empty()) return;
-    for (uint32_t key = 0; key < section.key_count; ++key) {
-      uint32_t left = kPartTableBytesMax;
-      for (uint32_t c = 0; c < section.component_count; ++c) {
-        const uint32_t item = key * section.component_count + c;
-        const uint32_t bytes = part_table_bytes(section.coded(item));
-        if (bytes <= left) {
-          left -= bytes;
-        } else {
-          section.blocks[item].parts.clear();
-          section.blocks[item].reason = wire::CodingReason::NoMemory;
-        }
-      }
-    }
-  }
 
   std::vector<uint32_t> group_by_shard(Section& section) {
     std::vector<uint32_t> first(limits_.shards + 1, 0);
@@ -79,15 +60,16 @@ class Planner {
     return bytes;
   }
 
-  // All tables of one key go into one request; bound_tables() sees to it that they fit.
+  // All tables of one key go into one request, coded or not; bound_tables() sees to it that they fit.
   uint32_t table_bytes(const Section& section, uint32_t position) const {
-    if (section.blocks.empty()) return 0;
+    if (section.coding == nullptr) return 0;
     const uint32_t key = section.order.empty() ? position : section.order[position];
-    uint32_t bytes = 0;
+    uint64_t bytes = 0;
     for (uint32_t c = 0; c < section.component_count; ++c) {
-      bytes += part_table_bytes(section.coded(key * section.component_count + c));
+      const wire::Offer& offer = section.offers[key * section.component_count + c];
+      bytes += part_table_bytes(section.shape.parts_of(offer.block_bytes));
     }
-    return bytes;
+    return static_cast<uint32_t>(std::min<uint64_t>(bytes, kPartTableBytesMax));
   }
 
   template <typename Begin, typename End>
@@ -116,7 +98,8 @@ class Planner {
       const bool full = keys_ == limits_.keys_max || items_ + items > wire::kItemsMax || units_ + units > kUnitsMax ||
                         (new_slice && current_->slices.size() == wire::kSectionsMax) || tables_ + tables > kPartTableBytesMax;
       const bool shared_out = share_ > 0 && current_->weight_bytes + bytes / 2 >= share_ && current_->weight_bytes > 0;
-      if (full || shared_out) current_ = nullptr;
+      const bool large = limits_.bytes_max > 0 && current_->weight_bytes + bytes > limits_.bytes_max;
+      if (full || shared_out || large) current_ = nullptr;
     }
     if (current_ == nullptr) {
       current_ = &make_();
@@ -147,6 +130,27 @@ class Planner {
 };
 
 }  // namespace
+
+// The components of a key are not parted, so what passes the bound travels plain.
+void bound_tables(Request& request) {
+  for (uint16_t s = 0; s < request.slices.size(); ++s) {
+    Section& section = request.section(s);
+    if (section.blocks.empty()) continue;
+    uint32_t left = kPartTableBytesMax;
+    for (uint32_t i = 0; i < request.items_of(s); ++i) {
+      if (i % section.component_count == 0) left = kPartTableBytesMax;  // the next key
+      CodedBlock& block = section.blocks[request.item_of(s, i)];
+      if (block.plain()) continue;
+      const uint32_t bytes = part_table_bytes(static_cast<uint32_t>(block.parts.size()));
+      if (bytes <= left) {
+        left -= bytes;
+      } else {
+        block.parts.clear();
+        block.reason = wire::CodingReason::NoMemory;
+      }
+    }
+  }
+}
 
 void plan(Ticket& ticket, const PlanLimits& limits, const std::function<Request&()>& make) {
   if (ticket.section_count > 0) return Planner(ticket, limits, make).run();

@@ -97,9 +97,9 @@ class Request {
 // Of the part tables of one put, with their heads.
 inline constexpr uint32_t kPartTableBytesMax = 256 * 1024;
 static_assert(wire::kPartsMax * sizeof(wire::PartRecord) + 64 < kPartTableBytesMax);
-inline uint32_t part_table_bytes(const CodedBlock* block) noexcept {
+inline uint32_t part_table_bytes(uint32_t parts) noexcept {
   constexpr uint32_t kHeadBytes = 24;  // of the TLV and of its value
-  return block == nullptr ? 0 : kHeadBytes + static_cast<uint32_t>(block->parts.size() * sizeof(wire::PartRecord));
+  return kHeadBytes + parts * static_cast<uint32_t>(sizeof(wire::PartRecord));
 }
 
 wire::Opcode opcode_of(uint32_t operation) noexcept;

@@ -53,7 +53,7 @@ void Ticket::reset() {
   device = -1;
   gates.clear();
   staging = {};
-  encoding.over = false;
+  encoding.reset();
   fence.clear();
   end = whole = {};
   seen.clear();

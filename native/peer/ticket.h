@@ -196,13 +196,32 @@ class Ticket {
   };
   Staging staging;
 
-  // ---- The encoder's, of a put
+  // ---- The encoder's, of a put: what is coded together is offered together, while the rest is being coded.
   struct Encoding {
+    struct Piece {
+      std::atomic<uint32_t> left{0};  // items
+      Request* request = nullptr;     // the client's: theirs
+    };
     uint32_t next = 0;  // item; under the encoder's lock
-    std::atomic<uint32_t> done{0};
     std::atomic<bool> abandoned{false};
-    bool over = false;        // it is coded, as far as it can be; the client's
-    wire::CodingKnown known;  // what the choices knew; once it is over
+    std::unique_ptr<Piece[]> pieces;  // none: all items are one piece
+    std::vector<uint32_t> piece_of;   // by item; empty: all items are one piece
+    Piece whole;
+    // The client's:
+    uint32_t piece_count = 0;
+    uint32_t told = 0;        // of them it was told
+    wire::CodingKnown known;  // what the choices knew
+
+    Piece& piece(uint32_t number) noexcept { return pieces ? pieces[number] : whole; }
+    // The client's: the encoder has yet to let go of some of it. That is one of the ticket's payload references.
+    bool under_way() const noexcept { return told < piece_count; }
+    uint32_t piece_with(uint32_t item) const noexcept { return piece_of.empty() ? 0 : piece_of[item]; }
+    void reset() noexcept {
+      pieces.reset();
+      piece_of.clear();
+      whole.request = nullptr;
+      piece_count = told = 0;
+    }
   };
   Encoding encoding;
 
