@@ -112,6 +112,8 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   DeviceWork& devices() noexcept override { return devices_; }  // any thread
 
  private:
+  // How long bytes of a put that are in a socket's queue may outlast their ticket before their connection is ended.
+  static constexpr uint64_t kFenceUs = 10'000;
   struct ShardPort {
     uint16_t port = 0;
     std::string host;  // empty: that of the address which the client was given
@@ -156,7 +158,7 @@ class Client final : public Exiting, public ConnectionHost, public TicketHost, p
   void take_inbox();
   void take_layouts();
 
-  // client.cc: tickets
+  // client_tickets.cc
   void begin(Ticket& ticket);
   // One that waits is coded or dispatched, if its time has come.
   void go_on(Ticket& ticket);
