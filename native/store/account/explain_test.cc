@@ -165,7 +165,7 @@ TEST(Explain, TooManyLookupsSaySo) {
   StoreBed bed;
   bed.open();
   const ComponentRange cells{wire::Component::of(0, 0, 0), 4096};
-  KeyQuestion question{"default", as_bytes(std::string_view("k")), {&cells, 1}, true};
+  KeyQuestion question{"default", as_bytes(std::string_view("k")), {&cells, 1}, true, {}};
   const Explanation got = bed.store->explain(question);
   EXPECT_FALSE(got.whole);
   EXPECT_EQ(got.lookups, KeyQuestion::kLookupsMax);
