@@ -33,7 +33,7 @@ KEYS = [b"a", b"b", b"c"]
 @pytest.fixture
 def stored(client: halfstep.Client, blocks: Blocks) -> Any:
     source = blocks(3, 100_000)
-    assert client.put(KEYS, source).ok.all()
+    assert client.put(KEYS, source, deadline_ms=30_000).ok.all()
     return source
 
 
