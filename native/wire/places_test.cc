@@ -31,7 +31,8 @@ TEST(Places, ARegionHasANumberThatThereIsAndEndsWithinMemory) {
 
 TEST(Places, ATemplateHasAsManyPartsAsItSays) {
   TemplateView out;
-  ASSERT_TRUE(parse_template(value_of(TemplateHead{.number = 15, .part_count = 2}, kPart, kPart), &out).ok());
+  const std::vector<std::byte> good = value_of(TemplateHead{.number = 15, .part_count = 2}, kPart, kPart);
+  ASSERT_TRUE(parse_template(good, &out).ok());
   EXPECT_EQ(out.parts.size(), 2U);
   EXPECT_EQ(out.parts[1].inner_stride, 10);
   ASSERT_TRUE(parse_template(value_of(TemplateHead{.number = 15}), &out).ok()) << "forgotten";
@@ -54,7 +55,8 @@ TEST(Places, PiecesAddUpToThoseOfTheItems) {
   PlacesView out;
   const PlacePiece piece{.offset = 5, .region = 1, .bytes = 9};
   const PlacesHead head{.section = 1, .item_count = 2, .piece_count = 3};
-  ASSERT_TRUE(parse_places(value_of(head, piece, piece, piece, uint32_t{1}, uint32_t{2}), &out).ok());
+  const std::vector<std::byte> good = value_of(head, piece, piece, piece, uint32_t{1}, uint32_t{2});
+  ASSERT_TRUE(parse_places(good, &out).ok());
   EXPECT_EQ(out.pieces.size(), 3U);
   EXPECT_EQ(out.counts[1], 2U);
   EXPECT_EQ(parse_places(value_of(head, piece, piece, piece, uint32_t{1}, uint32_t{1}), &out), Code::Invalid);
@@ -72,7 +74,8 @@ TEST(Places, PiecesAddUpToThoseOfTheItems) {
 TEST(Places, RowsAreAsManyAsItems) {
   PlaceRowsView out;
   const PlaceRowsHead head{.section = 2, .item_count = 2, .number = 3};
-  ASSERT_TRUE(parse_place_rows(value_of(head, int64_t{-1}, int64_t{4}), &out).ok());
+  const std::vector<std::byte> good = value_of(head, int64_t{-1}, int64_t{4});
+  ASSERT_TRUE(parse_place_rows(good, &out).ok());
   EXPECT_EQ(out.rows[0], -1);
   EXPECT_EQ(parse_place_rows(value_of(head, int64_t{1}), &out), Code::Invalid);
   EXPECT_EQ(parse_place_rows(value_of(PlaceRowsHead{.number = kTemplatesMax}), &out), Code::Invalid);
