@@ -180,6 +180,7 @@ class FrameStream final : public Watch, private PayloadKeeper {
   void on_ready(uint32_t epoll_events) override;
 
  private:
+  static constexpr size_t kVectorsMax = 256;  // below IOV_MAX: a 256 KiB Chunk of 4 KiB pieces takes 64
   static void run_turn(void* self);
   static void run_trim(void* self);
   static void run_body_late(void* self);
