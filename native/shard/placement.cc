@@ -16,7 +16,15 @@ using wire::Reason;
 
 namespace {
 
-constexpr const char* kNoRdma = ": memory is written into over RDMA alone, and this connection has none";
+// Null: the connection has no way to write there, and the request is answered.
+Placement* placement_of(Client& client, Opcode opcode, uint64_t id, const char* name) {
+  Placement* placement = client.make_placement();
+  if (placement == nullptr) {
+    answer_whole(client, opcode, id, {Answer::Rejected, Reason::Unsupported},
+                 std::string(name) + ": memory is written into over RDMA alone, and this connection has none");
+  }
+  return placement;
+}
 
 }  // namespace
 
@@ -164,11 +172,8 @@ void register_region(Client& client, uint64_t id, ConstBytes body) {
     return answer_whole(client, Opcode::RegisterRegion, id, {Answer::Rejected, Reason::Malformed},
                         "register_region: one region, of a number below " + std::to_string(wire::kRegionsMax));
   }
-  Placement* placement = client.make_placement();
-  if (placement == nullptr) {
-    return answer_whole(client, Opcode::RegisterRegion, id, {Answer::Rejected, Reason::Unsupported},
-                        std::string("register_region") + kNoRdma);
-  }
+  Placement* placement = placement_of(client, Opcode::RegisterRegion, id, "register_region");
+  if (placement == nullptr) return;
   placement->set_region(region);
   answer_whole(client, Opcode::RegisterRegion, id, {Answer::Ok, Reason::None});
 }
@@ -182,11 +187,8 @@ void register_template(Client& client, uint64_t id, ConstBytes body) {
                         "register_template: one template, of a number below " + std::to_string(wire::kTemplatesMax) +
                             ", whose parts have a region and pieces");
   }
-  Placement* placement = client.make_placement();
-  if (placement == nullptr) {
-    return answer_whole(client, Opcode::RegisterTemplate, id, {Answer::Rejected, Reason::Unsupported},
-                        std::string("register_template") + kNoRdma);
-  }
+  Placement* placement = placement_of(client, Opcode::RegisterTemplate, id, "register_template");
+  if (placement == nullptr) return;
   if (!placement->set_template(view).ok()) {
     return answer_whole(client, Opcode::RegisterTemplate, id, {Answer::Rejected, Reason::Limit},
                         "register_template: the templates of a connection have at most " +
