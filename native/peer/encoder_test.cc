@@ -484,6 +484,40 @@ TEST(EncoderOfAClient, OffersALargePutInRequestsOfEightMegabytes) {
   }
 }
 
+// The daemon looks, when it hears of the first request, how many blocks are coded. Where the machine is busy all may be by
+// then: once in many rounds is enough, and a client that waits for all of them never gets there.
+TEST(EncoderOfAClient, OffersTheFirstBlocksWhileOthersAreToBeCoded) {
+  constexpr uint32_t kLarge = 1 << 20;
+  constexpr uint32_t kBlocks = 24;
+  const wire::GroupShape shape{.part_count = 16, .size_count = 1, .part_bytes = {kLarge / 16}};
+  wire::Layout layout;
+  ASSERT_TRUE(wire::Layout::make({{"codec", "bfx"}, {"codec.0", "bf16"}}, {shape}, &layout).ok());
+  Octets block;
+  for (uint64_t i = 0; i < kLarge / kBlockBytes; ++i) {
+    const Octets some = block_of(i);
+    block.insert(block.end(), some.begin(), some.end());
+  }
+  std::vector<Octets> blocks(kBlocks, block);
+  bool early = false;
+  for (int round = 0; round < 100 && !early; ++round) {
+    std::atomic<TryClient*> asked{nullptr};
+    std::atomic<uint64_t> coded{0};
+    FakeDaemon daemon;
+    daemon.hook = [&](FakeDaemon::Connection&, const FakeDaemon::Frame& frame) {
+      if (frame.opcode() != wire::Opcode::Put || coded != 0) return false;
+      for (const uint64_t count : asked.load()->facts().coding_blocks) coded += count;
+      return false;
+    };
+    TryClient client(daemon.address(), 1, 0, 0, 5, compress::kCodecs);
+    asked = &client;
+    TrySection put(client.layout(layout), names(kBlocks));
+    ASSERT_EQ(client.put(put.into(blocks)).items_ok, kBlocks) << text_of(put.answers[0]);
+    ASSERT_GE(coded, 8U) << "the first request's own";
+    early = coded < kBlocks;
+  }
+  EXPECT_TRUE(early) << "no request was there before the last block was coded";
+}
+
 TEST(EncoderOfAClient, CodesNothingForADaemonThatHasGone) {
   FakeDaemon daemon;
   TryClient client(daemon.address(), 1, 0, 0, 5, compress::kCodecs);
