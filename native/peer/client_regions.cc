@@ -29,21 +29,22 @@ uint64_t offset_in(const DirectRegion& region, const void* at) noexcept {
 
 Fault Client::open_region(Bytes memory, std::shared_ptr<DirectRegion>* out) {
   if (memory.empty()) return {Code::Invalid, "region of 0 bytes: it needs memory"};
-  const std::lock_guard lock(mutex_);
-  if (closed_) return {Code::Closed, "closed: this client was closed"};
-  auto place = std::find(regions_.begin(), regions_.end(), nullptr);
-  if (place == regions_.end()) {
-    if (regions_.size() == wire::kRegionsMax) {
-      return {Code::NoSpace, "regions: a client has at most " + std::to_string(wire::kRegionsMax) +
-                                 "; close one, or register what lies together as one"};
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return {Code::Closed, "closed: this client was closed"};
+    auto place = std::find(regions_.begin(), regions_.end(), nullptr);
+    if (place == regions_.end() && regions_.size() < wire::kRegionsMax) place = regions_.insert(place, nullptr);
+    if (place != regions_.end()) {
+      *place = std::make_shared<DirectRegion>(memory, static_cast<uint32_t>(place - regions_.begin()), region_budget_);
+      *out = *place;
+      has_regions_.store(true, std::memory_order_release);
+      return {};
     }
-    regions_.push_back(nullptr);
-    place = regions_.end() - 1;
   }
-  *place = std::make_shared<DirectRegion>(memory, static_cast<uint32_t>(place - regions_.begin()), region_budget_);
-  *out = *place;
-  has_regions_.store(true, std::memory_order_release);
-  return {};
+  const std::string why = "regions: a client has at most " + std::to_string(wire::kRegionsMax) +
+                          "; close one, or register what lies together as one";
+  on_placement_refused(why);  // who goes on without finds it in the facts
+  return {Code::NoSpace, why};
 }
 
 void Client::close_region(DirectRegion& region) {
@@ -110,6 +111,12 @@ void Client::drop_regions() {
 void Client::place(Section& section, Ticket& ticket) {
   if (!has_regions_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
+  // Nearly always the one that had the piece before: the client's thread waits for this lock.
+  std::shared_ptr<DirectRegion> last;
+  const auto find = [&](const void* at, uint64_t bytes) -> const std::shared_ptr<DirectRegion>& {
+    if (last == nullptr || !last->has(at, bytes)) last = region_of(regions_, at, bytes);
+    return last;
+  };
   const auto use = [&](const std::shared_ptr<DirectRegion>& region) {
     const bool known = std::any_of(ticket.regions.begin(), ticket.regions.end(),
                                    [&](const RegionUse& other) { return &*other == region.get(); });
@@ -122,7 +129,8 @@ void Client::place(Section& section, Ticket& ticket) {
   };
   if (!section.target.by_rows()) {
     for (const Target::Piece& piece : section.target.pieces()) {
-      const auto region = piece.bytes <= UINT32_MAX ? region_of(regions_, piece.base, piece.bytes) : nullptr;
+      if (piece.bytes > UINT32_MAX) return none();
+      const auto& region = find(piece.base, piece.bytes);
       if (region == nullptr) return none();
       section.places.push_back(
           {.offset = offset_in(*region, piece.base), .region = use(region), .bytes = static_cast<uint32_t>(piece.bytes)});
@@ -136,7 +144,7 @@ void Client::place(Section& section, Ticket& ticket) {
       section.place_parts.push_back({.inner_count = 1, .inner_bytes = 1, .region = UINT32_MAX});
       continue;
     }
-    const auto region = region_of(regions_, parts[p].base, parts[p].base_bytes);
+    const auto& region = find(parts[p].base, parts[p].base_bytes);
     if (region == nullptr) return none();
     section.place_parts.push_back({.offset = offset_in(*region, parts[p].base) + parts[p].offset,
                                    .row_stride = parts[p].row_stride,

@@ -237,6 +237,21 @@ def test_a_direct_region_is_memory_like_any_other_where_there_is_no_rdma(client:
         client.register(bytes(1000), direct=True)
 
 
+def test_a_direct_region_too_many_is_one_like_any_other_and_the_facts_say_why(client: halfstep.Client, blocks: Blocks) -> None:
+    source, landing = blocks(1, 1000), np.zeros((65, 1000), np.uint8)
+    client.put([b"k"], source)
+    regions = [client.register(row, direct=True) for row in landing]
+    try:
+        for region in regions:
+            template = region.template([PartDescriptor(0, 1000, 1, 1000)])
+            assert client.get([b"k"], Rows(template, [0])).ok.all()
+    finally:
+        for region in regions:
+            region.close()
+    assert (landing == source).all()
+    assert "at most 64" in client.facts().placement
+
+
 # ---- shapes --------------------------------------------------------------------------------------------------------------
 
 

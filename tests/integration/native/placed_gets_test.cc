@@ -523,6 +523,7 @@ TEST_F(PlacedGets, AClientHasSoManyRegionsAndTheirNumbersComeBack) {
   char why[256] = "";
   EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &more, why, sizeof(why)), -1);
   EXPECT_NE(std::string(why).find("at most 64"), std::string::npos) << why;
+  EXPECT_EQ(std::string(client.facts().placement), why) << "for who goes on without";
   hs_region_close(regions[7]);
   EXPECT_EQ(hs_region_open(client.client, memory.data(), memory.size(), &regions[7], why, sizeof(why)), 0) << why;
   for (hs_region* region : regions) hs_region_close(region);
