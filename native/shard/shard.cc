@@ -411,7 +411,8 @@ void Shard::leave_memory(Request& waiter) noexcept {
 // ---- Memory of requests --------------------------------------------------------------------------------------------------
 
 // Whichever is more, frames that came in part or unread answers, is what is relieved. Capacity that is empty is nobody's fault,
-// and goes back by itself. Goes on until it is enough: whoever ends may have had little.
+// and goes back by itself; up to four times what is unread it is taken by that, as a queue doubles and keeps what has left
+// until it is half. Goes on until it is enough: whoever ends may have had little.
 void Shard::relieve() {
   for (;;) {
     Connection* oldest = nullptr;        // of those whose frame came in part
@@ -423,7 +424,7 @@ void Shard::relieve() {
     for (const auto& connection : connections_) {
       const net::FrameStream& stream = connection->stream_;
       if (stream.descriptor() < 0) continue;  // it ends anyway
-      const uint64_t unread = std::min<uint64_t>(stream.queued_bytes(), stream.unsent_memory_bytes());
+      const uint64_t unread = std::min<uint64_t>(4 * stream.queued_bytes(), stream.unsent_memory_bytes());
       unread_bytes += unread;
       if (unread > most_unread_bytes) {
         most_unread_bytes = unread;
