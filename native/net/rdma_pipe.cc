@@ -199,7 +199,7 @@ uint64_t RdmaPipe::wait_for_room() noexcept {
   return error_ != 0 ? 0 : now();
 }
 
-// A place in the chain, of which the last one stays until it is known whether its completion is asked for.
+// A place in the chain.
 SendRequest& RdmaPipe::next_request() noexcept {
   if (chain_.count == kChain) post();
   SendRequest& request = chain_.requests[chain_.count];
@@ -211,8 +211,6 @@ SendRequest& RdmaPipe::next_request() noexcept {
 void RdmaPipe::add() noexcept {
   ++chain_.count;
   ++posted_;
-  const bool many = posted_ - signaled_ >= kRdmaSignalWrites;
-  if (many || out_tail_ - signaled_tail_ >= outbox_bytes_ / 4) ask_for_completion();
 }
 
 // Of the last write in the chain.
@@ -228,6 +226,8 @@ void RdmaPipe::ask_for_completion() noexcept {
 }
 
 void RdmaPipe::post() noexcept {
+  const bool many = posted_ - signaled_ >= kRdmaSignalWrites;
+  if (many || out_tail_ - signaled_tail_ >= outbox_bytes_ / 4) ask_for_completion();
   const uint32_t count = std::exchange(chain_.count, 0);
   if (count == 0 || error_ != 0) return;
   for (uint32_t i = 0; i + 1 < count; ++i) chain_.requests[i].next = &chain_.requests[i + 1];

@@ -12,9 +12,9 @@
 // within one ring of it and never go back, else the pipe is broken (-EPROTO) from then on. Bytes are copied out of the ring
 // once, and looked at in the copy. Memory that a device may still read (the outbox, payload that was held) is used again only
 // when a later write has completed. A server writes nothing before the client has: until then nobody hears it. Writes are
-// handed to the device kChain at a time while more follow, and at the end of a turn. Completions are asked for sparsely: of one
-// write in kRdmaSignalWrites, of a quarter of the outbox, and of the last write that follows held payload, which would else
-// never be given back. Thread: the loop's. In the steady state nothing is allocated.
+// handed to the device kChain at a time while more follow, and at the end of a turn. Completions are asked for sparsely: of
+// a chain's last write, and there only after kRdmaSignalWrites or a quarter of the outbox, and at the end of a turn that sent
+// held payload, which would else never be given back. Thread: the loop's. In the steady state nothing is allocated.
 #pragma once
 
 #include <sys/types.h>
