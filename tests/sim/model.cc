@@ -253,6 +253,8 @@ void Model::read_answered(Key& key, const Expectation& expected, const store::Re
 
 void Model::read_missed(Key& key, const Expectation& expected, Status status) {
   if (expected.life != key.life || !expected.found) return;
+  // Parts that fail their check are read again, whole, and by then its end may have come. At once, it is there.
+  if (status == Code::NotFound && time_.low_s() > expected.wall_s && may_have_expired(key)) return;
   const bool excused = expected.oldest < key.stale_below || placements_.excuses(key.index_key);
   // An uncertain block that is being written again is found, and not read (store.cc, begin_write).
   if (!excused && !expected.filling) {

@@ -290,5 +290,34 @@ TEST_F(ModelTest, ALogThatWasLostExcusesNothingThatWasPersistedSince) {
   EXPECT_FALSE(may_miss());
 }
 
+TEST_F(ModelTest, WhatIsFoundMayBeAMissOnceItMayHaveExpired) {
+  model->time().sample(clock);
+  (void)model->committed(key(), make_version(key().group, false, 2, 64 * KiB), 7, false);
+  const Expectation found = model->expect(key(), true);
+  clock.us += 8'000'000;
+  model->time().sample(clock);
+  model->read_missed(key(), found, Code::NotFound);
+  EXPECT_FALSE(model->violation().has_value());
+  // Bytes that do not come are no expiry.
+  EXPECT_FALSE(may_miss());
+}
+
+TEST_F(ModelTest, WhatIsFoundIsNoMissAtOnceHoweverNearItsEndIs) {
+  model->time().sample(clock);
+  (void)model->committed(key(), make_version(key().group, false, 2, 64 * KiB), 1, false);
+  model->read_missed(key(), model->expect(key(), true), Code::NotFound);
+  EXPECT_TRUE(model->violation().has_value());
+}
+
+TEST_F(ModelTest, WhatIsFoundAndHasItsTimeIsNoMiss) {
+  model->time().sample(clock);
+  (void)model->committed(key(), make_version(key().group, false, 2, 64 * KiB), 60, false);
+  const Expectation found = model->expect(key(), true);
+  clock.us += 8'000'000;
+  model->time().sample(clock);
+  model->read_missed(key(), found, Code::NotFound);
+  EXPECT_TRUE(model->violation().has_value());
+}
+
 }  // namespace
 }  // namespace halfstep::sim
