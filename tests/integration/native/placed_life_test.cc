@@ -141,7 +141,8 @@ class Ground {
 TEST(DISABLED_PlacedRole, Daemon) {
   shard::Config config;
   config.store_path = from_environment("HALFSTEP_TEST_FOLDER") + "/store";
-  config.store_bytes = 256 * MiB;
+  config.store_bytes = 512 * MiB;
+  config.segment_bytes = 4 * MiB;  // a block takes a quarter at most
   config.arena_bytes = 64 * MiB;
   config.huge_pages = false;
   config.listen = {address()};
