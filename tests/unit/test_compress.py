@@ -276,6 +276,17 @@ def test_a_file_that_ends_in_its_first_number_is_refused_in_words(tmp_path: Path
         list(read_tensors(tmp_path / "cut.safetensors"))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("empty.npz", b""), ("deep.safetensors", struct.pack("<Q", 100_000) + b"[" * 100_000)],
+    ids=["nothing", "nested"],
+)
+def test_a_file_that_its_reader_gives_up_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"{name}: cannot be read as {name.partition('.')[2]}: "):
+        list(read_tensors(tmp_path / name))
+
+
 def test_the_command_prints_a_table_and_json() -> None:
     table = CliRunner().invoke(main, ["compress", "analyse", str(KV_FILE), "--unit-tokens", "16"], standalone_mode=False)
     assert table.exit_code == 0, table.output

@@ -50,7 +50,7 @@ def read_tensors(path: Path, *, element: Element | None = None) -> Iterator[Tens
             raise ConfigError(f"{path}: must be an .npz or a .safetensors file")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path}: cannot be read as {path.suffix.removeprefix('.')}: {error}") from None
